@@ -167,7 +167,7 @@ def test_remedies_that_are_about_single_rows_are_left_out_with_a_sentence():
     assert told["reweighting"].reason == "rows"
     assert told["regularisation and noise"].eta <= 1 + 1e-9
     assert audit.guarantees is None
-    assert any("table of all bounds covers single rows" in step for step in audit.steps)
+    assert any("table of all bounds is about single rows" in step for step in audit.steps)
     text = AuditReport(audit).verdict
     assert any("all rows of a person count together" in words for _, words in text.advice)
 
@@ -221,7 +221,7 @@ def test_a_folder_beyond_memory_is_answered_with_a_sentence(files, monkeypatch):
     monkeypatch.setattr("seepage.auditing.command.MOST_TAKEN", 1000)
     result = run("audit", files / "folder", "--target", "y", "--person", "pid")
     assert result.exit_code == 2
-    assert "take a sample of its people, with all of their rows" in result.stderr
+    assert "audit a sample of its people, with all of their rows" in result.stderr
 
 
 def test_calibration_is_by_person(files):
@@ -281,7 +281,7 @@ def test_a_plan_names_the_person(files):
     (files / "plan.toml").write_text(plan.replace('person = "pid"', 'person = "pdi"'))
     result = run(*asked, "--plan", files / "plan.toml")
     assert result.exit_code == 2
-    assert "there is no such column" in result.stderr
+    assert "the table has no such column" in result.stderr
 
 
 def test_forests_are_not_audited_by_person(files):

@@ -133,20 +133,20 @@ def test_few_of_many_records_are_looked_at(
 def test_what_cannot_be_fitted_anew_is_refused(people: pd.DataFrame, tmp_path: Path) -> None:
     X, y = people[["income", "age"]], people["ill"]
     model = sp.glm.LogisticRegression(l2=L2).fit(X, y)
-    with pytest.raises(sp.InputError, match="no step comes before this model"):
+    with pytest.raises(sp.InputError, match="this model has no preceding steps"):
         sp.audit(model, X, y, noise=SIGMA, refit="pipeline")
-    with pytest.raises(sp.InputError, match="refit is 'pipeline', 'model' or left out, not 'all'"):
+    with pytest.raises(sp.InputError, match="refit must be 'pipeline', 'model' or left out"):
         sp.audit(model, X, y, noise=SIGMA, refit="all")
     path, folder = tmp_path / "people.csv", tmp_path / "people"
     people.to_csv(path, index=False)
     folder.mkdir()
     people.to_parquet(folder / "1.parquet")
     for table, options, sentence in [
-        (path, ["--refit", "all"], "--refit is pipeline or left out, not 'all'"),
+        (path, ["--refit", "all"], "--refit must be pipeline or left out, not 'all'"),
         (
             path,
             ["--refit", "pipeline", "--model", "m.json"],
-            "one from a file was fitted elsewhere",
+            "a model from a file cannot be refitted",
         ),
         (path, ["--refit", "pipeline", "--model-kind", "forest"], "--refit is for linear models"),
         (folder, ["--refit", "pipeline"], "--refit needs all records in memory"),

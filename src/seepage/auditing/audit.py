@@ -1,9 +1,9 @@
 """The audit: fit, measure, choose the noise, compute its cost, and try remedies.
 
-The same steps run over a table in memory and over one read in chunks. Stages that need refits
-(remedies by penalties and weights, all bounds on the most exposed record) run for tables in memory
-only, and the report says so. Risks are success rates of membership and attribute inference; for the
-latter, the gain over the best guess without the release counts.
+The same steps apply to a table in memory and to one read in chunks. Stages that need refits
+(penalty and weight remedies, all bounds on the most exposed record) run only for tables in memory;
+the report says when they were left out. Risks are success rates of membership and attribute
+inference. Attribute inference is judged by its gain over the best guess without the release.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ Tell = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Anew:
-    """The whole procedure, rerun on the remaining records."""
+    """The whole procedure, which can be rerun on the remaining records."""
 
     released: Callable[[np.ndarray], np.ndarray]  # what it releases from those at some positions
     kept: tuple[str, ...] = (PENALTY,)  # what it holds fixed nevertheless
@@ -116,7 +116,7 @@ Moves = Callable[[np.ndarray, np.ndarray | None], np.ndarray]
 
 @dataclass(frozen=True)
 class Effort:
-    """Optional stages of an audit, after the measures and the curve, in this order."""
+    """The optional stages of an audit, which follow the measures and the curve in this order."""
 
     # Whether models are refitted several times without some records: over repeated splits, to
     # see how useful the noisy model is, and without each of the most exposed records, for σ
@@ -129,12 +129,12 @@ class Effort:
 
     @property
     def stages(self) -> int:
-        """The number of stages: three fixed ones, and these."""
+        """The number of stages: three fixed ones plus the optional ones selected."""
         remedies = KINDS if self.remedies is None else self.remedies
         return 3 + 2 * self.refits + self.risks + len({*remedies} - {"noise"})
 
     def words(self) -> tuple[str, ...]:
-        """Return a sentence on the stages left out of a quick audit."""
+        """Return a sentence on the stages that a quick audit leaves out."""
         if not self.quick:
             return ()
         return (
@@ -171,25 +171,25 @@ def audit_table(
     encode_anew: Callable[[np.ndarray], EncodedTable] | None = None,
     tell: Tell | None = None,
 ) -> Audit:
-    """Audit the release of a linear model of an encoded table, in memory or read in chunks.
+    """Audit the release of a linear model fitted on an encoded table, in memory or in chunks.
 
     By default the kind of model follows from the target (see :func:`choose_model`), the penalty λ
     is 0.001 (0.01 if the classes can be separated without error), and the noise is the smallest
-    with which no record leaks more than ``target_eta`` (1 by default). Remedies aim at that, and at
-    the ``limits`` on risks. ``attacker`` is one who knows fewer records: the success rate is
-    reported for the stated noise, or without noise if none was stated. ``sensitive`` are columns
-    (the target may be one) for which the error on every record is reported; by default those of
-    ``table``. ``fitted`` is a model of ours to audit instead of fitting one. With ``show_values``
-    the audit carries the caller's own values, for a table in memory; ``effort`` selects the
-    optional stages, and ``seed`` is for the held-out rows and the noise in the privacy–utility
-    curve. ``encode_anew`` encodes the records at some positions without the other records;
-    membership inference is then against the whole procedure. ``tell`` is called with the name of
-    each stage.
+    with which no record leaks more than ``target_eta`` (1 by default). Remedies aim at that target
+    and at the ``limits`` on risks. ``attacker`` is an attacker who knows fewer records. The success
+    rate is reported for the stated noise, or without noise if none was stated. ``sensitive`` names
+    columns (the target may be one) for which the error on every record is reported; by default
+    those of ``table``. ``fitted`` is a model of :mod:`seepage.glm` to audit instead of fitting one.
+    With ``show_values`` the audit holds the caller's own values, for a table in memory. ``effort``
+    selects the optional stages; ``seed`` sets the held-out rows and the noise in the
+    privacy–utility curve. ``encode_anew`` encodes the records at given positions without the
+    others; membership inference then attacks the whole procedure. ``tell`` is called with the name
+    of each stage.
     """
     rows = len(table.source)
     if rows < FEWEST_ROWS:
         raise InputError(
-            f"Only {rows} rows can be used, too few for an audit; give at least {FEWEST_ROWS}."
+            f"Only {rows} rows can be used, too few for an audit; provide at least {FEWEST_ROWS}."
         )
     check_noise_or_target(sigma, target_eta)
     if tell is not None:
@@ -215,7 +215,7 @@ def audit_table(
 
 
 def _values(trained: TrainedModel) -> dict[str, list[str]]:
-    """Return the caller's cells as text; for people, those of the first row of each."""
+    """Return the caller's cells as text; for people, those of each person's first row."""
     values, owner = trained.table.values(), trained.owner
     if owner is None:
         return values
@@ -226,7 +226,7 @@ def _values(trained: TrainedModel) -> dict[str, list[str]]:
 def _fitted_anew(
     trained: TrainedModel, encode_anew: Callable[[np.ndarray], EncodedTable], kept: np.ndarray
 ) -> np.ndarray:
-    """Return the release from the remaining records, with nλ unchanged, or ``None``."""
+    """Return the release fitted on the remaining records with nλ unchanged, or ``None``."""
     settings, rows = trained.settings, len(trained.source)
     try:
         source = encode_anew(kept).source
@@ -262,7 +262,7 @@ def audit_model(
     """
 
     def say(words: str) -> None:
-        """Begin a stage, after returning the memory of the previous one."""
+        """Begin a stage, after freeing the memory of the previous one."""
         give_back_memory()
         if tell is not None:
             tell(words)
@@ -280,7 +280,7 @@ def audit_model(
     trial = try_out(trained, settings, seed)
     curve = draw_curve(trial, noise, calibrated, found.records.median(), worst)
     if np.isnan(found.records.largest("exact_error")):
-        steps.append("The exact bound per record was left out: it would take too long here.")
+        steps.append("The exact bound per record was left out because it would take too long here.")
     steps.extend(effort.words())
     bounds = disclosures = None
     splits = SPLITS if effort.refits else 1
@@ -295,8 +295,8 @@ def audit_model(
         bounds = _find_guarantees(trained, noise)
         if trained.owner is not None:
             steps.append(
-                "The table of all bounds covers single rows, and was left out: here all rows of a "
-                "person count together."
+                "The table of all bounds is about single rows, and was left out because here all "
+                "rows of a person count together."
             )
     advise = None
     if effort.remedies != ():
@@ -348,7 +348,7 @@ def audit_model(
     def risks_of(
         other: TrainedModel, sigma: float, shape: Gaussian | None = None
     ) -> RiskFinding | None:
-        """Return the risks of a remedy as upper limits, with few refits, if they are known."""
+        """Return upper limits on the risks of a remedy, with few refits, if they are known."""
         exposed = found.records.with_noise(sigma)
         ask = partial(find_risks, other, sigma, exposed, attributes, None, found.rows)
         try:
@@ -408,14 +408,14 @@ def audit_model(
 def _train(
     table: EncodedTable, fitted: Any, model: str | None, l2: float | None, intercept: bool
 ) -> TrainedModel:
-    """Return the model, given or fitted now; the table's steps then describe the fit."""
+    """Return the given model, or fit one; the table's steps then describe the fit."""
     source, steps = table.source, []
     if fitted is not None:
         settings = settings_of(describe_on(fitted, source)[0], len(source))
         trained = TrainedModel(fitted, settings, table, learnt=table.learnt)
         steps.append(
-            f"The given {settings.model} model (L2 penalty λ = {settings.l2:g}) was checked to be "
-            f"the minimiser of its objective on these {len(source):,} records."
+            f"The given {settings.model} model (L2 penalty λ = {settings.l2:g}) was confirmed to "
+            f"minimise its objective on these {len(source):,} records."
         )
     else:
         kind = choose_model(model, table.target_kind, table.target)
@@ -441,13 +441,13 @@ def _check_sensitive(table: EncodedTable) -> None:
     for name in table.sensitive:
         if name not in known:
             raise InputError(
-                f"There is no column {name!r} among those the model uses{nearest(name, known)}, so "
-                "its leakage cannot be measured; name another, or do not drop it."
+                f"The model uses no column {name!r}{nearest(name, known)}, so its leakage cannot "
+                "be measured; name a column that the model uses, or do not drop this one."
             )
 
 
 def check_noise_or_target(sigma: float | None, target_eta: float | None) -> None:
-    """Raise for a noise or target that is not positive, or too large or small to compute with."""
+    """Raise for a noise or target that is not positive, or too large or small for floats."""
     for name, number in (("sigma", sigma), ("target_eta", target_eta)):
         if number is None:
             continue
@@ -455,14 +455,14 @@ def check_noise_or_target(sigma: float | None, target_eta: float | None) -> None
         if not _SMALLEST <= number <= 1 / _SMALLEST:
             raise InputError(
                 f"{name} must lie between {_SMALLEST:g} and {1 / _SMALLEST:g}, not be {number:g}: "
-                "its square would be zero or infinity."
+                "its square would be zero or infinite."
             )
 
 
 def _choose_noise(
     worst: float, sigma: float | None, target_eta: float | None
 ) -> tuple[float, float, float]:
-    """Return the target, the noise on the coarse grid that meets it, and the noise to report.
+    """Return the target, the coarse-grid noise that meets it, and the noise to report.
 
     ``worst`` is the largest leakage at σ = 1.
     """
@@ -479,8 +479,8 @@ def _choose_noise(
 def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     """Return the bounds on the record with the largest dFIL, in standard deviations.
 
-    ``None`` if they are not known: for columns that are not features themselves, and for tables so
-    large that they would take minutes.
+    Return ``None`` where they are unknown: for columns that are not features themselves, and for
+    tables so large that the bounds would take minutes.
     """
     if trained.refit_work > _TOO_HEAVY or trained.basis() is not None:
         return None
@@ -499,7 +499,7 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
 
 
 def _feature_names(trained: TrainedModel) -> tuple[str, ...]:
-    """Return a name for every feature; those of one category are numbered."""
+    """Return a name for every feature; the features of one category are numbered."""
     names = [f"feature {j}" for j in range(len(trained.source.names))]
     for attribute in trained.table.attributes:
         for k, j in enumerate(attribute.columns, 1):
@@ -535,25 +535,26 @@ def find_risks(
     shape: Gaussian | None = None,
     moves: Moves | None = None,
 ) -> tuple[RiskFinding, RecordLeakage]:
-    """Return the risks of a release with noise σ, or why they are unknown.
+    """Return the risks of a release with noise σ, or the reason why they are unknown.
 
-    ``records`` has the leakage of every record, or person, by which they are chosen if not all can
-    be examined; it is returned with the membership risk of each. ``rows`` is that of single
-    records, for guesses of values that differ within a person. With ``anew``, membership inference
-    is against the whole procedure, rerun without each record. The same risks are computed for other
-    ``noises``. ``effort`` is the share of the work for refits, and ``shape`` the noise covariance
-    at σ = 1. ``moves`` turns distances with nλ held fixed into those of a procedure that holds λ.
+    ``records`` holds the leakage of every record or person; the most exposed are examined if not
+    all can be. It is returned with the membership risk of each. ``rows`` holds the leakage of
+    single records, for guesses of values that differ within a person. With ``anew``, membership
+    inference attacks the whole procedure, rerun without each record. The same risks are computed
+    for the other ``noises``. ``effort`` is the share of the work allowed for refits, and ``shape``
+    the noise covariance at σ = 1. ``moves`` converts distances at fixed nλ into those of a
+    procedure that keeps λ fixed.
     """
     source = trained.source
     if not trained.settings.refits:
         raise InputError(
-            "They need refits without single records, and this model can be fitted only by its own "
+            "They need refits without single records, but this model can be fitted only by its own "
             "library."
         )
     if not trained.held and anew is None:
         raise InputError(
-            "The preprocessing is relearnt when a record changes: audit the whole pipeline with "
-            "refit='pipeline'."
+            "The preprocessing is learnt again when a record changes: audit the whole pipeline "
+            "with refit='pipeline'."
         )
     leak = trained.leakage(source, sigma if shape is None else shape.scaled(sigma))
     changes = changes_of(leak)
@@ -571,11 +572,11 @@ def find_risks(
     rows = records if rows is None else rows
 
     def exposed(count: int, among: RecordLeakage = records) -> np.ndarray | None:
-        """Return the positions of the most exposed, in the order of the table; ``None`` for all."""
+        """Return the positions of the most exposed in table order; ``None`` for all."""
         return None if count >= among.count else np.sort(among.most(count).place)
 
     def refits(alternatives: int) -> bool | int:
-        """Return how many of the most exposed records may be refitted; none for a long table."""
+        """Return how many of the most exposed records may be refitted; 0 for a long table."""
         allowed = _REFIT_WORK / 2 if several else _EXACT_WORK
         return certified and everybody is None and int(effort * allowed / work / alternatives)
 
@@ -611,7 +612,7 @@ def find_risks(
         # Least squares has a closed form, which is infinite only where the risk is.
         raise InputError(
             "Records read in chunks are not refitted one by one, and the bound without refits is "
-            "infinite; audit the table, or a part of it, in memory."
+            "infinite; audit the table, or a sample of it, in memory."
         )
     guesses = []
     largest = _LargestGains(sigma, noises, rows.count)
@@ -675,7 +676,7 @@ def find_risks(
 
 
 class _LargestGains:
-    """For each noise scale, the guess to which a release adds most, among those seen so far."""
+    """Keeps, for each noise scale, the guess that gains most from the release so far."""
 
     def __init__(self, sigma: float, noises: np.ndarray | None, records: int) -> None:
         self.sigma = sigma
@@ -690,13 +691,13 @@ class _LargestGains:
         self.what = [("", "", 0)] * len(guessed)  # the column, the prior, the number of levels
 
     def asked(self) -> dict[str, Any]:
-        """Return the further arguments of a query about guesses, for all noise scales."""
+        """Return the further arguments of a guess query, for all noise scales."""
         beyond = self.gain.copy()
         beyond[self.place] = -np.inf  # what is found with the noise itself is told of every column
         return {"scales": self.scales.tolist(), "beyond": beyond.tolist()}
 
     def own(self, name: str, priors: Sequence[str], guesses: Sequence[Guess]) -> list[Guess]:
-        """Store the answers, and return those at the release's own noise, one for each prior."""
+        """Store the results, and return those at the release's own noise, one per prior."""
         every = len(self.scales)
         for k, guess in enumerate(guesses):
             place, gains = k % every, np.asarray(guess.gain())
@@ -711,7 +712,7 @@ class _LargestGains:
         return list(guesses[int(self.place) :: every])
 
     def curve(self, worst: float, middle: np.ndarray) -> RiskCurve | None:
-        """Return the risks over the noise scales, from the largest and the median distances μ."""
+        """Return the risks at each noise scale, from the largest and median distances μ."""
         if len(self.noises) == 1:
             return None
         scales = self.sigma / self.noises
@@ -734,14 +735,14 @@ class _LargestGains:
 
 
 def _rows_of(together: Together | None, asked: np.ndarray | None) -> np.ndarray | None:
-    """Return the record of each examined unit; for people, the first record."""
+    """Return the record of each examined unit; for a person, their first record."""
     if together is None or asked is None:
         return asked
     return np.array([rows[0] for rows in together.sets[asked]])
 
 
 def _integrals(levels: int) -> int:
-    """Return the number of records with integrated guesses among levels; others get a bound."""
+    """Return how many records get integrated guesses among levels; the others get a bound."""
     return _FEWEST_RISKS if levels <= _MOST_INTEGRATED else 0
 
 
@@ -811,7 +812,7 @@ def beside_figures(
 
 
 def _told_apart(mu: float, epsilon: float = 0.0, delta: float = 0.0) -> dict[str, float]:
-    """Return the success rate of distinguishing two values whose releases lie μ apart."""
+    """Return the success rate of distinguishing two values whose releases are μ apart."""
     tpr, strict = (
         rate_beside(float(true_positive_rate(mu, rate)), rate, epsilon, delta)
         for rate in FALSE_POSITIVES
@@ -823,8 +824,8 @@ def _told_apart(mu: float, epsilon: float = 0.0, delta: float = 0.0) -> dict[str
 def _asked(ask: Callable[..., Any], refits: bool | int, work: float) -> Any:
     """Return the risks computed with as many refits as are affordable.
 
-    If none is affordable, one is still made, if possible, where the risk of the most exposed record
-    is uncertain by more than half a percentage point. ``work`` is that of a refit.
+    If none is affordable, one is still made, if possible, when the risk of the most exposed record
+    is uncertain by more than half a percentage point. ``work`` is the cost of one refit.
     """
     answer = ask(exact=refits)
     if refits is False or refits > 0 or np.isinf(work):
@@ -852,7 +853,7 @@ def with_gains(
 ) -> tuple[AttributeFinding, ...]:
     """Return the columns with the gain of a guess of each, where known.
 
-    The success rate of distinguishing two of its levels is added too.
+    The success rate of distinguishing two levels of the column is added too.
     """
     if risks is None:
         return attributes
@@ -868,7 +869,7 @@ def with_gains(
 def _finding(
     name: str, prior: str, guess: Guess, asked: np.ndarray | None, records: RecordLeakage
 ) -> GuessFinding:
-    """Return the reported numbers of a guess: for the record with the largest gain, and medians."""
+    """Return the reported numbers of a guess: for the record that gains most, and medians."""
     right, mu = np.asarray(guess), np.asarray(guess.mu)
     worst, easiest = _most_gained(guess), int(np.argmax(mu))
     row, tpr_row = (records.row_at(k if asked is None else asked[k]) for k in (worst, easiest))

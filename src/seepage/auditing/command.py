@@ -59,17 +59,17 @@ def answer(
     limits: Limits | None = None,
     client: Any = None,
 ) -> Audit:
-    """Read, encode, fit and measure; on the cluster of a client, where one is given.
+    """Read, encode, fit and measure; on the client's cluster, if one is given.
 
-    For data read in chunks or by a cluster, some numbers about single records are computed only
-    when a report asks for them.
+    For data read in chunks or by a cluster, some per-record numbers are computed only when a report
+    needs them.
     """
     if question.refit not in (None, "pipeline"):
-        raise InputError(f"--refit is pipeline or left out, not {shown(str(question.refit))}.")
+        raise InputError(f"--refit must be pipeline or left out, not {shown(str(question.refit))}.")
     if question.refit is not None and question.model_file is not None:
         raise InputError(
-            "--refit pipeline refits the model without each record, but one from a file was "
-            "fitted elsewhere; use sp.audit(pipeline, X, y, refit='pipeline') for that one."
+            "--refit pipeline refits the model without each record, but a model from a file cannot "
+            "be refitted; use sp.audit(pipeline, X, y, refit='pipeline') instead."
         )
     attacker = None if question.attacker is None else attacker_of(question.attacker)
     with progress(1 + effort.stages + (attacker is not None)) as tell:
@@ -98,11 +98,10 @@ def answer(
             file = question.model_file and escaped(question.model_file.name)
             raise InputError(
                 f"The coefficients in {file} do not minimise their objective on "
-                f"{escaped(question.table.name)}. The table must be the one the model was fitted "
-                "on, with the same columns (--drop leaves others out, --categorical names codes) "
-                "and, in the file, the scaling and penalty of the fit, as sp.save writes them; a "
-                "fit that stopped early can be taken to its minimiser with sp.refine before it is "
-                "saved."
+                f"{escaped(question.table.name)}. Audit the table that the model was fitted on, "
+                "with the same columns (--drop leaves others out, --categorical names codes). The "
+                "file must state the scaling and penalty of the fit, as sp.save writes them. If "
+                "the fit stopped early, refine it with sp.refine before saving."
             ) from error
 
 
@@ -110,7 +109,9 @@ def _read(question: Question, fitted: Any, client: Any) -> EncodedTable:
     """Read a table and turn it into numbers; the original is kept only on request."""
     encoded = _encoded(question, open_table(question, client), fitted)
     if question.refit is not None and encoded.raw is None:
-        raise InputError("--refit needs all records in memory; these are read in chunks.")
+        raise InputError(
+            "--refit needs all records in memory, but these are read in chunks; leave --refit out."
+        )
     if fitted is not None:
         from seepage.auditing.intake.model_file import match_features, settle_penalty
 
@@ -160,13 +161,13 @@ def _encoded(question: Question, table: TableToAudit, fitted: Any = None) -> Enc
 
 
 def _anew(question: Question, encoded: EncodedTable, kept: np.ndarray) -> EncodedTable:
-    """Return some of the records, encoded without the other records."""
+    """Return some of the records, encoded without the others."""
     assert encoded.raw is not None  # noqa: S101 - told to the type checker
     return _encoded(replace(question, public=None), TableInMemory(encoded.raw.take(kept)))
 
 
 def planned(question: Asked) -> Asked:
-    """Return a question with the plan's columns in place of the options, and a target."""
+    """Return the options with the plan's columns in their place, and with a target."""
     if question.plan is not None:
         plan = PlanFile.read(question.plan)
         target = question.target or plan.target or ""
@@ -174,7 +175,10 @@ def planned(question: Asked) -> Asked:
         own = {field.name for field in fields(question)}
         named = {key: names for key in ("sensitive", "group") if (names := getattr(plan, key))}
         if not own.issuperset(named):
-            raise InputError("A release has no sensitive columns or groups: audit those first.")
+            raise InputError(
+                "A release takes no sensitive columns or groups: check those with seepage audit "
+                "first."
+            )
         changes: dict[str, Any] = {
             "target": target,
             "person": question.person or plan.person,
@@ -193,14 +197,17 @@ def planned(question: Asked) -> Asked:
 
 
 def open_table(question: Question, client: Any = None) -> TableToAudit:
-    """Return the table: in memory, or in chunks if it is a folder or Parquet too large."""
+    """Return the table, in memory, or in chunks if it is a folder or a large Parquet file."""
     batches = _batches(question.table, client)
     opened: TableToAudit | None = None
     if batches is not None:
         from seepage.auditing.intake.parquet import TableInChunks
 
         if question.show_values:
-            raise InputError("--show-values cannot be used with data read in chunks.")
+            raise InputError(
+                "--show-values needs all records in memory, but these are read in chunks; leave "
+                "it out."
+            )
         question.options.refuse_in_chunks()
         chunks = opened = TableInChunks.of(batches)
         if question.person is not None:
@@ -216,7 +223,9 @@ def _batches(path: Path, client: Any) -> Batches | None:
     """Return the table as data read in chunks, if it is a folder or too large for memory."""
     if not path.is_dir() and path.suffix.lower() not in (".parquet", ".pq"):
         if client is not None:
-            raise InputError("A cluster audits Parquet files; write the table as Parquet first.")
+            raise InputError(
+                "A cluster audits Parquet files only; write the table as Parquet first."
+            )
         return None
     from seepage.streams.disk.files import open_batches
 
@@ -233,7 +242,7 @@ def _batches(path: Path, client: Any) -> Batches | None:
 
 
 def _effort(question: Question) -> Effort:
-    """Return the optional stages of an audit, from the named remedies and ``--quick``."""
+    """Return the optional stages of an audit, as set by ``--remedies`` and ``--quick``."""
     effort = QUICK if question.quick else EVERYTHING
     if question.remedies is None:
         return effort
@@ -244,7 +253,7 @@ def _effort(question: Question) -> Effort:
                 f"There is no remedy {shown(name)}; choose from {', '.join(KINDS)}, or none."
             )
     if "shape" in named and question.public is None:
-        raise InputError("Shaped noise needs public records: name their table with --public.")
+        raise InputError("Shaped noise needs public records: name a table of them with --public.")
     return replace(effort, remedies=named)
 
 
@@ -278,7 +287,7 @@ def run_audit(
     settings = stated(question, limits)
     share_one_heap()
     if question.sigma is not None and question.target_eta is not None:
-        raise InputError("Give --sigma or --target-eta, not both: each of them fixes the noise.")
+        raise InputError("Give --sigma or --target-eta, not both: each of them sets the noise.")
     effort, question = _effort(question), planned(question)
     wanted = check_limits(limits, bool(question.group))
     if out is not None:
@@ -349,7 +358,7 @@ def _given_model(question: Question) -> Any:
 
     if question.model is not None or question.l2 is not None or not question.intercept:
         raise InputError(
-            "A model file states its family and penalty: leave --model and --l2 out, and "
+            "A model file states its family, penalty and intercept: leave out --model, --l2 and "
             "--no-intercept."
         )
     return load_model(question.model_file)
@@ -357,7 +366,7 @@ def _given_model(question: Question) -> Any:
 
 @contextmanager
 def progress(stages: int) -> Iterator[Tell]:
-    """Show a progress bar that names the running stage; on a terminal only."""
+    """Show a progress bar with the name of the running stage, on a terminal only."""
     if not sys.stderr.isatty():
         yield lambda words: None
         return

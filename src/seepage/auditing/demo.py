@@ -28,7 +28,7 @@ def run(out: Path, verbose: bool = False) -> None:
 
 
 def measure() -> Audit:
-    """Fit the model and measure the leakage of its release about the patients."""
+    """Fit the model, and measure what its release leaks about the patients."""
     patients = load_bundled("breast_cancer")
     columns = {name: patients.X[:, j] for j, name in enumerate(patients.names)}
     diagnosis = np.where(np.asarray(patients.y) == 1, "benign", "malignant")

@@ -1,7 +1,7 @@
 """Findings of an audit, as typed numbers for gates, reports and figures.
 
-The templates of :mod:`seepage.auditing.report` alone turn them into sentences, which ``verdict``
-selects; only ``steps``, the processing of the data, is text already.
+Only the templates of :mod:`seepage.auditing.report` turn them into sentences, which ``verdict``
+selects; ``steps``, the processing of the data, is already text.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class GroupFinding:
 class GroupingFinding:
     """The leakage of the groups of one column.
 
-    ``ratio`` is the largest mean leakage of a group over the smallest.
+    ``ratio`` is the largest mean leakage of a group divided by the smallest.
     """
 
     column: str
@@ -93,7 +93,7 @@ class GroupingFinding:
     least_protected: str
 
     def ranked(self, most: int | None = None) -> list[GroupFinding]:
-        """Return the groups, the most exposed first; if more than ``most``, those at both ends."""
+        """Return the groups, the most exposed first; if more than ``most``, only the two ends."""
         every = sorted(self.groups, key=lambda group: -group.mean_eta)
         if most is None or len(every) <= most:
             return every
@@ -102,11 +102,11 @@ class GroupingFinding:
 
 @dataclass(frozen=True)
 class UsefulnessFinding:
-    """How much better a noisy model is than a constant prediction, with a 95 % interval.
+    """How much better a noisy model predicts than a constant, with a 95 % interval.
 
-    ``advantage`` is how much smaller its error on held-out records is. Over several ``splits`` the
-    interval allows for their sharing most of their records (Nadeau and Bengio 2003); over one it is
-    that of the mean difference of the held-out records.
+    ``advantage`` is how much smaller the model's held-out error is. With several ``splits``, the
+    interval allows for the records they share (Nadeau and Bengio 2003); with one, it is the
+    interval of the mean difference over held-out records.
     """
 
     advantage: float
@@ -124,7 +124,7 @@ class UsefulnessFinding:
 
 @dataclass(frozen=True)
 class TradeoffCurve:
-    """The privacy–utility curve: test error and leakage over noise scales."""
+    """The privacy–utility curve: test error and leakage at each noise scale."""
 
     # One entry per noise scale; ``error`` is the mean over several draws of the noise
     sigma: np.ndarray
@@ -145,9 +145,10 @@ class TradeoffCurve:
     usefulness: tuple[UsefulnessFinding, ...] = ()
 
     def usefulness_at(self, sigma: float) -> UsefulnessFinding | None:
-        """Return how the model with some noise compares with a constant prediction, if known.
+        """Return how the model with this noise compares with a constant prediction, if known.
 
-        Between two scales of the curve, the larger one counts; outside the curve it is unknown.
+        Between two noise scales of the curve, the larger one counts; outside the curve, the
+        comparison is unknown.
         """
         place = int(np.searchsorted(self.sigma, sigma * (1 - SAME)))
         known = self.usefulness and self.sigma[0] * (1 - SAME) <= sigma and place < len(self.sigma)
@@ -156,7 +157,7 @@ class TradeoffCurve:
 
 @dataclass(frozen=True)
 class NoiseVote:
-    """A σ drawn by a private vote of blocks of records, with the settings of the vote."""
+    """A σ chosen by a private vote of blocks of records, with the settings of the vote."""
 
     sigma: float
     blocks: int
@@ -183,7 +184,7 @@ class NoiseChoice:
 
 @dataclass(frozen=True)
 class Disclosure:
-    """A change of one record that changes a published figure; for the owner only."""
+    """A change to one record that changes a published figure; for the data owner only."""
 
     row: int  # the record in the table
     change: str  # what was done to it, in words
@@ -192,7 +193,7 @@ class Disclosure:
 
 @dataclass(frozen=True)
 class DisclosureCheck:
-    """The published figures that would change with single records, among those tried."""
+    """The published figures that would change with a single record, among the changes tried."""
 
     checked: int  # how many of the most exposed records were left out and replaced
     found: tuple[Disclosure, ...] = ()
@@ -200,7 +201,7 @@ class DisclosureCheck:
     unit: str = ONE_ROW  # whether single rows were changed, or all rows of a person
 
     def rows(self, figure: str | None = None) -> tuple[int, ...]:
-        """Return the records whose change would change any figure, or a given one, each once."""
+        """Return the records whose change would change any figure, or the given one, each once."""
         told = (d.row for d in self.found if figure is None or figure in d.figures)
         return tuple(dict.fromkeys(told))
 
@@ -260,7 +261,7 @@ _WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """A remedy for the most exposed record: its settings, its protection and its cost.
+    """A remedy for the most exposed record: its settings, protection and cost.
 
     Quantities that were not tried or measured are ``None``.
     """
@@ -300,20 +301,20 @@ class Remedy:
 
     @property
     def compared(self) -> str:
-        """How its error compares with a constant prediction's, as far as that is known."""
+        """How its error compares with that of a constant prediction, if known."""
         return NOT_MEASURED if self.usefulness is None else self.usefulness.compared
 
     @property
     def no_better(self) -> bool:
-        """Whether its model was tested and is not better than a constant prediction."""
+        """Whether its model was tested and is no better than a constant prediction."""
         return self.usefulness is not None and self.usefulness.compared != "better"
 
     @property
     def rank(self) -> tuple[bool, bool, bool, float]:
-        """Its rank among remedies: first those that reach the target, by error.
+        """Its rank among remedies: those that reach the target come first, ordered by error.
 
-        Then those that do not reach it or were not measured, then those not tried or without
-        effect; last those whose model is not better than a constant prediction.
+        Next come those that miss the target or were not measured, then those not tried or without
+        effect; last come those whose model is no better than a constant prediction.
         """
         unknown = self.error is None or self.reason is not None
         return self.no_better, unknown, not self.reaches_target, self.error or 0.0
@@ -321,7 +322,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class GuessFinding:
-    """Success rate of attribute inference on a category or class, where the release adds most.
+    """Success rate of attribute inference for the category or class that gains most.
 
     The attacker knows the rest of the record and all other records.
     """
@@ -360,7 +361,7 @@ class GuessFinding:
 
 @dataclass(frozen=True, eq=False)
 class RiskCurve:
-    """The same risks with other noise: one entry per noise scale of the privacy–utility curve."""
+    """The same risks at other noise scales: one entry per scale of the privacy–utility curve."""
 
     sigma: np.ndarray
     # How often membership is recognised, for the most exposed record and for the median one
@@ -413,7 +414,7 @@ class RiskFinding:
 
     @property
     def worst_guess(self) -> GuessFinding | None:
-        """The guess to which the release adds most, if there is one."""
+        """The guess that gains most from the release, if there is one."""
         return max(self.guesses, key=lambda guess: guess.gain, default=None)
 
     @property
@@ -458,7 +459,7 @@ class OutsiderFinding:
 
 @dataclass(frozen=True)
 class Gate:
-    """One limit of the caller: its value, the measured number, and the records that exceed it."""
+    """One limit set by the caller: its value, the measured number, and the records above it."""
 
     name: str  # "--max-eta", "--max-membership", "--max-group-ratio" and the like
     limit: float
@@ -480,13 +481,13 @@ class Gate:
 
     @property
     def of_attack(self) -> bool:
-        """Whether an attack was measured, which can exceed a limit but not prove that it holds."""
+        """Whether an attack was compared, which can exceed the limit but not prove it met."""
         return self.low is not None
 
 
 @dataclass(frozen=True, eq=False)
 class SomeRecords:
-    """The numbers of a few records."""
+    """Holds the results for a few records."""
 
     # Their positions among the audited records, and their numbers in the table; of a person, the
     # first row, and how many there are
@@ -503,11 +504,11 @@ class SomeRecords:
 
 
 class RecordLeakage:
-    """The leakage of all records, or people, with noise σ, from their numbers at σ = 1.
+    """The leakage of all records, or people, at noise σ, from their values at σ = 1.
 
-    ``held`` is the number of rows of each person; one if the unit is the record. The numbers are as
-    in :class:`SomeRecords`, for all records; they may lie in a file that is mapped into memory, and
-    are converted to σ on access.
+    ``held`` is the number of rows of each person; one if the unit is the record. The numbers are
+    those of :class:`SomeRecords`, for all records. They may lie in a memory-mapped file, and are
+    converted to σ on access.
     """
 
     def __init__(
@@ -524,17 +525,17 @@ class RecordLeakage:
 
     @property
     def count(self) -> int:
-        """How many records there are."""
+        """The number of records or people."""
         return len(self._row)
 
     @property
     def unit(self) -> str:
-        """The unit of each number: a ``row``, or all rows of a ``person``."""
+        """What each number is about: a ``row``, or all rows of a ``person``."""
         return ONE_ROW if self._held is None else ONE_PERSON
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.count if self._held is None else int(self._held.sum())
 
     def held_by(self, row: int) -> int:
@@ -547,16 +548,17 @@ class RecordLeakage:
         return tuple(self._errors)
 
     def with_noise(self, sigma: float) -> RecordLeakage:
-        """Return the same with the noise σ times as large."""
+        """Return the same leakages at σ times the noise."""
         noise = self._sigma * sigma
         other = RecordLeakage(self._row, self._numbers, self._errors, noise, self._held)
         other._ordered = self._ordered
         return other
 
     def with_membership(self, mu: np.ndarray, places: np.ndarray | None) -> RecordLeakage:
-        """Return the same with the distances μ of membership inference added.
+        """Return the same leakages with the distances μ of membership inference added.
 
-        ``mu`` is at the present noise, of all records or of those at some places; NaN elsewhere.
+        ``mu`` is at the current noise, for all records or for those at some positions; NaN
+        elsewhere.
         """
         distances = computed(lambda some: some * self._sigma, mu)
         if places is not None:
@@ -583,7 +585,7 @@ class RecordLeakage:
         return [int(row) for row in self._row[order]]
 
     def reaching(self, distances: Sequence[float] | np.ndarray) -> np.ndarray:
-        """Return the numbers of records whose distance μ is at least each of some values."""
+        """Return how many records have a distance μ of at least each of these values."""
         known = self._in_order(MU)[: self.examined]
         scaled = np.asarray(distances, float) * self._sigma
         return np.asarray(len(known) - np.searchsorted(known, scaled))
@@ -604,15 +606,15 @@ class RecordLeakage:
         )
 
     def row_at(self, place: int) -> int:
-        """Return the number in the table of the record at a position."""
+        """Return the table row of the record at this position."""
         return int(self._row[place])
 
     def place_of(self, row: int) -> np.ndarray:
-        """Return the position of the record (first) with a number in the table, if there is one."""
+        """Return the (first) position of the record with this table row, if there is one."""
         return np.flatnonzero(self._row == row)[:1]
 
     def _factor(self, name: str) -> float:
-        """Return the factor from a number at σ = 1 to one at the noise: errors grow with it."""
+        """Return the factor from a value at σ = 1 to that at this noise; errors grow with σ."""
         return self._sigma if name == "exact_error" else 1 / self._sigma
 
     def _in_order(self, name: str) -> np.ndarray:
@@ -637,7 +639,7 @@ class RecordLeakage:
         return float(self.quantiles("eta", [0.5])[0])
 
     def over(self, limit: float) -> int:
-        """Return how many records leak more than a limit."""
+        """Return how many records leak more than this limit."""
         reached = np.searchsorted(self._in_order("eta"), limit * self._sigma, side="right")
         return self.count - int(reached)
 
@@ -648,7 +650,7 @@ class RecordLeakage:
         return self.at(among[np.argsort(-self._numbers["eta"][among], kind="stable")][:count])
 
     def least(self, count: int) -> SomeRecords:
-        """Return the least exposed records, the least first."""
+        """Return the least exposed records, the least exposed first."""
         most = self._in_order("eta")[min(count, self.count) - 1]
         among = np.flatnonzero(self._numbers["eta"] <= most)
         return self.at(among[np.argsort(self._numbers["eta"][among], kind="stable")][:count])
@@ -659,25 +661,25 @@ class RecordLeakage:
         return ordered[: np.searchsorted(ordered, np.inf)]
 
     def span(self) -> tuple[float, float] | None:
-        """Return the range of the leakages that are finite and above zero, if there are any."""
+        """Return the range of the finite, positive leakages, if there are any."""
         finite = self._finite()
         shown = finite[np.searchsorted(finite, 0.0, side="right") :]
         return (shown[0] / self._sigma, shown[-1] / self._sigma) if len(shown) else None
 
     def histogram(self, edges: np.ndarray) -> np.ndarray:
-        """Return how many finite leakages lie in each bin; those outside count at the ends."""
+        """Return how many finite leakages lie in each bin; those outside count in the end bins."""
         finite = self._finite()
         before = np.searchsorted(finite, edges[1:-1] * self._sigma)
         return np.diff(before, prepend=0, append=len(finite))
 
     def writer(self, make: Callable[[SomeRecords], pa.Table]) -> Writer:
-        """Return a function that writes a table of all records to a file, some at a time."""
+        """Return a function that writes a table of all records to a file, in batches."""
         starts = range(0, self.count, WRITTEN)
         tables = (make(self.at(slice(start, start + WRITTEN))) for start in starts)
         return partial(write_each, tables)
 
     def largest(self, name: str) -> float:
-        """Return the largest of one of the :data:`NUMBERS`."""
+        """Return the largest value of one of the :data:`NUMBERS`."""
         return float(self.quantiles(name, [1.0])[0])
 
     def worst(self) -> tuple[int, float]:
@@ -689,14 +691,14 @@ class RecordLeakage:
 def median_of(ordered: np.ndarray) -> float:
     """Return the median of numbers in ascending order.
 
-    Of two middle numbers, the mean, or the lower if one is infinite.
+    Of two middle numbers, it is the mean, or the lower one if either is infinite.
     """
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     return float((low + high) / 2 if np.isfinite(high) else low)
 
 
 class Rendering(Protocol):
-    """How an audit displays itself; implemented by the report."""
+    """Displays an audit; implemented by the report."""
 
     def text(self, audit: Audit) -> str:
         """Return the text that an interpreter prints."""
@@ -717,13 +719,13 @@ class Audit(Reportable, ResultNumbers):
         The fit: the target column, ``linear``, ``logistic``, ``poisson`` or ``softmax``,
         the penalty λ, whether there is an intercept, and the class names where there are classes.
     sigma, noise
-        The noise on every released number, and how it was chosen.
+        The standard deviation of the noise on every released number, and how it was chosen.
     released
         The number of released numbers.
     steps, notices
-        The processing of the data, and notices to read before any number, one sentence each.
+        The processing of the data, and notices to read before the numbers, one sentence each.
     attributes, groupings, curve, remedies, gates, disclosures, ledger
-        See their classes; the last two are ``None`` where there was no such check, or no ledger.
+        See their classes; the last two are ``None`` without such a check or a ledger.
     dataset_eta
         FIL of the whole table.
     records
@@ -733,20 +735,20 @@ class Audit(Reportable, ResultNumbers):
     values
         The caller's own values of the audited rows, only on request.
     guarantees
-        All bounds on attacks on the most exposed record, if known.
+        All bounds on attacks against the most exposed record, if known.
     held
         Quantities learnt from the data that η holds fixed: see ``Result.held``.
     risks
-        Success rates of membership and attribute inference; ``None`` if unknown, for the reason in
-        ``risks_reason``.
+        Success rates of membership and attribute inference; ``None`` if unknown (``risks_reason``
+        says why).
     outsider
-        The estimate for an attacker who knows fewer records, if one was named; ``None`` if unknown,
-        for the reason in ``outsider_reason``.
+        The estimate for an attacker who knows fewer records, if one was named; ``None`` if unknown
+        (``outsider_reason`` says why).
     preset
         The preset of the limits, if one was named: see ``auditing.decision.presets``.
     codes
-        The number of different whole numbers in a target taken as a number or count although they
-        may be codes of classes; 0 for other targets, and where the kind of model was stated.
+        The number of distinct whole numbers in a target that was read as a number or count but may
+        hold codes of classes; 0 for other targets, and if the kind of model was stated.
     labels
         The index labels of a pandas table, if they differ from row numbers.
     members
@@ -797,7 +799,7 @@ class Audit(Reportable, ResultNumbers):
     value_column = "eta"
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with a line for every record, or person: its η, and bounds."""
+        """Return a data frame with one row per record, or person: its η, and bounds."""
         columns = {self.unit: self.index, **self.records.every.numbers}
         return build_frame(columns, library or "pyarrow")
 
@@ -806,7 +808,7 @@ class Audit(Reportable, ResultNumbers):
         return self.eta
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the η of every record, or person, in falling order."""
+        """Return what :meth:`plot` draws: the η of every record, or person, in descending order."""
         order = np.argsort(-self.eta, kind="stable")
         unit = "people" if self.unit == ONE_PERSON else "records"
         target = 1.0 if self.target_eta is None else self.target_eta
@@ -817,17 +819,17 @@ class Audit(Reportable, ResultNumbers):
         return self.rendering.text(self)
 
     def _repr_html_(self) -> str:
-        """Return the report, in a frame of its own: a notebook shows it in place."""
+        """Return the report as an HTML frame, which a notebook shows in place."""
         return self.rendering.html(self)
 
     @property
     def structure(self) -> tuple[StructuralRisk, ...]:
-        """Structural checks: the numbers of the release against records, or people."""
+        """Structural checks: how many numbers are released, compared with records or people."""
         return (degrees_of_freedom(self.released, self.records.count),)
 
     @property
     def unit(self) -> str:
-        """The unit of statements: a ``row``, or a ``person`` with all of their rows."""
+        """The unit of all statements: a ``row``, or a ``person`` with all of their rows."""
         return self.records.unit
 
     @property
@@ -837,27 +839,27 @@ class Audit(Reportable, ResultNumbers):
 
     @property
     def published_as_it_is(self) -> bool:
-        """Whether the audit covers a model without noise: an attacker was named, but no noise."""
+        """Whether the audit is of a model without noise: an attacker was named, but no noise."""
         asked = self.outsider is not None or bool(self.outsider_reason)
         return asked and self.noise.how == "default"
 
     @property
     def meets_target(self) -> bool:
-        """Whether no record leaks more than the target, or than η = 1 if there is none."""
+        """Whether no record leaks more than the target, or more than η = 1 without a target."""
         target = 1.0 if self.target_eta is None else self.target_eta
         return self.records.largest("eta") <= target * (1 + SAME)
 
     @property
     def row_index(self) -> np.ndarray:
-        """The number of every audited record in the table (0 for the first data row).
+        """The table row of every audited record (0 for the first data row).
 
-        For people, the number of the first row of each.
+        For people, the first row of each.
         """
         return self.records.every.row
 
     @property
     def index(self) -> np.ndarray:
-        """The caller's label of every audited record; its row number without labels."""
+        """The caller's label of every audited record; the row number if there are no labels."""
         return self.row_index if self.labels is None else self.labels[self.row_index]
 
     def called(self, row: int) -> str:
@@ -866,7 +868,7 @@ class Audit(Reportable, ResultNumbers):
 
     @property
     def eta(self) -> np.ndarray:
-        """FIL of every record with its label, or of all records of every person."""
+        """FIL of every record with its label, or of all records of each person."""
         return self.records.every.numbers["eta"]
 
     @property
@@ -881,9 +883,9 @@ class Audit(Reportable, ResultNumbers):
 
     @property
     def exact_error(self) -> np.ndarray:
-        """Root of the exact Cramér–Rao bound per column of every record.
+        """Square root of the exact Cramér–Rao bound per column of every record.
 
-        In standard deviations of the columns; infinite where no unbiased attack exists.
+        It is in standard deviations of the columns, and infinite where no unbiased attack exists.
         """
         return self.records.every.numbers["exact_error"]
 

@@ -1,4 +1,4 @@
-"""Limits on a release, and the gates that check an audit against them."""
+"""Limits on a release, and the gates that compare an audit with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from seepage.support.number_check import check_positive
 def check_limits(limits: Limits, grouped: bool) -> float | None:
     """Raise for invalid limits; return the largest leakage of a record that meets all of them.
 
-    Called before any computation; ``grouped`` states whether there are groups to compare.
+    It is called before any computation; ``grouped`` says whether there are groups to compare.
     """
     etas = []
     if limits.max_eta is not None:
@@ -61,7 +61,7 @@ def held_to(limits: Limits, audit: Audit) -> Audit:
 
 
 def find_gates(limits: Limits, audit: Audit) -> tuple[Gate, ...]:
-    """Return one gate per limit; records over it are named by row, never by their values."""
+    """Return one gate per limit; records that exceed it are named by row, never by value."""
     check_limits(limits, bool(audit.groupings))
     stated = ((gate, getattr(limits, name)) for name, gate in _GATES.items())
     return tuple(gate(audit, limit) for gate, limit in stated if limit is not None)

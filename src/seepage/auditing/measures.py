@@ -1,11 +1,11 @@
 """All measures of a release that an audit needs, taken once at σ = 1 and rescaled for other noise.
 
-With noise of standard deviation σ, leakage is that at σ = 1 divided by σ, and the minimum error of
-an attack is that at σ = 1 times σ (the information is ``JᵀJ/σ²``).
+With noise of standard deviation σ, leakage is its value at σ = 1 divided by σ, and the minimum
+error of an attack is its value at σ = 1 times σ (the information is ``JᵀJ/σ²``).
 
-The audit is a list of questions to a :class:`~seepage.core.leakage.Leakage`, all of them answered
-in one pass over the records. Per-record results are stored in memory or on disk; medians and
-quantiles are computed from them.
+The audit is a list of queries to a :class:`~seepage.core.leakage.Leakage`, all answered in one pass
+over the records. Per-record results are stored in memory or on disk; medians and quantiles are
+computed from them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _LABEL = Unknowns((), True)
 
 @dataclass(frozen=True, eq=False)
 class _RowNumber(EachRecord):
-    """The row number of every record in the caller's table."""
+    """Measures the row number of every record in the caller's table."""
 
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
         """Return the row numbers of a chunk."""
@@ -69,7 +69,7 @@ class _RowNumber(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class _ExactError(EachRecord):
-    """``√(Tr(I⁻¹)/t)`` of every record, or NaN where that takes too long."""
+    """Measures ``√(Tr(I⁻¹)/t)`` of every record; NaN where that would take too long."""
 
     def numbers(self, jacobian: ReleaseJacobian) -> tuple[np.ndarray, None]:
         """Return the values of a Jacobian's records."""
@@ -94,9 +94,9 @@ class AttackErrors:
 
 @dataclass(frozen=True, eq=False)
 class _EachError(EachRecord):
-    """Minimum error of an attack on each of some attributes of every record, in its own units.
+    """Measures the minimum error of an attack on each of some attributes, in its own units.
 
-    Without attributes, that of an attack on the label, in units of ``label_step``.
+    Without attributes, it is the error of an attack on the label, in units of ``label_step``.
     """
 
     attributes: tuple[Attribute, ...] = ()
@@ -168,7 +168,7 @@ class _EachError(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class _GroupMeans(ChunkQuestion):
-    """Number of records of a group, the sum of their leakages, and the largest.
+    """Measures the number of records in each group, the sum of their leakages, and the largest.
 
     With people as the unit, a person counts in every group that contains one of their records.
     """
@@ -191,7 +191,7 @@ class _GroupMeans(ChunkQuestion):
 
 
 class _GroupSums(dict[str, tuple[int, float, float]]):
-    """Counts, sums and maxima of groups; two sets of rows add up."""
+    """Counts, sums and maxima of groups; those of two sets of rows can be combined."""
 
     def __add__(self, other: _GroupSums) -> _GroupSums:
         both = _GroupSums(self)
@@ -209,7 +209,7 @@ def _text_groups(chunk: Chunk, column: str) -> dict[Any, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class Measures:
-    """All results for a release at σ = 1; findings are converted to another σ."""
+    """All results for a release at σ = 1, which are converted to other noise."""
 
     released: int  # how many numbers are released
     rows: RecordLeakage  # the single records
@@ -226,9 +226,9 @@ class Measures:
     def attributes(
         self, sigma: float, target: tuple[str, str, float], same: Container[str] = ()
     ) -> tuple[AttributeFinding, ...]:
-        """Return the leakage of every column; the target's name, kind and spread come last.
+        """Return the leakage of every column, with the target last.
 
-        ``same`` are the columns that are the same in all records of every person.
+        ``same`` names the columns that are constant within every person.
         """
         described = [(a.name, a.kind, a.spread) for a in self.attributes_of] + [target]
         least, place, median = (
@@ -251,7 +251,7 @@ class Measures:
         )
 
     def grouping(self, column: str, sigma: float) -> GroupingFinding:
-        """Return the leakage of the groups of a column."""
+        """Return the leakage of each group of a column."""
         sums, together = self.groups[column]
         groups = tuple(
             GroupFinding(
@@ -270,7 +270,7 @@ class Measures:
 
 
 def group_members(trained: TrainedModel) -> dict[tuple[str, str], np.ndarray]:
-    """Return the positions of the records, or people, of every group; none for a long table."""
+    """Return the positions of the records, or people, in every group; none for a long table."""
     columns, owner = tuple(trained.table.groups), trained.owner
     if not columns or np.isinf(trained.refit_work):
         return {}
@@ -388,17 +388,17 @@ def _of_blocks(blocks: BlocksByName | np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _ExactErrorOfPeople(ChunkQuestion):
-    """``√(Tr(I⁻¹)/t)`` with ``I`` the information about all t unknowns of a person's records.
+    """Measures ``√(Tr(I⁻¹)/t)``; ``I`` is the information on all t unknowns of a person.
 
-    Infinite where there are more of them than released numbers: some change of the records then
-    does not change the release.
+    It is infinite with more unknowns than released numbers: some change of the records then leaves
+    the release unchanged.
     """
 
     unknowns: Unknowns
     owner: np.ndarray
 
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> np.ndarray:
-        """Return the values of all people, whose records form one chunk."""
+        """Return the values for all people, whose records form one chunk."""
         alone = np.asarray(before["exact_error"].values)
         found = np.full(int(self.owner.max()) + 1, np.inf)
         for k, rows in members(self.owner).items():
@@ -449,11 +449,11 @@ def record_leakage(trained: TrainedModel, noise: Gaussian | None = None) -> np.n
 
 
 def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> float:
-    """Return the largest leakage of a record at σ = 1, relative to each one's ``allowed`` leakage.
+    """Return the largest leakage of a record at σ = 1 relative to its ``allowed`` leakage.
 
-    With people as the unit, it is the leakage of all records of a person together. Only for tables
-    in memory whose model was just fitted, in double precision; used for the many tables that differ
-    from the audited one by a record.
+    With people as the unit, all records of a person count together. It needs a table in memory and
+    a model just fitted in double precision; it is used for the many tables that differ from the
+    audited one by one record.
     """
     holders, step = trained.records.holders, trained.table.labels.step
     ones = np.ones(len(holders)) if allowed is None else allowed

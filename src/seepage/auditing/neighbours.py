@@ -1,11 +1,11 @@
-"""Neighbouring tables, with one record removed or replaced, and changes of rounded figures.
+"""Neighbouring tables, with one record removed or replaced, and how rounded figures change.
 
-A figure on a coarse grid does not change with small changes of a record, but a finite change may
-move it to another point, which reveals something with certainty to an attacker who knows all other
-records. So the most exposed records are left out and replaced within their domain, one at a time,
-and the model is refitted, starting from the current one. An unchanged figure is no proof for all
-replacements. Where the unit is the person, all records of one person are left out or replaced
-together.
+A figure on a coarse grid is insensitive to small changes of a record, but a finite change may move
+it to another grid point. An attacker who knows all other records then learns something with
+certainty. So the most exposed records are left out, or replaced within their domain, one at a time,
+and the model is refitted from the current fit. An unchanged figure does not prove that no
+replacement changes it. If the unit is the person, all records of one person are left out or
+replaced together.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def other_labels(own: Any, known: Sequence[Any]) -> list[Any]:
 
 
 def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> DisclosureCheck | None:
-    """Return the most exposed records whose change would change the coarse σ, if that is quick.
+    """Return the most exposed records that would change the coarse σ, if that is quick to compute.
 
-    The encoding is held fixed: its means and deviations are public constants to an audit. A record
-    that is alone in its class is listed separately: without it the model has other outputs,
-    whatever σ is.
+    The encoding is held fixed, since an audit treats its means and deviations as public constants.
+    A record that is alone in its class is listed separately: without it, the model has other
+    outputs for every σ.
     """
     if trained.refit_work > _MANY_REFITS:
         return None

@@ -1,8 +1,8 @@
 """Membership inference by an attacker who knows only part of the other records.
 
-The success rate is an estimate, always reported beside that of an attacker who knows all other
-records. Refits on other people check it for the most exposed records; where these attacks succeed
-more often than the approximation, their rate is reported.
+The success rate is an estimate, and is always reported beside that of an attacker who knows all
+other records. Refits on other people check it for the most exposed records; if an attack succeeds
+more often than the approximation states, its rate is reported.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def attacker_of(text: str) -> Attacker:
         known = None
     if known is None:
         raise InputError(
-            "--attacker is outsider (knows no other record) or knows=0.9 (knows that share of the "
-            f"other records), not {shown(text)}."
+            "--attacker must be outsider (knows no other record) or knows=0.9 (knows that share of "
+            f"the other records), not {shown(text)}."
         )
     check_outsider(known)
     return known
 
 
 def check_outsider(attacker: Any) -> None:
-    """Raise for a value that is no attacker, or for one who knows all other records."""
+    """Raise for a value that is not an attacker, or for an attacker who knows all other records."""
     if not isinstance(attacker, Attacker):
         raise InputError(
             f"attacker must be sp.Attacker(knows=…), not a value of type {type(attacker).__name__}."
@@ -65,9 +65,9 @@ def find_outsider(
 ) -> OutsiderFinding:
     """Return the attacker's success rate in membership inference, or why it is unknown.
 
-    ``sigma`` is the noise, ``None`` for a model published without noise; ``records`` holds the
-    names of all records or people, ``risks`` the success rates of an attacker who knows all other
-    records, and ``refits`` states whether refits on other people may check the most exposed
+    ``sigma`` is the noise, ``None`` for a model published without noise. ``records`` holds the
+    names of all records or people, and ``risks`` the success rates of an attacker who knows all
+    other records. ``refits`` states whether refits on other people may check the most exposed
     records.
     """
     exact: bool | int = False if refits else 0

@@ -1,7 +1,7 @@
-"""The audit of a fitted linear model, or of a pipeline about its raw columns.
+"""The audit of a fitted linear model, or of a pipeline with respect to its raw columns.
 
-Where the preprocessing is affine, ``x = B z + c``, all records move alike, and the closed forms of
-the model's own Jacobian apply; otherwise each record has a Jacobian of its own
+If the preprocessing is affine, ``x = B z + c``, all records move alike, and the closed forms of the
+model's own Jacobian apply; otherwise each record has its own Jacobian
 (:mod:`seepage.glm.preprocessing.jacobian`).
 """
 
@@ -86,16 +86,16 @@ def audit_linear(
 ) -> Audit:
     """Audit a fitted linear model, or a pipeline that ends in one, about the columns of ``X``.
 
-    Through the steps before the model (scalers, imputers, encoders, splines, column transformers,
-    principal components) the leakage is about the raw columns: the Jacobian of the release by these
-    is the Jacobian by the features times that of the steps. ``sp.audit`` explains the options.
+    With steps before the model (scalers, imputers, encoders, splines, column transformers,
+    principal components) the leakage is about the raw columns: the Jacobian of the release by the
+    features is multiplied by that of the steps. ``sp.audit`` explains the options.
     """
     if preprocessing not in PREPROCESSING:
         raise InputError(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
         )
     if refit not in (None, "model", "pipeline"):
-        raise InputError(f"refit is 'pipeline', 'model' or left out, not {refit!r}.")
+        raise InputError(f"refit must be 'pipeline', 'model' or left out, not {refit!r}.")
     limits = Limits(preset=preset)  # refused before any work
     if attacker is not None:
         check_outsider(attacker)
@@ -160,8 +160,8 @@ def audit_linear(
         notices=() if whose is not None else tuple(_notices(followed)),
         steps=(
             *_told_steps(opened, followed, refitted),
-            f"The given {settings.model} model (L2 penalty λ = {settings.l2:.4g}) was checked to "
-            f"be the minimiser of its objective on these {len(features):,} records.",
+            f"The given {settings.model} model (L2 penalty λ = {settings.l2:.4g}) was confirmed to "
+            f"minimise its objective on these {len(features):,} records.",
         ),
         through=through,
     )
@@ -198,13 +198,13 @@ def _anew(
     categorical: Sequence[str],
     refit: str | None,
 ) -> Anew | None:
-    """Return the function that reruns a procedure on some records, if it has learnt steps."""
+    """Return a function that reruns a procedure on some records, if it has learnt steps."""
     leak = leakage(
         estimator, X, y, noise=Gaussian(1.0), sample_weight=weights, categorical=categorical
     )
     if leak.procedure is None and refit is not None:
         raise InputError(
-            "refit='pipeline' refits a pipeline, but no step comes before this model; pass the "
+            "refit='pipeline' refits a pipeline, but this model has no preceding steps; pass the "
             "fitted pipeline with its raw table."
         )
     if leak.procedure is None:
@@ -216,7 +216,7 @@ def _anew(
 def _followed(
     estimator: Any, X: Any, categorical: Sequence[str], quantities: Sequence[str], person: Any
 ) -> tuple[Unwrapped, FollowedColumns]:
-    """Return the inner model, and the map from raw columns to its features."""
+    """Return the final model, and the map from raw columns to its features."""
     try:
         opened = unwrap(estimator, X)
         frame, _ = read_frame(X)
@@ -227,13 +227,13 @@ def _followed(
         raise
     except (TypeError, ValueError, KeyError) as problem:
         raise InputError(
-            f"X cannot be turned into the model's features: {problem}; pass the raw table the "
+            f"X cannot be turned into the model's features: {problem}; pass the raw table that the "
             "model or pipeline was fitted on."
         ) from problem
 
 
 def _notices(followed: FollowedColumns) -> Iterator[str]:
-    """Yield a sentence on every column that is named like an identifier and repeats its values."""
+    """Yield a sentence on every column that is named like an identifier and has repeated values."""
     features = {column.name for column in followed.columns}
     for name in filter(is_named_like_identifier, followed.frame.columns):
         values = followed.frame[name]
@@ -245,7 +245,7 @@ def _notices(followed: FollowedColumns) -> Iterator[str]:
         yield (
             f"Column {shown(name)} is named like an identifier, has {values.n_unique():,} "
             f"different values in {len(values):,} rows{used}. Every number here is about a single "
-            f"row. If it says whose row it is, {first}pass person={name!r}."
+            f"row. If it identifies people, {first}pass person={name!r}."
         )
 
 
@@ -259,21 +259,21 @@ def _told_steps(opened: Unwrapped, followed: FollowedColumns, refitted: bool) ->
         steps.append(REFITTED)
     if followed.gaps:
         steps.append(
-            f"{counted(followed.gaps, 'cell')} had no value, and so nothing to leak; what was put "
-            "in their place counts as part of the preprocessing."
+            f"{counted(followed.gaps, 'cell')} had no value, and so nothing to leak; the values "
+            "that replaced them count as part of the preprocessing."
         )
     return steps
 
 
 def sigma_of(noise: float | Gaussian | None) -> float | None:
-    """Return the one standard deviation of the noise that an audit is about, if it was stated."""
+    """Return the noise standard deviation of an audit, if it was stated."""
     if noise is None:
         return None
     value = noise.sigma if isinstance(noise, Gaussian) else noise
     if np.ndim(value) != 0 or isinstance(value, bool):
         raise InputError(
-            "An audit takes one standard deviation for all released numbers; measure other noise "
-            "with sp.leakage."
+            "An audit takes one standard deviation for all released numbers; for other noise, use "
+            "sp.leakage."
         )
     try:
         return float(value)
@@ -306,10 +306,10 @@ def _groups(groups: Mapping[str, Any] | Sequence[str] | None, frame: Any) -> dic
 
 
 def _as_ours(model: Any, settings: FitSettings, fit: FittedGLM, y: np.ndarray) -> Any:
-    """Return a fitted model, ours or another library's, as one of ours.
+    """Return a fitted model, ours or another library's, as a seepage model.
 
-    Another library's model may carry class weights besides sample weights; the weights of the
-    description are the product of both, which ours takes as sample weights.
+    Another library's model may have class weights and sample weights; their product becomes the
+    sample weights here.
     """
     if isinstance(model, LinearModel):
         return model

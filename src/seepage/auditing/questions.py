@@ -1,8 +1,8 @@
-"""Every option of the command line, declared once, in the dataclass that stores it.
+"""Declares every option of the command line once, in the dataclass that stores it.
 
-The command line makes an option of each field that is annotated with text: the last text is its
-help, earlier ones replace the field's name. Only light modules are imported here, because
-``seepage --help`` reads this file.
+Each field annotated with text becomes an option: the last text is its help, and earlier ones
+replace the field's name. Only light modules are imported here, because ``seepage --help`` reads
+this file.
 """
 
 from __future__ import annotations
@@ -68,19 +68,22 @@ class FileOptions:
         if self.separator is not None:
             written = {"tab": "\t", "\\t": "\t"}.get(self.separator, self.separator)
             if len(written) != 1 or written in '"\r\n':
-                raise InputError("--separator is one character, or tab.")
+                raise InputError("--separator must be one character, or tab.")
             object.__setattr__(self, "separator", written)
         if self.decimal not in (None, *DECIMALS):
-            raise InputError("--decimal is a point or a comma.")
+            raise InputError("--decimal must be a point or a comma.")
         if self.thousands not in (None, *THOUSANDS):
-            raise InputError("--thousands is a point, a comma, a space or an apostrophe.")
+            raise InputError("--thousands must be a point, a comma, a space or an apostrophe.")
         if self.thousands is not None and self.thousands == self.decimal:
             raise InputError("--decimal and --thousands must be two different marks.")
         if self.encoding is not None:
             try:
                 codecs.lookup(self.encoding)
             except LookupError:
-                raise InputError(f"There is no encoding {shown(self.encoding)}.") from None
+                raise InputError(
+                    f"There is no encoding {shown(self.encoding)}; name one that Python knows, "
+                    "such as cp1252."
+                ) from None
 
     @property
     def dialect(self) -> tuple[str | None, ...]:
@@ -89,7 +92,7 @@ class FileOptions:
 
     @property
     def decimal_mark(self) -> str | None:
-        """The decimal mark, if stated or implied by the mark of thousands."""
+        """The decimal mark, if stated or implied by the thousands separator."""
         if self.decimal is None and self.thousands in DECIMALS:
             return "," if self.thousands == "." else "."
         return self.decimal
@@ -127,12 +130,12 @@ class ColumnQuestion:
         Sequence[str], "Treat a two-valued numeric column as continuous (repeatable)."
     ] = ()
     plan: Annotated[Path | None, "Column plan: the edited output of `seepage columns`."] = None
-    missing: Annotated[str, "Missing values: refuse, drop or impute."] = "refuse"
+    missing: Annotated[str, "Missing values: refuse (raise an error), drop or impute."] = "refuse"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationQuestion(ColumnQuestion):
-    """A table, and the model and the noise to calibrate on it."""
+    """A table, with the model and the noise to calibrate on it."""
 
     table: Annotated[
         Path,
@@ -152,7 +155,7 @@ class CalibrationQuestion(ColumnQuestion):
         if self.model is None or Path(self.model).suffix.lower() not in _MODEL_FILES:
             return
         if self.model_file is not None:
-            raise InputError("--model and --model-file both name a file; give one of them.")
+            raise InputError("--model and --model-file both name a file; give only one of them.")
         object.__setattr__(self, "model_file", Path(self.model))
         object.__setattr__(self, "model", None)
 
@@ -165,7 +168,7 @@ class Question(CalibrationQuestion):
     """
 
     sensitive: Annotated[Sequence[str], "Column to report for each record (repeatable)."] = ()
-    group: Annotated[Sequence[str], "Column to compare groups by (repeatable)."] = ()
+    group: Annotated[Sequence[str], "Column whose groups are compared (repeatable)."] = ()
     sigma: Annotated[float | None, "Standard deviation of the noise on every coefficient."] = None
     attacker: Annotated[
         str | None,
@@ -183,7 +186,7 @@ class Question(CalibrationQuestion):
         "pipeline: include scaling and encoding in membership inference, by refits without each "
         "of the most exposed records.",
     ] = None
-    show_values: Annotated[bool, "Show values of records in the report."] = False
+    show_values: Annotated[bool, "Show values of the records in the report."] = False
     public: Annotated[Path | None, "Public records with the same columns, to shape the noise."] = (
         None
     )
@@ -219,13 +222,13 @@ class ReleaseQuestion(ColumnQuestion):
         "Noise σ, declared before seeing the data (default: chosen privately by a vote).",
     ] = None
     sigma_epsilon: Annotated[
-        float | None, "ε of that vote (default: 0.4, or 16 over the number of blocks)."
+        float | None, "ε of that vote (default: 0.4, or 16 divided by the number of blocks)."
     ] = None
     target_eta: Annotated[float, "Largest η of a record over all releases in the ledger."] = 1.0
-    missing: Annotated[str, "Missing values: refuse or drop."] = "refuse"
+    missing: Annotated[str, "Missing values: refuse (raise an error) or drop."] = "refuse"
     rare: Annotated[str, "Values that few records have: refuse, drop or merge."] = "refuse"
     least_holders: Annotated[
-        int, "Records that must share a value before its name is published."
+        int, "Number of records that must share a value before its name is published."
     ] = 10
     person: Annotated[
         str | None,
@@ -249,7 +252,7 @@ class Limits:
     preset: Annotated[
         str | None,
         "Limits by audience: open, partners or internal (our defaults, not law). Other limits "
-        "given override it.",
+        "override the preset's.",
     ] = None
     max_eta: Annotated[float | None, "Limit: largest η of any record."] = None
     min_mse: Annotated[
@@ -273,8 +276,8 @@ class Limits:
     ] = None
     max_outsider: Annotated[
         float | None,
-        "Limit: membership inference by the attacker of --attacker. An estimate: exceeding it "
-        "fails, meeting it proves nothing.",
+        "Limit: success rate of membership inference by the attacker of --attacker. This is an "
+        "estimate: exceeding the limit fails, meeting it proves nothing.",
     ] = None
 
     def __post_init__(self) -> None:
@@ -298,10 +301,10 @@ class RecordingQuestion:
     property: Annotated[
         Path,
         "--property",
-        "Property of the clients: a table with a column node (perhaps round, too), or a JSON "
+        "Property of the clients: a table with a column node (and optionally round), or a JSON "
         "object.",
     ]
-    column: Annotated[str | None, "Column of that table, if it has several."] = None
+    column: Annotated[str | None, "Property column of that table, if there are several."] = None
     family: Annotated[str, "Attacker: random_forest, logistic, gradient_boosting or mlp."] = (
         "random_forest"
     )
@@ -321,26 +324,26 @@ class ExtractionQuestion:
     records: Annotated[
         Path,
         "--records",
-        "Training text: .txt (a record a line), or .jsonl, .json, .csv, .parquet with text, "
+        "Training text: .txt (one record per line), or .jsonl, .json, .csv, .parquet with text, "
         "messages or prompt and completion.",
     ]
     base: Annotated[Path | None, "Folder of the model before fine-tuning."] = None
     held_out: Annotated[
         Path | None, "Records of the same kind that the model was not trained on."
     ] = None
-    marked: Annotated[Path | None, "File of secrets, one a line, such as names."] = None
-    kinds: Annotated[str, "Secrets to look for: email, phone, number, code, name."] = (
+    marked: Annotated[Path | None, "File of secrets, one per line, such as names."] = None
+    kinds: Annotated[str, "Kinds of secrets to look for: email, phone, number, code, name."] = (
         "email,phone,number,code"
     )
     temperature: Annotated[
         float | None, "Temperature (default: the model's; 1 if that is greedy)."
     ] = None
-    top_k: Annotated[int | None, "Tokens kept; 0 keeps all."] = None
-    top_p: Annotated[float | None, "Probability of the tokens kept."] = None
-    near: Annotated[int, "Tries to draw for near-verbatim copies."] = 0
-    exposure: Annotated[int, "Candidates to rank each secret among."] = 0
-    passes: Annotated[int, "Passes for other tokenisations of each secret."] = 0
-    limit: Annotated[int | None, "Attack only so many records."] = None
+    top_k: Annotated[int | None, "Number of most likely tokens kept (top-k); 0 keeps all."] = None
+    top_p: Annotated[float | None, "Probability mass of the tokens kept (top-p)."] = None
+    near: Annotated[int, "Number of samples to draw for near-verbatim copies."] = 0
+    exposure: Annotated[int, "Number of candidates to rank each secret among."] = 0
+    passes: Annotated[int, "Number of passes for other tokenisations of each secret."] = 0
+    limit: Annotated[int | None, "Attack at most this many records."] = None
     max_probability: Annotated[
         float | None, "Limit: largest probability that one try emits a secret."
     ] = None
@@ -355,7 +358,7 @@ class BudgetQuestion:
     """A privacy budget, or the noise of a training run, to explain."""
 
     epsilon: Annotated[float | None, "ε of the privacy budget."] = None
-    delta: Annotated[float | None, "δ of the budget, or to compute the ε of a run at."] = None
+    delta: Annotated[float | None, "δ of the budget; for a run, the δ to compute ε at."] = None
     noise_multiplier: Annotated[
         float | None,
         "--noise-multiplier",
@@ -367,4 +370,4 @@ class BudgetQuestion:
     neighbours: Annotated[
         str, "Neighbouring relation: add-or-remove one record, or replace one."
     ] = "add-or-remove"
-    prior: Annotated[float, "Prior probability that somebody is in the data."] = 0.5
+    prior: Annotated[float, "Prior probability that a person is in the data."] = 0.5

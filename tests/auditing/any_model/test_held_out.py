@@ -132,9 +132,9 @@ def test_an_encoding_is_put_before_what_takes_no_text_and_is_said() -> None:
     audit = sp.audit_estimator(forest, FRAME, CLASS, shadows=4)
     (said,) = (step for step in audit.steps if "encoding" in step)
     assert said == (
-        "RandomForestClassifier cannot be fitted on the columns as they are. An encoding was put "
-        "before it and is audited with it: text became one column per value ('town'); gaps became "
-        "medians, each with a column that marks them ('age')."
+        "RandomForestClassifier cannot be fitted on the columns as they are. An encoding step was "
+        "put before it and is audited with it: text became one column per value ('town'); gaps "
+        "became medians, each with a column that marks them ('age')."
     )
     assert [one.name for one in audit.guesses] == ["age", "town", "seen"]
     by_hand = np.column_stack(
@@ -183,7 +183,7 @@ class OnlyCodes(ClassifierMixin, BaseEstimator):
 
 def test_labels_are_numbered_for_what_takes_only_numbers() -> None:
     found = prepare(OnlyCodes(), X, CLASS)
-    assert found.steps == ("OnlyCodes takes no such labels: the 2 classes were numbered from 0.",)
+    assert found.steps == ("OnlyCodes rejects these labels: the 2 classes were numbered from 0.",)
     np.testing.assert_array_equal(found.y, CLASS == "well")
     plain = prepare(DecisionTreeClassifier(), X, CLASS.astype(object))
     assert (plain.steps, plain.y.dtype.kind) == ((), "U")

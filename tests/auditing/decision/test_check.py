@@ -72,7 +72,7 @@ def test_an_audit_writes_a_check(folder):
     summary = json.loads((folder / "seepage-audit" / "summary.json").read_text())
     assert check["schema"] == "seepage-check/1"
     assert check["recommendation"] == "review"
-    assert any("makes no file to publish" in reason for reason in check["reasons"])
+    assert any("writes no file to publish" in reason for reason in check["reasons"])
     # The numbers are those of the report
     assert check["limits"] == summary["gates"]
     for key in ("risks", "model", "source", "unit", "release", "usefulness", "versions"):
@@ -163,10 +163,10 @@ def test_what_changes_while_it_is_audited_gets_no_check(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("check.txt", "--check is a .json file"),
+        ("check.txt", "--check must name a .json file"),
         ("people.json", "would replace or enter"),
         ("seepage-audit/check.json", "would replace or enter"),
-        ("mine.json", "was not written by --check, and is kept"),
+        ("mine.json", "was not written by --check and is not replaced"),
         ("notes.json", "or the sheet beside it"),
     ],
 )
@@ -204,7 +204,7 @@ def test_checks_in_python(folder):
     assert any("No limit was set" in reason for reason in second["reasons"])
     with pytest.raises(sp.InputError, match="No file has the role 'release' here"):
         sp.check(found, folder / "check.json", files={"release": folder / "people.csv"})
-    with pytest.raises(sp.InputError, match="is no file here"):
+    with pytest.raises(sp.InputError, match="is not a file on this machine"):
         sp.check(found, folder / "check.json", files={"table": "gone.csv"})
     with pytest.raises(sp.InputError, match=r"sp\.check takes the result of sp\.audit"):
         sp.check("an audit", folder / "check.json")

@@ -79,7 +79,7 @@ def test_many_values_and_fractions_are_numbers(audited) -> None:
         assert summary["model"]["codes"] == 0
         assert "codes of classes" not in said
     said, _ = audited(np.arange(90) % 30, "--verbose")  # counts in plain sight keep their line
-    assert "taken as counts" in said
+    assert "read as counts" in said
 
 
 def test_a_number_is_still_no_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ def test_useless_features_are_dropped_and_said():
     assert "identifiers whose values are all different: 'uid'." in said
     assert "identifiers whose values are all different and count up: 'row', 'row_float'." in said
     assert "missing: 'empty'." in said
-    assert "1 column left out as asked: 'age'." in said
+    assert "1 column left out as requested: 'age'." in said
 
 
 def test_ninety_nine_percent_missing_is_the_limit():

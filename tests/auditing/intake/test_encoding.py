@@ -90,8 +90,8 @@ def test_dropping_rows_keeps_their_numbers_groups_and_values_together():
     assert found.groups["sex"].tolist() == COLUMNS["sex"][rows].tolist()
     assert found.groups["region"].tolist() == ["(missing)" if i == 5 else "north" for i in rows]
     assert found.raw.column("age").to_pylist() == [age[i] for i in rows]
-    assert "1 row dropped for a missing target." in found.steps
-    assert "2 rows dropped for a missing value in a feature, of 90." in found.steps
+    assert "1 row dropped because of a missing target." in found.steps
+    assert "2 rows dropped because of a missing value in a feature, of 90." in found.steps
 
 
 def test_imputing_fills_with_what_it_says():
@@ -115,7 +115,7 @@ def test_imputing_fills_with_what_it_says():
     said = " ".join(found.steps)
     assert f"3 gaps in 'age' filled with its median, {median:g}." in said
     assert f"3 gaps in 'town' filled with its most frequent value, '{usual}'." in said
-    assert "dropped for a missing target" in said
+    assert "dropped because of a missing target" in said
 
 
 @pytest.mark.parametrize("drop_first", [True, False])
@@ -163,9 +163,9 @@ def test_what_row_dropping_makes_constant_is_dropped_or_refused():
     found = encoded(table(almost=almost, age=age), missing="drop")
     assert "almost" not in found.attributes
     assert "'almost'" in " ".join(found.steps)
-    with pytest.raises(InputError, match="'almost' has one value only"):
+    with pytest.raises(InputError, match="'almost' has only one value"):
         encoded(table(almost=almost, age=age), missing="drop", sensitive=["almost"])
-    with pytest.raises(InputError, match="target 'almost' has one value only"):
+    with pytest.raises(InputError, match="target 'almost' has only one value"):
         encoded(table(almost=almost, age=age), "almost", missing="drop")
     with pytest.raises(InputError, match="Every feature"):
         encoded(

@@ -164,7 +164,7 @@ CASES = [
         "apostrophes.csv",
         b"'town','x'\nK\xc3\xb6ln,0.5\nBonn,1.25\nBonn,-3.5\n",
         DOSE,
-        "The column names stood in apostrophes, which were taken off.",
+        "The apostrophes around the column names were removed.",
     ),
     Case(
         "spaces",
@@ -256,22 +256,22 @@ CASES = [
         "mixed.csv",
         MIXED,
         None,
-        "mixed.csv has decimal points in column 'share' and decimal commas in column 'x'; use "
-        "--decimal; the other column is then not read as numbers.",
+        "mixed.csv has decimal points in column 'share' and decimal commas in column 'x'; choose "
+        "one with --decimal; the other column is then not read as numbers.",
     ),
     Case(
         "`25.3%`",
         "percent.csv",
         lines("25.3%", "1%", "0.5 %"),
         [25.3, 1, 0.5],
-        "Per cent signs were taken off, the numbers kept: 'x'.",
+        "Per cent signs were removed and the numbers kept: 'x'.",
     ),
     Case(
         "`25,3 %`",
         "prozent.csv",
         lines("25,3 %", "1 %", "0,5 %", mark=";"),
         [25.3, 1, 0.5],
-        f"{SEMI} {COMMAS} Per cent signs were taken off, the numbers kept: 'x'.",
+        f"{SEMI} {COMMAS} Per cent signs were removed and the numbers kept: 'x'.",
     ),
     Case(
         "Windows-1252",

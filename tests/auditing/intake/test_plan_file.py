@@ -83,10 +83,10 @@ def test_a_release_takes_a_plan(run, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"age" = "numeric"', '"agee" = "numeric"', "'agee', which is not there"),
-        ('"age" = "numeric"', "", "does not say what to do with 'age'"),
+        ('"age" = "numeric"', '"agee" = "numeric"', "'agee', which the table does not have"),
+        ('"age" = "numeric"', "", "gives no role for 'age'"),
         ('"age" = "numeric"', '"age" = "number"', "as 'number'; choose from numeric"),
-        ('"age" = "numeric"', '"age" = "boolean"', "does not hold two numbers"),
+        ('"age" = "numeric"', '"age" = "boolean"', "does not have exactly two"),
         ('"clinic" = "categorical"', '"clinic" = "numeric"', "cannot be a quantity"),
         ("group = []", "group = 3", "group must be a list of columns"),
         ("group = []", "secret = 3", "unknown key 'secret'"),
@@ -114,7 +114,7 @@ def test_a_release_takes_no_groups_or_sensitive_columns(run, tmp_path):
     written(run, tmp_path, replace=edits)
     result = run("release", "people.csv", "--plan", "plan.toml", "--sigma", "1")
     assert result.exit_code == 2
-    assert "A release has no sensitive columns or groups: audit those first." in result.stderr
+    assert "A release takes no sensitive columns or groups: check those" in result.stderr
     assert not (tmp_path / "seepage-release").exists()
 
 
@@ -159,7 +159,7 @@ def test_without_a_target_the_columns_are_listed(run):
     ("words", "said"),
     [
         (["--remedies", "prayer"], "no remedy 'prayer'; choose from noise, penalty, combination"),
-        (["--remedies", "shape"], "name their table with --public"),
+        (["--remedies", "shape"], "name a table of them with --public"),
     ],
 )
 def test_remedies_are_chosen_by_name(run, words, said):

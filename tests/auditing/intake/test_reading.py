@@ -219,5 +219,5 @@ def test_a_folder_is_read_whole_only_if_it_fits(tmp_path, monkeypatch):
     table = TableInChunks.of(open_batches(tmp_path))
     assert table.whole().to_pydict() == {"a": [0, 2, 1, 2], "b": ["x", "y", "x", "y"]}
     monkeypatch.setattr(parquet, "MOST_BYTES", 8 * 4 * 2 - 1)
-    with pytest.raises(InputError, match=r"4 rows and 2 columns, .* take a sample of its rows"):
+    with pytest.raises(InputError, match=r"4 rows and 2 columns, .* audit a sample of its rows"):
         table.whole()

@@ -133,7 +133,7 @@ def test_nothing_private_goes_where_the_release_goes(run):
         ((*PEOPLE, "--rare", "merge", "--missing", "impute"), "gaps would be released too"),
         ((*PEOPLE, "--rare", "merge", "--domain", "age=5:1"), "low below high"),
         ((*PEOPLE, "--rare", "merge", "--domain", "aeg=1:5"), "no column 'aeg'"),
-        ((*PEOPLE, "--rare", "merge", "--domain", "age=0:30"), "beyond its declared domain"),
+        ((*PEOPLE, "--rare", "merge", "--domain", "age=0:30"), "outside its declared domain"),
         ((*PEOPLE, "--rare", "drop", "--least-holders", "80"), "A class of the target"),
         ((*PEOPLE, "--rare", "merge", "--sigma", "0.001"), "some record would leak more than"),
         ((*PEOPLE, "--rare", "merge", "--sigma", "1", "--sigma-epsilon", "1"), "and --sigma-eps"),

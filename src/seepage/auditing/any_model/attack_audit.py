@@ -41,10 +41,10 @@ MOST_RECORDS = 20_000  # the most records, halves of which shadow models are fit
 
 
 def make_estimator(kind: str, classes: bool, seed: int = 0) -> Any:
-    """Return scikit-learn's estimator of a kind with its default settings, not fitted."""
+    """Return an unfitted scikit-learn estimator of this kind with default settings."""
     if kind not in KINDS:
         raise InputError(
-            f"There is no kind of model {kind!r}{nearest(kind, KINDS)}; choose one of "
+            f"There is no model kind {kind!r}{nearest(kind, KINDS)}; choose one of "
             f"{', '.join(KINDS)}."
         )
     module, *names = KINDS[kind]
@@ -75,7 +75,7 @@ def audit_estimator(
     Parameters
     ----------
     estimator
-        It is cloned and fitted on all records and on random halves.
+        The estimator; it is cloned and fitted on all records and on random halves.
     X, y
         The records and their labels. A data frame is given to the estimator as it is, with the
         names of its columns, so that a pipeline may encode text; an estimator that takes no text or
@@ -122,8 +122,8 @@ def audit_estimator(
     if len(y) > MOST_RECORDS:
         chosen = np.sort(np.random.default_rng(seed).permutation(len(y))[:MOST_RECORDS])
         done.append(
-            f"The attacked models are of {MOST_RECORDS:,} of the {len(y):,} records, drawn at "
-            "random: models of fewer records tend to leak more about them, not less."
+            f"The attacked models were fitted on {MOST_RECORDS:,} of the {len(y):,} records, drawn "
+            "at random: models fitted on fewer records tend to leak more about them, not less."
         )
     targets = 2
     done.append(
@@ -174,7 +174,7 @@ def _labels_of(name: str, values: Any, records: int) -> np.ndarray:
 
 
 class _Asked(NamedTuple):
-    """Outputs of a model fitted on a half, for all records."""
+    """Holds the outputs for all records of a model fitted on a random half."""
 
     signal: np.ndarray
     error: np.ndarray
@@ -186,14 +186,14 @@ def _asked(model: Any, X: Any, y: np.ndarray, plan: GuessingPlan) -> _Asked:
 
 
 def _said_of(plan: GuessingPlan) -> str:
-    """Return a sentence on the guessed columns."""
+    """Return a sentence about the guessed columns."""
     said = (
         f"{counted(len(plan.columns), 'column')} of {counted(len(plan.rows), 'record')} drawn at "
         "random were guessed from the model, the label and the other columns; the guess without "
-        "the model is that of a random forest of other records."
+        "the model comes from a random forest fitted on other records."
     )
     if plan.left_out:
-        said += f" Not guessed, for their one value or their number: {listed(plan.left_out)}."
+        said += f" Not guessed (one value, or too many columns): {listed(plan.left_out)}."
     return said
 
 
@@ -211,7 +211,7 @@ def _gap(held_out: HeldOutFinding, records: int) -> StructuralRisk:
 
 
 def _called(estimator: Any) -> str:
-    """Return an estimator's class in words; of a pipeline, that of its last step."""
+    """Return the name of an estimator's class in words; for a pipeline, of its last step."""
     if own_name(estimator, "sklearn", ("Pipeline",)) is None:
         return str(getattr(estimator, "called", type(estimator).__name__))
     return f"{type(estimator.steps[-1][1]).__name__} in a Pipeline"

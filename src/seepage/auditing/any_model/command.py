@@ -43,7 +43,7 @@ def run_attack_audit(
     check: Path | None = None,
     verbose: bool = False,
 ) -> bool:
-    """Audit a kind of model by attack on a table in a file, write the report, print it."""
+    """Audit a model kind by attack on a table in a file; write and print the report."""
     settings = stated(question, limits) | {"model_kind": kind}
     check_attack_limits(limits)
     for option in _LINEAR_ONLY:

@@ -77,7 +77,7 @@ class AttackAudit(Reportable, ResultTable):
     value_column = "auc"
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with a line for each membership inference attack."""
+        """Return a data frame with one row per membership inference attack."""
         rates = [attack.tpr(0.01) for attack in self.attacks]
         columns = {
             "attack": [attack.method for attack in self.attacks],
@@ -91,7 +91,7 @@ class AttackAudit(Reportable, ResultTable):
         return build_frame(columns, library or "pyarrow")
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the areas under the attacks' curves."""
+        """Return what :meth:`plot` draws: the area under each attack's ROC curve."""
         spans = np.array([(one.auc, *one.interval) for one in self.attacks])
         names, name = [one.method for one in self.attacks], "membership inference: AUC"
         values, low, high = spans.T
@@ -100,12 +100,12 @@ class AttackAudit(Reportable, ResultTable):
 
     @property
     def strongest(self) -> MembershipInferenceResult:
-        """The attack with the largest area under its curve."""
+        """The attack with the largest area under its ROC curve."""
         return max(self.attacks, key=lambda attack: attack.auc)
 
     @property
     def most_guessed(self) -> ColumnGuesses | None:
-        """The column with the largest leakage: the largest gain of members over non-members."""
+        """The column that leaks most: the largest gain of guesses for members over non-members."""
         return max(self.guesses, key=lambda one: one.with_model.difference, default=None)
 
     def __repr__(self) -> str:
@@ -116,6 +116,6 @@ class AttackAudit(Reportable, ResultTable):
         verdict = "" if self.verdict is None else f" {self.verdict(self)}"
         return (
             f"<audit of {self.model} by attack:{verdict} {self.strongest!r};{column} "
-            f"{held.error_name} of new records {held.error:.3g}, {held.constant:.3g} of a constant; "
-            f"{found} of {looked} structural risks found>"
+            f"{held.error_name} of new records {held.error:.3g}, {held.constant:.3g} of a "
+            f"constant; {found} of {looked} structural risks found>"
         )

@@ -1,7 +1,7 @@
 """Errors of a model on training and held-out records: its usefulness, and the generalisation gap.
 
-All errors are those of the shadow models, fitted on random halves of the records, which tend to be
-a little worse than the model of all records.
+All errors are those of shadow models fitted on random halves of the records. These tend to be a
+little worse than a model fitted on all records.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from seepage.auditing.findings import UsefulnessFinding
 
 @dataclass(frozen=True)
 class HeldOutFinding:
-    """The error of a model on records that it was not fitted on, beside a constant prediction's.
+    """A model's held-out error, beside that of a constant prediction.
 
     Parameters
     ----------
@@ -87,8 +87,8 @@ def compare_held_out(
 ) -> HeldOutFinding:
     """Return the errors of models fitted on halves, on their members and non-members.
 
-    ``errors`` are those of :func:`record_errors`, (M, n); ``signals`` the confidence of each model
-    in each record; ``inside`` whether it was fitted on it.
+    ``errors`` are those of :func:`record_errors`, (M, n); ``signals`` is the confidence of each
+    model in each record; ``inside`` says whether the model was fitted on the record.
     """
     constants = np.stack([_constant_errors(y, half, classes) for half in inside])
     model, constant = contrast(errors, inside), contrast(constants, inside)
@@ -131,7 +131,7 @@ def compare_held_out(
 
 
 def _sum_error(values: np.ndarray, inside: np.ndarray) -> float:
-    """Return the standard error of the sum of the means over members and over the others."""
+    """Return the standard error of the sum of two means: over members and over non-members."""
     found: Contrast = contrast(np.where(inside, values, -values), inside)
     return found.difference_error
 

@@ -1,7 +1,7 @@
-"""Inputs of an estimator: the caller's own table, with an encoding if needed.
+"""Inputs of an estimator: the caller's own table, encoded if needed.
 
 The estimator gets the table unchanged. If it cannot be fitted on text, dates or missing values, an
-encoding is put before it, which is then part of the audited model and reported.
+encoding step is put before it. That step is then part of the audited model, and is reported.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from seepage.tables.source import as_numpy
 
 
 class ColumnEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Encodes every column of any table as numbers, learnt from the training records.
+    """Encodes every column of a table as numbers; the encoding is learnt from the training records.
 
-    Text becomes one column for each of its most frequent values; others have zeros in all of them.
-    Dates become days. A missing number is filled with the median, and an indicator column is added.
+    Text becomes one 0/1 column for each of its most frequent values; rarer values have zeros in all
+    of them. Dates become days. A missing number is filled with the median, and an indicator column
+    is added.
 
     Parameters
     ----------
     text
         Which columns are text.
     most
-        The largest number of values of a text column that get a feature.
+        The largest number of values per text column that get a feature.
     """
 
     def __init__(self, text: tuple[bool, ...], most: int = 100) -> None:
@@ -38,7 +39,7 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.most = most
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn the values of text, and the medians."""
+        """Learn the text values and the medians."""
         self.levels_: list[np.ndarray] = []
         self.medians_: list[float] = []
         self.gaps_: list[bool] = []
@@ -70,7 +71,7 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.hstack(made)
 
     def _columns(self, X: Any) -> list[tuple[bool, np.ndarray]]:
-        """Return every column as text, gaps as a value of their own, or as floats."""
+        """Return every column as floats or as text, in which a gap is a value of its own."""
         columns = columns_as_they_are(X, self.text)
         return [
             (text, np.array([str(cell) for cell in values.tolist()]) if text else values)
@@ -80,7 +81,7 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 @dataclass(frozen=True, eq=False)
 class FittedInputs:
-    """A fitted estimator, and its inputs."""
+    """A fitted estimator with its inputs."""
 
     estimator: Any  # not fitted: with the encoding that was put before it, if any
     model: Any
@@ -90,10 +91,10 @@ class FittedInputs:
 
 
 def prepare(estimator: Any, X: Any, y: Any) -> FittedInputs:
-    """Fit an estimator on all records, with an encoding before it if it needs one."""
+    """Fit an estimator on all records, with an encoding step before it if needed."""
     X, y = _as_given(X), as_labels(y)
     if len(X) != len(y):
-        raise InputError(f"X has {len(X)} rows and y {len(y)}; they must have the same number.")
+        raise InputError(f"X has {len(X)} rows and y has {len(y)}; pass one label per row.")
     labels = y
     if is_classifier(estimator) and y.dtype.kind == "f" and np.all(y == np.round(y)):
         labels = y.astype(np.int64)
@@ -110,7 +111,7 @@ def prepare(estimator: Any, X: Any, y: Any) -> FittedInputs:
     if is_classifier(estimator) and labels.dtype.kind != "f":
         # Some libraries take classes only as 0, 1, 2 and so on
         known, codes = np.unique(labels, return_inverse=True)
-        said = f"{name} takes no such labels: the {len(known)} classes were numbered from 0."
+        said = f"{name} rejects these labels: the {len(known)} classes were numbered from 0."
         plain = [(estimator, ())] if encoded is None else [(estimator, ()), (encoded, steps)]
         attempts += [(made, codes.reshape(-1), (*done, said)) for made, done in plain]
     problems = [first]
@@ -129,9 +130,9 @@ def prepare(estimator: Any, X: Any, y: Any) -> FittedInputs:
 
 
 def _encoded(estimator: Any, X: Any) -> tuple[Any, tuple[str, ...]]:
-    """Return the estimator with an encoding before it, and a sentence about it.
+    """Return the estimator with an encoding step before it, and a sentence about that step.
 
-    There is none for an array of numbers without gaps.
+    An array of numbers without gaps gets no such step.
     """
     from sklearn.pipeline import make_pipeline
 
@@ -144,15 +145,15 @@ def _encoded(estimator: Any, X: Any) -> tuple[Any, tuple[str, ...]]:
     done += [f"gaps became medians, each with a column that marks them ({listed(gaps)})"]
     done = done if gaps else done[:-1]
     said = (
-        f"{type(estimator).__name__} cannot be fitted on the columns as they are. An encoding was "
-        f"put before it and is audited with it: {'; '.join(done) or 'all became numbers'}."
+        f"{type(estimator).__name__} cannot be fitted on the columns as they are. An encoding step "
+        f"was put before it and is audited with it: {'; '.join(done) or 'all became numbers'}."
     )
     encoder = ColumnEncoder(tuple(values.dtype.kind != "f" for _, values in columns))
     return make_pipeline(encoder, clone(estimator)), (said,)
 
 
 def _as_given(X: Any) -> Any:
-    """Return a data frame as it is; anything else as an array, of numbers unless it holds text."""
+    """Return a data frame unchanged, anything else as an array: of numbers unless it holds text."""
     if is_frame(X):
         return X
     values = as_numpy(X.toarray() if hasattr(X, "toarray") else X)

@@ -1,7 +1,7 @@
 """Limits on an audit by attack: exceeding one fails, being within it proves nothing.
 
-Two of the limits for linear models apply to attacks, which can exceed them: the success rates of
-membership inference and of guesses. The others apply to bounds, which attacks do not provide.
+Two of the limits for linear models apply here, because attacks can exceed them: the success rates
+of membership inference and of guesses. The others apply to bounds, which attacks do not provide.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from seepage.errors import InputError
 
 
 class MembershipSuccess(NamedTuple):
-    """The accuracy of a membership attack if half of the records are members."""
+    """The accuracy of a membership inference attack if half of the records are members."""
 
     rate: float
     interval: ConfidenceInterval
 
 
 def membership_success(attack: MembershipInferenceResult) -> MembershipSuccess:
-    """Return the accuracy of an attack with a threshold on its scores.
+    """Return the accuracy of an attack that thresholds its scores.
 
-    The threshold for every other record is the best one for the records between them, so that
-    threshold and test records are independent.
+    Each half of the records (every other one) is tested at the best threshold for the other half,
+    so threshold and test records are independent.
     """
     scores, members = attack.scores, attack.members
     hits = np.empty(scores.shape, dtype=bool)
@@ -59,7 +59,7 @@ def _best_threshold(scores: np.ndarray, members: np.ndarray) -> float:
 
 
 def check_attack_limits(limits: Limits) -> tuple[str, ...]:
-    """Raise for limits that attacks cannot exceed; return the omitted limits of a preset."""
+    """Raise for limits that no attack can exceed; return those that a preset leaves unchecked."""
     check_limits(limits, grouped=True)
     preset = PRESETS.get(limits.preset or "")
     left_out = []
@@ -70,8 +70,9 @@ def check_attack_limits(limits: Limits) -> tuple[str, ...]:
         option = f"--{name.replace('_', '-')}"
         if preset is None or getattr(preset, name, None) != value:
             raise InputError(
-                f"{option} is for linear models: no attack here measures it. With --model-kind "
-                "there are --max-membership and --max-guess-gain, which an attack can exceed."
+                f"{option} is for linear models: no attack here measures it; leave it out. With "
+                "--model-kind, use --max-membership and --max-guess-gain, which an attack can "
+                "exceed."
             )
         left_out.append(option)
     return tuple(left_out)

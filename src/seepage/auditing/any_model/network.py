@@ -1,8 +1,8 @@
-"""A trained network as an estimator that shadow models can be cloned from.
+"""A trained network as an estimator, from which shadow models can be cloned.
 
-An attack with shadow models fits the same procedure on other records. A network does not say how it
-was trained: its owner does, with a function, or it is trained with Adam until it fits its records
-as well as the network that was given fits all of them.
+An attack with shadow models runs the same training procedure on other records. A network does not
+record how it was trained. Its owner passes a training function; without one, copies are trained
+with Adam until they fit their records as well as the given network fits all records.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         return f"{type(self.net).__name__} of torch"
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train a copy of the network with new weights."""
+        """Train a copy of the network from new weights."""
         x, target = self._tensors(X, y)
         # Every half of the records has weights and batches of its own.
         own = hashlib.sha256(np.ascontiguousarray(X).tobytes() + str(self.seed).encode()).digest()
@@ -77,12 +77,13 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
             net = (self.train or self._train)(x, target)
         if not isinstance(net, nn.Module):
             raise InputError(
-                f"train(X, y) must return a trained network, not a {type(net).__name__}."
+                "train(X, y) must return a trained network, but it returned a "
+                f"{type(net).__name__}."
             )
         return self._as_fitted(net, y)
 
     def as_given(self, X: Any, y: Any) -> Self:
-        """Return the network with the weights that it was given with, as if fitted."""
+        """Return the network with its given weights, as if fitted."""
         return copy.copy(self)._as_fitted(self.net, y)
 
     def predict(self, X: Any) -> np.ndarray:
@@ -93,7 +94,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
 
     @available_if(lambda self: hasattr(self, "classes_"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probabilities of the classes; there are none where numbers are predicted."""
+        """Return the class probabilities; raises an error for a regression network."""
         return np.asarray(torch.exp(log_probabilities(torch.as_tensor(self._outputs(X)))))
 
     def _as_fitted(self, net: nn.Module, y: Any) -> Self:
@@ -163,10 +164,10 @@ def mean_loss(output: Tensor, target: Tensor) -> Tensor:
 
 
 def log_probabilities(output: Tensor) -> Tensor:
-    """Return the logarithms of the classes' probabilities, (n, K).
+    """Return the log-probabilities of the classes, (n, K).
 
-    Of outputs that are probabilities already, of scores for each class, or of one score for the
-    second of two classes.
+    The outputs may be probabilities, one score per class, or one score for the second of two
+    classes.
     """
     output = output.reshape(len(output), -1)
     share = bool(((output >= 0) & (output <= 1)).all())
@@ -183,20 +184,22 @@ def log_probabilities(output: Tensor) -> Tensor:
 def as_estimator(
     net: nn.Module, X: Any, y: Any, *, train: Train | None, seed: int
 ) -> tuple[NetworkEstimator, np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Return a trained network as an estimator, its records as a table, and what was done."""
+    """Return a trained network as an estimator, its records as a table, and notes on both."""
     table, labels = as_numpy(X), as_numpy(y)
     if y is None or labels.ndim != 1 or table.ndim < 2 or len(table) != len(labels):
         raise InputError(
-            "A network is audited on inputs and targets, one target for each record: sp.audit(net, "
-            "X, y). What the gradient of a batch leaks, of any model: sp.leakage(net, X, y, "
+            "To audit a network, pass inputs and targets, one target per record: sp.audit(net, X, "
+            "y). To measure what the gradient of a batch leaks: sp.leakage(net, X, y, "
             "noise_multiplier=1.0, max_grad_norm=1.0)."
         )
     if labels.dtype.kind not in "biuf":
-        raise InputError("The targets of a network are numbers; give classes from 0 to K − 1.")
+        raise InputError("A network's targets must be numbers; number the classes from 0 to K − 1.")
     if labels.dtype.kind in "bu":
         labels = labels.astype(np.int64)
     if not any(True for _ in net.parameters()):
-        raise InputError("The network has no parameters, so it has learnt nothing.")
+        raise InputError(
+            "The network has no parameters, so it has learnt nothing; pass a trained network."
+        )
     if train is None:
         _with_new_weights(net)  # refused before any work
     estimator = NetworkEstimator(net, table.shape[1:], 0.0, train, seed)
@@ -205,22 +208,22 @@ def as_estimator(
         estimator.loss = estimator._loss_of(net, x, target)
     except (RuntimeError, IndexError, ValueError) as problem:
         raise InputError(
-            f"The network cannot be asked about these records ({str(problem).splitlines()[0]}); "
-            "pass the inputs it was trained on, and classes as whole numbers from 0."
+            f"The network cannot predict these records ({str(problem).splitlines()[0]}); pass the "
+            "inputs it was trained on, and classes as whole numbers from 0."
         ) from problem
     steps = ("The attacked networks come from the given training function.",)
     if train is None:
         how = (
             "with Adam until their loss on their records is at most that of the given network, "
             f"{estimator.loss:.3g}, or for {estimator.epochs} epochs: pass train= to train them as "
-            "the given one was"
+            "your network was"
         )
         steps = (f"The attacked networks are copies of it with new weights, trained {how}.",)
     return estimator, table.reshape(len(table), -1), labels, steps
 
 
 def _with_new_weights(net: nn.Module) -> nn.Module:
-    """Return a copy whose every layer has drawn its parameters anew."""
+    """Return a copy with newly drawn parameters in every layer."""
     net = copy.deepcopy(net)
     for name, module in net.named_modules():
         reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
@@ -229,7 +232,7 @@ def _with_new_weights(net: nn.Module) -> nn.Module:
         elif any(True for _ in module.parameters(recurse=False)):
             raise InputError(
                 f"The layer {name or type(module).__name__!r} of this network has no "
-                "reset_parameters(), so shadow models cannot begin with new weights; pass "
-                "train=, a function of X and y that returns a network trained as this one was."
+                "reset_parameters(), so shadow models cannot start from new weights; pass train=, "
+                "a function of X and y that returns a network trained as this one was."
             )
     return net

@@ -15,7 +15,7 @@ from seepage.support.library_classes import SEARCHES, own_name
 
 
 class Part(NamedTuple):
-    """A model or a step inside an estimator, and its inputs (``None`` if not computed)."""
+    """A model or step inside an estimator, with its inputs (``None`` if not computed)."""
 
     model: Any
     X: Any
@@ -24,7 +24,7 @@ class Part(NamedTuple):
 def parts_of(model: Any, X: Any) -> Iterator[Part]:
     """Yield the models inside a fitted estimator, and the steps before them.
 
-    A forest, or boosting that reports the leaf of a record, is one part.
+    A forest is one part, and so is a boosting model that reports each record's leaf.
     """
     kind = own_name(model, "sklearn")
     if kind == "Pipeline":
@@ -53,9 +53,9 @@ def parts_of(model: Any, X: Any) -> Iterator[Part]:
 
 
 def _inner(model: Any) -> Any:
-    """Return the single model that an estimator fits, if there is one.
+    """Return the single model that an estimator fits, or ``None`` if it fits several.
 
-    Estimators of several models have the template of their copies under the same name.
+    Estimators that fit several models store the template of their copies under the same name.
     """
     if hasattr(model, "estimators_"):
         return None
@@ -80,8 +80,8 @@ def leaves_of(model: Any, X: Any) -> np.ndarray | None:
 def _staged_leaves(model: Any, X: Any) -> np.ndarray | None:
     """Return the leaves of scikit-learn's histogram boosting.
 
-    It does not report the leaf of a record, only the prediction after every tree. In a copy of the
-    model every leaf adds a unique number to the sum, so that the sums identify the leaves.
+    It reports no leaf of a record, only the prediction after every tree. In a copy of the model
+    every leaf adds a unique number to the sum, so that the sums identify the leaves.
     """
     kind = own_name(model, "sklearn")
     if kind not in ("HistGradientBoostingClassifier", "HistGradientBoostingRegressor"):
@@ -106,10 +106,10 @@ def _staged_leaves(model: Any, X: Any) -> np.ndarray | None:
 
 
 def numbers_learnt(model: Any, X: Any, leaves: np.ndarray | None = None) -> int | None:
-    """Return the number of parameters a model has learnt; ``None`` if unknown.
+    """Return the number of parameters that a model has learnt; ``None`` if unknown.
 
-    A tree with L leaves has L − 1 splits, each a column and a threshold, and one number in a leaf:
-    K − 1 of them where a leaf holds the shares of K classes. For a model that stores records, all
+    A tree with L leaves has L − 1 splits, each a column and a threshold, and one number per leaf: K
+    − 1 numbers where a leaf holds the shares of K classes. For a model that stores records, all
     stored values count.
     """
     leaves = leaves_of(model, X) if leaves is None else leaves
@@ -142,7 +142,7 @@ def _size(value: Any) -> int:
 
 
 def records_kept(model: Any) -> np.ndarray | int | None:
-    """Return the records that a model stores verbatim, or their number; ``None`` without any."""
+    """Return the records that a model stores verbatim, or their number; else ``None``."""
     support = getattr(model, "support_", None)
     if support is not None and getattr(model, "support_vectors_", None) is not None:
         return np.asarray(support)

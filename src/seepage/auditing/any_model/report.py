@@ -1,4 +1,4 @@
-"""The report on a model without an exact bound: results of attacks, in words and files."""
+"""The report on a model without an exact bound: attack results, in words and files."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class AttackReport(Report):
         return render("attack.html.j2", verdict=self.verdict, screen=screen, **self.about())
 
     def write_records(self, folder: Path) -> None:
-        """Write the best attack's membership score and the structural findings of each record."""
+        """Write each record's membership score under the best attack, and its structural risks."""
         audit = self.audit
         scores = np.full(audit.records, np.nan)
         scores[audit.attacked] = audit.strongest.record_scores()
@@ -134,7 +134,7 @@ class AttackReport(Report):
 
 
 def summary_of_guesses(one: ColumnGuesses) -> dict[str, Any]:
-    """Return the success rates of guesses of a column, without per-record results."""
+    """Return the attribute inference results for a column, without per-record results."""
     found, gained = one.with_model, one.gained
     return {
         "name": one.name,
@@ -156,15 +156,15 @@ def summary_of_guesses(one: ColumnGuesses) -> dict[str, Any]:
 def all_columns(audit: AttackAudit) -> float:
     """Return the level of each interval for 95 % simultaneous coverage of all columns (Bonferroni).
 
-    The column shown was selected among all of them.
+    It is needed because the column shown was selected among all of them.
     """
     return 1 - 0.05 / max(1, len(audit.guesses))
 
 
 def surely_leaked(audit: AttackAudit) -> tuple[ColumnGuesses, ...]:
-    """Return the columns in which guesses of members succeed significantly more often.
+    """Return the columns that are guessed significantly more often for members than non-members.
 
-    With many columns, one may stand out by chance: the 95 % coverage is simultaneous.
+    The 95 % coverage is simultaneous, because among many columns one may stand out by chance.
     """
     level = all_columns(audit)
     found = (one for one in audit.guesses if one.with_model.interval("difference", level).low > 0)
@@ -172,7 +172,7 @@ def surely_leaked(audit: AttackAudit) -> tuple[ColumnGuesses, ...]:
 
 
 def show_attack(audit: AttackAudit) -> FirstScreen:
-    """Return the first screen: results of attacks, beside chance."""
+    """Return the first screen: attack results beside chance."""
     best = audit.strongest
     rate, ends = best.tpr(0.01), best.interval
     sure = ends.low > 0.5 or rate.interval.low > 0.01
@@ -245,7 +245,7 @@ def _most_surely(audit: AttackAudit) -> tuple[str, ...]:
 
 
 def _lines(audit: AttackAudit) -> list[tuple[str, str, str, str]]:
-    """Return the terminal's first lines: each a number, its interval and its baseline."""
+    """Return the first lines for the terminal: each a number, its interval and its baseline."""
     best, held = audit.strongest, audit.held_out
     rate = best.tpr(0.01)
     lines = [
@@ -280,7 +280,7 @@ def _error(held: HeldOutFinding, error: float) -> str:
 
 
 def _members(attack: MembershipInferenceResult) -> Histogram | None:
-    """Return the attack's scores of the members and non-members of one attacked model."""
+    """Return the attack's scores for the members and non-members of one attacked model."""
     scores, inside = attack.scores[0], attack.members[0]
     inside, scores = inside[np.isfinite(scores)], scores[np.isfinite(scores)]
     if not (inside.any() and (~inside).any() and np.ptp(scores) > 0):
@@ -316,7 +316,7 @@ def _members(attack: MembershipInferenceResult) -> Histogram | None:
 
 
 def _changes(audit: AttackAudit) -> Remedies:
-    """Return remedies for structural risks, none of which was tried."""
+    """Return remedies for the structural risks; none of them was tried."""
     best, held = audit.strongest, audit.held_out
     now = (percent(best.auc), percent(best.tpr(0.01).rate))
     lines = [
@@ -367,8 +367,7 @@ def judge_attack(audit: AttackAudit) -> Verdict:
     elif kept is not None:
         label = "Records are in the model"
         headline = (
-            f"Do not release the model file: it holds {counted(kept.records, 'record')} as they "
-            "are."
+            f"Do not release the model file: it holds {counted(kept.records, 'record')} verbatim."
         )
     elif ends.low > 0.5 or leaked:
         tone = "caution"
@@ -388,9 +387,9 @@ def judge_attack(audit: AttackAudit) -> Verdict:
         tell("members", [_found(best, fpr) for fpr in _RATES], of="attack.j2"),
         *(() if not audit.guesses else (_tell_guesses(audit, leaked),)),
         tell("useful", audit.held_out, of="attack.j2"),
-        f"Without any attack: {_counted_risks(audit)} ({names}).",
+        f"Even without an attack: {_counted_risks(audit)} ({names}).",
         "This is the result of an attack, not a bound: a stronger attack may reveal more. For "
-        "linear models released with noise seepage knows the limit.",
+        "linear models released with noise, seepage computes an upper limit.",
     )
     gates = tuple((gate, tell("gate", gate, of="attack.j2")) for gate in audit.gates)
     return Verdict(tone, label, headline, sentences, gates=gates)
@@ -409,12 +408,12 @@ def _tell_guesses(audit: AttackAudit, leaked: tuple[ColumnGuesses, ...]) -> str:
 
 
 def _found(attack: MembershipInferenceResult, fpr: float) -> dict[str, Any]:
-    """Return the true positive rate of an attack, and whether it exceeds chance significantly."""
+    """Return an attack's true positive rate, and whether it significantly exceeds chance."""
     found = attack.tpr(fpr)
     low, high = found.interval.low, found.interval.high
     return {"fpr": fpr, "rate": found.rate, "low": low, "high": high, "sure": low > fpr}
 
 
 def tell_risk(risk: StructuralRisk, held_out: HeldOutFinding | None = None) -> str:
-    """State a structural risk of a model, and the number of records concerned."""
+    """State a structural risk of a model and the number of records affected."""
     return tell("risk", risk, FEW, held_out, of="attack.j2")

@@ -1,10 +1,10 @@
-"""Needlessly risky settings of tree models, whatever the data.
+"""Settings of tree models that are needlessly risky for any data.
 
-The rules are those that SACRO-ML 2.0.1 applies, from a study of membership inference against
+The rules are those of SACRO-ML 2.0.1. They come from a study of membership inference against
 decision trees, random forests and XGBoost over many settings (Preen and Smith 2025,
-https://arxiv.org/abs/2502.09396): settings among the fifth with the largest area under the curve. A
-rule is met if every setting that it names is. They are the authors' rules for these three models
-only.
+https://arxiv.org/abs/2502.09396): settings among the fifth with the largest area under the ROC
+curve. A model meets a rule if all settings that the rule names match. The rules apply to these
+three models only.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _XGBOOST: dict[str, float] = {"n_estimators": 100, "max_depth": 6, "min_child_we
 
 
 def rules_met(model: Any, records: int) -> int | None:
-    """Return how many of the rules a model's settings meet; ``None`` if there is no rule for it.
+    """Return how many rules a model's settings meet; ``None`` if there is no rule for the model.
 
     A share of the records, such as ``min_samples_leaf=0.01``, counts as that many of ``records``.
     """

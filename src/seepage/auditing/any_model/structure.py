@@ -1,9 +1,9 @@
 """Structural risks of a fitted model, found without any attack.
 
 They follow the checks of output control in safe havens (SACRO): few degrees of freedom, cells with
-few records, classes that are disclosed with certainty, records stored inside the model, needlessly
-risky settings. Each is a number first, for the model and, where that makes sense,
-for every record; the limits are output checkers' rules of thumb, not bounds.
+few records, classes disclosed with certainty, records stored inside the model, and needlessly risky
+settings. Each risk is a number for the model and, where that makes sense, for every record. The
+limits are output checkers' rules of thumb, not bounds.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class StructuralRisk:
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """Structural risks of a model, and per-record results, by name."""
+    """The structural risks of a model, with per-record results by name."""
 
     risks: tuple[StructuralRisk, ...]
     records: Mapping[str, np.ndarray]
@@ -166,7 +166,7 @@ def _stored(parts: list[Part], records: int, kept: dict[str, np.ndarray]) -> Str
 def _stated_classes(
     model: Any, X: Any, y: np.ndarray, kept: dict[str, np.ndarray]
 ) -> StructuralRisk:
-    """Count the records whose class is predicted correctly and with certainty."""
+    """Count the records whose class is predicted correctly with certainty."""
     name = "class disclosure"
     if not hasattr(model, "predict_proba"):
         return StructuralRisk(name, None, 0, len(y), reason=_no_probabilities(model))
@@ -179,7 +179,7 @@ def _stated_classes(
 
 
 def _classes_ruled_out(model: Any, X: Any, kept: dict[str, np.ndarray]) -> StructuralRisk:
-    """Count the records for which the model gives some class the probability zero."""
+    """Count the records for which the model gives at least one class probability zero."""
     name, records = "classes ruled out", int(np.shape(X)[0])
     if not hasattr(model, "predict_proba"):
         return StructuralRisk(name, None, 0, records, reason=_no_probabilities(model))
@@ -197,7 +197,7 @@ def _no_probabilities(model: Any) -> str:
 def _cells(
     answers: np.ndarray, y: np.ndarray, classes: bool, kept: dict[str, np.ndarray]
 ) -> tuple[StructuralRisk, StructuralRisk]:
-    """Count records by how many share their prediction (k-anonymity), and by class among these."""
+    """Count how many records share each prediction (k-anonymity), and how many of each class."""
     _, cell, counts = np.unique(answers, axis=0, return_inverse=True, return_counts=True)
     cell, records = cell.reshape(-1), len(y)
     kept["same_answer"] = counts[cell]
@@ -205,8 +205,8 @@ def _cells(
     # As smooth models and sums of many trees have: that few share an answer is then no finding
     own = len(counts) > records / 2 and answers.dtype.kind == "f"
     reason = (
-        f"{len(counts):,} different answers for {records:,} records: nearly every record has a "
-        "unique one, whatever the model has learnt from it."
+        f"{len(counts):,} different answers for {records:,} records: nearly every record has its "
+        "own, whatever the model has learnt from it."
         if own
         else ""
     )
@@ -250,13 +250,13 @@ def _freedom(trees: list[tuple[Part, np.ndarray | None]], records: int) -> Struc
     counts = [numbers_learnt(part.model, part.X, leaves) for part, leaves in models]
     if any(count is None for count in counts):
         unknown = next(p.model for (p, _), c in zip(models, counts, strict=True) if c is None)
-        reason = f"How many numbers {type(unknown).__name__} has learnt is not known."
+        reason = f"It is not known how many numbers {type(unknown).__name__} has learnt."
         return StructuralRisk(name, None, 0, records, reason=reason)
     return degrees_of_freedom(sum(count for count in counts if count is not None), records)
 
 
 def degrees_of_freedom(learnt: int, records: int) -> StructuralRisk:
-    """Return the check on degrees of freedom: records less learnt parameters."""
+    """Return the check on degrees of freedom: records minus learnt parameters."""
     few = records - learnt < FEW
     return StructuralRisk(
         "degrees of freedom",
@@ -271,13 +271,13 @@ def degrees_of_freedom(learnt: int, records: int) -> StructuralRisk:
 
 
 def _settings(parts: list[Part], records: int) -> StructuralRisk:
-    """Count the rules for needlessly risky settings."""
+    """Count the rules for needlessly risky settings that the model meets."""
     name = "settings"
     counts = [rules_met(part.model, records) for part in parts if part.X is not None]
     known = [count for count in counts if count is not None]
     if not known:
         models = sorted({type(part.model).__name__ for part in parts if part.X is not None})
-        reason = f"There is no published rule for {', '.join(models)}."
+        reason = f"No rule has been published for {', '.join(models)}."
         return StructuralRisk(name, None, 0, records, reason=reason)
     met = max(known)
     about = records if met else 0
@@ -285,7 +285,7 @@ def _settings(parts: list[Part], records: int) -> StructuralRisk:
 
 
 def _single_levels(X: Any, kept: dict[str, np.ndarray]) -> StructuralRisk:
-    """Count the records with a unique value of a column with few values."""
+    """Count the records that alone hold a value of a column with few values."""
     columns = columns_as_they_are(X)
     alone = np.zeros(len(columns[0][1]), bool)
     for _, column in columns:

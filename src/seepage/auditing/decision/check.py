@@ -44,7 +44,7 @@ class CheckedFile:
 
 
 def checked_files(paths: Mapping[str, Path]) -> tuple[CheckedFile, ...]:
-    """Return the files at some paths by their role; for a folder, all its files."""
+    """Return the files at these paths by their role; for a folder, all of its files."""
     return tuple(
         CheckedFile(role, file.relative_to(path.parent).as_posix(), size, digest)
         for role, path in paths.items()
@@ -59,8 +59,8 @@ def _files_at(path: Path) -> list[Path]:
         return sorted(file for file in path.rglob("*") if file.is_file())
     if not path.is_file():
         raise InputError(
-            f"--check states the SHA-256 of every file, but {shown(path.name)} is no file here; "
-            "copy it to this machine first."
+            f"--check states the SHA-256 of every file, but {shown(path.name)} is not a file on "
+            "this machine; copy it here first."
         )
     return [path]
 
@@ -73,9 +73,9 @@ def _digest(path: Path) -> tuple[int, str]:
 def recommend(verdict: Verdict, leaving: bool) -> str:
     """Return ``refuse``, ``review`` or ``release``.
 
-    ``release`` only if limits were set and all of them are met, there is no other concern, and the
-    files to be published are present for comparison; ``refuse`` if a limit is exceeded or an attack
-    succeeded. Otherwise a person must decide.
+    ``release`` requires that limits were set and all are met, that there is no other concern, and
+    that the files to be published were compared. ``refuse`` means that a limit is exceeded or an
+    attack succeeded. Otherwise a person must decide.
     """
     if not verdict.passed or verdict.tone == "bad":
         return "refuse"
@@ -106,7 +106,7 @@ class Check:
 
     @property
     def leaving(self) -> tuple[CheckedFile, ...]:
-        """The files to be published."""
+        """The files that are to be published."""
         return tuple(file for file in self.files if file.role == LEAVES)
 
     def summary(self) -> dict[str, Any]:
@@ -148,13 +148,13 @@ class Check:
             )
         if verdict.passed and not self.leaving and "attacks" not in whole:
             reasons.append(
-                "An audit makes no file to publish: its numbers describe the model with noise, not "
-                "a model file without it. Use `seepage release --check`."
+                "An audit writes no file to publish: its numbers describe the model with noise, "
+                "not a model file without it. Use `seepage release --check`."
             )
         return reasons
 
     def write(self, path: Path) -> Path:
-        """Write the JSON file and, beside it, the sheet as text; both for their owner only."""
+        """Write the JSON file and, beside it, the sheet as text; only their owner can read them."""
         check_target(path, ())
         summary = self.summary()
         texts = {path: json_text(summary), path.with_suffix(".txt"): self._sheet(summary)}
@@ -184,14 +184,15 @@ class Check:
 
 
 def check_target(path: Path, keep: Iterable[Path]) -> None:
-    """Raise if the file of a check would replace anything else; called before any long work.
+    """Raise if the check's file would replace another file; called before any long work.
 
-    ``keep`` are the inputs, and folders that are written as a whole.
+    ``keep`` holds the inputs, and folders that are written as a whole.
     """
     check_path(path)
     if path.suffix.lower() != ".json":
         raise InputError(
-            f"--check is a .json file, beside which the sheet is written, not {shown(path.name)}."
+            "--check must name a .json file, beside which the sheet is written, not "
+            f"{shown(path.name)}."
         )
     for other in keep:
         real, place = other.resolve(), path.resolve()
@@ -202,8 +203,8 @@ def check_target(path: Path, keep: Iterable[Path]) -> None:
             )
     if (path.exists() or path.with_suffix(".txt").exists()) and not _is_check(path):
         raise InputError(
-            f"{shown(path.name)}, or the sheet beside it, was not written by --check, and is kept; "
-            "name another file."
+            f"{shown(path.name)}, or the sheet beside it, was not written by --check and is not "
+            "replaced; name another file."
         )
 
 
@@ -215,7 +216,7 @@ def _is_check(path: Path) -> bool:
 
 
 def stated(*asked: Any) -> dict[str, Any]:
-    """Return the settings that differ from their defaults; for files, the names."""
+    """Return the settings that differ from their defaults; for files, only the names."""
     found: dict[str, Any] = {}
     for question in asked:
         for field in fields(question):
@@ -250,7 +251,7 @@ class PendingCheck:
             self.before = checked_files(inputs)
 
     def compare(self) -> None:
-        """Raise if the inputs changed meanwhile: the audited version would be unknown."""
+        """Raise if the inputs changed meanwhile, because the audited version would be unknown."""
         if self.path is not None and checked_files(self.inputs) != self.before:
             raise InputError(
                 "A file changed while it was audited, so no check was written; run it again."

@@ -1,5 +1,5 @@
-"""The entries: ``sp.audit`` and ``sp.leakage`` for whatever people have.
+"""The entries: ``sp.audit`` and ``sp.leakage`` for models and tables of every kind.
 
-Each looks at what it was given (a linear model, a pipeline, any other estimator, a network, a table
-with a target) and hands it to the room that measures it. No file here computes a number.
+Each function determines what it was given (a linear model, a pipeline, any other estimator, a
+network, or a table with a target) and calls the package that measures it. Nothing is computed here.
 """

@@ -1,4 +1,4 @@
-"""``sp.audit``: the audit of a model of any kind, or of a table and its target."""
+"""``sp.audit``: audits a model of any kind, or a table and its target."""
 
 from __future__ import annotations
 
@@ -50,72 +50,78 @@ def audit(
     jobs: int | None = None,
     train: Callable[[Any, Any], Any] | None = None,
 ) -> Audit | AttackAudit:
-    """Audit a model or a table: who could be recognised, what could be guessed, what fixes it.
+    """Audit a model or a table: who can be recognised, what can be inferred, which remedies help.
 
-    Linear models, and pipelines that end in one, are measured exactly (:class:`Audit`); through
-    the steps of a pipeline the leakage is about the raw columns. Any other estimator and networks
-    are audited by attack with shadow models (:class:`AttackAudit`), as by
-    :func:`seepage.audit_estimator`: what an attack achieved, never that no attack achieves more.
-    :func:`seepage.report` writes either.
+    Linear models, and pipelines that end in one, are measured exactly (:class:`Audit`). For a
+    pipeline, the leakage is about the raw columns. All other estimators and networks are audited by
+    attack with shadow models (:class:`AttackAudit`), as by :func:`seepage.audit_estimator`. An
+    attack shows what can be achieved, never that no attack achieves more. :func:`seepage.report`
+    writes the report of either.
 
     Parameters
     ----------
     model
-        A fitted model of any kind: linear (as :func:`seepage.leakage` takes), a pipeline, a
-        search, a forest or any other estimator of scikit-learn's kind, a network of torch. Or,
-        without ``X``, a data frame or the path of a table, with ``target=``: the linear model is
-        then fitted here, as ``seepage audit`` does.
+        A fitted model of any kind: a linear model (as for :func:`seepage.leakage`), a pipeline, a
+        search, a forest or any other scikit-learn estimator, or a torch network. Without ``X``,
+        pass a data frame or the path of a table, with ``target=``: the linear model is then fitted
+        here, as ``seepage audit`` does.
     X, y
-        The raw table and the labels it was fitted on; a formula of statsmodels has its own labels.
+        The raw table and the labels that the model was fitted on; a statsmodels formula includes
+        its labels.
     target
-        The column that is predicted: of a data frame given instead of a model; of ``X`` if there
-        is no ``y``; otherwise what the labels are called in the result.
+        The column to predict, in a data frame given instead of a model, or in ``X`` if there is no
+        ``y``. Otherwise the name of the labels in the result.
     noise
         The standard deviation of the Gaussian noise on every released number; by default the least
         that meets ``target_eta``.
     target_eta
         The leakage that no record should exceed; 1 by default: one standard deviation.
     attacker
-        Somebody who does not know all other records, such as ``sp.Attacker(knows=0.0)``: how often
-        she is right about membership is estimated beside the rest (``result.outsider``). With
-        neither ``noise`` nor ``target_eta``, of the model published as it is, without noise.
+        An attacker who does not know all other records, such as ``sp.Attacker(knows=0.0)``. The
+        success rate of membership inference is then also estimated for this attacker
+        (``result.outsider``). With neither ``noise`` nor ``target_eta``, that estimate is for the
+        model published without noise.
     sensitive
         Columns of ``X`` for which the error on every record is reported.
     groups
-        Columns of ``X``, or names with the group of every record, to compare the leakage of.
+        Groups whose leakage is compared: columns of ``X``, or a mapping of names to the group of
+        every record.
     categorical
         Columns whose numbers are codes of categories.
     quantities
-        Columns of only two numbers that are quantities nevertheless, such as doses; other such
-        columns count as yes or no, and are measured in whole levels.
+        Two-valued numeric columns that are quantities, such as doses. Other two-valued columns
+        count as categories, and are measured in whole levels.
     drop, missing
-        Of a table that is given instead of a model: columns to leave out, and whether to
-        ``"refuse"`` gaps (the default), ``"drop"`` their rows or ``"impute"`` them.
+        For a table given instead of a model: the columns to leave out; and whether missing values
+        raise an error (``"refuse"``, the default), have their rows dropped (``"drop"``) or are
+        filled (``"impute"``).
     person
-        Whose row every record is, if people may have several: an identity for each, or a column of
-        ``X`` that is no feature. All records of a person then count together, in every number.
+        The person of every record, if people may have several records: an identity per record, or a
+        column of ``X`` that is not a feature. All records of a person then count together, in every
+        number.
     sample_weight
         The weights the model was fitted with.
     preprocessing
-        Whether what the steps learnt from the data counts as public (``"frozen"``), or is relearnt
-        when a record changes (``"refitted"``).
+        Whether the values that the steps learnt from the data count as public (``"frozen"``), or
+        are learnt again when a record changes (``"refitted"``).
     refit
-        Membership is that of the whole procedure, refitted without each of the most exposed
-        records, where it learnt more from the data than the model: scaling, levels, class weights,
-        a penalty. ``"model"`` holds all of that fixed; ``"pipeline"`` refuses a model without
-        steps before it. ``risks.held`` of the audit lists what is held fixed.
+        By default, membership inference attacks the whole procedure, refitted without each of the
+        most exposed records, if it learnt more than the model from the data: scaling, levels, class
+        weights, a penalty. ``"model"`` holds all of that fixed; ``"pipeline"`` raises an error for
+        a model without preceding steps. ``risks.held`` of the audit lists what is held fixed.
     preset
-        Limits by who will see the release, ``"open"``, ``"partners"`` or ``"internal"``: ``gates``
-        of the audit says whether they are met. Our default, not law.
+        Limits by the recipients of the release, ``"open"``, ``"partners"`` or ``"internal"``:
+        ``gates`` of the audit says whether they are met. These are our defaults, not law.
     source
-        What the table is called in the result.
+        The name of the table in the result.
     seed
-        Of the held-out rows and the noise in the privacy–utility curve; of an attack, of the random
-        halves. Nothing that is released depends on it.
+        The seed of the held-out rows and of the noise in the privacy–utility curve; for an audit by
+        attack, of the random halves. Nothing that is released depends on it.
     shadows, jobs
-        Of an attack: how many shadow models to fit (16 by default), and how many at a time.
+        For an audit by attack: how many shadow models to fit (16 by default), and how many at a
+        time.
     train
-        Of a network: a function ``train(X, y)`` of tensors that returns a network trained as yours
+        For a network: a function ``train(X, y)`` of tensors that returns a network trained as yours
         was. Without it, copies with new weights are trained with Adam until they fit their records
         as well as your network does.
 
@@ -175,8 +181,9 @@ def audit(
     _refuse(of_tables, "a table that is given without a model; prepare X before the fit instead")
     if X is None:
         raise InputError(
-            "Pass the data that the model was fitted on: sp.audit(model, X, y); or, to fit one "
-            "here, a data frame with the column to predict: sp.audit(table, target='y')."
+            "Pass the data that the model was fitted on: sp.audit(model, X, y). To fit a model "
+            "here instead, pass a data frame and the column to predict: sp.audit(table, "
+            "target='y')."
         )
     if isinstance(model, type):
         check_estimator(model)  # which says that it is a class
@@ -185,7 +192,7 @@ def audit(
     if y is None and not hasattr(model, "model"):  # results of statsmodels have their own labels
         raise InputError(
             "y, the labels that the model was fitted on, is missing: sp.audit(model, X, y); or "
-            "name their column of X with target=."
+            "name the column of X that holds them with target=."
         )
     if is_network(model):
         from seepage.auditing.any_model.network import as_estimator
@@ -233,16 +240,16 @@ def audit(
 
 
 def _refuse(options: Mapping[str, Any], whom: str) -> None:
-    """Raise if one of the options was given that are not for this kind of model."""
+    """Raise if one of the given options does not apply to this kind of model."""
     for name, value in options.items():
         if value is not None:
             raise InputError(f"{name}= is for {whom}.")
 
 
 def _is_linear(model: Any) -> bool:
-    """Say whether a model is measured exactly, or raise if it cannot be audited by attack either.
+    """Return whether a model is measured exactly; raise if it cannot be audited at all.
 
-    A linear model whose settings are not supported is refused later, with what to do about it.
+    A linear model with unsupported settings raises a later error that states the remedy.
     """
     try:
         kind_inside(model)
@@ -256,7 +263,7 @@ def _is_linear(model: Any) -> bool:
 
 
 def _parted(X: Any, target: str) -> tuple[Any, Any]:
-    """Return a data frame without its target, and the target; as they are if it has no such."""
+    """Return a data frame without its target, and the target; unchanged without such a column."""
     if not is_frame(X):
         return X, None
     frame, _ = read_frame(X)
@@ -266,7 +273,7 @@ def _parted(X: Any, target: str) -> tuple[Any, Any]:
 
 
 def _labels(groups: Mapping[str, Any] | Sequence[str] | None, X: Any) -> Mapping[str, Any] | None:
-    """Return the group of every record, by name, where columns of the table were named."""
+    """Return the group of every record, by name; named columns are read from the table."""
     if groups is None or isinstance(groups, Mapping):
         return groups
     frame, _ = read_frame(X)

@@ -1,4 +1,4 @@
-"""What ``sp.leakage`` does with a network: the leakage of the noisy gradient of a batch."""
+"""``sp.leakage`` for a network: the leakage of the noisy gradient of a batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def leakage_of_batch(
 ) -> GradientLeakage:
     """Return the leakage of a batch's gradient; the noise is on the sum, or a multiple of C."""
     if noise is not None and noise_multiplier is not None:
-        raise InputError("noise and noise_multiplier are both the noise; give one of them.")
+        raise InputError("noise and noise_multiplier both set the noise; give only one of them.")
     if noise is not None:
         if not isinstance(noise, Gaussian) or np.ndim(noise.sigma):
             raise InputError(
@@ -39,8 +39,8 @@ def leakage_of_batch(
         noise_multiplier = float(noise.sigma) / (max_grad_norm or 1.0)
     if noise_multiplier is None:
         raise InputError(
-            "Without noise the gradient of a batch gives its records away; say how a step is "
-            f"made private: sp.leakage(net, X, y, {_NOISE})."
+            "Without noise, the gradient of a batch reveals its records; state the noise and "
+            f"clipping of a private step: sp.leakage(net, X, y, {_NOISE})."
         )
     options |= {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm}
     if isinstance(X, Mapping) and loss is None:
@@ -48,8 +48,8 @@ def leakage_of_batch(
         return gradient_leakage(net, batch, **options)
     if y is None:
         raise InputError(
-            "y, the targets of the batch, is missing; a model of Hugging Face takes the batch of "
-            f"its data collator alone: sp.leakage(model, batch, {_NOISE})."
+            "y, the targets of the batch, is missing. For a Hugging Face model, pass only the "
+            f"batch of its data collator: sp.leakage(model, batch, {_NOISE})."
         )
     first = next(net.parameters(), torch.zeros(0))
     x, target = _inputs(X, first), _targets(y).to(first.device)
@@ -61,7 +61,7 @@ def leakage_of_batch(
 
 
 def _inputs(X: Any, like: torch.Tensor) -> Any:
-    """Return inputs as the network takes them: numbers in the type of its parameters."""
+    """Return the inputs in the form that the network takes: numbers in its parameters' type."""
     if isinstance(X, Mapping):
         return dict(X)
     if not isinstance(X, torch.Tensor):
@@ -72,6 +72,6 @@ def _inputs(X: Any, like: torch.Tensor) -> Any:
 
 
 def _targets(y: Any) -> torch.Tensor:
-    """Return targets as a tensor; truth values are the classes 0 and 1."""
+    """Return the targets as a tensor; truth values become the classes 0 and 1."""
     target = y if isinstance(y, torch.Tensor) else torch.tensor(np.asarray(y))
     return target.long() if target.dtype == torch.bool else target

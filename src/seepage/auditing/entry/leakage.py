@@ -1,4 +1,4 @@
-"""``sp.leakage``: the leakage of a linear model, or of the gradient of a network."""
+"""``sp.leakage``: the leakage of a linear model, or of a network's gradient."""
 
 from __future__ import annotations
 
@@ -94,55 +94,55 @@ def leakage(
     Parameters
     ----------
     model
-        A fitted linear model of ``sp.glm``, scikit-learn, statsmodels, glum or skglm (how-to
-        *Supported models* lists them), a ``Pipeline`` that ends in one, or a search for one; or a
-        network of torch or Hugging Face, of which the release is the gradient of a batch.
+        A fitted linear model of ``sp.glm``, scikit-learn, statsmodels, glum or skglm (listed in the
+        how-to *Supported models*), a ``Pipeline`` that ends in one, or a search for one. Or a torch
+        or Hugging Face network; the release is then the gradient of a batch.
     X, y
-        The data it was fitted on; for a pipeline or a formula the raw table, whose columns the
-        leakage is then about: a NumPy array, a pandas, polars or Arrow table, or a torch
-        tensor (the work is then done where the tensor lives). For data larger than memory,
-        :func:`seepage.parquet` data without ``y``, or a Parquet file, a folder of them or a
-        ``pyarrow`` data set with the names of columns for ``y`` and ``sample_weight``: rows are
-        then read in chunks, and every record's leakage is computed as it is read. For a network,
-        the batch: inputs and targets, or the mapping that a data collator of Hugging Face makes.
+        The data that the model was fitted on: a NumPy array, a pandas, polars or Arrow table, or a
+        torch tensor (the computation then runs on its device). For a pipeline or a formula, pass
+        the raw table; the leakage is then about its columns. For data larger than memory, pass
+        :func:`seepage.parquet` data without ``y``; or a Parquet file, a folder of them or a
+        ``pyarrow`` data set, with column names for ``y`` and ``sample_weight``. Rows are then read
+        in chunks, and each record's leakage is computed as it is read. For a network, the batch:
+        inputs and targets, or the mapping that a Hugging Face data collator returns.
     noise
-        What will be added to the parameters: :class:`Gaussian` or :class:`Laplace`, or a number,
-        the standard deviation of Gaussian noise; none only with an attacker who does not know all
-        other records. Of a network: what is added to the sum of the gradients.
+        The noise to add to the parameters: :class:`Gaussian` or :class:`Laplace`, or a number, the
+        standard deviation of Gaussian noise. It may be left out only for an attacker who does not
+        know all other records. For a network: the noise added to the sum of the gradients.
     sample_weight
         The weights the model was fitted with.
     attributes
-        Columns that belong together, such as the one-hot columns of a category, under a name.
+        Columns that belong together, such as the one-hot columns of a category, by a common name.
     on_mismatch
-        What to do when the coefficients do not minimise the model's objective on these data:
-        ``"raise"`` (other data, another penalty and lack of convergence all make the numbers
-        wrong) or ``"warn"``.
+        What to do if the coefficients do not minimise the model's objective on these data:
+        ``"raise"`` (other data, another penalty and lack of convergence all make the numbers wrong)
+        or ``"warn"``.
     dtype
         ``"float64"`` (the default) or ``"float32"``.
     preprocessing
-        For a pipeline: whether what its steps learnt from the data counts as public
-        (``"frozen"``), or is learnt anew when a record changes (``"refitted"``).
+        For a pipeline: whether the values that its steps learnt from the data count as public
+        (``"frozen"``), or are learnt again when a record changes (``"refitted"``).
     categorical
         For a pipeline: columns whose numbers are codes of categories.
     person
-        Whom every record is about, if people may have several: an identity for each record, or the
-        name of a column of the data that is no feature of the model. ``leak.people()`` is then
-        about all records of a person, all of them leave together in ``leak.membership()``, and
-        values that all of them share are guessed together.
+        The person of every record, if people may have several records: an identity per record, or
+        the name of a column of the data that is not a feature. ``leak.people()`` is then about all
+        records of a person. ``leak.membership()`` removes all of them together, and values that
+        they share are guessed together.
     attacker
-        What the attacker knows: all other records, unless :class:`Attacker` says less. What she
-        does not know protects the others; the answer is then an estimate, an
+        What the attacker knows: all other records, unless :class:`Attacker` says less. Records that
+        the attacker does not know protect the others. The result is then an estimate, an
         :class:`~seepage.glm.outsider.leakage.OutsiderLeakage`.
     release
-        What leaves, if not the parameters as they are: :class:`Predictions`, or
-        :class:`Parameters` rounded to printed digits. With an attacker who knows all other records
-        the noise is on the margins of the predictions, and rounding, which comes after the noise,
-        takes nothing away.
+        What is published, if not the exact parameters: :class:`Predictions`, or :class:`Parameters`
+        rounded to printed digits. For an attacker who knows all other records, the noise is on the
+        margins of the predictions, and rounding after the noise does not reduce the measured
+        leakage.
     loss
-        Of a network: ``"cross_entropy"`` (the default for whole-numbered targets), ``"mse"`` (for
-        others), a loss module of torch, or a function of output and target.
+        For a network: ``"cross_entropy"`` (the default for whole-number targets), ``"mse"`` (the
+        default for others), a torch loss module, or a function of output and target.
     noise_multiplier, max_grad_norm
-        Of a network: σ and the clip C, as private SGD has them; the noise is then σC.
+        For a network: σ and the clipping norm C of private SGD; the noise is then σC.
     network
         Further options of :func:`seepage.nn.leakage`, such as ``view`` and ``clip``.
 
@@ -157,7 +157,7 @@ def leakage(
     >>> leak.records().shape
     (100,)
 
-    A network, by the gradient of a batch:
+    The gradient of a batch of a network:
 
     >>> import torch
     >>> net = torch.nn.Linear(3, 2)
@@ -199,8 +199,8 @@ def leakage(
     for name, value in given.items():
         if value is not None:
             raise InputError(
-                f"{name}= is for networks; this is a {type(model).__name__}. Pass "
-                "noise=sp.Gaussian(sigma), the noise on its parameters."
+                f"{name}= is for networks, but this is a {type(model).__name__}; leave it out. "
+                "Pass noise=sp.Gaussian(sigma), the noise on its parameters."
             )
     measure: Any = linear_leakage  # of an attacker or none: its overloads tell them apart
     found: Leakage[Any] | OutsiderLeakage = measure(

@@ -1,4 +1,4 @@
-"""What ``sp.audit`` does with a table and its target: like the command, it fits a linear model."""
+"""``sp.audit`` for a table and its target: it fits a linear model, as the command does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _IN_PYTHON = {"quantity": "quantities", "group": "groups"}
 
 
 def audit_frame(frame: Any, target: str, groups: Any, *, source: str, **options: Any) -> Audit:
-    """Audit the linear model of a data frame's target."""
+    """Audit a linear model of the target in a data frame."""
     with _said_in_python():
         found = _audit(partial(_table_of, frame), target, groups, source, options)
     return replace(found, labels=own_index(frame))
@@ -37,7 +37,7 @@ def _table_of(frame: Any) -> TableInMemory:
 
 
 def audit_file(path: Path, target: str, groups: Any, **options: Any) -> Audit:
-    """Audit the linear model of the target in a file, in any format that the command reads."""
+    """Audit a linear model of the target in a file, in any format that the command reads."""
     from seepage.auditing.command import open_table
 
     question = Question(table=path, target=target, person=options.get("person"))
@@ -56,7 +56,7 @@ def _audit(
         check_outsider(attacker)
     if isinstance(groups, Mapping) or not (person is None or isinstance(person, str)):
         raise InputError(
-            "Of a table that is audited as a whole, groups and person are names of its columns."
+            "For an audit of a whole table, groups and person must name columns of it."
         )
     table = read()
     plan = plan_columns(
@@ -88,7 +88,7 @@ def _names(given: str | Sequence[str] | None) -> Sequence[str]:
 
 @contextmanager
 def _said_in_python() -> Iterator[None]:
-    """Write options of the command line in a refusal as arguments: ``missing='drop'``."""
+    """Rewrite command-line options in an error message as arguments: ``missing='drop'``."""
 
     def written(option: re.Match[str]) -> str:
         name, value = option[1].replace("-", "_"), option[2]

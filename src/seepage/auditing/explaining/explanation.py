@@ -38,14 +38,14 @@ class Meaning:
         The assumption about the mechanism: ``"any mechanism"``, ``"Gaussian noise"``,
         ``"this run"`` or ``"its (ε, δ) alone"``.
     membership, at_prior
-        The success rate of membership inference, at even odds and at the base rate.
+        The success rate of membership inference at even odds, and at the base rate.
     tpr, tpr_strict
         Its true positive rate at 1 % and at 0.1 % false positives.
     closest
         The minimum root mean squared error of any estimate of a number, as a share of its known
-        range, on average over records at its two ends; 0.5 without a release.
+        range, averaged over records at the two ends of that range; 0.5 without a release.
     trade_off
-        The trade-off of false positives and false negatives.
+        The trade-off between false positives and false negatives.
     """
 
     reading: str
@@ -64,7 +64,7 @@ class Explanation(ResultTable):
     Parameters
     ----------
     promise
-        The promise in words.
+        The guarantee in words.
     epsilon, delta
         The budget; ε is unknown for a run without a δ.
     neighbours
@@ -85,13 +85,13 @@ class Explanation(ResultTable):
     sensitive = False
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with a line for each reading of the promise."""
+        """Return a data frame with one row per reading of the guarantee."""
         names = ("reading", "membership", "at_prior", "tpr", "tpr_strict", "closest")
         columns = {name: [getattr(one, name) for one in self.meanings] for name in names}
         return build_frame(columns, library or "pyarrow")
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the success rate of membership inference, at most."""
+        """Return what :meth:`plot` draws: the largest success rate of membership inference."""
         values = np.array([one.membership for one in self.meanings])
         names, name = [one.reading for one in self.meanings], "membership inference: success rate"
         return PlottedNumbers(values, names, name, "readings", mark=(0.5, "chance"), ranked=False)
@@ -103,7 +103,7 @@ class Explanation(ResultTable):
 
     @property
     def presets(self) -> tuple[str, ...]:
-        """The presets whose limit on membership the first meaning meets."""
+        """The presets whose limit on membership inference is met under the first meaning."""
         allowed = self.meanings[0].membership
         return tuple(name for name, one in PRESETS.items() if allowed <= one.max_membership)
 
@@ -121,7 +121,7 @@ class Explanation(ResultTable):
     __repr__ = __str__
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
-        """Yield the lines of the table: each meaning's number, and the one without a release."""
+        """Yield the rows of the table: a number under each meaning, and without a release."""
         shares = [
             ("membership inference is right", "membership", 0.5),
             (f"at a base rate of {percent(self.prior)}", "at_prior", self.baseline),
@@ -136,13 +136,13 @@ class Explanation(ResultTable):
         yield ("least error, of a number's range", *least, "±50 %")
 
     def summary(self) -> dict[str, Any]:
-        """Return the same as plain values, which ``--json`` prints.
+        """Return the explanation as plain values, as printed by ``--json``.
 
-        ``schema`` grows when a key changes its meaning or is removed. ``promise``, ``epsilon``
+        ``schema`` increases when a key changes its meaning or is removed. ``promise``, ``epsilon``
         (``None`` for a run without ``delta``), ``delta``, ``neighbours`` and ``prior`` repeat the
-        arguments; ``baseline`` is the success rate of a guess without the release. ``meanings`` has
-        the fields of every :class:`Meaning`, and ``presets`` those whose limit on membership the
-        first of them meets.
+        arguments; ``baseline`` is the success rate of a guess without the release. ``meanings``
+        holds the fields of every :class:`Meaning`, and ``presets`` the presets whose limit on
+        membership inference is met under the first meaning.
         """
         names = ("reading", "membership", "at_prior", "tpr", "tpr_strict", "closest")
         return {
@@ -160,7 +160,7 @@ class Explanation(ResultTable):
         return json_text(self.summary())
 
     def picture(self, path: str | os.PathLike[str]) -> Path:
-        """Draw true against false positive rates into an SVG or PNG file; return its path."""
+        """Draw the ROC curve into an SVG or PNG file; return its path."""
         return draw_picture(
             Path(path), self.promise, [(m.reading, m.trade_off) for m in self.meanings]
         )
@@ -178,25 +178,27 @@ def explain(
 ) -> Explanation:
     """Return upper limits on an attacker who knows all other records, under a privacy budget.
 
-    All limits follow from the trade-off between true and false positives that the guarantee allows.
-    For (ε, δ) that is ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``: membership inference
-    is right at most ``1 − (1 − δ)/(1 + e^ε)`` of the time. For a run, it is the curve of its steps.
+    All limits follow from the trade-off between true and false positives under the guarantee. For
+    (ε, δ) that is ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``: membership inference is
+    right at most ``1 − (1 − δ)/(1 + e^ε)`` of the time. For a training run, it is the curve of its
+    steps.
 
-    A guarantee covers the worst record of any table. For your own records, ``leak.membership()`` of
-    :func:`seepage.leakage`, or of a measured run, gives the success rate for each.
+    A guarantee covers the worst-case record of any table. For your own records,
+    ``leak.membership()`` of :func:`seepage.leakage`, or of a measured run, gives the success rate
+    for each.
 
     Parameters
     ----------
     epsilon, delta
-        The budget. For a run, leave ε out; it is computed where δ is given.
+        The budget. For a training run, leave ε out; it is computed if δ is given.
     noise_multiplier, sample_rate, steps
-        Of private SGD: the noise over the clip, the probability that a record takes part in a
-        step, and how many steps there are.
+        Settings of private SGD: the ratio of noise to clipping norm, the probability that a record
+        takes part in a step, and the number of steps.
     neighbours
         The neighbouring relation of ε: to ``"add-or-remove"`` one record, as in Opacus and most
         accountants, or to ``"replace"`` one.
     prior
-        The base rate: how likely somebody is in the data, before the release.
+        The base rate: the probability that a person is in the data, before the release.
 
     Examples
     --------
@@ -226,7 +228,7 @@ def explain(
         return _explained(given.words, given, readings, prior)
     if epsilon is not None:
         raise InputError(
-            "Give epsilon or noise_multiplier, not both: a run has the ε of its steps."
+            "Give epsilon or noise_multiplier, not both: the ε of a run follows from its steps."
         )
     run = SampledGaussianDP(noise_multiplier, sample_rate, steps, neighbours)
     readings = [("this run", run)]
@@ -238,7 +240,7 @@ def explain(
 
 
 def _bar(share: float) -> str:
-    """Return a bar of 30 places, filled by a share; only certainty fills it."""
+    """Return a bar of 30 characters, filled in proportion to a share; only 1 fills it."""
     filled = min(round(30 * share), 29 if share < 1 else 30)
     return "█" * filled + "░" * (30 - filled)
 

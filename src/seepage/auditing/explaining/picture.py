@@ -1,4 +1,4 @@
-"""The figure of a guarantee: true against false positive rates, as SVG or PNG."""
+"""The figure of a guarantee: its ROC curves, as SVG or PNG."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from seepage.tables.names import shown
 
 
 def draw_picture(path: Path, title: str, curves: Sequence[tuple[str, TradeOff]]) -> Path:
-    """Draw the ROC curve of each reading beside chance, from 0.01 % false positives on."""
+    """Draw the ROC curve of each reading beside chance, from 0.01 % false positives up."""
     from matplotlib.figure import Figure
 
     check_path(path)
     kind = path.suffix.lower().lstrip(".")
     if kind not in ("svg", "png"):
-        raise InputError(f"A picture is an .svg or .png file, not {shown(path.name)}.")
+        raise InputError(f"A picture must be an .svg or .png file, not {shown(path.name)}.")
     rates = np.geomspace(1e-4, 1.0, 81)
     buffer = io.BytesIO()
     with house_style("explanation"):

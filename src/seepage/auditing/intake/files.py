@@ -1,8 +1,8 @@
-"""Reads the file of an audit, in any supported format, into one table of typed columns.
+"""Reads an input file of any supported format into one table of typed columns.
 
-Text files are written in many ways. The dialect (separator, decimal mark, encoding) is detected and
-reported, unless the caller states it. An ambiguous file, with two readings of its numbers, is
-refused, with the option that decides. Error messages quote no cell of the file.
+Text files have many dialects. The dialect (separator, decimal mark, encoding) is detected and
+reported, unless the caller states it. If a file's numbers can be read in two ways, an error names
+the option that decides. Error messages quote no cell of the file.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def read_file(path: Path, options: FileOptions | None = None) -> pa.Table:
     """Read a file of any of the :data:`FORMATS`, by its extension, or a URL if requested.
 
     White space around text is stripped, text that stands for a missing value becomes one, and
-    columns get names that are printable, not empty and all different. :func:`steps_of` reports
-    detections and changes. An unreadable file raises an error that quotes no cell of it.
+    columns get printable, non-empty, unique names. :func:`steps_of` reports what was detected and
+    changed. An unreadable file raises an error that quotes no cell of it.
     """
     path, options = Path(path), options or FileOptions()
     check_input(path)
@@ -121,7 +121,7 @@ def read_file(path: Path, options: FileOptions | None = None) -> pa.Table:
     if table.num_columns == 0 or table.num_rows == 0:
         raise InputError(
             f"{path.name} has {counted(table.num_rows, 'row')} and "
-            f"{counted(table.num_columns, 'column')}; an audit needs some of both."
+            f"{counted(table.num_columns, 'column')}; an audit needs both rows and columns."
         )
     # Memory used by parsing, as much as the table itself, would otherwise stay with the process.
     pa.default_memory_pool().release_unused()
@@ -130,7 +130,7 @@ def read_file(path: Path, options: FileOptions | None = None) -> pa.Table:
 
 
 def table_of_frame(frame: Any) -> pa.Table:
-    """Return a data frame of any library as if it had been read from a file; without its index."""
+    """Return a data frame of any library as if read from a file, without its index."""
     import narwhals as nw
 
     try:
@@ -139,7 +139,7 @@ def table_of_frame(frame: Any) -> pa.Table:
     except (TypeError, ValueError, pa.ArrowException) as problem:
         raise InputError(
             f"The {type(frame).__name__} cannot be read as a table ({str(problem).rstrip('.')}); "
-            "give every column one type."
+            "give each column a single type."
         ) from problem
     if table.num_columns == 0 or table.num_rows == 0:
         raise InputError("The table is empty; an audit needs rows and columns.")
@@ -154,7 +154,7 @@ def with_steps(table: pa.Table, steps: Sequence[str]) -> pa.Table:
 
 
 def steps_of(table: pa.Table) -> tuple[str, ...]:
-    """Return the detections and changes by :func:`read_file`, one sentence each."""
+    """Return what :func:`read_file` detected and changed, one sentence each."""
     return tuple(json.loads((table.schema.metadata or {}).get(_STEPS, b"[]")))
 
 
@@ -216,7 +216,7 @@ def _kind(path: Path) -> tuple[str, str | None]:
 
 
 class _TextFile:
-    """A text file of separated columns, and its dialect as far as stated or detected."""
+    """A text file of separated columns, with its dialect as stated or detected."""
 
     def __init__(self, path: Path, kind: str, packed: str | None, given: FileOptions) -> None:
         self.path, self.packed, self.given = path, packed, given
@@ -242,7 +242,7 @@ class _TextFile:
             )
         if header and all(len(n) > 2 and n[0] == n[-1] == "'" for n in first):
             first = [name[1:-1] for name in first]
-            self.steps.append("The column names stood in apostrophes, which were taken off.")
+            self.steps.append("The apostrophes around the column names were removed.")
         titles = first if header else [f"column {j + 1}" for j in range(len(first))]
         titles = list(titles if names is None else names)
         # With decimal commas stated, a point is not a decimal mark, whatever a cast would do.
@@ -279,7 +279,7 @@ class _TextFile:
             raise not_whole(self.path.name, self.packed or "text") from error
 
     def _find_encoding(self) -> str:
-        """Decode the whole file once; one wrong letter would create a wrong category.
+        """Decode the whole file once, since one wrong letter would create a wrong category.
 
         Text that is not UTF-8 from its first non-ASCII letter on is taken as Windows-1252, the
         usual encoding of such files, unless it holds a byte that Windows-1252 does not define.
@@ -344,7 +344,7 @@ class _TextFile:
         return io.TextIOWrapper(self._open(), encoding=encoding, newline="")
 
     def _find_separator(self) -> str:
-        """Return the separator that gives all first lines equally many cells, two or more."""
+        """Return the separator that splits all first lines into as many cells, at least two."""
         with self._stream() as stream:
             sample, cut = stream.read(1 << 16), bool(stream.read(1))
         cells = {mark: _cells(sample, mark, cut) for mark in _SEPARATORS}
@@ -366,7 +366,7 @@ class _TextFile:
         return fits[0]
 
     def _first_line(self) -> tuple[int, list[str]]:
-        """Return the number of blank lines at the top, and the cells of the first other line."""
+        """Return the number of leading blank lines, and the cells of the first other line."""
         before = csv.field_size_limit(LONGEST)
         try:
             with self._stream() as stream:
@@ -439,15 +439,17 @@ class _TextFile:
         where = "a line" if number is None else f"line {number:,}"
         raise InputError(
             f"{self.path.name} has {counted(actual, 'cell')} in {where} where the first line has "
-            f"{expected:,}: there is a separator or quotation mark too few or too many."
+            f"{expected:,}: a separator or quotation mark is missing or superfluous there; correct "
+            "the file."
         )
 
     # Its numbers --------------------------------------------------------------------------------
 
     def _with_numbers(self, table: pa.Table, titles: Sequence[str]) -> pa.Table:
-        """Return the table with columns of text that hold only numbers read as numbers.
+        """Return the table with text columns that hold only numbers converted to numbers.
 
-        A file has one decimal mark: the one that reads every such column; otherwise it is refused.
+        A file has one decimal mark: the one that reads every such column; if there is none, an
+        error is raised.
         """
         found = {
             j: written
@@ -483,8 +485,8 @@ class _TextFile:
         if len(forced) == 2:
             raise InputError(
                 f"{self.path.name} has decimal points in column {shown(titles[forced['.']])} and "
-                f"decimal commas in column {shown(titles[forced[',']])}; use --decimal; the other "
-                "column is then not read as numbers."
+                f"decimal commas in column {shown(titles[forced[',']])}; choose one with "
+                "--decimal; the other column is then not read as numbers."
             )
         open_ = [j for j, written in found.items() if written.ambiguous]
         if forced or not open_:
@@ -515,7 +517,7 @@ class _TextFile:
             )
         cent = [titles[j] for j, written in read.items() if written.per_cent]
         if cent:
-            self.steps.append(f"Per cent signs were taken off, the numbers kept: {listed(cent)}.")
+            self.steps.append(f"Per cent signs were removed and the numbers kept: {listed(cent)}.")
         doubt = [titles[j] for j, w in read.items() if w.ambiguous and w.groups[decimal] is None]
         if doubt and not stated:
             why = "commas separate the columns" if self.separator == "," else "other columns do so"
@@ -549,7 +551,7 @@ class _Written:
 
     @classmethod
     def of(cls, column: Column, thousands: str | None) -> _Written | None:
-        """Return how a column of numbers is written; ``None`` for other text and plain integers."""
+        """Return how a column's numbers are written; ``None`` for other text and plain integers."""
         texts = pc.unique(column.drop_null())
         if not len(texts) or not all(map(_LIKE_A_NUMBER.fullmatch, texts[:100].to_pylist())):
             return None
@@ -585,14 +587,14 @@ class _Written:
 
 
 def _number(decimal: str, mark: str | None) -> str:
-    """Return the pattern of numbers with a decimal mark and perhaps one of thousands."""
+    """Return the pattern of numbers with this decimal mark and optional thousands separators."""
     digits = r"\d+" if mark is None else rf"(\d+|[1-9]\d{{0,2}}({re.escape(mark)}\d{{3}})+)"
     point = re.escape(decimal)
     return rf"^[-+]?({digits}({point}\d+)?|{point}\d+)([eE][-+]?\d+)?$"
 
 
 def _may_be_thousands(column: Column) -> bool:
-    """Return whether a column's decimals may be groups of three digits: 23.456 may be 23456."""
+    """Return whether a column's decimals may be thousands: 23.456 may be 23456."""
     if not pa.types.is_floating(column.type):
         return False
     values = np.abs(np.asarray(column.drop_null()))
@@ -607,7 +609,7 @@ def _with_clean(table: pa.Table, numbers: bool) -> pa.Table:
 
 
 def good_names(given: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return names that are printable, not empty and all different, and the changes."""
+    """Return printable, non-empty, unique names, and the changes."""
     steps = []
     cleaned = [printable(name) for name in given]
     empty = [j for j, name in enumerate(cleaned) if not name]
@@ -615,7 +617,7 @@ def good_names(given: Sequence[str]) -> tuple[list[str], list[str]]:
         name for name, old in zip(cleaned, given, strict=True) if name and name != old.strip()
     ]
     if changed:
-        steps.append(f"Control characters were taken out of column names: {listed(changed)}.")
+        steps.append(f"Control characters were removed from column names: {listed(changed)}.")
     for j in empty:
         cleaned[j] = f"column {j + 1}"
     names = unique(cleaned)
@@ -631,7 +633,7 @@ def good_names(given: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def clean_column(column: Column, numbers: bool = False) -> Column:
-    """Strip text and mark missing values; ``numbers`` reads columns of numbers as such."""
+    """Strip text and mark missing values; with ``numbers``, convert columns of numbers."""
     column = decoded(column)
     if not is_text(column.type):
         return column

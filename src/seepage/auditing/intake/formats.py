@@ -1,4 +1,4 @@
-"""Readers of file formats with their own column types, each through its library.
+"""Readers of file formats that carry column types, each through its library.
 
 Workbooks and DuckDB files need the extra ``tables``; SQLite comes with Python, and the rest with
 Arrow. A URL is fetched through fsspec, and only on request.
@@ -26,7 +26,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.+)")
 
 
 def read_typed(path: Path, kind: str, packed: str | None, sheet: str | None) -> pa.Table:
-    """Read a file of a format that is not text; ``packed`` is how a JSON-lines file is compressed.
+    """Read a file of a format other than text; ``packed`` is a JSON-lines file's compression.
 
     ``sheet`` is the sheet of a workbook or the table of a database, if there are several.
     """
@@ -58,7 +58,7 @@ def _library(name: str, what: str) -> Any:
 
 
 def url_of(path: Path) -> str | None:
-    """Return the URL that a path was made from, if any; a path keeps one of its two slashes."""
+    """Return the URL that a path was made from, if any; a path keeps one of the two slashes."""
     found = _URL.fullmatch(path.as_posix())
     if found is None or path.exists():
         return None
@@ -107,7 +107,7 @@ def _read_orc(path: Path) -> pa.Table:
 
 
 def _read_workbook(path: Path, sheet: str | None) -> pa.Table:
-    """Read a sheet of an Excel workbook: names in its first row, formulas by their last values."""
+    """Read a sheet of an Excel workbook: names in row 1, formulas as their last values."""
     openpyxl = _library("openpyxl", "An Excel workbook")
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
@@ -171,7 +171,7 @@ def _quoted(name: str) -> str:
 
 
 def _one_of(path: Path, what: str, known: Sequence[str], wanted: str | None) -> str:
-    """Return the sheet or table: the named one, or the only one."""
+    """Return the named sheet or table, or the only one."""
     if wanted is None and len(known) == 1:
         return known[0]
     if not known:
@@ -186,7 +186,7 @@ def _one_of(path: Path, what: str, known: Sequence[str], wanted: str | None) -> 
 
 
 def _from_cells(path: Path, names: Sequence[str], columns: Sequence[list[Any]]) -> pa.Table:
-    """Return a table of cells of any type: one type for a whole column, or text."""
+    """Return a table of cells of any type: a column has one type, or becomes text."""
     arrays = []
     for name, cells in zip(names, columns, strict=True):
         try:
@@ -196,7 +196,10 @@ def _from_cells(path: Path, names: Sequence[str], columns: Sequence[list[Any]]) 
             if kinds <= {int, float}:
                 arrays.append(pa.array([None if c is None else float(c) for c in cells]))
             elif bytes in kinds:
-                raise InputError(f"Column {shown(name)} of {path.name} holds bytes.") from None
+                raise InputError(
+                    f"Column {shown(name)} of {path.name} holds bytes; convert it to text or "
+                    "numbers."
+                ) from None
             else:
                 arrays.append(pa.array([None if cell is None else str(cell) for cell in cells]))
     return pa.Table.from_arrays(arrays, names=list(names))
@@ -243,7 +246,7 @@ def _check_depth(path: Path, packed: str | None) -> None:
 
 
 def _check_whole(path: Path, table: pa.Table, kind: str) -> None:
-    """Find text that is not UTF-8, and offsets that point outside their buffers, before use."""
+    """Validate UTF-8 text, and offsets into buffers, before use."""
     try:
         table.validate(full=True)
     except (pa.ArrowException, UnicodeDecodeError) as error:  # in cells, and in names

@@ -1,8 +1,9 @@
 """The person of each row: the identifying column, and columns that look like one.
 
 All rows of a person are removed, changed or guessed together, so a repeated identifier must not
-silently become a feature. A column *named* like an identifier is refused until its role is stated.
-A column with the *shape* of one, or rows that repeat in blocks, as in panel data, raise a notice.
+silently become a feature. A column *named* like an identifier raises an error until its role is
+stated. A column with the *shape* of one, or rows that repeat in blocks as in panel data, cause a
+notice.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _NAMING = re.compile(f"{_HOLDERS}|nr|{_MARKED.pattern}")
 
 
 def people_of_rows(identities: Column | Sequence[object], name: str) -> np.ndarray:
-    """Return the person of every row, numbered from 0 on in the order of their first rows.
+    """Return the person of every row, numbered from 0 in the order of their first rows.
 
-    A row without an identity is refused: it cannot be removed together with the other rows of its
-    person.
+    A row without an identity raises an error: it cannot be removed together with the other rows of
+    its person.
     """
     if not isinstance(identities, pa.Array | pa.ChunkedArray):
         identities = pa.array(identities, from_pandas=True)
@@ -59,7 +60,7 @@ def people_of_rows(identities: Column | Sequence[object], name: str) -> np.ndarr
 
 
 def is_same_within(cells: Column | np.ndarray, person: np.ndarray) -> bool:
-    """Return whether every person has one value in all of their rows; a gap is a value."""
+    """Return whether every person has the same value in all of their rows; a gap is a value."""
     if isinstance(cells, np.ndarray):
         values = np.unique(cells.astype(str), return_inverse=True)[1].reshape(-1)
     else:
@@ -91,8 +92,8 @@ def check_identifiers(
 ) -> None:
     """Raise for columns named like identifiers, unless their role is ``settled``.
 
-    For few values in many rows each (anes96 has a party identification, ``PID``) only a notice is
-    given, by :func:`panel_notices`.
+    If each of its few values is in many rows (as the party identification ``PID`` of anes96),
+    :func:`panel_notices` only gives a notice.
     """
     fewest = 5  # different values: fewer identify nobody
     most_rows = 50  # of one person: beyond, a column more likely holds codes of a few levels
@@ -125,9 +126,9 @@ def option(name: str) -> str:
 def panel_notices(
     raw: pa.Table | None, features: Sequence[str], sums: Scan, settled: Sequence[str]
 ) -> Iterator[str]:
-    """Yield a sentence on columns, or rows, that suggest several rows per person.
+    """Yield sentences on columns or rows that suggest several rows per person.
 
-    ``raw`` is the table itself, where it is in memory; much is known from ``sums`` alone.
+    ``raw`` is the table itself, if in memory; much is known from ``sums`` alone.
     """
     rows = max((sums[name].rows for name in features), default=0)
     for name in features:
@@ -137,7 +138,7 @@ def panel_notices(
             yield (
                 f"Column {shown(name)} is named like an identifier and counts as a feature: each "
                 f"of its few values is in many rows. If it identifies people, use --person {flag}; "
-                "all numbers here treat rows as independent people."
+                "all numbers here treat each row as another person."
             )
     named = {n: _repeated(raw, n, sums) for n in features if n not in settled}
     for name, count in ((n, count) for n, count in named.items() if count):
@@ -145,7 +146,7 @@ def panel_notices(
         yield (
             f"Column {shown(name)} has {count:,} values, each in a few of the {rows:,} rows, as "
             "the identifier of people with several rows would. It counts as a feature, and all "
-            "numbers here treat rows as independent people. If it identifies people, use --person "
+            "numbers here treat each row as another person. If it identifies people, use --person "
             f"{flag}; if not, leave it out with --drop {flag} or declare its kind with "
             "--categorical or --quantity."
         )
@@ -161,9 +162,9 @@ def panel_notices(
 
 
 def _repeated(raw: pa.Table | None, name: str, sums: Scan) -> int:
-    """Return the number of values of a column, if many, each in a few rows; otherwise ``None``.
+    """Return the number of values of a column with many values, each in few rows; else ``None``.
 
-    Each must be in as many rows as the others, or in rows that follow each other.
+    Each value must be in equally many rows, or in consecutive rows.
     """
     most_rows, fewest = 50, 30  # of one value, and different values
     known = sums[name]
@@ -187,10 +188,10 @@ def _repeated(raw: pa.Table | None, name: str, sums: Scan) -> int:
 
 
 def _block_of_rows(raw: pa.Table, features: Sequence[str]) -> tuple[int, list[str]]:
-    """Return the largest number of rows T, and columns that stay the same in every T of them.
+    """Return the largest block length T, and the columns that are constant in every T rows.
 
-    Two columns or more must, and their values must differ from block to block often enough that
-    the table is not merely sorted; (1, []) if there is no such T.
+    At least two columns must be constant, and their values must differ between blocks often enough
+    that the table is not merely sorted; (1, []) if there is no such T.
     """
     rows, most_rows, fewest = raw.num_rows, 50, 30  # of a block, and blocks
     sizes = [t for t in range(min(most_rows, rows // fewest), 1, -1) if rows % t == 0]

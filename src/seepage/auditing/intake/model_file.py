@@ -1,6 +1,6 @@
-"""Reads a fitted linear model from a file of numbers and text, without executable code.
+"""Reads a fitted linear model from a file of numbers and text without executable code.
 
-Both formats hold the same. The model must minimise, on the table that is audited::
+Both formats hold the same content. The model must minimise, on the audited table::
 
     Σᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (nλ/2) ‖w‖²        (n rows; the intercept w₀ is not penalised)
 
@@ -24,7 +24,7 @@ optionally ``intercept``, one number or for softmax (K,), in float64 or float32;
 ``family`` and ``l2`` as text, ``classes`` and ``features`` as JSON lists. (Safetensors stores an
 array as it lies in memory: pass ``numpy.ascontiguousarray(coef)``, not a transposed view.)
 
-Pickles are not read: opening one runs arbitrary code of its author.
+Pickles are not read, because opening one can run arbitrary code.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Array = np.ndarray[Any, Any]
 
 
 def load_model(path: Path) -> Any:
-    """Return the model in a file as one of the estimators of :mod:`seepage.glm`, as if fitted."""
+    """Return the model in a file as a fitted estimator of :mod:`seepage.glm`."""
     path = Path(path)
     readers = {".json": _read_json, ".safetensors": _read_safetensors}
     reader = readers.get(path.suffix.lower())
@@ -70,8 +70,8 @@ def load_model(path: Path) -> Any:
     size = path.stat().st_size
     if size > MOST_BYTES:
         raise InputError(
-            f"{path.name} has {size / 1e6:,.0f} MB, and a linear model may take at most "
-            f"{MOST_BYTES / 1e6:g} MB."
+            f"{path.name} has {size / 1e6:,.0f} MB, but a linear model may take at most "
+            f"{MOST_BYTES / 1e6:g} MB; check that it is the model file."
         )
     return _build(path.name, reader(path))
 
@@ -79,7 +79,8 @@ def load_model(path: Path) -> Any:
 def keeps_first_levels(model: Any, levels: Mapping[str, int]) -> bool:
     """Return whether a loaded model has a feature for every level of the table's categories.
 
-    If not, the first level of each is left out. ``levels`` counts those of every category.
+    If not, the first level of each category is left out. ``levels`` is the number of levels of
+    every category.
     """
     known = [str(name) for name in getattr(model, "feature_names_in_", ())]
     if not known or not levels:
@@ -94,10 +95,10 @@ def settle_penalty(model: Any, rows: int) -> None:
 
 
 def match_features(model: Any, names: Sequence[str]) -> None:
-    """Put a loaded model's coefficients into the order of the encoded features, or raise.
+    """Put a loaded model's coefficients in the order of the encoded features, or raise an error.
 
-    A model whose file names no features must have as many coefficients as there are features, in
-    the same order.
+    If the file names no features, the model must have one coefficient per feature, in the same
+    order.
     """
     known = getattr(model, "feature_names_in_", None)
     if known is None:
@@ -177,15 +178,15 @@ def _build(file: str, content: dict[str, Any]) -> Any:
     unknown = [key for key in content if key not in _KEYS]
     if unknown:
         hint = nearest(unknown[0][:100], _KEYS)
-        raise InputError(f"{file} says {shown(unknown[0])}, which no model has{hint}.")
+        raise InputError(f"{file} has the key {shown(unknown[0])}, which no model has{hint}.")
     if "ridge" in content and "l2" not in content:
         content = content | {"l2": content["ridge"]}
     elif "ridge" in content:
-        raise InputError(f"{file} says both 'l2' and 'ridge', which is n times l2; keep one.")
+        raise InputError(f"{file} states both 'l2' and 'ridge', which is n times l2; keep one.")
     for key in ("family", "coefficients", "l2"):
         if key not in content:
             raise InputError(
-                f"{file} does not say {key!r}; a model needs family, coefficients, l2."
+                f"{file} does not state {key!r}; a model needs family, coefficients and l2."
             )
     family = content["family"]
     if family not in tuple(MODELS):
@@ -199,7 +200,7 @@ def _build(file: str, content: dict[str, Any]) -> Any:
         raise InputError(f"{file} has no coefficients.")
     l2 = _numbers(file, "l2", content["l2"], 0)
     if l2 < 0:
-        raise InputError(f"{file}: l2 must not be negative, but it is {float(l2):g}.")
+        raise InputError(f"{file}: l2 must not be negative, but is {float(l2):g}.")
     has_intercept = content.get("intercept") is not None
     outputs = coef.shape[0] if softmax else 1
     free = np.zeros(outputs)
@@ -286,7 +287,7 @@ def _add_classes(file: str, model: Any, family: str, classes: Any, outputs: int)
         )
     whole = isinstance(classes[0], int)
     if whole and max(map(abs, classes)) > 2**62:
-        raise InputError(f"{file}: the classes are larger than 64-bit whole numbers.")
+        raise InputError(f"{file}: the classes do not fit into 64-bit whole numbers.")
     model.classes_ = np.array(classes, dtype=np.int64 if whole else object)
 
 
@@ -298,7 +299,7 @@ def _add_features(file: str, model: Any, features: Any) -> None:
         raise InputError(f"{file}: features must be a list of names.")
     if len(features) != size or len(set(features)) != size:
         raise InputError(
-            f"{file} names {counted(len(features), 'feature')} for "
-            f"{counted(size, 'coefficient')}; there must be one different name for each."
+            f"{file} names {counted(len(features), 'feature')} for {counted(size, 'coefficient')}; "
+            "give each one a different name."
         )
     model.feature_names_in_ = np.array(features, dtype=object)

@@ -1,9 +1,9 @@
-"""``sp.save`` and ``sp.load``: a fitted model as a file that ``seepage audit --model`` reads.
+"""``sp.save`` and ``sp.load``: a fitted model in a file that ``seepage audit --model`` reads.
 
 The file holds numbers and text, in the format of :mod:`seepage.auditing.intake.model_file`. The
-scaling of a pipeline is part of the file, column by column, as in the ``release.json`` of a release
-folder. A penalty that does not grow with the records is written as its total, ``ridge``, since the
-number of records is not known here.
+file includes the scaling of a pipeline, column by column, as the ``release.json`` of a release
+folder does. A penalty that does not grow with the number of records is written as its total,
+``ridge``, since that number is unknown here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def save(model: Any, path: str | Path) -> Path:
     """Write a fitted linear model to a JSON file for the command line, and return the path.
 
     The file holds coefficients, penalty, classes and names, and how raw columns are scaled or
-    turned into levels; no records, and no code. It is readable by its owner only, since
+    turned into levels. It holds no records and no code. Only its owner can read it, since
     coefficients without noise are private.
 
     Parameters
@@ -62,12 +62,12 @@ def save(model: Any, path: str | Path) -> Path:
         A fitted linear, logistic, Poisson or softmax model of :mod:`seepage.glm`, scikit-learn or
         statsmodels without weights; a pipeline that scales or one-hot encodes before it; a search.
     path
-        The file, ``.json``; one that exists is replaced.
+        The ``.json`` file; an existing one is replaced.
 
     Notes
     -----
-    Other programs may write such a file; that the coefficients minimise the objective on the
-    audited table is checked. It is one object::
+    Other programs may write such a file; an audit checks that the coefficients minimise the
+    objective on its table. It is one object::
 
         {
           "family": "logistic",
@@ -81,12 +81,12 @@ def save(model: Any, path: str | Path) -> Path:
 
     ``family`` is ``linear``, ``logistic``, ``poisson`` or ``softmax`` (then ``coefficients`` has a
     list for each class, and ``intercept`` a number for each). ``classes`` is for logistic and
-    softmax models; of two, the second has the larger score. ``intercept``, ``features`` and
-    ``columns`` may be left out. ``columns`` says how raw columns are scaled: ``(age − 50)/10``
-    here; without it the coefficients belong to the columns as they are. Instead of ``l2``, λ, there
-    may be ``ridge``, nλ. A ``.safetensors`` file has the tensors ``coefficients`` and
-    ``intercept``, and the rest as text in its metadata, lists as JSON. Pickles are not read:
-    opening one runs arbitrary code of its author.
+    softmax models; of two classes, the second has the larger score. ``intercept``, ``features`` and
+    ``columns`` may be left out. ``columns`` states how raw columns are scaled: ``(age − 50)/10``
+    here; without it, the coefficients apply to the raw columns. ``ridge``, nλ, may be given instead
+    of ``l2``, λ. A ``.safetensors`` file holds the tensors ``coefficients`` and ``intercept``; the
+    rest is text in its metadata, with lists as JSON. Pickles are not read, because opening one can
+    run arbitrary code.
 
     Examples
     --------
@@ -105,7 +105,9 @@ def save(model: Any, path: str | Path) -> Path:
     """
     path = Path(path)
     if path.suffix.lower() != ".json":
-        raise InputError(f"A model is saved as .json, not as {path.suffix or path.name!r}.")
+        raise InputError(
+            f"A model is saved as .json, not as {path.suffix or path.name!r}; change the file name."
+        )
     content = json.dumps(_content(model), indent=2, allow_nan=False) + "\n"
     try:
         write_text(path, content)
@@ -117,16 +119,16 @@ def save(model: Any, path: str | Path) -> Path:
 def load(path: str | Path) -> Any:
     """Return the model in a file that :func:`seepage.save` wrote, as if just fitted.
 
-    It is a model of ``sp.glm``, or a ``Pipeline`` of scikit-learn with one as its last step where
-    the file says how raw columns are scaled or turned into levels. :func:`seepage.audit` and
-    :func:`seepage.leakage` take it with the table it was fitted on. Nothing in the file is run;
-    anything in it that such a file does not hold is refused.
+    It is a model of ``sp.glm``, or a scikit-learn ``Pipeline`` that ends in one if the file states
+    how raw columns are scaled or turned into levels. Pass it to :func:`seepage.audit` or
+    :func:`seepage.leakage` with the table it was fitted on. Nothing in the file is run, and unknown
+    contents raise an error.
 
     Parameters
     ----------
     path
-        The file, ``.json`` or ``.safetensors``. Levels of a category that are all whole numbers
-        are read as numbers, others as text.
+        The file, ``.json`` or ``.safetensors``. If all levels of a category are whole numbers they
+        are read as numbers, otherwise as text.
 
     Examples
     --------
@@ -138,7 +140,7 @@ def load(path: str | Path) -> Any:
     """
     path = Path(path)
     if path.is_dir():
-        raise InputError(f"{path.name} is a folder; a release is read with sp.load_release.")
+        raise InputError(f"{path.name} is a folder; read a release with sp.load_release.")
     model = load_model(path)
     if model.columns_ is None:
         return model
@@ -154,7 +156,7 @@ def load(path: str | Path) -> Any:
 
 
 def _steps_of(codings: list[ColumnCoding], features: Any, model: Any) -> Any:
-    """Return the pipeline of the coding of the columns and the model."""
+    """Return the pipeline that encodes the columns and applies the model."""
     from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -203,7 +205,7 @@ def _two_rows(coding: ColumnCoding) -> list[float]:
 
 
 def _scaler(scaler: Any, codings: list[ColumnCoding]) -> Any:
-    """Return a scaler with these centres and units; fitted first, so that it has all it needs."""
+    """Return a scaler with these centres and units, fitted first to set its other attributes."""
     names = getattr(scaler, "feature_names_in_", None)
     scaler.fit(np.column_stack([_two_rows(coding) for coding in codings]))
     scaler.mean_ = np.array([coding.centre for coding in codings])
@@ -215,13 +217,13 @@ def _scaler(scaler: Any, codings: list[ColumnCoding]) -> Any:
 
 
 def _typed(levels: tuple[str, ...]) -> list[Any]:
-    """Return levels as whole numbers where all of them are written as such, else as text."""
+    """Return levels as whole numbers if all are written as such, otherwise as text."""
     whole = all(re.fullmatch(r"-?(0|[1-9]\d{0,17})", level) for level in levels)
     return [int(level) for level in levels] if whole else list(levels)
 
 
 def _content(model: Any) -> dict[str, Any]:
-    """Return the contents of the file for a model."""
+    """Return the file contents for a model."""
     if is_search(model):
         model = best_of(model)
     columns: list[_Columns] = []
@@ -232,13 +234,13 @@ def _content(model: Any) -> dict[str, Any]:
     settings = settings_of(fit, 1)
     if settings.model not in _FAMILIES or not settings.refits:
         raise refusal(
-            "A model file holds linear, logistic, Poisson and softmax models with an L2 penalty, "
-            "and no others.",
+            "A model file can hold only linear, logistic, Poisson and softmax models with an L2 "
+            "penalty.",
             _IN_PYTHON,
         )
     if fit.sample_weight is not None:
         raise refusal(
-            "A model file holds no weights of records or classes, which belong to the data.",
+            "A model file cannot hold record or class weights, which belong to the data.",
             _IN_PYTHON,
         )
     coef = as_numpy(fit.coef)
@@ -281,7 +283,7 @@ def same_model(model: Any) -> str | None:
 
 
 def _described(model: Any) -> tuple[FittedGLM, dict[str, float]]:
-    """Return a model's description on made-up records, and its penalty as the file states it."""
+    """Return a model's description on made-up records, and its penalty as written in the file."""
     if library_of(type(model)) == "statsmodels":
         inner = model.model
         exog = np.asarray(inner.exog)
@@ -293,7 +295,7 @@ def _described(model: Any) -> tuple[FittedGLM, dict[str, float]]:
         raise InputError("Only a fitted model with coef_ can be saved; fit it first.")
     if getattr(model, "weighted_", False):
         raise refusal(
-            "A model file holds no weights of records, which belong to the data.", _IN_PYTHON
+            "A model file cannot hold record weights, which belong to the data.", _IN_PYTHON
         )
     classes = getattr(model, "classes_", None)
     labels = np.ones(1) if classes is None else np.asarray(classes)
@@ -324,14 +326,14 @@ def _feature_names(model: Any, columns: list[_Columns]) -> list[str] | None:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Some columns, and the names of the features that they become, in order."""
+    """Some columns, with the names of the features that they become, in order."""
 
     codings: tuple[ColumnCoding, ...]
     titles: tuple[str, ...]
 
 
 def _columns_of(pipeline: Any) -> Iterator[_Columns]:
-    """Yield the columns of a pipeline's transformers: one scaler, or columns apart."""
+    """Yield the columns of a pipeline's transformers: of one scaler, or column by column."""
     steps = [step for _, step in pipeline.steps if step is not None and step != "passthrough"]
     if len(steps) != 1:
         raise refusal(
@@ -385,7 +387,7 @@ def _coded(part: Any, names: list[str]) -> _Columns:
 
 
 def _only_step(part: Any) -> Any:
-    """Return the one step of a pipeline that has no other."""
+    """Return the only step of a pipeline."""
     single = own_name(part, "sklearn", ("Pipeline",)) is not None and len(part.steps) == 1
     return part.steps[0][1] if single else part
 
@@ -404,12 +406,12 @@ def _check_coded(part: Any) -> None:
 
 
 def _whose(part: Any) -> str:
-    """Return a note if a class is a subclass or imitation of the library's own."""
+    """Return a note if a class only resembles or subclasses the library's own."""
     found = library_class(part, ("sklearn",))
     if found is not None and found.name in _CODED and found.overrides is not None:
         return f" {found.other_than(part)}."
     alike = type(part).__name__ in _CODED and (found is None or found.name not in _CODED)
-    return " It is not scikit-learn's class of that name." if alike else ""
+    return " It is not scikit-learn's own class of that name." if alike else ""
 
 
 def _levels(encoder: Any, names: list[str]) -> _Columns:
@@ -420,8 +422,8 @@ def _levels(encoder: Any, names: list[str]) -> _Columns:
         rare = encoder.min_frequency is not None or encoder.max_categories is not None
         if rare or first not in (None, 0):
             raise refusal(
-                "A model file holds categories whose first level, or none, is left out, and no "
-                "levels that were put together.",
+                "A model file can hold categories with all levels or without the first, and no "
+                "merged levels.",
                 _IN_PYTHON,
             )
         texts = tuple(str(level) for level in levels)

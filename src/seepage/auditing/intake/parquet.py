@@ -1,7 +1,7 @@
 """Parquet data for an audit, read in chunks, with clean names and text.
 
-Columns with more than 1,000 different values are not tabulated, so such text columns must be
-dropped by name, and missing numbers cannot be imputed by the median.
+Columns with more than 1,000 different values are not tabulated. Such text columns must be dropped
+by name, and missing numbers in them cannot be imputed by the median.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from seepage.tables.source import RowSource
 
 
 class TableInChunks(TableToAudit):
-    """Parquet data as a table to audit, known through scans of its columns."""
+    """Parquet data as a table to audit, summarised by scans of its columns."""
 
     def __init__(self, batches: AuditedRows) -> None:
         self._batches = batches
@@ -43,7 +43,7 @@ class TableInChunks(TableToAudit):
 
     @classmethod
     def of(cls, batches: Batches) -> TableInChunks:
-        """Return the table of some data."""
+        """Return the data as a table to audit."""
         if not batches.rows:
             raise InputError("The Parquet data have no rows.")
         refuse_repeated(batches.schema.names)  # columns are read by their names
@@ -55,19 +55,19 @@ class TableInChunks(TableToAudit):
         if size > most:
             raise InputError(
                 f"The table has {self.rows:,} rows and {len(self.names):,} columns, and would take "
-                f"{size / 1e9:.1f} GB, more than the {most / 1e9:g} GB allowed in memory; "
-                f"take a sample of its {sample}."
+                f"{size / 1e9:.1f} GB, more than the {most / 1e9:g} GB allowed in memory; audit a "
+                f"sample of its {sample}."
             )
         pieces = self._batches.read(list(self.names), 1 << 17)  # some rows at a time
         tables = [pa.Table.from_batches([piece.batch]) for piece in pieces]
         return with_steps(pa.concat_tables(tables, promote_options="permissive"), self.steps)
 
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
-        """Return the sum of a function's answers on some columns (:data:`ROW` may be one)."""
+        """Return the sum of a function's results on some columns (:data:`ROW` may be one)."""
         return sum_pieces(self._batches, columns, function)
 
     def complete(self, needed: Sequence[str]) -> TableInChunks:
-        """Return the rows that have a value in all of some columns."""
+        """Return the rows with a value in every one of these columns."""
         return TableInChunks(self._batches.complete(needed))
 
     def manner(self) -> tuple[str]:
@@ -82,12 +82,12 @@ class TableInChunks(TableToAudit):
 
 
 class AuditedRows(Batches):
-    """The cleaning of :func:`seepage.auditing.intake.files.read_file`, batch by batch.
+    """Cleans data as :func:`seepage.auditing.intake.files.read_file` does, batch by batch.
 
-    Columns get good names, text is cleaned, and rows that lack a value in one of the columns
-    ``needed`` are left out. The row numbers in the whole table, starting here at ``first``, can be
-    read as the column :data:`ROW`; ``labels`` states how columns of labels are read, and ``steps``
-    lists the changes.
+    Columns get valid names, text is cleaned, and rows without a value in a ``needed`` column are
+    left out. The column :data:`ROW` holds the row numbers in the whole table, which start at
+    ``first`` here. ``labels`` states how columns of labels are read, and ``steps`` lists the
+    changes.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class AuditedRows(Batches):
         self.schema = pa.schema({**kinds, ROW: pa.int64()})
 
     def complete(self, needed: Sequence[str]) -> AuditedRows:
-        """Return the rows that have a value in all of some columns."""
+        """Return the rows with a value in every one of these columns."""
         return AuditedRows(self._inner, self._first, needed, self._labels)
 
     def labelled(self, target: str, labels: LabelCoding) -> AuditedRows:
@@ -147,7 +147,7 @@ class AuditedRows(Batches):
             yield Piece(batch, piece.file, piece.first)
 
     def holds(self, path: Path) -> bool:
-        """Return whether a file written to this path would be among the input files."""
+        """Return whether a file written to this path would become one of the input files."""
         return self._inner.holds(path)
 
     def spread(self) -> Any:
@@ -155,7 +155,7 @@ class AuditedRows(Batches):
         return self._inner.spread()
 
     def parts(self) -> list[Batches]:
-        """Return these rows in parts that can be read by different machines."""
+        """Return these rows in parts that different machines can read."""
         inner = self._inner.parts()
         starts = accumulate((part.rows for part in inner), initial=self._first)
         return [

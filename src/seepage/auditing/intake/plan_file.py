@@ -38,7 +38,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True)
 class PlanFile:
-    """A plan that was read from a file."""
+    """A plan read from a file."""
 
     target: str | None = None
     missing: str = "refuse"
@@ -49,7 +49,7 @@ class PlanFile:
 
     @classmethod
     def read(cls, path: Path) -> PlanFile:
-        """Read a plan; raise if it is invalid."""
+        """Read a plan; raise if it is not valid."""
         try:
             content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -60,7 +60,9 @@ class PlanFile:
             ) from error
         for key in content:
             if key not in (*_TEXTS, "columns", *_LISTS):
-                raise InputError(f"The plan {path.name} has an unknown key {shown(key)}.")
+                raise InputError(
+                    f"The plan {path.name} has an unknown key {shown(key)}; remove it."
+                )
         columns = content.get("columns")
         if not isinstance(columns, dict) or not columns:
             raise InputError(f"The plan {path.name} names no columns under [columns].")
@@ -87,39 +89,41 @@ class PlanFile:
         )
 
     def check(self, table: TableToAudit, target: str) -> None:
-        """Raise if the plan's columns are missing from the table, or of another kind."""
+        """Raise if the plan's columns are missing from the table or have another kind."""
         if self.person is not None and self.person not in table.names:
             close = nearest(self.person, table.names)
             raise InputError(
-                f"The plan says that {shown(self.person)} identifies people, but there is no such "
-                f"column{close}."
+                f"The plan says that {shown(self.person)} identifies people, but the table has no "
+                f"such column{close}."
             )
         for name in self.columns:
             if name not in table.names:
                 close = nearest(name, table.names)
-                raise InputError(f"The plan names column {shown(name)}, which is not there{close}.")
+                raise InputError(
+                    f"The plan names column {shown(name)}, which the table does not have{close}."
+                )
         forgotten = [name for name in table.names if name not in self.columns]
         if forgotten:
             raise InputError(
-                f"The plan does not say what to do with {listed(forgotten)}; add that, or print a "
-                "new plan with `seepage columns`."
+                f"The plan gives no role for {listed(forgotten)}; add it, or print a new plan with "
+                "`seepage columns`."
             )
         stated = [name for name, kind in self.columns.items() if kind == "boolean"]
         known = {facts.name: facts.kind for facts in column_facts(table, stated)}
         for name in stated:
             if name != target and known[name] != "boolean":
                 raise InputError(
-                    f"The plan takes column {shown(name)} as boolean, but it does not hold two "
-                    "numbers."
+                    f"The plan takes column {shown(name)} as boolean, but it does not have exactly "
+                    "two numeric values."
                 )
 
     def of_kind(self, kind: str, but: Sequence[str | None] = ()) -> tuple[str, ...]:
-        """Return the columns of a kind, without some."""
+        """Return the columns of this kind, except those in ``but``."""
         return tuple(name for name, k in self.columns.items() if k == kind and name not in but)
 
 
 def column_facts(table: TableToAudit, names: Sequence[str] | None = None) -> list[ColumnFacts]:
-    """Return the planned roles of columns (all by default), by one scan."""
+    """Return the planned roles of columns (by default all), from one scan."""
     names = list(table.names) if names is None else list(names)
     if not names:
         return []

@@ -1,8 +1,9 @@
 """Reads a property of clients, or of each of their updates, from a file.
 
-A table (CSV, TSV, Parquet, Arrow, JSON lines) with a column ``node`` or ``client``, a column for
-the property, and perhaps one for the ``round``; or a JSON object that maps nodes to values. Nodes
-are kept as text: Flower's have 64 bits, more than floating point preserves.
+The file is a table (CSV, TSV, Parquet, Arrow, JSON lines) with a column ``node`` or ``client``, a
+column for the property, and optionally one for the ``round``; or a JSON object that maps nodes to
+values. Nodes are kept as text: Flower's node numbers have 64 bits, more than floating-point numbers
+preserve.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _TEXT = {".csv": ",", ".tsv": "\t"}
 
 @dataclass(frozen=True)
 class ClientProperty:
-    """A property's name, and its value by client, or by client and round."""
+    """A property: its name, and its value per client, or per client and round."""
 
     name: str
     values: Mapping[Any, str]
 
 
 def read_client_property(path: Path, column: str | None = None) -> ClientProperty:
-    """Return the property of clients in a file.
+    """Return the property of clients that a file holds.
 
     Parameters
     ----------
@@ -115,13 +116,14 @@ def _read_json(path: Path, text: str) -> list[dict[str, Any]] | dict[str, Any]:
             content = [json.loads(line) for line in text.splitlines() if line.strip()]
         except ValueError as error:
             raise InputError(
-                f"{path.name} is neither one JSON object nor one JSON object per line."
+                f"{path.name} is neither a JSON object nor JSON lines; write one JSON object per "
+                "line."
             ) from error
     if isinstance(content, dict) and _one_of(list(content), _WHOSE) is None:
         return content
     content = [content] if isinstance(content, dict) else content
     if not (isinstance(content, list) and all(isinstance(row, dict) for row in content)):
-        raise InputError(f"{path.name} should map nodes to values, or hold an object per client.")
+        raise InputError(f"{path.name} must map nodes to values, or hold one object per client.")
     return content
 
 
@@ -138,7 +140,7 @@ def _choose(path: Path, names: Sequence[str], column: str | None) -> str:
     if column is not None:
         return column
     if not names:
-        raise InputError(f"{path.name} has no column for the property of its clients.")
+        raise InputError(f"{path.name} has no column for the property of its clients; add one.")
     if len(names) > 1:
         raise InputError(
             f"{path.name} has {len(names)} columns that could be the property ({listed(names)}); "
@@ -155,7 +157,11 @@ def _checked(path: Path, pairs: Any) -> dict[Any, str]:
         if value is None or (isinstance(value, str) and not value.strip()):
             raise InputError(f"{path.name} has no value for the client {shown(who)}.")
         if isinstance(value, dict | list):
-            raise InputError(f"{path.name} has more than one value for the client {shown(who)}.")
+            raise InputError(
+                f"{path.name} has more than one value for the client {shown(who)}; keep one."
+            )
         if values.setdefault(key, str(value)) != str(value):
-            raise InputError(f"{path.name} names the client {shown(who)} twice, differently.")
+            raise InputError(
+                f"{path.name} names the client {shown(who)} twice with different values; keep one."
+            )
     return values

@@ -1,14 +1,14 @@
 """Decide the role of every column of a table, and encode the table.
 
-Numeric columns are centred and divided by their standard deviation; one of two values is 0 and 1; a
-category becomes one 0/1 feature per level. The means, deviations and imputed values count as public
-constants: the leakage is that of the model, given them. Unusable columns raise an error, and each
-step is recorded in a sentence.
+Numeric columns are centred and divided by their standard deviation; a two-valued column becomes 0
+and 1; a category becomes one 0/1 feature per level. The means, deviations and imputed values count
+as public constants: the leakage is measured with them held fixed. Unusable columns raise an error,
+and each step is recorded in a sentence.
 
-Columns are known through sums over the pieces of the table. A table in memory is a single piece,
-and becomes a source with one chunk; one read in chunks
+Columns are summarised by sums over pieces of the table. A table in memory is one piece, and becomes
+a source with one chunk. A table read in chunks
 (:class:`seepage.auditing.intake.parquet.TableInChunks`) is encoded again in every pass. The median,
-and the number of different values beyond 1,000, need a whole column and are known in memory only.
+and a number of different values above 1,000, need a whole column, and are computed in memory only.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class LabelCoding:
     names: pa.Array | None = None  # and as they are called
 
     def __call__(self, column: Column) -> Column:
-        """Return the labels in a column."""
+        """Return the labels in this column."""
         if self.levels is None:
             return column.cast(self.kind, safe=False)
         return pc.take(self.names, pc.index_in(plain_numbers(decoded(column)), self.levels))
@@ -135,11 +135,11 @@ class TableToAudit(ABC):
 
     @abstractmethod
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
-        """Return the sum of a function's answers on some columns (:data:`ROW` may be one)."""
+        """Return the sum of a function's results on some columns (:data:`ROW` may be one)."""
 
     @abstractmethod
     def complete(self, needed: Sequence[str]) -> TableToAudit:
-        """Return the rows that have a value in all of some columns."""
+        """Return the rows with a value in every one of these columns."""
 
     @abstractmethod
     def encoded(
@@ -148,14 +148,14 @@ class TableToAudit(ABC):
         """Return the rows as numbers, with their groups and row numbers."""
 
     def owned(self, source: RowSource, person: str) -> RowSource:
-        """Return the encoded rows, each with its person, as a column says."""
+        """Return the encoded rows, each with its person from the identifying column."""
         raise InputError(
-            "All rows of a person are changed together, and for that all rows must be in memory: "
-            "these are read in chunks. Take a sample of the people, with all of their rows."
+            "All rows of a person are changed together, so they must be in memory, but these are "
+            "read in chunks. Audit a sample of the people, with all of their rows."
         )
 
     def group_count(self, name: str, sums: ColumnSums) -> int | None:
-        """Return the number of groups of a column, gaps being one; ``None`` for too many."""
+        """Return the number of groups in a column, gaps counting as one; ``None`` if too many."""
         if sums.levels is not None:
             return len(sums.levels) + (sums.missing > 0)
         if self.raw is None:
@@ -163,7 +163,10 @@ class TableToAudit(ABC):
         try:
             return len(pc.unique(plain_numbers(self.raw.column(name))))
         except pa.ArrowNotImplementedError:
-            raise InputError(f"Column {shown(name)} cannot be grouped by: it is nested.") from None
+            raise InputError(
+                f"Column {shown(name)} cannot define groups because its values are nested; name "
+                "another."
+            ) from None
 
     def manner(self) -> Sequence[str]:
         """Return a note on how its rows are read, or ``None``."""
@@ -186,7 +189,7 @@ class TableToAudit(ABC):
 class TableInMemory(TableToAudit):
     """A table in memory: :func:`seepage.auditing.intake.files.read_file` reads one.
 
-    ``row_index`` has its row numbers in the caller's table; all rows if not given.
+    ``row_index`` holds the row numbers in the caller's table; by default all rows.
     """
 
     raw: pa.Table
@@ -197,28 +200,28 @@ class TableInMemory(TableToAudit):
         self._row_index = np.arange(self.rows) if row_index is None else row_index
 
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
-        """Return the function's answer on the only piece."""
+        """Return the function's result on the only piece."""
         found = [self._row_index if n == ROW else self.raw.column(n) for n in columns]
         return function([Piece(pa.table(found, names=list(columns)), "", 0)])
 
     def complete(self, needed: Sequence[str]) -> TableInMemory:
-        """Return the rows that have a value in all of some columns."""
+        """Return the rows with a value in every one of these columns."""
         rows = np.flatnonzero(complete_rows(self.raw, needed))
         return TableInMemory(self.raw.take(pa.array(rows)), self._row_index[rows])
 
     def encoded(
         self, coding: TableEncoding, labels: LabelCoding, groups: Sequence[str]
     ) -> RecordsInMemory:
-        """Return the rows as numbers, one chunk of them."""
+        """Return the rows as numbers, in one chunk."""
         places = coding.places()
         n, d = self.rows, places[-1][1].stop
         if 8 * n * d > MOST_BYTES:
             widest, at = max(places, key=lambda place: place[1].stop - place[1].start)
             raise InputError(
                 f"Encoded, the table would have {n:,} rows and {d:,} columns and take "
-                f"{8e-9 * n * d:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed; the most "
-                f"columns come from {shown(widest.name)} ({at.stop - at.start:,}): drop it, put "
-                "levels together, or audit a sample of the rows."
+                f"{8e-9 * n * d:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed; most "
+                f"columns come from {shown(widest.name)} ({at.stop - at.start:,}): drop it, merge "
+                "its levels, or audit a sample of the rows."
             )
         place, target = self.names.index(coding.target), self.raw.column(coding.target)
         table = self.raw.set_column(place, coding.target, labels(target))
@@ -229,17 +232,17 @@ class TableInMemory(TableToAudit):
         return RecordsInMemory(chunk.X, coding.names(), chunk.y, None, beside)
 
     def owned(self, source: RowSource, person: str) -> RecordsInMemory:
-        """Return the encoded rows, each with its person, as a column says."""
+        """Return the encoded rows, each with its person from the identifying column."""
         return cast(RecordsInMemory, source).of_people(
             people_of_rows(self.raw.column(person), person)
         )
 
 
 def _surplus(pieces: Sequence[Piece], least: float) -> int:
-    """Return the sum of a hash of the values, counted from the smallest, less that of the rows.
+    """Return the sum of hashes of the values, counted from the smallest, minus that of the rows.
 
-    Over all rows it vanishes modulo 2⁶⁴ if the values are row numbers in any order, and otherwise
-    only with probability 2⁻⁶⁴; a list of the values seen would grow with the rows.
+    Over all rows it is zero modulo 2⁶⁴ if the values are row numbers in any order, and otherwise
+    only with probability 2⁻⁶⁴. A list of the values seen would grow with the rows.
     """
     total = 0
     for piece in pieces:
@@ -258,7 +261,7 @@ def _mixed(numbers: np.ndarray) -> np.ndarray:
 
 
 def _first_texts(pieces: Sequence[Piece]) -> list[int]:
-    """Return the first row of each piece that holds text that is not a number."""
+    """Return, for each piece, the first row with text that is not a number."""
     found = [(piece.batch.column(1), first_text(piece.batch.column(0))) for piece in pieces]
     return [int(rows[k].as_py()) for rows, k in found if k is not None]
 
@@ -276,20 +279,20 @@ def plan_columns(
     person: str | None = None,
     classes: bool = False,
 ) -> ColumnPlan:
-    """Work out the kind of every column from its type and its values.
+    """Determine the kind of every column from its type and values.
 
     A column of ``groups`` that is dropped can still define the groups to compare. ``categorical``
-    columns hold numbers that are codes of categories (the target too, for classes); ``quantities``
-    are two-valued numeric columns that are quantities, such as doses; other such columns count as
-    categories, measured in whole levels. ``missing`` says whether to ``"refuse"`` a table with
-    gaps, ``"drop"`` the rows that have one, or ``"impute"`` the median or the most frequent value.
-    ``person`` is the column that identifies people; it is not a feature.
-    ``classes`` takes a target of whole numbers for one of classes.
+    columns hold numbers that are codes of categories (including the target, for classes).
+    ``quantities`` are two-valued numeric columns that are quantities, such as doses; other such
+    columns count as categories, measured in whole levels. ``missing`` states what to do with gaps:
+    ``"refuse"`` raises an error, ``"drop"`` drops their rows, and ``"impute"`` fills in the median
+    or the most frequent value. ``person`` is the column that identifies people; it is not a
+    feature. ``classes`` reads a target of whole numbers as classes.
 
-    It raises for names that are not columns; for dates, nested or infinite values and too many
-    categories; for a target that is an identifier, or has only one value or too many classes; for
-    columns named like an identifier, unless their role is stated; for missing values, unless
-    ``missing`` states their treatment; and for tables without any feature.
+    An error is raised for names that are not columns; for dates, nested or infinite values and too
+    many categories; for a target that is an identifier, has only one value or has too many classes;
+    for columns named like an identifier, unless their role is stated; for missing values, unless
+    ``missing`` allows them; and for tables without any feature.
     """
     whose = () if person is None else (person,)
     _check_names(table.names, target, drop, sensitive, groups, categorical, quantities, whose)
@@ -304,7 +307,10 @@ def plan_columns(
     profiles = {n: table.profile(n, sums[n], n in categorical) for n in (target, *wanted)}
     for name in quantities:
         if profiles[name].kind == "categorical":
-            raise InputError(f"Column {shown(name)} holds no numbers, so it cannot be a quantity.")
+            raise InputError(
+                f"Column {shown(name)} holds no numbers, so it cannot be a quantity; leave it out "
+                "of --quantity."
+            )
         profiles[name] = replace(profiles[name], kind="numeric")
     check_groups({n: table.group_count(n, sums[n]) for n in groups})
     steps = list(table.steps)
@@ -316,8 +322,8 @@ def plan_columns(
         codes = known.distinct if known.distinct <= FEW_CODES else 0
     if kind == "count" and not codes:
         steps.append(
-            f"The target {shown(target)} holds whole numbers from 0 on, more than two of them: "
-            "taken as counts; if they stand for classes, name it with --categorical."
+            f"The target {shown(target)} holds whole numbers from 0 on, more than two of them, and "
+            "was read as counts; if they stand for classes, name it with --categorical."
         )
     useless = _useless(profiles, wanted)
     _check_sensitive(sensitive, target, drop, useless)
@@ -325,7 +331,7 @@ def plan_columns(
         names = [n for n, why in useless.items() if why == reason]
         steps.append(f"{counted(len(names), 'column')} dropped, {reason}: {listed(names)}.")
     if drop:
-        steps.append(f"{counted(len(set(drop)), 'column')} left out as asked: {listed(drop)}.")
+        steps.append(f"{counted(len(set(drop)), 'column')} left out as requested: {listed(drop)}.")
     features = tuple(n for n in wanted if n not in useless)
     settled = (*categorical, *quantities)
     check_identifiers(features, profiles, settled)
@@ -335,7 +341,7 @@ def plan_columns(
     few = [n for n in numbers if profiles[n].distinct <= FEW]
     if few:
         steps.append(
-            f"{counted(len(few), 'column')} of few different whole numbers taken as numeric; if "
+            f"{counted(len(few), 'column')} of few different whole numbers read as numeric; if "
             f"they are codes of categories, use --categorical: {listed(few)}."
         )
     if not features:
@@ -365,13 +371,13 @@ def plan_columns(
 
 
 def _check_person(person: str | None, target: str, sensitive: Sequence[str]) -> None:
-    """Raise if the identifying column has another role too."""
+    """Raise if the identifying column also has another role."""
     if person is not None and person == target:
         raise InputError(f"The target {shown(target)} cannot also identify people.")
     if person is not None and person in sensitive:
         raise InputError(
             f"{shown(person)} identifies people and is not a feature, so the model reveals nothing "
-            "about it; leave it out of the sensitive columns."
+            "about it; do not name it as sensitive."
         )
 
 
@@ -387,7 +393,9 @@ def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> No
         advice = "; if these are a record, the file has no header: use --no-header" if data else ""
         raise InputError(f"There is no column {shown(name)}{hint}{advice}.")
     if target in set(asked[0]):
-        raise InputError(f"The target {shown(target)} cannot be dropped.")
+        raise InputError(
+            f"The target {shown(target)} cannot be dropped; name another target, or do not drop it."
+        )
 
 
 def _target_kind(
@@ -396,9 +404,13 @@ def _target_kind(
     who = f"The target {shown(name)}"
     _check_usable(table, name, who, profile)
     if profile.missing == profile.rows:
-        raise InputError(f"{who} has no values at all, so there is nothing to predict.")
+        raise InputError(
+            f"{who} has no values, so there is nothing to predict; name another column."
+        )
     if profile.distinct == 1:
-        raise InputError(f"{who} has one value only, so there is nothing to predict.")
+        raise InputError(
+            f"{who} has only one value, so there is nothing to predict; name another column."
+        )
     if profile.identifier:
         raise InputError(
             f"{who} is an identifier: its values {profile.identifier}, so there is nothing to "
@@ -417,7 +429,7 @@ def _target_kind(
 
 
 def _useless(profiles: dict[str, ColumnProfile], wanted: Sequence[str]) -> dict[str, str]:
-    """Return the features without information, each with the reason in words."""
+    """Return the features that carry no information, each with the reason in words."""
     out = {}
     for name in wanted:
         known = profiles[name]
@@ -436,15 +448,15 @@ def _check_sensitive(
     for name in sensitive:
         if name == target:
             raise InputError(
-                f"{shown(name)} is the target, whose leakage is always reported; leave it out of "
-                "the sensitive columns."
+                f"{shown(name)} is the target, whose leakage is always reported; do not name it as "
+                "sensitive."
             )
         if name in drop:
             raise InputError(f"{shown(name)} is both sensitive and dropped; choose one.")
         if name in useless:
             raise InputError(
-                f"The sensitive column {shown(name)} cannot be used ({useless[name]}); leave it "
-                "out of the sensitive columns."
+                f"The sensitive column {shown(name)} cannot be used ({useless[name]}); do not name "
+                "it as sensitive."
             )
 
 
@@ -479,7 +491,7 @@ def _check_usable(table: TableToAudit, name: str, who: str, profile: ColumnProfi
     if profile.almost_numbers:
         row = min(table.total([name, ROW], _first_texts))
         raise InputError(
-            f"{who} holds numbers, but also text, first in row {row:,}; correct that, or name the "
+            f"{who} holds numbers and also text, first in row {row:,}; correct it, or name the "
             "column with --categorical if its values are codes."
         )
 
@@ -513,11 +525,11 @@ def encode(
     """Encode a table as planned by :func:`plan_columns`.
 
     ``scale`` centres numeric columns and divides them by their standard deviations. With
-    ``public`` both may be published: they come from the declared domain of a column, or lie on a
-    coarse grid. ``drop_first`` leaves out the first level of every category: with an intercept, all
-    levels together would be one column too many. ``public_records``, a table of the same columns,
-    are encoded in the same way. ``scaling`` gives instead the centre and the unit with which a
-    given model was fitted.
+    ``public``, the centre and scale may be published: they come from the declared domain of a
+    column, or lie on a coarse grid. ``drop_first`` leaves out the first level of every category,
+    since with an intercept all levels together are collinear. ``public_records``, a table with the
+    same columns, is encoded in the same way. ``scaling`` instead gives the centre and unit with
+    which a given model was fitted.
     """
     steps = list(plan.steps)
     needed = [plan.target, *(plan.features if plan.missing == "drop" else ())]
@@ -525,18 +537,18 @@ def encode(
     used = table.complete(needed) if needed else table
     if used.rows < 2:
         raise InputError(
-            f"{counted(used.rows, 'row is', 'rows are')} left of {table.rows:,} once those with "
-            "missing values are dropped, and an audit needs two or more; drop the columns with the "
-            "most gaps, or use --missing impute."
+            f"{counted(used.rows, 'row is', 'rows are')} left of {table.rows:,} after those with "
+            "missing values are dropped, but an audit needs at least two; drop the columns with "
+            "the most gaps, or use --missing impute."
         )
     # A missing target is never filled: such a row trains nothing.
     unlabelled = plan.sums[plan.target].missing
     if unlabelled:
-        steps.append(f"{counted(unlabelled, 'row')} dropped for a missing target.")
+        steps.append(f"{counted(unlabelled, 'row')} dropped because of a missing target.")
     if table.rows - used.rows > unlabelled:
         steps.append(
-            f"{counted(table.rows - used.rows - unlabelled, 'row')} dropped for a missing value in "
-            f"a feature, of {table.rows:,}."
+            f"{counted(table.rows - used.rows - unlabelled, 'row')} dropped because of a missing "
+            f"value in a feature, of {table.rows:,}."
         )
     sums = used.total([plan.target, *plan.features], scan) if needed else plan.sums
     parts = [_encoding(used, name, plan.kinds[name], sums[name]) for name in plan.features]
@@ -555,7 +567,7 @@ def encode(
     if plan.person is not None:
         source = used.owned(source, plan.person)
         steps.append(
-            f"All rows of a person count together: {shown(plan.person)} identifies people, and is "
+            f"All rows of a person count together: {shown(plan.person)} identifies people and is "
             "not a feature."
         )
     steps.extend(_told_steps(coding, sums, public is not None, scaling is not None))
@@ -579,7 +591,7 @@ def encode(
 
 
 def _same_within(table: TableToAudit, plan: ColumnPlan) -> frozenset[str]:
-    """Return the columns, the target too, that are the same in all rows of every person."""
+    """Return the columns, including the target, that are constant within every person."""
     raw, whose = cast(pa.Table, table.raw), cast(str, plan.person)  # people are in memory
     person = people_of_rows(raw.column(whose), whose)
     columns = {name: raw.column(name) for name in (plan.target, *plan.features)}
@@ -587,21 +599,21 @@ def _same_within(table: TableToAudit, plan: ColumnPlan) -> frozenset[str]:
 
 
 def _alike(table: TableInMemory, coding: TableEncoding, labels: LabelCoding) -> RecordsInMemory:
-    """Return records of another table as numbers, encoded as a table was."""
+    """Return the records of another table as numbers, in the encoding of a table."""
     lacking = [name for name in coding.columns if name not in table.names]
     if lacking:
-        raise InputError(f"The public records have no column {shown(lacking[0])}.")
+        raise InputError(f"The public records have no column {shown(lacking[0])}; add it.")
     fewest = 10  # below, they say too little about the shape
     if table.rows < fewest or labels(table.raw.column(coding.target)).null_count:
         raise InputError(
-            f"The public records must be at least {fewest}, each with a label that the "
-            "audited table has."
+            f"There must be at least {fewest} public records, each with a label that the audited "
+            "table has."
         )
     return table.encoded(coding, labels, ())
 
 
 def _encoding(table: TableToAudit, name: str, kind: str, sums: ColumnSums) -> ColumnEncoding:
-    """Return how a column of this kind is encoded, and what fills its gaps."""
+    """Return how a column of this kind is encoded, and which value fills its gaps."""
     if kind == "categorical":
         stored = table.schema.field(name).type
         return ColumnEncoding.of_category(name, stored, sums, fill_gaps=True)
@@ -624,10 +636,11 @@ def _publicly_scaled(
     domain: Mapping[str, tuple[float, float]],
     column: Column,
 ) -> ColumnEncoding:
-    """Return the encoding with a centre and a unit that may be published.
+    """Return the encoding with a centre and unit that may be published.
 
-    For a declared domain they are its middle and a quarter of it; otherwise the unit is rounded up
-    to an especially coarse grid, because there are many units, and the centre to whole units.
+    For a declared domain they are its middle and a quarter of its width. Otherwise the unit is
+    rounded up to an especially coarse grid, because there are many units, and the centre to whole
+    units.
     """
     if part.kind != "numeric":
         return part
@@ -635,7 +648,7 @@ def _publicly_scaled(
         low, high = domain[part.name]
         if sums.least < low or sums.most > high:
             raise InputError(
-                f"Column {shown(part.name)} has values beyond its declared domain from {low:g} to "
+                f"Column {shown(part.name)} has values outside its declared domain from {low:g} to "
                 f"{high:g}; declare a wider one, or correct them."
             )
         centre, unit = (low + high) / 2, (high - low) / 4
@@ -649,9 +662,9 @@ def _publicly_scaled(
 def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
     """Return robust estimates of a column's centre and spread.
 
-    They are those of a normal column with the same central nine tenths, 3.29 deviations wide, whose
-    ends move at most to the next value when a record is added, removed or replaced. If these nine
-    tenths are one value, the spread is the standard ``deviation``.
+    They are those of a normal distribution with the same central 90 % interval, 3.29 deviations
+    wide. Its ends move at most to the next value when a record is added, removed or replaced. If
+    that interval is a single value, the spread is the standard ``deviation``.
     """
     low, high = np.quantile(values, (0.05, 0.95), method="inverted_cdf").tolist()
     return (low + high) / 2, (high - low) / 3.2897 if high > low else deviation
@@ -660,14 +673,14 @@ def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
 def _code_labels(
     plan: ColumnPlan, stored: pa.DataType, sums: ColumnSums
 ) -> tuple[LabelCoding, LabelFacts]:
-    """Return how the labels are read, and facts about all of them."""
+    """Return how the labels are read, and summary facts about them."""
     if not plan.classes:
         known = LabelFacts(sums.mean, sums.spread, sums.most, codes=plan.codes)
         return LabelCoding(pa.float64()), known
     levels = sums.levels or {}
     if len(levels) < 2:
         raise InputError(
-            f"The target {shown(plan.target)} has one value only in the rows that are left."
+            f"The target {shown(plan.target)} has only one value in the remaining rows."
         )
     number = not is_text(plain_type(stored)) and sums.whole
     if number and max(-sums.least, sums.most) < 2**63:
@@ -693,14 +706,14 @@ def _usable_parts(
     for name in plan.sensitive:
         if name in flat:
             raise InputError(
-                f"The sensitive column {shown(name)} has one value only in the rows that are left."
+                f"The sensitive column {shown(name)} has only one value in the remaining rows."
             )
     if len(flat) == len(parts):
-        raise InputError("Every feature has one value only in the rows that are left.")
+        raise InputError("Every feature has only one value in the remaining rows.")
     if flat:
         steps.append(
-            f"{counted(len(flat), 'column')} dropped, with one value only in the rows that are "
-            f"left: {listed(flat)}."
+            f"{counted(len(flat), 'column')} dropped, with only one value in the remaining rows: "
+            f"{listed(flat)}."
         )
     return [part for part in parts if not part.constant]
 
@@ -708,10 +721,10 @@ def _usable_parts(
 def _attributes(
     coding: TableEncoding, own: Sequence[ColumnEncoding], given: bool
 ) -> tuple[Attribute, ...]:
-    """Return every column with its features, and how far they move for one unit of it.
+    """Return every column with its features, and how far one unit of it moves them.
 
-    Two values move by a whole level, as far apart as they are in the table's ``own`` encoding; a
-    ``given`` model may scale them otherwise.
+    A two-valued column moves by a whole level, as far as in the table's ``own`` encoding; a
+    ``given`` model may scale it differently.
     """
     attributes = []
     for (part, at), before in zip(coding.places(), own, strict=True):
@@ -728,7 +741,7 @@ def _attributes(
 
 
 def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) -> list[str]:
-    """Return sentences on the encoding, and on published names of rare values."""
+    """Return sentences on the encoding, and on rare values whose names would be published."""
     steps, parts, scale, drop_first = [], coding.parts, coding.scale, coding.drop_first
     public = public or given
     numeric = [part.name for part in parts if part.kind == "numeric"]
@@ -752,7 +765,7 @@ def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) ->
             f"{first}: {listed(list(levels))}."
         )
     if scale and numeric and not public:
-        steps.append("The means and standard deviations used are taken to be public.")
+        steps.append("The means and standard deviations used count as public.")
     if given:
         steps.append("Columns were scaled as the model file says.")
     rare_names, holders = [], ReleaseQuestion.least_holders

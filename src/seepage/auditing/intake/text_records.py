@@ -1,4 +1,4 @@
-"""Reads the records of a language model: lines of text, JSON lines, JSON, CSV or Parquet."""
+"""Reads records for a language model: lines of text, JSON lines, JSON, CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _NAMES = ("text", "messages", "prompt", "completion", "secrets")
 def read_text_records(path: Path, limit: int | None = None) -> list[Any]:
     """Return the records of a file, at most ``limit``.
 
-    A ``.txt`` file has one on each line. A line of a ``.jsonl`` file, an entry of a ``.json`` list
-    and a row of a table is a mapping with ``text``, ``messages``, or ``prompt`` and ``completion``,
-    and perhaps ``secrets``.
+    A ``.txt`` file has one record per line. A line of a ``.jsonl`` file, an entry of a ``.json``
+    list or a row of a table is a mapping with ``text``, ``messages``, or ``prompt`` and
+    ``completion``, and optionally ``secrets``.
 
     Raises
     ------
     InputError
-        In one sentence that quotes no text of the file.
+        If the file cannot be used; the message quotes no text of it.
     """
     check_input(path)
     if not path.is_file():
@@ -81,6 +81,8 @@ def _table(path: Path, kind: str) -> list[Any]:
         raise InputError(f"{path.name} cannot be read as a {kind[1:]} file.") from None
     names = [name for name in _NAMES if name in table.column_names]
     if not names:
-        raise InputError(f"{path.name} has no column 'text'; rename the column with the text.")
+        raise InputError(
+            f"{path.name} has no column 'text'; rename the column that holds the text."
+        )
     rows: list[Any] = table.select(names).to_pylist()
     return rows

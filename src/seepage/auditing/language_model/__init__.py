@@ -1,5 +1,5 @@
-"""``seepage attack``: from a folder with a language model and its training text to a report.
+"""``seepage attack``: attacks a language model in a folder, and writes a report.
 
-``loading`` opens the folders, ``command`` runs the attack, ``report`` and ``first_screen`` say what
-it found, with the renderer and in the style of the report on tables.
+``loading`` opens the folders, ``command`` runs the attack, and ``report`` and ``first_screen``
+present the findings in the style of the report on tables.
 """

@@ -1,4 +1,4 @@
-"""What ``seepage attack`` does between the command line and the report."""
+"""Implementation of ``seepage attack``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run_extraction(question: ExtractionQuestion, *, out: Path | None, as_json: bool) -> bool:
-    """Attack a model, write the report, print it; return whether every gate was passed."""
+    """Attack a model, write and print the report; return whether every gate was passed."""
     _check(question)
     given = (question.model_folder, question.records, question.base, question.held_out)
     inputs = tuple(path for path in (*given, question.marked) if path is not None)
@@ -62,7 +62,7 @@ def _report(question: ExtractionQuestion) -> ExtractionReport:
     )
     marked = [] if question.marked is None else read_text_records(question.marked)
     if not all(isinstance(secret, str) for secret in marked):
-        raise InputError("--marked is a .txt file with one secret a line.")
+        raise InputError("--marked must name a .txt file with one secret per line.")
     # What needs torch is imported once it is known to be there.
     from seepage.attacks.extraction.attack import Extraction
     from seepage.auditing.language_model.loading import load_models
@@ -93,7 +93,7 @@ def _report(question: ExtractionQuestion) -> ExtractionReport:
 
 
 def _sampler(question: ExtractionQuestion) -> Any:
-    """Return the sampler of the options, or nothing for the model's own."""
+    """Return the sampler that the options set, or ``None`` for the model's own."""
     from seepage.attacks.extraction.sampler import TokenSampler
 
     given = {"temperature": question.temperature, "top_k": question.top_k, "top_p": question.top_p}
@@ -102,7 +102,7 @@ def _sampler(question: ExtractionQuestion) -> Any:
 
 
 def _gates(question: ExtractionQuestion, result: Any) -> list[Gate]:
-    """Return the limits that were set; an attack can exceed one, and never prove it kept."""
+    """Return the limits that were set; an attack can exceed a limit but never prove it met."""
     gates = []
     if (limit := question.max_probability) is not None:
         over = [each for each in result.ranked if each.probability > limit]

@@ -1,4 +1,4 @@
-"""The first screen on a language model: the most exposed secret, how many come out, what leaked."""
+"""The first screen on a language model: the most exposed secret, extraction counts, leakage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REMEDIES = (
 
 
 def show_extraction(result: ExtractionResult, limited: bool) -> FirstScreen:
-    """Return the first screen; it says so where nobody has ``limited`` what may come out."""
+    """Return the first screen; unless ``limited``, it says that no limit was set."""
     worst, total = result.ranked[0], len(result.secrets)
     few = result.likely(_FEW)
     outside = result.likely(_FEW, held_out=True)
@@ -87,10 +87,10 @@ def show_extraction(result: ExtractionResult, limited: bool) -> FirstScreen:
         Remedies(
             (f"within {_FEW:,} tries", "most exposed"),
             tuple(lines),
-            note="Train again with a change and attack the new model: both reports side by side "
-            "are its measured effect.",
+            note="Train again with one change and attack the new model; comparing the two reports "
+                 "shows its effect.",
         ),
-        open=("attackers with other prompts", "secrets of kinds not looked for"),
+        open=("attackers with other prompts", "secrets of kinds that were not searched for"),
         standard=None if limited else ("Limit (--max-probability, --max-exposure):", "none set"),
     )
 
@@ -102,7 +102,7 @@ def _one_in(probability: float) -> str:
 
 
 def _histogram(result: ExtractionResult) -> Histogram:
-    """Return how many secrets take how many tries, by powers of ten, beside held-out ones."""
+    """Return how many secrets need how many tries, by powers of ten, beside held-out ones."""
     most = 12  # powers of ten; the last bar has all that take more
 
     def counts(logs: list[float]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Opens folders with language models of Hugging Face, whole or as adapters of peft."""
+"""Opens folders with Hugging Face language models, full models or peft adapters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seepage.tables.names import shown
 
 
 class Loaded(NamedTuple):
-    """A model, its tokenizer, and the model before fine-tuning if there is one."""
+    """A model, its tokenizer, and the model before fine-tuning, if any."""
 
     model: Any
     tokenizer: Any
@@ -19,10 +19,10 @@ class Loaded(NamedTuple):
 
 
 def load_models(folder: Path, base: Path | None, device: str | None = None) -> Loaded:
-    """Return the models of folders, read from the disk alone and without code of their own.
+    """Return the models in folders, read from disk only and without running their code.
 
-    A folder with ``adapter_config.json`` holds an adapter: it is put on the base model, which is
-    then also the model before fine-tuning.
+    A folder with ``adapter_config.json`` holds an adapter: it is applied to the base model, which
+    also counts as the model before fine-tuning.
     """
     for path in filter(None, (folder, base)):
         check_input(path)
@@ -40,7 +40,7 @@ def load_models(folder: Path, base: Path | None, device: str | None = None) -> L
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(source), local_files_only=True)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"The folder {shown(source.name)} has no tokenizer that can be read; save it there: "
+            f"The folder {shown(source.name)} has no readable tokenizer; save one there: "
             f"tokenizer.save_pretrained({source.name!r})."
         ) from error
     before = None if adapter or base is None else _causal(base, transformers)
@@ -50,7 +50,7 @@ def load_models(folder: Path, base: Path | None, device: str | None = None) -> L
 
 
 def _causal(folder: Path, transformers: Any) -> Any:
-    """Return the causal language model of a folder, in the precision it was saved in."""
+    """Return the causal language model in a folder, in the precision in which it was saved."""
     major, minor = (int(part) for part in transformers.__version__.split(".")[:2])
     precision = "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
     try:

@@ -1,4 +1,4 @@
-"""The report on a language model: its page, its summary, its screen and its table of secrets."""
+"""The report on a language model: its page, summary, screen and table of secrets."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ from seepage.tables.names import counted
 
 SCHEMA = "seepage-extraction/1"
 _ADVICE = (
-    "Repeated secrets come out first: remove duplicates, mask or drop the exposed, train again.",
-    "Fewer epochs and a smaller LoRA rank memorise less, at a price in accuracy.",
-    "Differential privacy (sp.nn.PrivateSGD, Opacus) alone bounds every attack, also unknown ones.",
+    "Repeated secrets are extracted first: remove duplicates, mask or drop the exposed ones, and "
+    "train again.",
+    "Fewer epochs and a smaller LoRA rank reduce memorisation, at a cost in accuracy.",
+    "Only differential privacy (sp.nn.PrivateSGD, Opacus) bounds every attack, including unknown "
+    "ones.",
 )
 
 
 @dataclass(frozen=True, eq=False)
 class ExtractionReport(Report):
-    """An attack on a language model, and what it is about."""
+    """The report of an attack on a language model."""
 
     result: ExtractionResult  # what was found
     # The names of the model's folder and of the file of records
@@ -46,18 +48,18 @@ class ExtractionReport(Report):
 
     @cached_property
     def verdict(self) -> Verdict:  # type: ignore[override]
-        """What comes out, how much of it fine-tuning leaked, and what to do."""
+        """The verdict: which secrets can be extracted, what fine-tuning leaked, and what to do."""
         result = self.result
         few, total, leaked = result.likely(10_000), len(result.secrets), result.leaked()
         outside = result.likely(10_000, held_out=True)
         beside = f" (held-out: {outside:,} of {len(result.held_out):,})" * bool(result.held_out)
         tone, label = "caution", "Nothing came within reach"
         headline = (
-            f"None of {counted(total, 'secret')} comes out within 10,000 tries and ten times as "
+            f"None of {counted(total, 'secret')} is extracted within 10,000 tries and ten times as "
             "often as by a blind guess; another attack might find more."
         )
         if few:
-            tone, label = "bad", "Secrets can be drawn out"
+            tone, label = "bad", "Secrets can be extracted"
             headline = (
                 f"{few:,} of {counted(total, 'secret')} {'comes' if few == 1 else 'come'} out "
                 f"within 10,000 tries and ten times as often as by a blind guess{beside}; the most "
@@ -118,7 +120,7 @@ class ExtractionReport(Report):
         return lines
 
     def about(self) -> dict[str, Any]:
-        """Return what the templates are about: secrets, the most exposed first."""
+        """Return the context of the templates: secrets, the most exposed first."""
         rows = [
             {
                 "record": each.record,
@@ -153,13 +155,13 @@ class ExtractionReport(Report):
         return render("extraction.html.j2", screen=screen, **values)
 
     def write_records(self, folder: Path) -> None:
-        """Write the table of secrets, without their text unless it is to be shown."""
+        """Write the table of secrets, with their text only if it may be shown."""
         table = self.result.table("pyarrow", values=self.shows_values)
         table = table.replace_schema_metadata({"schema": SCHEMA, "notice": NOTICE})
         write_private(folder / "secrets.parquet", lambda file: pq.write_table(table, file))
 
     def summary(self) -> dict[str, Any]:
-        """Return the summary as JSON values, without any secret."""
+        """Return the summary as JSON values, without the secrets."""
         plain: dict[str, Any] = to_plain(
             {
                 "schema": SCHEMA,
@@ -182,7 +184,7 @@ def _not_measured() -> tuple[str, ...]:
 
 def _compared(leaked: Any) -> list[str]:
     if leaked is None:
-        return ["Held-out records of the same kind would show how much is generalisation."]
+        return ["Held-out records of the same kind would show how much of this is generalisation."]
     what = "gain" if leaked.of_base else "log-probability"
     sure = "beyond" if leaked.interval.low > 0 else "not shown to be beyond"
     return [
@@ -194,7 +196,7 @@ def _compared(leaked: Any) -> list[str]:
 
 
 def _said(gate: Gate) -> str:
-    """Say what was measured against a limit."""
+    """State what was measured against a limit."""
     if gate.measured is None:
         return "No secret's exposure could be measured."
     end = f"{'within' if gate.passed else 'over'} the limit of {gate.limit:g}"

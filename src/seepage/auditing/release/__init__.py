@@ -1,5 +1,5 @@
 """The release: all published items of a model, counted, checked and written as one folder.
 
-One procedure leads from the table to the folder, so that it can be rerun with a record removed or
-replaced, to detect published figures that change.
+One procedure leads from the table to the folder. It can be rerun with a record removed or replaced,
+to detect published figures that change.
 """

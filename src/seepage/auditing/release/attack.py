@@ -1,4 +1,4 @@
-"""Empirical attack on releases: distinguish a table from a changed one by all published figures.
+"""Empirical attack on releases: distinguishes a table from a changed one by the published figures.
 
 The procedure is run on a table and on one in which a record, or a person with all records, is left
 out, has another label, other numbers or another category. Then releases are made of both, with σ
@@ -7,9 +7,9 @@ ratio of all published figures::
 
     log P(σ | A)/P(σ | B) + (‖x − θ_B‖² − ‖x − θ_A‖²)/2σ² + log P(r | A, x)/P(r | B, x)
 
-with x the noisy numbers, θ the numbers without noise, and r the noisy error rates that large
-releases have. This test is optimal. The attacker even knows the voting block of every record, so
-votes are computed once for each table.
+Here x are the noisy numbers, θ the numbers without noise, and r the noisy error rates that large
+releases publish. This test is optimal. The attacker even knows the voting block of every record, so
+votes are computed once per table.
 
 Its success rate is compared with the ledger's statement for the release and the record:
 ``PrivacyLoss.membership`` of its μ, ε and δ. μ is inversely proportional to σ, so that of another σ
@@ -18,10 +18,10 @@ follows. Other values move the noisy numbers by a distance of their own,
 that the ledger's entry has for such replacements. η bounds no finite change. Where a published
 figure differs between the tables, it is disclosed, and the statement is certainty.
 
-Two more statements stand beside it. One is by the ε and δ of σ for this very pair of tables
-(:meth:`~seepage.auditing.release.noise_vote.NoiseDraw.beside`), which no entry may undercut. The
-other is what ``ε = ε₀ + log 1/a`` of the table alone would have stated, without δ (ε₀ that
-of a vote, a the probability that one is enough): a table that needs more noise refutes it.
+Two further statements are reported. One uses the ε and δ of σ for this pair of tables
+(:meth:`~seepage.auditing.release.noise_vote.NoiseDraw.beside`); no entry may state less. The other
+is what ``ε = ε₀ + log 1/a`` of the table alone, without δ, would state (ε₀ is the ε of a vote, a
+the probability that one vote is enough); a table that needs more noise refutes it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from seepage.tables.names import shown
 
 @dataclass(frozen=True)
 class Attack:
-    """Success rate in distinguishing releases of a table and of a changed one."""
+    """Success rate in distinguishing releases of a table from releases of a changed one."""
 
     row: int
     change: str  # what was done to the record
@@ -123,7 +123,7 @@ class Statement:
         if not isinstance(entry, PastRelease) or not entry.people.same_rows(people):
             raise InputError(
                 "The ledger's entry for the release lists other rows than this table, or the same "
-                "in another order; name the table that it was made of."
+                "rows in another order; name the table that the release was made from."
             )
         place = np.flatnonzero(np.isin(used, rows))[:1]
         replaced = entry.about.get("replaced", {})
@@ -131,10 +131,10 @@ class Statement:
         return cls(entry.loss.at(place), float(entry.about["sigma"]), beside)
 
     def limit(self, change: str, moved: float, sigma: np.ndarray) -> np.ndarray:
-        """Return the largest success rate for releases with these σ, by the ledger.
+        """Return the largest success rate for releases with these σ, according to the ledger.
 
-        μ is inversely proportional to σ. ``moved`` is how far a replacement moves the numbers. Of
-        one whose ε and δ are not stated, nobody knows anything.
+        μ is inversely proportional to σ. ``moved`` is the distance by which a replacement moves the
+        numbers. For a replacement without stated ε and δ, nothing is known.
         """
         if change != LEFT_OUT:
             return _success(moved / sigma, *self.beside.get(change, (0.0, 1.0)))
@@ -165,14 +165,14 @@ class _World:
         return np.ones(1) if vote is None else vote.published
 
     def beside(self, other: _World) -> tuple[float, float]:
-        """Return ε and δ of all figures that are drawn or noisy, for this table and another."""
+        """Return ε and δ of all drawn or noisy figures, for this table and another."""
         vote = self.prepared.vote
         epsilon, delta = (0.0, 0.0) if vote is None else vote.beside(other.prepared.least)
         return epsilon + self.rates.epsilon, delta
 
     @property
     def epsilon_alone(self) -> float:
-        """The ε of these figures from this table only, without δ."""
+        """The ε of these figures computed from this table only, without δ."""
         vote = self.prepared.vote
         drawn = 0.0 if vote is None else vote.epsilon - math.log(vote.probability)
         return drawn + self.rates.epsilon
@@ -193,7 +193,7 @@ class _World:
         return ErrorRates(self.prepared)
 
     def released(self, count: int) -> tuple[np.ndarray, list[ReleasedModel]]:
-        """Make releases; return which σ each has, and its noisy model."""
+        """Make releases; return the index of each one's σ, and its noisy model."""
         model = self.prepared.trained.model
         which = np.random.default_rng().choice(len(self.sigmas), count, p=self.chance)
         return which, [ReleasedModel(release(model, Gaussian(self.sigmas[k]))) for k in which]
@@ -207,11 +207,11 @@ def attack_release(
     row: int | None = None,
     listed: ReleaseLedger | None = None,
 ) -> Iterator[Attack]:
-    """Yield the attack's success for every change of a record, by default the most exposed.
+    """Yield the attack's success for every change of a record, by default the most exposed one.
 
     With ``procedure.person`` all records of a person change together. ``listed`` is a ledger with
-    the entry of the release alone; without it, that of a new release, made as ``seepage release``
-    does.
+    only the entry of the release; without it, a new release is made as by ``seepage release``, and
+    its entry is used.
     """
     listed = listed or listing_of(procedure, raw)
     seats = Seats.of(raw, procedure.person, _seed(listed))
@@ -225,7 +225,7 @@ def attack_release(
     if not np.any(np.isclose(stated.sigma, ours.sigmas)):
         raise InputError(
             f"The release has σ = {stated.sigma:g}, which these options never draw; repeat the "
-            "options of the release."
+            "options that the release was made with."
         )
     for change, other, _ in NeighbouringTables(procedure, raw, prepared).of(rows):
         gone = other.num_rows < raw.num_rows
@@ -243,19 +243,19 @@ def attack_release(
 
 
 def _seed(listed: ReleaseLedger) -> int | None:
-    """Return the seed of the seats in a release's vote, if its entry has it."""
+    """Return the seed of the seats in a release's vote, if its entry states it."""
     seats = listed.entries[0].about.get("seats")
     try:
         return None if seats is None else int(seats, 16)
     except (TypeError, ValueError):
         raise InputError(
-            "The ledger's entry for the release does not say where rows voted ('seats' is no "
-            "hexadecimal number): the ledger was changed; restore it."
+            "The ledger's entry for the release does not say where rows voted ('seats' is not a "
+            "hexadecimal number): the ledger was changed; restore it from a copy."
         ) from None
 
 
 def listing_of(procedure: Procedure, raw: pa.Table) -> ReleaseLedger:
-    """Make a release, and return a ledger with its entry alone."""
+    """Make a release, and return a ledger with only its entry."""
     ledger = procedure.ledger or ReleaseLedger()
     procedure = replace(procedure, ledger=ledger)
     made = make_release(procedure, raw, limits=Limits(), name="", tell=lambda _: None)
@@ -265,7 +265,7 @@ def listing_of(procedure: Procedure, raw: pa.Table) -> ReleaseLedger:
 def _told_apart(
     row: int, change: str, worlds: tuple[_World, _World], count: int, statement: Statement
 ) -> Attack:
-    """Make releases of two tables and classify each of them."""
+    """Make releases of two tables, and classify each of them."""
     first, second = worlds
     moved = float(np.linalg.norm(first.numbers - second.numbers))
     right, stated, pair, alone = 0, 0.0, 0.0, 0.0
@@ -316,7 +316,9 @@ def run_release_attack(
         procedure = replace(procedure, ledger=before if before.releases else None)
         _check_same(procedure, raw, folder, listed)
     elif ledger is not None:
-        raise InputError("Name the release whose entry in the ledger is meant with --folder.")
+        raise InputError(
+            "Name the release folder with --folder, so that its ledger entry can be found."
+        )
     with warnings.catch_warnings():
         # The release warned of records that its ledger cannot tell; every table here would again.
         warnings.simplefilter("ignore", UnrecognisedRecordsWarning)
@@ -330,18 +332,21 @@ def run_release_attack(
         if attack.refutes_epsilon(level):
             typer.echo(
                 f"ε alone would be refuted (99.9 %): {attack.change}. The changed table needs "
-                "another noise, so σ can rule one of the two out; δ covers this, and a σ declared "
-                "with --sigma avoids it."
+                "other noise, so σ can rule out one of the two tables; δ covers this, and "
+                "declaring σ with --sigma avoids it."
             )
     failed = [attack.change for attack in found if attack.exceeds(level)]
     for change in failed:
-        typer.echo(f"MORE OFTEN THAN STATED (99.9 %): {change}. Do not release; please report it.")
+        typer.echo(
+            f"MORE OFTEN THAN STATED (99.9 %): {change}. Do not release; please report this as a "
+            "bug."
+        )
     typer.echo(NOTICE)
     return not failed
 
 
 def _listed(folder: Path, ledger: Path | None) -> tuple[ReleaseLedger, ReleaseLedger]:
-    """Return the ledger before a release, and one with its entry alone."""
+    """Return the ledger before a release, and one with only its entry."""
     path = find_ledger() if ledger is None else ledger
     for place in (folder, path):
         check_path(place)
@@ -351,7 +356,7 @@ def _listed(folder: Path, ledger: Path | None) -> tuple[ReleaseLedger, ReleaseLe
 
 
 def _check_same(procedure: Procedure, raw: pa.Table, folder: Path, listed: ReleaseLedger) -> None:
-    """Raise for a folder that was made from another table, or with other options."""
+    """Raise if a folder was made from another table, or with other options."""
     published, about = read_release(folder), listed.entries[0].about
     trained = procedure.fit(raw)
     items = {item.name: item for item in published.items}
@@ -367,7 +372,7 @@ def _check_same(procedure: Procedure, raw: pa.Table, folder: Path, listed: Relea
     for name, (theirs, ours) in asked.items():
         if theirs != ours:
             raise InputError(
-                f"The release in {shown(folder.name)} was made of another table or with other "
+                f"The release in {shown(folder.name)} was made from another table or with other "
                 f"options: its {name} is {theirs}, not {ours}."
             )
     coded = ReleasedModel.of_table(trained.model, trained.table.coding).columns

@@ -1,4 +1,4 @@
-"""The card of a release, with declared, coarsely rounded or noisy figures only."""
+"""The card of a release, which shows only declared, coarsely rounded or noisy figures."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from seepage.auditing.report.words import number, one, percent
 
 @dataclass(frozen=True)
 class Usefulness:
-    """Error rates of the released model and of the best constant prediction on its own records.
+    """Error rates of the released model and of the best constant prediction on the same records.
 
-    Both are released with noise.
+    Both are published with noise.
     """
 
     share: float  # with the noise, cut to between 0 and 1
@@ -37,16 +37,16 @@ class Usefulness:
         return f"share of predictions off by more than {number(self.unit)}"
 
     def words(self) -> str:
-        """Return the protection of the error rates."""
+        """Return how the error rates are protected."""
         return (
-            f"It has Laplace noise of scale {number(self.scale)}. Together, the model's and the "
-            f"constant's are ε-differentially private with ε = {self.epsilon:g} (one "
-            f"{one(self.about)} added, removed or replaced), given the model."
+            f"It has Laplace noise of scale {number(self.scale)}. Together, the two rates are "
+            f"ε-differentially private with ε = {self.epsilon:g} (one {one(self.about)} added, "
+            "removed or replaced), given the model."
         )
 
 
 def figures_epsilon(prepared: Prepared, useful: Usefulness | None) -> float:
-    """Return the total ε of the figures that are drawn or have noise of their own."""
+    """Return the total ε of the figures that are drawn at random or have their own noise."""
     return (prepared.vote.epsilon if prepared.vote else 0.0) + (useful.epsilon if useful else 0.0)
 
 

@@ -48,9 +48,10 @@ def run_release(
 ) -> bool:
     """Make a release of a table, write both folders and the ledger, and print the items.
 
-    ``folders`` are those of the ``release`` and the ``report``, and the file of the ``ledger``;
-    ``origin`` is the key to ``sign`` with, and the folder that the release ``replaces``.
-    If a limit is exceeded, only the private report is written. Return whether all are met.
+    ``folders`` holds the folders of the ``release`` and the ``report``, and the file of the
+    ``ledger``; ``origin`` holds the key to ``sign`` with, and the folder that the release
+    ``replaces``. If a limit is exceeded, only the private report is written. Return whether all
+    limits are met.
     """
     ledger = folders["ledger"]
     _keep_apart(*folders.values())
@@ -67,7 +68,9 @@ def run_release(
         PlanFile.read(procedure.plan).check(TableInMemory(raw), procedure.target)
     for name in procedure.domains:
         if name not in raw.column_names:
-            raise InputError(f"There is no column {shown(name)} for --domain.")
+            raise InputError(
+                f"There is no column {shown(name)} for --domain; name a column of the table."
+            )
     with open_ledger(ledger) as held:
         before = held.ledger
         doubts = before.recognise(raw, procedure.person).doubts
@@ -125,10 +128,10 @@ def _keep_apart(out: Path, report: Path, ledger: Path) -> None:
 
 
 class ReleaseReport(AuditReport):
-    """The report of a release, or of its refusal, for its author.
+    """The report of a release, or of a withheld one, for its author.
 
-    ``folders`` are those of :func:`run_release`; for a refused release, only the private report is
-    written.
+    ``folders`` are those of :func:`run_release`; if a release is withheld, only the private report
+    is written.
     """
 
     screen = "release.txt.j2"
@@ -149,7 +152,7 @@ class ReleaseReport(AuditReport):
         }
 
     def summary(self) -> dict[str, Any]:
-        """Return the release or its refusal as JSON values; ``docs/report.md`` has the schema."""
+        """Return the release, or why it was withheld, as JSON values (see ``docs/report.md``)."""
         made, passed, whole = self.made, self.verdict.passed, super().summary()
         noise = whole["release"]
         written = self.folders if passed else {"report": self.folders["report"]}
