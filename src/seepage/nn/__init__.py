@@ -1,4 +1,4 @@
-"""Leakage of neural-network training about its records; needs torch.
+"""Measures how much the training of a neural network leaks about its records; needs torch.
 
 Everything here is imported on first use, so that ``import seepage`` does not import torch.
 """

@@ -78,9 +78,9 @@ def test_a_survey_that_is_left_out_or_incomplete_is_refused():
         accountant.survey([(range(11), x[:11], y[:11])])
     accountant.survey(_everyone(x, y))
     accountant.observe([1], x[[1]], y[[1]])
-    with pytest.raises(InputError, match="give it survey_every"):
+    with pytest.raises(InputError, match="create it with survey_every"):
         small_accountant(net).survey(_everyone(x, y))
-    with pytest.raises(InputError, match="must be 'poisson' or 'fixed'"):
+    with pytest.raises(InputError, match="set sampler to 'poisson' or 'fixed'"):
         small_accountant(net, sampler="other", survey_every=3)
     with pytest.raises(InputError, match="survey_every must be at least 1 and a whole number"):
         small_accountant(net, survey_every=0)

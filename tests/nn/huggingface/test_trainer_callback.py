@@ -141,7 +141,7 @@ def test_a_private_trainer_takes_the_batch_of_a_collator(tmp_path: Path) -> None
     for one, other in zip(rest.net.parameters(), whole.net.parameters(), strict=True):
         assert torch.equal(one, other)
     assert "the token embeddings" in repr(whole.accountant_.records("dfil"))
-    with pytest.raises(sp.InputError, match="a label for every token"):
+    with pytest.raises(sp.InputError, match="one label per token"):
         sp.nn.PrivateSGD(model("gpt2"), "own", steps=1, batch_size=2).fit(batch, X_test=batch)
 
 

@@ -224,7 +224,7 @@ def test_ranks_side_by_side(problem: tuple) -> None:
 def test_bad_input_is_refused(problem: tuple) -> None:
     net, x, y = problem
     bad = [
-        ({"max_grad_norm": 1.0}, "clipping alone is not private"),
+        ({"max_grad_norm": 1.0}, "Clipping without noise is not private"),
         ({"noise_multiplier": 0.0, "max_grad_norm": 1.0}, "above zero"),
         ({"noise_multiplier": 1.0, "max_grad_norm": 1.0, "clip": "soft"}, "clip must be"),
         ({"noise_multiplier": 1.0, "compare": "all"}, "compare must be"),

@@ -102,7 +102,7 @@ def test_going_on_from_a_state(problem: tuple) -> None:
 def test_bad_input_is_refused(problem: tuple) -> None:
     net, x, y = problem
     watch = watching(net)
-    with pytest.raises(sp.InputError, match="Nothing has been observed"):
+    with pytest.raises(sp.InputError, match="No step has been observed"):
         watch.result()
     with pytest.raises(sp.InputError, match="names 2 records"):
         watch.observe([0, 1], x, y)

@@ -257,7 +257,7 @@ def test_an_engine_whose_optimiser_clips_elsewhere_is_told_to_be_followed_there(
     optimizer.max_grad_norm = 5.0
     with pytest.raises(InputError, match=r"clips at 5, .* attach to the optimiser"):
         accountant.observe(torch.arange(N), X, y)
-    with pytest.raises(InputError, match="No optimiser reports to this PrivacyEngine"):
+    with pytest.raises(InputError, match="No optimiser is linked to this PrivacyEngine"):
         sp.nn.attach(opacus.PrivacyEngine(), module, "cross_entropy", loader, **named)
 
 

@@ -223,7 +223,7 @@ def test_a_damaged_checkpoint_is_refused(content, tmp_path):
     path = tmp_path / "run.safetensors"
     path.write_bytes(content)
     X, y = data()
-    with pytest.raises(InputError, match="not a checkpoint of this program"):
+    with pytest.raises(InputError, match="not a seepage checkpoint"):
         trainer(path).fit(X, y)
 
 
@@ -251,7 +251,7 @@ def test_the_key_lies_beside_the_checkpoint_and_not_in_it(tmp_path):
     with pytest.raises(InputError, match=r"run\.safetensors\.key, the key of the run"):
         trainer(path, seed=None, steps=6).fit(X, y)
     beside.write_text(key[:-2])
-    with pytest.raises(InputError, match="is not the key of a run, or is damaged"):
+    with pytest.raises(InputError, match="is not a run's key file, or is damaged"):
         trainer(path, seed=None, steps=6).fit(X, y)
 
 

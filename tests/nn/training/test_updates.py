@@ -149,7 +149,7 @@ def test_what_does_not_go_together_is_refused() -> None:
     X, y = data()
     with pytest.raises(InputError, match="give them to the optimizer instead"):
         trainer(optimizer=partial(torch.optim.AdamW, lr=1e-2), momentum=0.9)
-    with pytest.raises(InputError, match="returns an optimiser of torch"):
+    with pytest.raises(InputError, match="returns a torch optimiser"):
         trainer(optimizer=lambda parameters: "AdamW").fit(X, y)
     with pytest.raises(InputError, match="must hold exactly the parameters with requires_grad"):
         trainer(optimizer=lambda parameters: torch.optim.SGD(parameters[:1], lr=0.1)).fit(X, y)

@@ -1,9 +1,9 @@
-"""The accountant of private SGD: leakage of every step about every record of its batch.
+"""The accountant of private SGD: the leakage of every step about each record in its batch.
 
-By theorem 3 of Guo et al. (2022), the information of a whole run about a record is at most the
-expected sum of the information of its steps. Quantities computed from the noisy gradients
-(momentum, averages, the model itself) add nothing. Per step and record, ``I = κ J̃ᵀJ̃/(σC)²`` with
-``J̃ = ∂g̃/∂z`` and κ the amplification by hidden batches (``sampling/amplification``).
+By theorem 3 of Guo et al. (2022), a whole run's information about a record is at most the expected
+sum of its steps' information. Quantities computed from the noisy gradients (momentum, averages, the
+model itself) add nothing. Per step and record, ``I = κ J̃ᵀJ̃/(σC)²`` with ``J̃ = ∂g̃/∂z`` and κ the
+amplification by hidden batches (``sampling/amplification``).
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ class FisherAccountant(MeasuredRun):
 
     Call :meth:`observe` with every batch before the update is made. Results are cheap to read at
     any time: :meth:`records`, :meth:`privacy`, :meth:`individual_privacy`, ``ledger``. An
-    accountant is a :class:`~seepage.nn.MeasuredRun`, with the network that is still in training.
+    accountant is a :class:`~seepage.nn.MeasuredRun` that also holds the network in training.
 
     Parameters
     ----------
     net
         The network under training; its parameters with ``requires_grad`` are released.
     loss
-        ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a function of output and target
-        that returns one loss per record.
+        ``"cross_entropy"``, ``"mse"``, a torch loss module, or a function of output and target that
+        returns one loss per record.
     n
         The number of training records.
     batch_size, sample_rate
-        The (mean) size of a batch, or the probability that a record is in it: one of the two. A
-        sample rate is *declared*: neither it nor the number by which the loop divides its sums may
-        depend on ``n``, and guarantees are about adding or removing a record. With a batch size,
-        the rate is ``batch_size/n``: ``n`` counts as public, and guarantees are about replacing
-        one.
+        Give one of the two: the (mean) size of a batch, or the probability that a record is in it.
+        A sample rate is *declared*: neither the rate nor the number by which the loop divides its
+        sums may depend on ``n``, and guarantees are for adding or removing a record. With a batch
+        size, the rate is ``batch_size/n``: ``n`` counts as public, and guarantees are for replacing
+        a record.
     noise_multiplier
         σ: the noise added to the *sum* of clipped gradients has the standard deviation σC. It may
         be changed between steps.
     max_grad_norm
         C, the clipping threshold.
     clip
-        ``"hard"`` as in most loops, ``"smooth"`` as in Guo et al. 2022, ``"none"``, or a clip of
+        ``"hard"`` as in most loops, ``"smooth"`` as in Guo et al. 2022, ``"none"``, or a clip from
         :mod:`seepage.nn.problem.clipping`.
     sampler
         How batches are drawn: ``"poisson"``, ``"fixed"`` (independent sets of one size), or
@@ -73,11 +73,12 @@ class FisherAccountant(MeasuredRun):
         :mod:`seepage.nn.sampling.amplification`.
     delta, steps
         For ``"theorem4"``: the probability that its factor fails over the whole run (by default
-        ``1/n``), and the number of steps it is spread over, if known.
+        ``1/n``), and the number of steps among which that probability is divided, if known.
     view
         The unknowns of a record; by default the whole input.
     probes
-        Random probes per step. Two or more give standard errors without comparing steps.
+        The number of random probes per step. Two or more give standard errors without comparing
+        steps.
     clip_derivative
         How the clip factor's dependence on the record is counted: ``"exact"``, or
         ``"conservative"``, a cheaper upper bound.
@@ -88,24 +89,24 @@ class FisherAccountant(MeasuredRun):
         :class:`~seepage.nn.PrivateSGD` takes the first records of its data. Sketches always use
         derivatives.
     individual
-        Whether to keep the differential privacy of each record.
+        Whether to account for the differential privacy of each record.
     sketch, sketch_records
         How many leading directions of the information to keep, and for which records, for their FIL
         over the run.
     survey_every
         One step in this many, drawn at random, is preceded by a pass over all records
-        (:meth:`survey`). The run then estimates, for every record, the mean over redrawn batches
-        along its iterates instead of the sum over the batches it drew. A pass costs as much as
-        measuring ``n/batch_size`` steps.
+        (:meth:`survey`). The run then estimates, for every record, the mean over batches redrawn at
+        its iterates instead of the sum over the batches drawn. A pass costs as much as measuring
+        ``n/batch_size`` steps.
     chunk_size
-        How many records to process at a time; ``"auto"`` finds what fits.
+        How many records to process at a time; ``"auto"`` chooses what fits in memory.
     seed
         Fixes the probes, not the noise.
     randomness
         The origin of the loop's noise and batches, which the accountant cannot detect: ``"secure"``
         (cannot be regenerated), ``"seed"``, ``"fast"`` (a generator open to brute force, such as
-        torch's), ``"seed and fast"``, or ``"unstated"``. Every statement about the
-        run carries the condition that follows.
+        torch's), ``"seed and fast"``, or ``"unstated"``. Every statement about the run includes the
+        resulting condition.
 
     Examples
     --------
@@ -167,8 +168,8 @@ class FisherAccountant(MeasuredRun):
             passes = Survey(int(n), survey_every, int(probes), seed, steps)
         if passes is not None and sampler == OTHER:
             raise InputError(
-                "A survey estimates the mean over redrawn batches, so the way they are drawn "
-                "must be known; sampler must be 'poisson' or 'fixed', not 'other'."
+                "A survey estimates the mean over redrawn batches, so the sampling must be known; "
+                "set sampler to 'poisson' or 'fixed', not 'other'."
             )
         check_noise(noise_multiplier)
         check_randomness(randomness)
@@ -218,7 +219,7 @@ class FisherAccountant(MeasuredRun):
 
     @property
     def clip(self) -> Clip:
-        """The clip of the gradients."""
+        """The clip applied to the gradients."""
         return self.engine.clip
 
     @property
@@ -245,9 +246,9 @@ class FisherAccountant(MeasuredRun):
             Their inputs and targets, as the network and the loss take them.
         update
             Whether to return the sum of clipped gradients (``.gradient``) as well, so that the loop
-            need not compute it again.
+            does not compute it again.
         more
-            Whether more of the same batch follows (a large batch in several parts).
+            Whether further parts of the same batch follow (a large batch in several parts).
 
         Returns
         -------
@@ -257,8 +258,8 @@ class FisherAccountant(MeasuredRun):
         chosen = checked_index(index, len(y), self.n, self._open)
         if self._survey_is_due():
             raise InputError(
-                f"survey_every asks for all records to be measured before step {self.steps}; call "
-                "survey(everyone) before every observe(); it does nothing except at the chosen "
+                f"With survey_every all records must be measured before step {self.steps}; call "
+                "survey(everyone) before every observe(). It does nothing except at the chosen "
                 "steps."
             )
         check_noise(self.noise_multiplier)
@@ -284,7 +285,7 @@ class FisherAccountant(MeasuredRun):
     def survey(self, everyone: Iterable[tuple[Any, Any, Tensor]]) -> bool:
         """Measure all records if the coming step was chosen for a survey; otherwise do nothing.
 
-        With several processes, each measures a part of them.
+        With several processes, each measures a part of the records.
 
         Parameters
         ----------
@@ -298,7 +299,9 @@ class FisherAccountant(MeasuredRun):
             Whether a pass was made.
         """
         if self.passes is None:
-            raise InputError("The accountant has no steps to survey; give it survey_every=….")
+            raise InputError(
+                "The accountant has no steps to survey; create it with survey_every=…."
+            )
         if not self._survey_is_due():
             return False
         shape = (2, 2, self.n)  # with and without κ, means and variances
@@ -319,8 +322,8 @@ class FisherAccountant(MeasuredRun):
         if not bool((seen == 1).all()):
             odd = int(torch.nonzero(seen != 1)[0])
             raise InputError(
-                f"A survey must have every record once, but record {odd} came {int(seen[odd])} "
-                "times."
+                f"A survey must contain every record once, but it had record {odd} "
+                f"{int(seen[odd])} times; give each record once."
             )
         device = self.sums.uses.device
         amplified, plain = moments.to(device)
@@ -395,7 +398,7 @@ class FisherAccountant(MeasuredRun):
         self._open = self._open[:0]
 
     def _entry(self) -> Entry:
-        """Return one step with the present settings, as stored in the ledger."""
+        """Return one step with the current settings, as stored in the ledger."""
         clip = self.engine.clip
         return Entry(
             steps=1,

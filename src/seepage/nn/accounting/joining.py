@@ -1,8 +1,9 @@
 """Joins measured runs: the shares of one run are added up, repeated runs are averaged.
 
-In data-parallel training every process accounts for its part of the batches. At the end of training
-the sums of all processes are added up; nothing is exchanged before. Runs of one training procedure
-with different seeds are averaged instead, because their expectation bounds the information.
+In data-parallel training every process accounts for its part of the batches. The sums of all
+processes are added at the end of training; nothing is exchanged before that. Runs of one training
+procedure with different seeds are averaged instead, because their expectation bounds the
+information.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from seepage.nn.privacy.run_privacy import Ledger
 
 
 def join_shares(shares: Sequence[MeasuredRun]) -> MeasuredRun:
-    """Return the whole run, given the share that each of its processes saw.
+    """Return the whole run, given the share that each process observed.
 
     In data-parallel training every process observes its own part of each batch; the sums of a
     record add up. All shares must have taken the same steps.
@@ -53,10 +54,10 @@ def join_shares(shares: Sequence[MeasuredRun]) -> MeasuredRun:
 
 
 def gather_shares(mine: MeasuredRun, group: dist.ProcessGroup | None = None) -> MeasuredRun:
-    """Return the record of the whole run, the same in every process.
+    """Return the measured run of all processes together, the same in every process.
 
-    Every process of the group must call it. The shares are not changed, so training can continue
-    and gather again.
+    Every process of the group must call this function. The shares are unchanged, so training can
+    continue and the runs can be gathered again.
     """
     whole = join_shares([mine])
     if world_size() == 1:
@@ -86,7 +87,8 @@ def whole_state(mine: MeasuredRun) -> dict[str, Any]:
 def keep_one_share(whole: MeasuredRun) -> None:
     """Keep the sums of a whole run in the first process only, so that they are counted once.
 
-    A survey is no plain sum (two passes are compared): every process keeps its own records of it.
+    A survey is not a plain sum (two passes are compared), so every process keeps its own records'
+    results.
     """
     passes, whole.passes = whole.passes, None
     if process_rank() > 0:
@@ -156,7 +158,7 @@ class MergedRuns(RunReader):
         return torch.stack([run.measured().cpu() for run in self.runs]).any(0)
 
     def degrees(self, amplified: bool = True) -> float:
-        """Return the number of runs less one, since variances are between runs."""
+        """Return the number of runs minus one, since variances are between runs."""
         return len(self.runs) - 1
 
     def chance(self) -> tuple[str, ...]:
@@ -169,7 +171,7 @@ class MergedRuns(RunReader):
         return self.runs[0].failure_probability
 
     def fil(self) -> SpectrumBracket:
-        """Return FIL of the sketched records, ``sqrt(‖mean of I‖₂)``, between two bounds.
+        """Return lower and upper bounds on FIL, ``sqrt(‖mean of I‖₂)``, of the sketched records.
 
         For all records, ``records("fil")`` is an upper bound that needs no sketch.
         """
@@ -217,15 +219,14 @@ def _check_alike(runs: Sequence[MeasuredRun]) -> None:
     sizes = sorted({run.unknowns for run in runs} - {0})
     if len(sizes) > 1:
         raise InputError(
-            f"The runs are about records with {sizes[0]} and with {sizes[1]} unknowns; measure "
-            "all of them with the same view."
+            f"The runs have records with {sizes[0]} and with {sizes[1]} unknowns; measure all runs "
+            "with the same view."
         )
     steps = sorted({run.step_size for run in runs if run.unknowns})
     if len(steps) > 1:
         raise InputError(
-            f"The runs were measured over steps of {steps[0]:g} and of {steps[1]:g}, as set by "
-            "their first batches; give all of them the same scale, for instance "
-            f"scale={steps[1]:g}."
+            f"The runs used finite steps of {steps[0]:g} and {steps[1]:g}, as set by their first "
+            f"batches; give all runs the same scale, for instance scale={steps[1]:g}."
         )
 
 
@@ -234,7 +235,10 @@ def _check_pair(first: MeasuredRun, other: MeasuredRun) -> None:
     mine, theirs = (identity(run.facts(), names) for run in (first, other))
     name = first_difference(mine, theirs)
     if name is not None:
-        raise InputError(f"The runs differ in {name}: {mine.get(name)!r} and {theirs.get(name)!r}.")
+        raise InputError(
+            f"The runs differ in {name}: {mine.get(name)!r} and {theirs.get(name)!r}; use the same "
+            "setting for all of them."
+        )
     difference = ledger_difference(first.ledger, other.ledger)
     if difference is not None:
         raise InputError(f"The runs did not take the same steps: {difference}.")

@@ -1,4 +1,4 @@
-"""The measurements of one run: sums for every record, the ledger of its steps, and its readings."""
+"""The measurements of one run: sums for every record, the ledger of steps, and its results."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _REDRAWN = (
 
 
 class RunReader(ABC):
-    """Queries about a run, or the average of several; base of all classes that store runs."""
+    """Queries on one run or on the average of several; the base of all classes that store runs."""
 
     n: int  # the number of training records
     ledger: Ledger  # the steps that were taken
@@ -107,26 +107,25 @@ class RunReader(ABC):
     def records(self, measure: str | None = None, *, amplified: bool = True) -> Estimate:
         """Return the leakage of every record over the run, with standard errors; also ``rows()``.
 
-        A record that was in no batch is not measured: its number and error are nan. With
+        A record that was in no batch is not measured: its leakage and standard error are nan. With
         ``survey_every`` all records are measured.
 
         Parameters
         ----------
         measure
             ``"dfil"``: ``η̄ = sqrt(Tr I/d)`` (Guo et al. 2022, section 7.1). ``"fil"``:
-            ``sqrt(Tr I)``, an upper bound on FIL ``η = sqrt(‖I‖₂)``, since no norm exceeds the
-            trace. There is no default.
+            ``sqrt(Tr I)``, an upper bound on FIL ``η = sqrt(‖I‖₂)``, since the norm never exceeds
+            the trace. There is no default.
         amplified
-            Whether the factor κ for hidden batches is applied.
+            Whether to apply the factor κ for hidden batches.
         """
         # Imported here, so that training needs only torch and numpy.
         from seepage.nn.measures.estimate import Estimate
 
         if measure is None:
             raise InputError(
-                "Name the measure: 'dfil', the average over a record's unknowns, or 'fil', for "
-                "which the same sums give an upper bound at no extra cost (fil() is tighter, for "
-                "records whose sketches were kept)."
+                "Name the measure: 'dfil', the average over a record's unknowns, or 'fil', an "
+                "upper bound from the same sums (fil() is tighter, for records with sketches)."
             )
         check_choice(measure, "measure", ("dfil", "fil"))
         self._refuse_if_filtered()
@@ -182,9 +181,9 @@ class RunReader(ABC):
     def _refuse_if_filtered(self) -> None:
         """Raise if records stopped when their budgets were spent.
 
-        The step at which a record stops depends on the record: two nearly equal records stop at
+        The step at which a record stops depends on the record: two nearly equal records can stop at
         different steps, after which their releases differ by a whole gradient. Fisher information,
-        a limit of small changes, is then infinite, whatever the sums along one run.
+        a limit for small changes, is then infinite, whatever the sums over one run.
         """
         if self.ledger.filtered:
             raise InputError(
@@ -235,13 +234,14 @@ class RunReader(ABC):
         orders
             The Rényi orders to choose from; by default those of dp-accounting.
         neighbours
-            The neighbouring relation of ε. To ``"add-or-remove"`` one record: the default if the
-            sampling rate was declared, refused if it follows from the number of records, as with a
-            batch size. To ``"replace"`` one: the default otherwise. ``"zero-out"``: to replace one
-            by a record with zero gradient, the meaning of ε for a given batch size, as in Opacus.
+            The neighbouring relation of ε. ``"add-or-remove"``, to add or remove one record: the
+            default if the sampling rate was declared; an error if the rate follows from the number
+            of records, as with a batch size. ``"replace"``, to replace one record: the default
+            otherwise. ``"zero-out"``, to replace one by a record with zero gradient: what ε means
+            for a given batch size in Opacus.
         group
-            How many records are added or removed together, such as all of one person (with loss
-            distributions, whatever ``method``).
+            How many records are added or removed together, such as all records of one person.
+            Groups use privacy loss distributions, whatever ``method``.
         """
         chosen = self.default_delta() if delta is None else delta
         return guarantee(
@@ -251,10 +251,10 @@ class RunReader(ABC):
     def membership(self, neighbours: str | None = None) -> RunMembership:
         """Return the trade-off curve of membership inference for the run.
 
-        It holds for every record, because the clip bounds the contribution of each to a step, and
-        is refused without a clip; ``individual_privacy().membership(record)`` estimates one
-        record's own. ``neighbours`` as for :meth:`privacy`: where the number of records counts as
-        public, it compares this record with another in its place.
+        It holds for every record, because the clip bounds each record's contribution to a step;
+        without a clip it raises an error. ``individual_privacy().membership(record)`` estimates the
+        curve of one record. ``neighbours`` as for :meth:`privacy`: if the number of records counts
+        as public, the curve compares this record with another in its place.
         """
         return run_membership(self.ledger, neighbours)
 
@@ -329,9 +329,9 @@ class InformationSums:
     def moments(self, probes: int, amplified: bool) -> tuple[Tensor, Tensor]:
         """Return the totals and their variances.
 
-        With several probes per step, the variance is that between probes. With a single one it is
-        that between the record's steps, which includes true change and is therefore conservative;
-        it is nan for a record seen once.
+        With several probes per step, the variance is that between probes. With a single probe it is
+        the variance between the record's steps, which includes true change and is therefore
+        conservative; it is nan for a record seen once.
         """
         sums = self.amplified if amplified else self.plain
         if probes > 1:
@@ -343,7 +343,7 @@ class InformationSums:
 
 
 class MeasuredRun(RunReader):
-    """The measurements of a run without its network: to be read, stored, and joined with others.
+    """The measurements of a run without its network, to be read, stored and joined with others.
 
     Parameters
     ----------
@@ -352,7 +352,7 @@ class MeasuredRun(RunReader):
     probes
         The number of trace estimates per step.
     about
-        The unknowns, in words.
+        A description of the unknowns.
     individual
         Whether the differential privacy of each record is kept.
     sketch
@@ -360,8 +360,8 @@ class MeasuredRun(RunReader):
     passes
         Passes over all records, or ``None``.
     measurement
-        The identity of the measurement (:mod:`seepage.nn.accounting.run_identity`); ``None`` if a
-        state that contains it is to be loaded.
+        The identity of the measurement (:mod:`seepage.nn.accounting.run_identity`); ``None`` if it
+        will be loaded with a state.
     """
 
     def __init__(
@@ -392,7 +392,7 @@ class MeasuredRun(RunReader):
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
         """Return the trace of the information about each record, and its variance.
 
-        For a surveyed run it is the mean over redrawn batches; otherwise the sum over the batches
+        For a surveyed run it is the mean over redrawn batches, otherwise the sum over the batches
         drawn.
         """
         if self.unobserved:
@@ -405,7 +405,7 @@ class MeasuredRun(RunReader):
         return self.sums.moments(self.probes, amplified)
 
     def measured(self) -> Tensor:
-        """Return which records were measured: those in any batch, or all after a survey pass."""
+        """Return which records were measured: those in a batch, or all after a survey pass."""
         if self.passes is not None:
             any_pass = bool(self.passes.passes(self.steps))
             return torch.full_like(self.sums.uses, any_pass, dtype=torch.bool)
@@ -442,7 +442,7 @@ class MeasuredRun(RunReader):
         return FailureBudget(facts["delta"], facts["announced steps"]).spent(self.steps)
 
     def fil(self) -> SpectrumBracket:
-        """Return FIL, ``sqrt(‖I‖₂)``, of the sketched records, between two bounds."""
+        """Return lower and upper bounds on FIL, ``sqrt(‖I‖₂)``, of the sketched records."""
         if self.sketch is None:
             raise InputError(
                 "No sketches were kept; give sketch=8 and sketch_records=[…] to the accountant."
@@ -453,8 +453,7 @@ class MeasuredRun(RunReader):
     def individual_loss(self) -> IndividualLoss:
         """Return the privacy loss of each record, as μ, ε and Rényi divergence.
 
-        The adversary knows the batches and all other records; nan if gradients
-        were not clipped.
+        The adversary knows the batches and all other records; the values are nan without clipping.
         """
         conditions = (*CONDITIONS, *self.ledger.conditions)
         return IndividualLoss(self.sums.privacy_loss.cpu().numpy(), conditions)
@@ -471,16 +470,16 @@ class MeasuredRun(RunReader):
             )
         if self.ledger.filtered:
             raise InputError(
-                "Under budget= a stopped record has no further privacy loss, which averages over "
-                "its batches do not reflect. trainer.budgets_.filter.spent holds each record's "
+                "With budget= a stopped record has no further privacy loss, but averages over its "
+                "batches do not reflect that. trainer.budgets_.filter.spent holds each record's "
                 "spent budget, and trainer.promise() the guarantee for all records."
             )
         if any(math.isinf(entry.sensitivity) for entry in self.ledger):
-            raise InputError("Unclipped gradients have no differential privacy; train with a clip.")
+            raise InputError("Unclipped gradients give no differential privacy; train with a clip.")
         if any(entry.sampler != POISSON for entry in self.ledger):
             raise InputError(
                 "The privacy of single records is known only for Poisson batches: with other "
-                "samplers a record is replaced by another, whose gradient is not known; draw "
+                "samplers a record is replaced by another, whose gradient is unknown. Draw "
                 "Poisson batches."
             )
         orders = self.individual.orders
@@ -499,7 +498,7 @@ class MeasuredRun(RunReader):
         )
 
     def run_epsilon(self, ledger: Ledger, delta: float) -> float:
-        """Return the ε at δ of a ledger's steps, which bounds that of every record."""
+        """Return the ε at δ of a ledger's steps, an upper bound on every record's ε."""
         return guarantee(ledger, delta, neighbours=own_relation(ledger)).epsilon
 
     def places(self) -> dict[str, tuple[Any, str]]:
@@ -542,9 +541,9 @@ class MeasuredRun(RunReader):
         self.replace_sums(lambda _, tensor: torch.zeros_like(tensor))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything as tensors by name, and the rest as text under ``"facts"``.
+        """Return all tensors by name, and everything else as text under ``"facts"``.
 
-        No pickle is needed to store it: safetensors takes the tensors and the text.
+        No pickle is needed to store the state: safetensors holds the tensors and the text.
         """
         state: dict[str, Any] = {
             name: tensor.detach().cpu().clone() for name, tensor in self.tensors().items()
@@ -563,7 +562,7 @@ class MeasuredRun(RunReader):
         name = first_difference(theirs, own)
         if name is not None:
             raise InputError(
-                f"The state is of a run with {name} = {theirs.get(name)!r}, not "
+                f"The state belongs to a run with {name} = {theirs.get(name)!r}, not "
                 f"{own.get(name)!r}; resume with the same settings."
             )
         wanted = self.tensors()
@@ -571,7 +570,7 @@ class MeasuredRun(RunReader):
         if odd:
             raise InputError(
                 f"The state and this accountant store different quantities ({odd[0]!r}); give the "
-                "accountant the settings of that run."
+                "accountant the settings of the stored run."
             )
         for name, tensor in wanted.items():
             if (
@@ -600,7 +599,7 @@ class MeasuredRun(RunReader):
                 tensor += theirs[name].to(tensor.device)
 
     def facts(self) -> dict[str, Any]:
-        """Return everything but the sums, in a form that a file can hold."""
+        """Return everything except the sums, in a form that can be stored in a file."""
         return {
             "version": VERSION,
             "records": self.n,
@@ -619,7 +618,7 @@ class MeasuredRun(RunReader):
 
 
 def read_facts(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a stored state, or raise if its version is another."""
+    """Return the facts of a stored state; raise if it has another version."""
     try:
         facts = json.loads(state["facts"])
         version = facts["version"]

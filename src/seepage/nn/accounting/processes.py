@@ -1,7 +1,7 @@
 """Training in several processes: shared state and division of work.
 
-The processes are those of :mod:`torch.distributed`, joined with ``init_process_group`` by the
-launcher (``torchrun``). With a single process, every function here changes nothing. Only tensors
+The processes are those of :mod:`torch.distributed`, which a launcher (``torchrun``) starts and
+``init_process_group`` joins. With a single process, these functions change nothing. Only tensors
 are exchanged: no object is pickled.
 """
 
@@ -41,7 +41,7 @@ def reduced(
 
 
 def largest_of_all(number: int) -> int:
-    """Return the largest of all processes' numbers."""
+    """Return the largest number in any process."""
     return number if world_size() == 1 else int(reduced(torch.tensor(number), dist.ReduceOp.MAX))
 
 
@@ -67,13 +67,13 @@ def shared_stream() -> KeyedStream:
 
 
 def check_agreement(facts: Any) -> None:
-    """Raise in every process unless all have the same facts."""
+    """Raise in every process unless all hold the same facts."""
     mark = torch.tensor(key_of(facts) >> 2)  # an int64 that can be negated
     most, least = reduced(torch.stack((mark, -mark)), dist.ReduceOp.MAX)
     if most != -least:
         raise InputError(
             "The processes do not run the same training; give all of them the same settings, the "
-            "same (whole) data and, for a checkpoint, a folder that all of them see."
+            "same (whole) data and, for a checkpoint, a folder that all of them can access."
         )
 
 
@@ -96,7 +96,7 @@ def own_part(index: Tensor) -> Tensor:
 
 
 def summed(gradient: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the sum of the processes' gradients, the same to the last digit in every process."""
+    """Return the sum of the processes' gradients, identical to the last digit in every process."""
     if world_size() == 1:
         return gradient
     return {name: reduced(tensor, dist.ReduceOp.SUM) for name, tensor in gradient.items()}

@@ -1,7 +1,7 @@
-"""Identity of a run: its data, settings and measurement, in plain words and numbers.
+"""Describes the identity of a run: its data, settings and measurement, in text and numbers.
 
-Runs that differ in their measurement must not be combined. The noise is not part of it, since it
-may change from step to step: the ledger has it for every step.
+Runs that were measured differently must not be combined. The noise is not part of the identity,
+since it may change from step to step; the ledger records it for every step.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def data_fingerprint(X: Inputs, y: Tensor) -> str:
 
 
 def plain_setting(value: Any) -> Any:
-    """Return a setting in a form that a file can store and compare.
+    """Return a setting in a form that can be stored in a file and compared.
 
-    Numbers of numpy and torch become plain ones, arrays become lists, views their words with a
-    digest of the mask, and clips their names with their numbers.
+    NumPy and torch numbers become plain numbers, and arrays become lists. A view becomes its
+    description with a digest of the mask, and a clip its name with its numbers.
     """
     if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.dim() == 0):
         value = value.item()
@@ -60,7 +60,7 @@ def plain_setting(value: Any) -> Any:
 
 
 def loss_name(loss: str | nn.Module | Callable[..., Any]) -> str:
-    """Return the name of a loss; for a module, with its options and weights."""
+    """Return the name of a loss, for a module with its options and weights."""
     if isinstance(loss, str):
         return loss
     if not isinstance(loss, nn.Module):
@@ -77,9 +77,9 @@ def loss_name(loss: str | nn.Module | Callable[..., Any]) -> str:
 def describe_measurement(
     engine: Engine, method: str, scale: float | None, amplification: Amplification
 ) -> Measurement:
-    """Return the identity of a measurement, in plain words and numbers.
+    """Return the identity of a measurement, as text and numbers.
 
-    ``method`` and ``scale`` are as requested; the measured run records the step used.
+    ``method`` and ``scale`` are those requested; the measured run records the step size used.
     """
     budget = amplification.budget
     return {
@@ -97,7 +97,7 @@ def describe_measurement(
 
 
 def identity(facts: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return some facts of a run together with those of its measurement, if any."""
+    """Return some facts about a run, together with those about its measurement, if any."""
     return {name: facts[name] for name in names} | (facts["measurement"] or {})
 
 
@@ -108,7 +108,7 @@ def first_difference(first: Mapping[str, Any], other: Mapping[str, Any]) -> str 
 
 
 def ledger_difference(first: Ledger, other: Ledger) -> str | None:
-    """Return how the steps of two runs differ, as the end of a sentence, or ``None``."""
+    """Return how the steps of two runs differ, worded as the end of a sentence, or ``None``."""
     if first == other:
         return None
     for mine, theirs in zip(first, other, strict=False):

@@ -1,7 +1,7 @@
-"""A small sketch of the accumulated information about some records, for the norm over a run.
+"""A small sketch of the accumulated information about some records, for their FIL over a run.
 
-The norm of a sum of information matrices is less than the sum of their norms, so FIL over a run
-does not follow from its steps' FILs. Every probe gives a vector ``y = sqrt(κ)J̃ᵀu/s`` with
+The norm of a sum of information matrices is less than the sum of their norms, so the FIL of a run
+does not follow from the FILs of its steps. Every probe gives a vector ``y = sqrt(κ)J̃ᵀu/s`` with
 ``E[yyᵀ] = κJ̃ᵀJ̃/s²``; the sum of ``yyᵀ`` over steps and probes estimates the whole matrix, and its
 leading directions are stored for each record.
 """
@@ -29,18 +29,18 @@ Numbers = NDArray[np.float64]
 class SpectrumBracket(RankedResult):
     """FIL of some records over a run.
 
-    Both ends are nan for a record that was in no batch, since it is not measured.
+    Both bounds are nan for a record that was in no batch, since it was not measured.
 
     Parameters
     ----------
     index
         The positions of the records.
     lower
-        Along the leading direction of one half of the probes, measured by the other half: the mean
-        of its square is not above that of FIL.
+        Measured by one half of the probes along the leading direction of the other half; its mean
+        square is at most that of FIL.
     upper
-        From the leading eigenvalue of all probes together and what the sketch lost: the mean of its
-        square is not below that of FIL.
+        From the leading eigenvalue of all probes together, plus what the sketch discarded; its mean
+        square is at least that of FIL.
     conditions
         Conditions on the origin of noise and batches.
     """
@@ -53,7 +53,7 @@ class SpectrumBracket(RankedResult):
     value_column = "upper"
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with a row for every record: both ends of its FIL."""
+        """Return a data frame with one row per record: the lower and upper bound of its FIL."""
         columns = {"row": self.index, "lower": self.lower, "upper": self.upper}
         return build_frame(columns, library or "pyarrow")
 
@@ -68,7 +68,7 @@ class SpectrumBracket(RankedResult):
         return SpectrumBracket(self.index[order], *ends, self.conditions)
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the upper ends in falling order, and the lower ones."""
+        """Return what :meth:`plot` draws: upper bounds in descending order, and lower bounds."""
         worst = self.sort()
         ends = (worst.lower, worst.upper)
         return PlottedNumbers(worst.upper, worst.index, "FIL η", "records", *ends)
@@ -89,7 +89,7 @@ class SpectrumBracket(RankedResult):
         return marked(words, self.conditions)
 
     def of_run(self, measured: Tensor, conditions: tuple[str, ...]) -> SpectrumBracket:
-        """Return it with nan for unmeasured records, and the conditions of the run.
+        """Return the bounds with nan for unmeasured records, and with the run's conditions.
 
         ``measured`` covers all records.
         """
@@ -103,9 +103,9 @@ class SpectrumBracket(RankedResult):
 
 
 class SpectrumSketch:
-    """Leading directions of the information about some records.
+    """Holds the leading directions of the information about some records.
 
-    Two sketches are kept for each record, each of one half of the probes; an update appends the new
+    Two sketches are kept per record, one for each half of the probes. An update appends the new
     vectors and keeps the ``rank`` leading directions. With ``S`` the sum of all ``yyᵀ`` and ``B``
     the kept rows, ``BᵀB ⪯ S ⪯ BᵀB + lost·1``.
     """
@@ -148,7 +148,7 @@ class SpectrumSketch:
         self.lost[half, place] += lost
 
     def bracket(self) -> SpectrumBracket:
-        """Return FIL of every followed record, between two bounds."""
+        """Return lower and upper bounds on the FIL of every sketched record."""
         if self.rows.shape[3] == 0:
             nothing = np.zeros(len(self.chosen))
             return SpectrumBracket(self.chosen.numpy(), nothing, nothing)
@@ -169,9 +169,12 @@ class SpectrumSketch:
         )
 
     def absorb(self, other: SpectrumSketch, share: float = 1.0) -> None:
-        """Add another sketch of the same records, its information multiplied by ``share``."""
+        """Add another sketch of the same records, with its information multiplied by ``share``."""
         if not torch.equal(self.chosen, other.chosen.to(self.chosen.device)):
-            raise InputError("The sketches are of different records and cannot be added.")
+            raise InputError(
+                "The sketches cover different records and cannot be added; use the same "
+                "sketch_records."
+            )
         if other.rows.shape[3] == 0:
             return
         if self.rows.shape[3] == 0:
@@ -182,7 +185,7 @@ class SpectrumSketch:
         self.lost += share * other.lost.to(self.lost.device)
 
     def emptied(self) -> SpectrumSketch:
-        """Return a sketch of the same records and rank to which nothing has been added."""
+        """Return an empty sketch of the same records and rank."""
         return SpectrumSketch(self.chosen.tolist(), self.rank, len(self._place))
 
 

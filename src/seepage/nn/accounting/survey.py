@@ -5,12 +5,12 @@ probability q and then leaks ``κ ‖J̃_{i,t}‖_F²/s_t²``,
 
     M_i = q Σ_t κ_{i,t} ‖J̃_{i,t}‖_F² / s_t²
 
-is the mean over batches redrawn in every step, along the iterates of this run. It is estimated from
-a stratified sample of steps (Cochran 1977, chapter 5): the steps are divided into blocks of L, and
-all records are measured in two randomly drawn steps of each. With v and w a record's values there,
-the block contributes ``L/2 (v + w)``, with the variance ``L² (1 − 2/L) (v − w)²/4`` plus ``L/2``
-times the variance of the probes. A step that the run does not reach leaks nothing, so this also
-holds for a run that ends within a block.
+is the mean over batches redrawn in every step, at the iterates of this run. It is estimated from a
+stratified sample of steps (Cochran 1977, chapter 5): the steps are divided into blocks of L, and
+all records are measured in two randomly drawn steps of each. If v and w are a record's values in
+these steps, the block contributes ``L/2 (v + w)``, with the variance ``L² (1 − 2/L) (v − w)²/4``
+plus ``L/2`` times the variance of the probes. A step that the run does not reach leaks nothing, so
+this also holds if the run ends within a block.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from seepage.support.number_check import check_count
 
 @dataclass
 class SurveyedTraces:
-    """The estimates of the passes for every record, each ``(n,)``."""
+    """The passes' estimates for every record, each ``(n,)``."""
 
     kept: ClassVar[tuple[str, ...]] = ("total", "variance", "squares", "first", "first_noise")
 
@@ -47,7 +47,7 @@ class SurveyedTraces:
 
 
 class Survey:
-    """The surveyed steps, one in ``every`` on average, and the results of their passes.
+    """Chooses the surveyed steps, one in ``every`` on average, and holds their results.
 
     Each pass gives ``probes`` estimates of the trace of each of ``n`` records. If the run's number
     of ``steps`` is known, the last block ends with it.
@@ -64,7 +64,7 @@ class Survey:
         return step - start in self._chosen(start, length)
 
     def passes(self, steps: int) -> list[int]:
-        """Return the number of passes in each block over this many steps, if it has any."""
+        """Return the number of passes in each block with at least one, over this many steps."""
         counts, start = [], 0
         while start < steps:
             start, length = self._block(start)
@@ -75,7 +75,7 @@ class Survey:
     def add(
         self, step: int, amplified: tuple[Tensor, Tensor], plain: tuple[Tensor, Tensor]
     ) -> None:
-        """Add a pass: each record's mean over batches of this step, and the probes' variance."""
+        """Add a pass: each record's mean over redrawn batches, and the probes' variance."""
         start, length = self._block(step)
         chosen = self._chosen(start, length)
         weight = length / len(chosen)
@@ -95,7 +95,7 @@ class Survey:
             kept.first_noise.zero_()
 
     def moments(self, steps: int, amplified: bool) -> tuple[Tensor, Tensor]:
-        """Return the means over redrawn batches of the first ``steps`` steps, and variances."""
+        """Return means over redrawn batches for the first ``steps`` steps, with variances."""
         kept = self.amplified if amplified else self.plain
         return kept.total.clone(), kept.variance + self._waiting(kept, steps)
 
@@ -122,8 +122,8 @@ class Survey:
     def _between(self, length: int) -> float:
         """Return the factor of ``(v − w)²`` in the variance of a block of this many steps.
 
-        The variance of a single probe is unknown but contained in ``(v − w)²``: then there is no
-        finite-population correction for the measured steps.
+        With a single probe its variance is unknown but contained in ``(v − w)²``, so no
+        finite-population correction is applied for the measured steps.
         """
         seen = 2 / length if self.probes > 1 else 0.0
         return length**2 * (1 - seen) / 4
@@ -156,9 +156,9 @@ class Survey:
             tensor[rows] = own
 
     def plan(self) -> dict[str, Any]:
-        """Return the parameters of the choice of steps, besides ``every``."""
+        """Return the parameters, besides ``every``, that determine the chosen steps."""
         return {"seed": self.seed, "steps": self.steps}
 
     def follow(self, plan: Mapping[str, Any]) -> None:
-        """Resume the choice of steps that :meth:`plan` returned."""
+        """Restore the choice of steps that :meth:`plan` returned."""
         self.seed, self.steps = plan["seed"], plan["steps"]

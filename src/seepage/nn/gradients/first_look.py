@@ -1,9 +1,9 @@
-"""Analysis of a network before tracing: the axes of its records, and parameter uses without a rule.
+"""Finds, before a network is traced, its record axes and the parameter uses that no rule covers.
 
 The network is run on two and on three records. An axis that grows from 2m to 3m holds the
-records; a shape alone is ambiguous (a batch may be as long as a sequence). A parameter with a use
-that no rule covers is handled by the innermost module around that use whose arguments contain the
-records.
+records; a shape alone is ambiguous (a batch may be as long as a sequence). Where no rule covers the
+use of a parameter, the innermost module around that use whose arguments contain the records handles
+it.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ _Look = tuple[_UseFinder, _Runs]
 
 @contextmanager
 def module_runs(net: nn.Module) -> Iterator[tuple[list[ModuleRun], _Runs]]:
-    """Yield the stack of running modules, the innermost last, and every finished run of each."""
+    """Yield the stack of running modules, innermost last, and the finished runs of each module."""
     stack: list[ModuleRun] = []
     runs: _Runs = {}
 
@@ -205,8 +205,8 @@ def _shapes(values: Any) -> list[tuple[int, ...] | None]:
 def look_over(problem: NetworkProblem, batch: Batch) -> WatchedNetwork:
     """Run the network on two and on three of these records, and plan how to trace it.
 
-    An output that all records share (position embeddings) is repeated for each of them if the
-    network allows it.
+    An output shared by all records (position embeddings) is repeated for each record if the network
+    allows it.
     """
     try:
         return _planned(problem, batch, repeat=True)
@@ -215,7 +215,7 @@ def look_over(problem: NetworkProblem, batch: Batch) -> WatchedNetwork:
 
 
 def small_batch(batch: Batch, size: int) -> Batch:
-    """Return a batch of that size made of the first records, repeated if there are too few."""
+    """Return a batch of this size from the first records, repeating them if there are too few."""
     return batch.records(torch.arange(size, device=batch.z.device) % len(batch))
 
 
@@ -228,8 +228,8 @@ def _planned(problem: NetworkProblem, batch: Batch, repeat: bool) -> WatchedNetw
     if silent:
         raise InputError(
             f"The parameters {', '.join(sorted(silent)[:3])} are trainable but used under "
-            "torch.no_grad(), which gives them no gradient and hides the record; freeze them "
-            "(requires_grad_(False)), or measure with method='finite'."
+            "torch.no_grad(), so they get no gradient and the dependence on the record is lost; "
+            "freeze them (requires_grad_(False)), or measure with method='finite'."
         )
     if small[0].closes and small[0].reopens:  # the rest is run as derivatives will see it
         problem.reopened = True
@@ -255,7 +255,7 @@ def _uses(problem: NetworkProblem, batch: Batch) -> _Look:
 
 
 class _NotRepeatableError(Exception):
-    """An output shared by all records cannot be repeated for each without changing the losses."""
+    """Raised if repeating a shared output for each record would change the losses."""
 
 
 def _outputs(network: WatchedNetwork, batch: Batch) -> list[Tensor]:
@@ -288,8 +288,8 @@ def _outputs(network: WatchedNetwork, batch: Batch) -> list[Tensor]:
 def _plan(problem: NetworkProblem, of_two: _Look, of_three: _Look, repeat: bool) -> WatchedNetwork:
     """Compare two runs of a network, and plan how to trace it.
 
-    With ``repeat``, an output that all records share is to be repeated for each of them; the caller
-    must try whether the network allows it.
+    With ``repeat``, an output shared by all records is to be repeated for each of them; the caller
+    must check that the network allows it.
     """
     (small, small_runs), (large, large_runs) = of_two, of_three
     pairs = list(zip(small.uses, large.uses, strict=False))
@@ -332,7 +332,7 @@ def _plan(problem: NetworkProblem, of_two: _Look, of_three: _Look, repeat: bool)
 
 
 def _narrow(uses: list[_Use], kept: list[bool]) -> dict[str, tuple[int, int]]:
-    """Return the axis and positions of weights that all of their uses can narrow alike."""
+    """Return axis and positions of the weights that all uses can narrow along one axis."""
     axes: dict[str, set[int | None]] = {}
     positions: Counter[str] = Counter()
     for use, own in zip(uses, kept, strict=True):
@@ -350,7 +350,7 @@ def _narrow(uses: list[_Use], kept: list[bool]) -> dict[str, tuple[int, int]]:
 
 
 def _layout(small: tuple[int, ...], large: tuple[int, ...]) -> Layout | None:
-    """Return the records' layout, given the same output for two and for three of them."""
+    """Return the layout of the records, given one output's shapes for two and for three records."""
     if small == large:
         return Layout(None)
     grown = [k for k, (a, b) in enumerate(zip(small, large, strict=False)) if a != b]
@@ -363,7 +363,7 @@ def _layout(small: tuple[int, ...], large: tuple[int, ...]) -> Layout | None:
 
 
 def _axes(small: list[tuple[int, ...] | None], large: list[tuple[int, ...] | None]) -> _Axes | None:
-    """Return the records' axis of every leaf, or ``None`` if one is ambiguous."""
+    """Return the records' axis in every leaf tensor, or ``None`` if any is ambiguous."""
     axes: _Axes = []
     if len(small) != len(large):
         return None
@@ -379,7 +379,7 @@ def _axes(small: list[tuple[int, ...] | None], large: list[tuple[int, ...] | Non
 
 
 def _run_axes(small: list[ModuleRun], large: list[ModuleRun]) -> _RunAxes | None:
-    """Return the axes of inputs and outputs for all runs of a module that sees its records."""
+    """Return the records' axes of inputs and outputs for all runs of a module, or ``None``."""
     if len(small) != len(large):
         return None
     inputs, outputs = [], []
@@ -407,9 +407,9 @@ def _owners(
                 break
         else:
             raise InputError(
-                f"The parameters {', '.join(use.names)} are used by {use.function}, for which "
-                "there is no rule, in a network whose records have no identifiable axis; have its "
-                "forward take and return tensors with the records along one axis."
+                f"The parameters {', '.join(use.names)} are used by {use.function}, which has no "
+                "rule, and no axis of its tensors could be identified as that of the records; let "
+                "its forward() take and return tensors with the records along one axis."
             )
     grown = True
     while grown:  # a call that leaves one parameter to a module leaves its others there too

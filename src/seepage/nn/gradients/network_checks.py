@@ -1,7 +1,7 @@
-"""Checks of network and records before gradients are measured, against silent failures.
+"""Checks a network and its records before gradients are measured, to catch silent failures.
 
-A network's records must not influence one another, its run must not be random, and its
-per-record gradients, taken by rules, must equal those taken one record at a time.
+Records must not influence one another, and the network must not be random. Per-record gradients
+computed by rules must equal those computed one record at a time.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _LAYOUT_FREE = {
 
 
 class KinkWarning(UserWarning):
-    """Warning: the network has kinks, where second derivatives vanish or jump."""
+    """Warns that the network has kinks, where second derivatives vanish or jump."""
 
 
 class FallbackWarning(UserWarning):
-    """Warning: a module has no closed form for its per-record gradients and is slow."""
+    """Warns that a module has no closed form for its per-record gradients and is slow."""
 
 
 def unwrapped(net: nn.Module) -> nn.Module:
@@ -83,7 +83,7 @@ class Validator:
     def watched(self, x: Inputs, y: Tensor, rules: bool = True) -> WatchedNetwork:
         """Return the plan of the network for batches like this one, made and checked once.
 
-        Without ``rules``, per-record gradients by rules will not be used and are not checked.
+        Without ``rules``, per-record gradients computed by rules are neither used nor checked.
         """
         key, batch = self._checked(x, y)
         if key in self._plans and (key in self._compared or not rules):
@@ -96,7 +96,7 @@ class Validator:
         return network
 
     def watched_if_possible(self, x: Inputs, y: Tensor) -> WatchedNetwork | None:
-        """Return the plan, or ``None`` where every record must be run on its own."""
+        """Return the plan, or ``None`` if each record must be run on its own."""
         key, _ = self._checked(x, y)
         if key in self._unwatched:
             return None
@@ -121,7 +121,7 @@ class Validator:
         return (structure, kinds, modes, tuple(self.problem.released()))
 
     def _checked(self, x: Inputs, y: Tensor) -> tuple[Any, Batch]:
-        """Raise if no method can measure the network; return the key and a small batch."""
+        """Raise if no method can measure the network, or return the key and a small batch."""
         _refuse_values(x, y)
         key = self.key(x, y)
         if key in self._sound:
@@ -143,7 +143,7 @@ class Validator:
         return key, batch
 
     def tell_of_measured_kinks(self) -> None:
-        """Warn of kinks found by measurement, not by function names."""
+        """Warn of kinks found by measurement rather than by function names."""
         self._once(
             "The slope of a record's loss jumps on the way from one record of the first batch to "
             "another: the network has kinks, in functions that are not known by name for them. "
@@ -173,9 +173,9 @@ class Validator:
             warnings.warn(text, category, stacklevel=6)
 
     def _compare(self, network: WatchedNetwork, batch: Batch) -> None:
-        """Compare the norms by rules with those of one record at a time.
+        """Compare gradient norms computed by rules with those computed one record at a time.
 
-        In 16-bit precision, rounding alone makes them differ by a hundredth.
+        In 16-bit precision, rounding alone makes them differ by about 1 %.
         """
         by_rules, _ = norms(network, batch)
         two, kind = batch.records(torch.arange(2, device=batch.z.device)), at_least_single(batch.z)
@@ -186,9 +186,9 @@ class Validator:
         by_rules, alone = by_rules[:2].double(), alone.double()
         if not torch.allclose(by_rules, alone, rtol=tolerance, atol=tolerance * float(alone.max())):
             raise InputError(
-                "The rules for per-record gradients give other gradients than single records do "
-                f"(norm {float(by_rules[0]):.6g} against {float(alone[0]):.6g}): the network uses "
-                "a parameter, or overwrites a tensor, in a way that cannot be traced; rewrite "
+                "Per-record gradients computed by rules differ from those of single records (norm "
+                f"{float(by_rules[0]):.6g} against {float(alone[0]):.6g}): the network uses a "
+                "parameter, or overwrites a tensor, in a way that cannot be traced; rewrite "
                 "in-place operations, or measure with method='finite'."
             )
 
@@ -198,7 +198,7 @@ def _refuse_parameters(problem: NetworkProblem) -> None:
     if not problem.released():
         raise InputError(
             "The network has no parameter with requires_grad, so nothing is released; unfreeze "
-            "some."
+            "some parameters."
         )
     for name, parameter in problem.released().items():
         if parameter.is_complex():
@@ -236,7 +236,7 @@ def _changing_buffers(net: nn.Module, x: Inputs) -> tuple[str, ...]:
 
 
 def _random_states() -> tuple[Any, ...]:
-    """Return the states of all global generators that a network may draw from."""
+    """Return the states of all global random generators that a network may use."""
     on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     states = [torch.get_rng_state(), *on_devices]
     drawn = np.random.get_state(legacy=False)  # noqa: NPY002 - read, not drawn from
@@ -289,13 +289,13 @@ def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
 
 
 def _refuse_classes(problem: NetworkProblem, y: Tensor, classes: int | None) -> None:
-    """Raise if a class number has no corresponding output."""
+    """Raise if a class has no corresponding output."""
     if classes is None or y.is_floating_point() or not y.numel():
         return
     if bool(without_output(problem.loss, y, classes).any()):
         raise InputError(
             f"The network has {classes} outputs, so classes must lie between 0 and {classes - 1}, "
-            f"but those in y range from {int(y.min())} to {int(y.max())}."
+            f"but those in y range from {int(y.min())} to {int(y.max())}; renumber them."
         )
 
 
@@ -305,7 +305,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _likes_channels_last(net: nn.Module) -> bool:
-    """Return whether a network is a plain stack of convolutions, which run faster channels-last.
+    """Return whether a network is a plain stack of convolutions, which runs faster channels-last.
 
     Anything else may take views of its images, or use layers (GroupNorm) for which torch has second
     derivatives only in the usual layout.
@@ -321,13 +321,13 @@ def module_label(name: str, module: nn.Module) -> str:
 
 
 def refuse_modes(net: nn.Module) -> None:
-    """Raise where a module mixes records, or is random, in its present mode."""
+    """Raise if a module mixes records, or is random, in its current mode."""
     for name, module in net.named_modules():
         label = module_label(name, module)
         if isinstance(module, _NORMS) and (module.training or module.running_mean is None):
             raise InputError(
-                f"{label} mixes the records of a batch in training mode, so there is no gradient "
-                "of one record; use GroupNorm or LayerNorm, or call .eval() on it."
+                f"{label} mixes the records of a batch in training mode, so single records have no "
+                "gradient of their own; use GroupNorm or LayerNorm, or call .eval() on it."
             )
         random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
         within = isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0
@@ -339,7 +339,7 @@ def refuse_modes(net: nn.Module) -> None:
 
 
 def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
-    """Raise where two runs differ, records influence one another, or losses are not finite."""
+    """Raise if two runs differ, records influence one another, or losses are not finite."""
     parameters, strays = problem.detached(), _Strays(problem)
     with torch.no_grad(), differentiable_backends(problem.net):
         before = _random_states()
@@ -351,8 +351,8 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             kind = str(batch.y.dtype).removeprefix("torch.")
             raise InputError(
-                f"The loss cannot be taken with targets of shape {tuple(batch.y.shape)} ({kind}): "
-                f"{_first_line(error)}"
+                f"The loss cannot be computed for targets of shape {tuple(batch.y.shape)} "
+                f"({kind}): {_first_line(error)}"
             ) from error
         again = [problem.losses(parameters, batch, batch.z)]
         if _random_states() != before:  # a rare draw shows only in many runs of many records
@@ -375,15 +375,16 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
         )
     if not torch.allclose(first, alone, rtol=tolerance, atol=tolerance):
         raise InputError(
-            "The loss of a record depends on the other records of its batch, so there is no "
-            "gradient of one record; remove such layers or losses (batch statistics)."
+            "The loss of a record depends on the other records of its batch, so single records "
+            "have no gradient of their own; remove layers or losses that use batch statistics."
         )
 
 
 class _Strays(TorchFunctionMode):  # type: ignore[misc]
     """Raises if a network uses a parameter by a reference outside the module that holds it.
 
-    Gradients are taken with other tensors in the parameters' places, which such a use would miss.
+    Gradients are computed with other tensors in place of the parameters; such a use would miss
+    them.
     """
 
     def __init__(self, problem: NetworkProblem) -> None:

@@ -1,7 +1,7 @@
 """Per-record gradient norms, and the clipped sum that is released.
 
-Gradients per record are formed only for layers where that is cheaper: those of a whole batch,
-record by record, would take many times the memory of the network. For the same reason
+Per-record gradients are formed only in layers where that is cheaper: for a whole batch they would
+take many times the memory of the network. For the same reason
 :func:`layer_by_layer` frees every layer once its gradients are processed.
 """
 
@@ -42,7 +42,7 @@ def layer_by_layer(
 ) -> Tensor:
     """Hand the terms of each parameter to ``take`` when they are complete; return the losses.
 
-    ``thin`` are random matrices by the names of weights whose gradients are narrowed by them.
+    ``thin`` maps the names of weights to the random matrices that narrow their gradients.
     """
     with torch.enable_grad():
         return _LayerwisePass(network, batch, take).run(thin)
@@ -165,7 +165,7 @@ def clipped_gradient(
 def weighted_gradient(
     problem: NetworkProblem, batch: Batch, weights: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return losses and ``Σ_i c_i g_i`` for known weights, by one plain training pass."""
+    """Return losses and ``Σ_i c_i g_i`` for known weights ``c``, from one plain training pass."""
     parameters = {n: p.requires_grad_() for n, p in problem.detached().items()}
     every = list(parameters.values())
     apart = GatheredGradients() if problem.sharded else None

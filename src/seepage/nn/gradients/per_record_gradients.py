@@ -1,8 +1,8 @@
-"""Per-record gradients of a parameter, as sums of terms, one per use, seldom formed explicitly.
+"""Per-record gradients of a parameter as sums of terms, one per use, seldom formed in full.
 
 The gradient of a weight that multiplies inputs is ``g = Σ_s l_s r_sᵀ`` over positions ``s``, with
-``l`` the gradients at the outputs and ``r`` the inputs of the layer (the elements of a sequence and
-the places of a convolution are positions). Inner products of two such gradients follow from Gram
+``l`` the gradients at the outputs and ``r`` the inputs of the layer (positions are the elements of
+a sequence, or the places of a convolution). Inner products of two such gradients follow from Gram
 matrices, ``Σ_{s,s'} (l_s·l'_s')(r_s·r'_s')``, or from the gradients themselves, whichever is
 cheaper.
 
@@ -49,7 +49,7 @@ class OuterProducts:
     right: Tensor
 
     def cheaper_written_out(self) -> bool:
-        """Compare ``S·m·r`` with the ``S²(m + r)`` of Gram matrices, which one-hot rows use."""
+        """Compare ``S·m·r`` with the ``S²(m + r)`` of Gram matrices, used for one-hot rows."""
         if isinstance(self.left, OneHot):
             return False
         m, (positions, r) = self.left.shape[3], self.right.shape[2:]
@@ -83,7 +83,7 @@ class OuterProducts:
 class GramMatrices(dict[tuple[int, int], Tensor]):
     """Gram matrices between the positions of factors, each computed once.
 
-    They are kept by the factors' ``id``, so the cache must not outlive them.
+    The cache is keyed by the factors' ``id``, so it must not outlive them.
     """
 
     def inner(self, a: OuterProducts, b: OuterProducts) -> Tensor:
@@ -153,7 +153,7 @@ class GradientTerm:
         return replace(self, tensors=ahead, fixed=fixed), replace(self, tensors=behind, fixed=fixed)
 
     def expanded(self, tensors: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
-        """Return the tensors, or their changes, as they enter the join."""
+        """Return the tensors, or their changes, in the form in which they are joined."""
         given = self.tensors if tensors is None else tensors
         if not self.expand:
             return tuple(given)
@@ -237,7 +237,7 @@ def _side_by_side(parts: list[RecordGradients]) -> list[RecordGradients]:
 
 
 def at_least_single(*tensors: Tensor) -> torch.dtype:
-    """Return the type in which per-record numbers are kept: float32 or longer."""
+    """Return the type in which per-record numbers are kept: float32 or higher precision."""
     dtype = torch.float32
     for tensor in tensors:
         dtype = torch.promote_types(dtype, tensor.dtype)
@@ -264,7 +264,7 @@ def sum_of(terms: list[Tensor]) -> Tensor:
 def between(
     ahead: GradientTerm, behind: GradientTerm
 ) -> tuple[GradientTerm, list[RecordGradients]]:
-    """Return the term at the mean of two sides, and the parts of the change between them.
+    """Return the term at the mean of two sides, and the terms of the difference between them.
 
     ``δ₊t₊ᵀ − δ₋t₋ᵀ = Δδ t̄ᵀ + δ̄ Δtᵀ``, with ``Δ`` the difference and a bar the mean: exact, and
     without cancellation, for terms that are linear in each of at most two tensors.

@@ -82,8 +82,8 @@ def run_recurrent(
 ) -> Any:
     """Run a recurrent layer step by step: the formulas of ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN``.
 
-    ``product(x, weight, bias)`` replaces ``functional.linear``. Packed sequences, dropout
-    between the layers and projected states are not covered (``NotImplemented``).
+    ``product(x, weight, bias)`` replaces ``functional.linear``. Packed sequences, dropout between
+    layers and projected states are not supported and return ``NotImplemented``.
     """
     if not isinstance(weights, list | tuple) or not isinstance(biased, bool):
         return NotImplemented  # a packed sequence, which has another order of arguments
@@ -174,7 +174,7 @@ class PlainNorms(TorchFunctionMode):  # type: ignore[misc]
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
     """Return ``g v/‖v‖``, with one norm for each entry of an axis, or one for all if ``dim`` is −1.
 
-    torch's own function has no forward mode, and no rule under ``vmap``.
+    torch's own function supports neither forward mode nor ``vmap``.
     """
     axes = [axis for axis in range(v.dim()) if axis != dim]
     return v * (g / v.square().sum(axes, keepdim=True).sqrt())

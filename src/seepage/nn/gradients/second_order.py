@@ -1,6 +1,6 @@
-"""Closed-form second derivatives for layers where torch's take dozens of kernels.
+"""Closed-form second derivatives of layers for which torch's own take dozens of kernels.
 
-Used where gradients are differentiated by a second backward pass. Each function returns exactly
+They are used where a second backward pass differentiates gradients. Each function returns exactly
 what torch's own does; only the double-backward pass is written by hand.
 """
 
@@ -271,7 +271,7 @@ def attention(
 
 @dataclass(frozen=True)
 class KernelMovement:
-    """How a kernel moves: stride, padding and dilation along each axis; groups."""
+    """The stride, padding and dilation of a kernel along each axis, and its groups."""
 
     stride: list[int]
     padding: list[int]
@@ -292,16 +292,16 @@ class KernelMovement:
         return out
 
     def _arguments(self) -> tuple[Any, ...]:
-        """Return the movement as torch takes it: neither transposed nor padded at the output."""
+        """Return the movement as torch's arguments: not transposed, no output padding."""
         return self.stride, self.padding, self.dilation, False, [0] * len(self.stride), self.groups
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, movement: KernelMovement) -> Tensor:
     """Return a twice differentiable convolution with a constant kernel.
 
-    Its double-backward pass is a single convolution. Torch's own also forms the gradient of the
-    weight, needed or not, as a convolution with records as channels: on a GPU this takes longer
-    than the rest of the pass.
+    Its double-backward pass is a single convolution. Torch's own always forms the gradient of the
+    weight too, as a convolution with records as channels. On a GPU this takes longer than the rest
+    of the pass.
     """
     return _Convolution.apply(x, weight, bias, movement)
 

@@ -67,16 +67,16 @@ class Arguments:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def version(self) -> int:
-        """Return a count that grows whenever a tensor is written into."""
+        """Return a count that increases whenever the tensor is written to in place."""
         tensors = (self.input, *self.parameters.values())
         return sum(t._version for t in tensors if t is not None)
 
 
 class Rule:
-    """How one family of operations turns inputs and output gradients into terms."""
+    """Turns inputs and output gradients of one family of operations into terms."""
 
     def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
-        """Return the arguments of a call by name, or ``None`` for a use that is not covered."""
+        """Return a call's arguments by name, or ``None`` if the rule does not cover the call."""
         raise NotImplementedError
 
     def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
@@ -94,7 +94,7 @@ class Rule:
         return run(), arguments
 
     def narrow_axis(self, arguments: Arguments) -> int | None:
-        """Return the axis of its weight along which gradients can be narrowed, or ``None``."""
+        """Return the weight axis along which gradients can be narrowed, or ``None``."""
         return None
 
     def positions(self, shape: tuple[int, ...]) -> int:
@@ -102,9 +102,10 @@ class Rule:
         return math.prod(shape[:-1])
 
     def narrowed(self, arguments: Arguments, thin: Tensor) -> Arguments:
-        """Return the arguments whose terms give ``gQ`` for the gradient ``g`` of the weight.
+        """Return arguments whose terms give ``gQ``, where ``g`` is the gradient of the weight.
 
-        ``Q`` is ``thin``, with as many rows as the axis named by :meth:`narrow_axis` is long.
+        ``Q`` is ``thin``; its number of rows is the length of the axis that :meth:`narrow_axis`
+        names.
         """
         raise NotImplementedError
 
@@ -120,7 +121,7 @@ class RuleBook:
 
 
 class Call(ABC):
-    """A use of released parameters, whose terms follow from the gradients at its outputs."""
+    """One use of released parameters; its terms follow from the gradients at its outputs."""
 
     outputs: int = 1  # the number of watched outputs
 
@@ -170,8 +171,8 @@ class LayerCall(Call):
 class SharedCall(Call):
     """A call whose output is shared by all records and later repeated for each of them.
 
-    ``follow`` maps that output to what is repeated: a relative position bias, say, is looked up for
-    pairs of positions and then laid out for the heads.
+    ``follow`` maps that output to the tensor that is repeated. A relative position bias, for
+    example, is looked up for pairs of positions and then rearranged for the heads.
     """
 
     made: LayerCall
@@ -183,7 +184,7 @@ class SharedCall(Call):
         return self.made.keys()
 
     def terms(self, deltas: list[Tensor]) -> list[GradientTerm]:
-        """Return this call's contribution to the gradients, by the repeated output's gradient."""
+        """Return this call's contribution, given the gradient at the repeated output."""
         _, back = vjp(self.follow, self.output.detach())
         return self.made.terms([vmap(lambda delta: back(delta)[0])(deltas[0])])
 
@@ -332,7 +333,7 @@ class CallKeeper(Watcher):
 
 @dataclass(frozen=True)
 class Fallback:
-    """A module with a use of the parameters ``names`` that no rule covers.
+    """A module that uses the parameters ``names`` in a way that no rule covers.
 
     ``vmap`` over that module alone gives their gradients.
     """
@@ -351,7 +352,7 @@ class Fallback:
         on_output: OnOutput,
         calls: list[Call],
     ) -> Iterator[None]:
-        """While inside, record the module's inputs and outputs among the calls."""
+        """In this context, record the module's inputs and outputs among the calls."""
         inside = dict(self.module.named_parameters())
         aliases = {id(p): name for name, p in net.named_parameters()}
         full = {name: aliases[id(p)] for name, p in inside.items()}
@@ -360,8 +361,8 @@ class Fallback:
         if len(own) < len(self.names):
             raise InputError(
                 f"A parameter among {', '.join(self.names)} is used inside "
-                f"{type(self.module).__name__} but belongs to another module, and its use has no "
-                "rule; register it in the module that uses it."
+                f"{type(self.module).__name__} but belongs to another module, and no rule covers "
+                "that use; register it in the module that uses it."
             )
         runs = iter(range(len(self.inputs)))
 
@@ -386,7 +387,7 @@ class Fallback:
 
 @dataclass(frozen=True)
 class ModuleCall(Call):
-    """One run of a module that falls back, with its arguments."""
+    """One run of a module that falls back on ``vmap``, with its arguments."""
 
     fallback: Fallback
     run: int
@@ -396,7 +397,7 @@ class ModuleCall(Call):
 
     @property
     def outputs(self) -> int:  # type: ignore[override]
-        """The number of outputs that run over the records."""
+        """The number of outputs that have an axis of records."""
         return sum(axis is not None for axis in self.fallback.outputs[self.run])
 
     def keys(self) -> list[Key]:
@@ -446,7 +447,7 @@ class ModuleCall(Call):
             raise InputError(
                 f"{type(module).__name__} has no rule for per-record gradients, and torch's vmap "
                 f"cannot run it ({str(problem).splitlines()[0]}); measure with method='finite', "
-                "which can run every record on its own, or freeze it."
+                "which can run each record on its own, or freeze its parameters."
             ) from problem
         return [GradientTerm((full, 0), (values[name],)) for name, full in self.own.items()]
 
@@ -461,7 +462,7 @@ class OutputShape:
     first: bool  # whether no watched output precedes it
 
     def zeros(self, batch: int, device: torch.device) -> Tensor:
-        """Return zeros of that shape for a batch; they take no memory."""
+        """Return zeros of this shape for a batch, without allocating memory for them."""
         shape = list(self.small)
         shape[self.axis] = shape[self.axis] // SMALL * batch
         return torch.zeros((), dtype=self.dtype, device=device).expand(shape)
@@ -511,8 +512,8 @@ class WatchedNetwork:
     ) -> Iterator[NetworkRun]:
         """Run the network on a batch, record the outputs of all parameter uses, and yield the run.
 
-        A backward pass is possible while inside; afterwards only its numbers are.
-        ``thin`` holds random matrices, by the names of wide weights, that narrow their inputs
+        A backward pass is possible inside the context; afterwards only its numbers remain. ``thin``
+        maps the names of wide weights to random matrices that narrow their inputs
         (:meth:`Rule.narrowed`).
         """
         names = {id(tensor): name for name, tensor in parameters.items()}
@@ -573,18 +574,18 @@ class WatchedNetwork:
             return run.losses, run.terms(deltas)
 
     def of_type(self, dtype: torch.dtype) -> WatchedNetwork:
-        """Return the watched network in a longer floating-point type."""
+        """Return the watched network in a floating-point type of higher precision."""
         outputs = [replace(o, dtype=dtype) for o in self.outputs]
         return replace(self, problem=replace(self.problem, wider=dtype), outputs=outputs)
 
     @cached_property
     def bytes_per_record(self) -> int:
-        """The memory that the watched outputs of one record take."""
+        """The memory that one record's watched outputs take."""
         return sum(math.prod(s.small) // SMALL * s.dtype.itemsize for s in self.outputs)
 
 
 def connected(z: Tensor) -> Tensor:
-    """Return the variable as the root of a graph; it may be written into.
+    """Return the variable as the root of a graph; its values may be overwritten.
 
     A checkpointed part of the network runs again in the backward pass, where nothing is watched:
     the variable makes its outputs require gradients both times.
@@ -594,13 +595,13 @@ def connected(z: Tensor) -> Tensor:
 
 @contextmanager
 def differentiable_backends(net: nn.Module) -> Iterator[None]:
-    """While inside, use plain attention and recurrent layers that can be differentiated twice.
+    """In this context, use plain attention and recurrent layers, which can be differentiated twice.
 
     The fused attention kernels have no forward-mode rule, the fused encoder layer has no gradient
-    at all, and fused recurrent layers cannot be differentiated twice; nor can the checkpointing of
-    Hugging Face's layers, and the autocast that accelerate puts around a model's forward pass but
-    not around its backward pass. Gradients are switched on: without them, torch uses formulas for
-    SiLU and GroupNorm that cannot be differentiated.
+    at all, and fused recurrent layers cannot be differentiated twice; nor can Hugging Face's layer
+    checkpointing, or the autocast that accelerate applies to a model's forward pass but not to its
+    backward pass. Gradients are switched on: without them, torch uses formulas for SiLU and
+    GroupNorm that cannot be differentiated.
     """
     mha = torch.backends.mha
     with ExitStack() as stack:

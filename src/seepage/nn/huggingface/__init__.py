@@ -1,4 +1,4 @@
-"""Models of Hugging Face: leakage about each token, and a callback for their trainer.
+"""Hugging Face models: leakage about each token, and a callback for the trainer.
 
 The model's own loss and the detection of its input are in ``nn/problem``.
 """

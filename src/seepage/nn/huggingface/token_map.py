@@ -1,7 +1,7 @@
 """Token map: the leakage about every token of a text, shown with the tokens.
 
-A token of a causal model is an input, seen by its embedding, *and* a target, predicted from the
-tokens before it. The gradient depends on both:
+A causal model uses a token as an input, through its embedding, *and* as a target, predicted from
+the tokens before it. The gradient depends on both:
 
     input    the dFIL about the token's embedding, averaged over the embedding's numbers
     target   the dFIL about its soft target, averaged over the probabilities of all tokens
@@ -49,7 +49,7 @@ them.</small></p> {records} </body></html>
 
 @dataclass(frozen=True)
 class Token:
-    """One token of a record and the leakage about it; nan for a role it does not have."""
+    """One token of a record and the leakage about it; nan for a role that it does not have."""
 
     record: int
     position: int
@@ -63,15 +63,14 @@ class Token:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TokenMap(ResultNumbers):
-    """The leakage about every token of a batch of texts, and about their words.
+    """The leakage about every token and every word in a batch of texts.
 
-    For a model with an encoder and a decoder, the tokens of a record's input come first, then those
-    of its labels.
+    For an encoder–decoder model, a record's input tokens come first, then its label tokens.
 
     Parameters
     ----------
     tokens
-        All tokens but padding, record by record.
+        All tokens except padding, record by record.
     leak
         The leakage of the records' gradients about their token embeddings.
     conditions
@@ -104,16 +103,16 @@ class TokenMap(ResultNumbers):
         return self.html()
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with one line for each token."""
+        """Return a data frame with one row per token."""
         names = ("record", "position", "text", "word")
         measured = ("input", "input_error", "target", "target_error")
         columns = {n: np.array([getattr(t, n) for t in self.tokens]) for n in names + measured}
         return build_frame(columns, library or "pyarrow")
 
     def words(self, library: str = "pyarrow") -> Any:
-        """Return a data frame with one line for each word, whose numbers are averages.
+        """Return a data frame with one row per word; its numbers are averages.
 
-        The information about a word is that about its tokens, per unknown.
+        The information about a word is that about its tokens, divided by the number of unknowns.
         """
         groups: dict[tuple[int, int], list[Token]] = {}
         for token in self.tokens:
@@ -129,7 +128,7 @@ class TokenMap(ResultNumbers):
         return build_frame(columns, library)
 
     def html(self) -> str:
-        """Return a page with the texts, every token shaded by the leakage about it."""
+        """Return an HTML page with the texts, every token shaded by the leakage about it."""
         highest = {
             path: float(np.nanmax([getattr(t, path) for t in self.tokens] + [0.0])) or 1.0
             for path in ("input", "target")
@@ -144,7 +143,7 @@ class TokenMap(ResultNumbers):
         return _PAGE.format(highest=highest["input"], records=records)
 
     def write(self, path: str | Path) -> None:
-        """Write the page, readable by its owner only."""
+        """Write the HTML page to a file that only its owner can read."""
         page = self.html().encode()
         write_private(Path(path), lambda file: file.write(page))
 
@@ -155,7 +154,7 @@ class TokenMap(ResultNumbers):
         candidates: Sequence[int],
         prior: Sequence[float] | None = None,
     ) -> tuple[float, float]:
-        """Return the success rate of the best guess of a token, with and without the release.
+        """Return the success rate of the best attack on a token, with and without the release.
 
         The adversary knows the rest of the record, all other records and the candidates, and sees
         the noisy gradient. The token at that position is replaced both as an input and, if it is
@@ -164,11 +163,11 @@ class TokenMap(ResultNumbers):
         Parameters
         ----------
         record, position
-            The position of the token in the batch.
+            The record and the position of the token in the batch.
         candidates
-            The ids of the tokens it may be, its own among them.
+            The ids of the possible tokens, including the true one.
         prior
-            The probability of each before the release; by default equal.
+            The probability of each candidate before the release; equal by default.
         """
         x = rows_of(self.leak.x, slice(record, record + 1))
         own = int(x[_IDS][0, position])
@@ -206,15 +205,15 @@ def token_leakage(
     targets: bool = True,
     **options: Any,
 ) -> TokenMap:
-    """Measure the leakage of a noisy gradient of a batch of texts about every token.
+    """Measure how much the noisy gradient of a batch of texts leaks about every token.
 
     Parameters
     ----------
     net, batch
-        A model of Hugging Face and a batch of texts as its data collator makes it.
+        A Hugging Face model and a batch of texts as its data collator returns it.
     tokenizer
-        Turns token ids into text: a tokenizer of Hugging Face, or a function of one id. Without it,
-        the ids are shown.
+        Turns token ids into text: a Hugging Face tokenizer, or a function of one id. Without a
+        tokenizer, the ids are shown.
     noise_multiplier, max_grad_norm
         As for :func:`sp.nn.leakage <seepage.nn.measures.gradient_leakage.leakage>`.
     probes
@@ -266,7 +265,9 @@ def _per_token(leak: GradientLeakage, probes: int) -> _Measured:
     engine, x, y = leak.engine, leak.x, leak.y
     like = engine.variable(x, y)
     if like.dim() != 3:
-        raise InputError("The view must have one row of numbers for each token of a record.")
+        raise InputError(
+            "The view has no row of numbers for each token of a record; use the default view."
+        )
     if engine.takes_finite_steps(x, y):
         squares = _moved(leak, probes, like)
     else:
@@ -330,14 +331,14 @@ def _reader(tokenizer: Any) -> Callable[[int], str]:
             return lambda number: str(of(number))
     if not callable(tokenizer):
         raise InputError(
-            "tokenizer must turn a token id into text: a tokenizer of Hugging Face, or a "
-            f"function of one id, not a {type(tokenizer).__name__}."
+            "tokenizer must turn a token id into text: a Hugging Face tokenizer, or a function of "
+            f"one id, not a {type(tokenizer).__name__}."
         )
     return lambda number: str(tokenizer(number))
 
 
 def _word_numbers(texts: Sequence[str]) -> list[int]:
-    """Return the number of each token's word, by the marks of its pieces."""
+    """Return the word number of each token, from the tokenizer's marks on word pieces."""
     spaced = any(text.startswith(_BEGINS) for text in texts)
     numbers: list[int] = []
     for text in texts:

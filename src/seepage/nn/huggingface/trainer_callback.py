@@ -1,8 +1,8 @@
 """Callback for the Hugging Face trainer: leakage of chosen records during training.
 
-A trainer tells its callbacks the step, not the records in its batches. So this measures the leakage
-that a noisy gradient *would* have about records of your choice at the current parameters; the
-leakage of a private run about every record is counted by an accountant
+A trainer passes its callbacks the step, but not the records in its batches. So this callback
+measures the leakage that a noisy gradient *would* have about records of your choice at the current
+parameters. The leakage of a private run about every record is measured by an accountant
 (:class:`~seepage.nn.accounting.accountant.FisherAccountant`).
 """
 
@@ -32,7 +32,7 @@ class LeakageCallback(TrainerCallback, ResultTable):  # type: ignore[misc]
     Parameters
     ----------
     batch
-        A batch of the records, as the data collator makes it.
+        A batch of the records, as the data collator returns it.
     noise_multiplier, max_grad_norm
         The settings of the private training, as for ``sp.nn.leakage``.
     every
@@ -87,7 +87,7 @@ class LeakageCallback(TrainerCallback, ResultTable):  # type: ignore[misc]
         )
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the median and the worst record over the steps, and return the matplotlib axes."""
+        """Plot median and highest leakage against the steps, and return the matplotlib axes."""
         ax, frame = new_axes(ax, figsize=(6.4, 4.0)), self.table(library="pyarrow")
         for name, colour in (("worst", ORANGE), ("median", BLUE)):
             ax.plot(frame["step"], frame[name], marker=".", color=colour, label=name)
@@ -97,7 +97,7 @@ class LeakageCallback(TrainerCallback, ResultTable):  # type: ignore[misc]
         return ax
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with the median and the worst record of every measurement."""
+        """Return a data frame with the median and the highest leakage of every measurement."""
         steps = np.array(list(self.history_), dtype=int)
         measurements = [np.asarray(each) for each in self.history_.values()]
         columns = {

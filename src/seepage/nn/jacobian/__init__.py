@@ -1,7 +1,7 @@
-"""The Jacobian of clipped per-record gradients with respect to the records, never formed.
+"""The Jacobian of clipped per-record gradients with respect to the records, never formed in full.
 
-``engine`` is the entry point, and owns the clip. It uses products with random directions
-(``random_directions``) of the release (``probes``) or of the record (``tangents``, which also pull
-directions back that differ from record to record), or finite changes (``finite_changes``). Noise,
-measures and the accounting of many steps are built on top.
+``engine`` is the entry point and applies the clip. It uses finite changes (``finite_changes``), or
+products with random directions (``random_directions``) of the release (``probes``) or of the record
+(``tangents``). ``tangents`` also computes pullbacks of directions that differ from record to
+record. Noise, measures and the accounting of many steps are built on top.
 """

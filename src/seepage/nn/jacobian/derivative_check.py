@@ -1,8 +1,8 @@
 """Checks the derivative of every record's gradient against a finite difference.
 
-A region under ``torch.no_grad()``, a ``.detach()`` in a network or a loss, a function with a custom
-backward pass: each hides a gradient's dependence on its record from torch, so that the derivative
-is silently too small. A central difference of plain gradients detects all of them.
+``torch.no_grad()``, a ``.detach()`` in a network or loss, or a function with a custom backward pass
+can hide a gradient's dependence on its record from torch. The derivative is then silently too
+small. A central difference of plain gradients detects all these cases.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _HIDING: dict[Any, str] = {
 def check_derivative(
     network: WatchedNetwork, batch: Batch, *, scale: float, way: str, kinked: bool
 ) -> None:
-    """Raise where the derivative of a record's gradient disagrees with a small change.
+    """Raise if the derivative of a record's gradient disagrees with a finite difference.
 
-    ``scale`` is the size of the unknowns; the steps are a small part of it. ``way`` is how
+    ``scale`` is the size of the unknowns; the steps are a small fraction of it. ``way`` is how
     derivatives will be taken: ``"tangents"`` of the records, ``"pulls"`` by a double-backward pass,
-    or ``"probes"`` of the release, which need no rules. With kinks, differences agree with a
-    derivative at no step size, and only a derivative that vanishes where the difference clearly
-    does not is refused.
+    or ``"probes"`` of the release, which need no rules. With kinks, differences match the
+    derivative at no step size, so the check fails only if the derivative vanishes and the
+    difference clearly does not.
     """
     for dtype in longer_types(network.problem, batch):
         try:
@@ -75,10 +75,10 @@ def check_derivative(
 
 
 def spread_over_classes(y: Tensor, count: int, seed: int) -> Tensor:
-    """Return the positions of some random records, with every class of targets in proportion.
+    """Return the positions of some random records, with the target classes in proportion.
 
-    Records are sorted by target, if each is one integer, and one is taken from every ``1/count`` of
-    them.
+    If every target is one integer, records are first sorted by target. One record is drawn from
+    each of ``count`` equal blocks.
     """
     if len(y) <= count:
         return torch.arange(len(y))
@@ -91,7 +91,7 @@ def spread_over_classes(y: Tensor, count: int, seed: int) -> Tensor:
 
 
 class _UndifferentiableError(Exception):
-    """torch cannot differentiate the gradients of a network."""
+    """Raised if torch cannot differentiate the gradients of a network."""
 
 
 def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked: bool) -> None:
@@ -116,19 +116,18 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
     if bool(wrong.any()):
         k = int(wrong.nonzero()[0])
         raise InputError(
-            f"The gradient of a record changes by {float(difference[k]):.3g} per unit along a "
-            f"random direction, where its derivative says {float(derived[k]):.3g}: something hides "
-            f"from torch how the gradient depends on the record{_where(problem, batch, h * v)}. "
-            f"{REMEDY}"
+            f"Along a random direction a record's gradient changes by {float(difference[k]):.3g} "
+            f"per unit, but its derivative is {float(derived[k]):.3g}: something hides from torch "
+            f"how the gradient depends on the record{_where(problem, batch, h * v)}. {REMEDY}"
         )
 
 
 def _apart(at: _Changes, norms: Tensor, step: float, kinked: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the records whose changes by derivative and by difference differ, and both changes.
+    """Return the records for which derivative and difference disagree, with both changes.
 
-    In doubtful cases a second step decides: in float64 a much smaller one, which avoids a bend near
-    the record (of ELU, or a Huber loss); in shorter types, where rounding rules that out, one twice
-    as large, which shows the error of the first.
+    In doubtful cases a second step decides. In float64 it is much smaller, which avoids a bend near
+    the record (of ELU, or a Huber loss). At lower precision, where rounding rules that out, it is
+    twice as large, which shows the error of the first step.
     """
 
     def far(derived: Tensor, difference: Tensor, h: float, error: Tensor | float = 0.0) -> Tensor:
@@ -164,7 +163,7 @@ def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Cha
 
 
 def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Changes, Tensor]:
-    """Compare ``ĝ·Jv = v·Jᵀĝ``, with the component across it taken from the difference."""
+    """Compare ``ĝ·Jv = v·Jᵀĝ``; the component orthogonal to ``ĝ`` comes from the difference."""
     pull, norms, _ = radial_pull(network, batch)
     unit = torch.where(norms > 0, norms, 1.0)
     along = (pull * v).flatten(1).sum(1) / unit
@@ -220,7 +219,7 @@ def _full_precision(device: torch.device) -> Iterator[None]:
 
 
 def _where(problem: NetworkProblem, batch: Batch, move: Tensor) -> str:
-    """Return, in words, where the dependence on the record is hidden; empty if not found."""
+    """Return a text that says where the dependence on the record is hidden; empty if unknown."""
     looks = []
     for sign in (1, -1):
         with (

@@ -6,15 +6,15 @@ record's loss. The information about the variable ``z`` that a view names is ``J
 chooses between:
 
 * *probes of the release* (``probes.py``): any module, no rules per layer, and every entry of the
-  diagonal at once; clipped exactly with ``Jᵀg``, or safely bounded without it;
+  diagonal at once; clipped exactly with ``Jᵀg``, or bounded from above without it;
 * *tangents of the record* (``tangents.py``): exact clipped norms from three scalars;
 * *finite tangents* (``finite_changes.py``): changes of clipped gradients over a step of a stated
-  size, for networks with kinks and anything else without a derivative; *thin* ones in one plain
-  pass, at training precision, where derivatives cost several training steps.
+  size, for networks with kinks or without derivatives. *Thin* finite tangents take one plain pass
+  at training precision, whereas derivatives cost several training steps.
 
 Derivatives are checked periodically against differences (``derivative_check.py``), and the first
 batch is searched for kinks that function names do not reveal (``kink_search.py``).
-The engine owns the clip, and every pass uses the current one.
+The engine holds the clip, and every pass uses the current clip.
 """
 
 from __future__ import annotations
@@ -101,11 +101,11 @@ class Step:
     losses
         The loss of every record, ``(B,)``.
     norms
-        ``‖g‖`` before clipping, ``(B,)``; nan without clipping, which does not need them.
+        ``‖g‖`` before clipping, ``(B,)``; nan without clipping, where norms are not needed.
     traces
-        ``(B, probes)``: each column estimates ``‖∂g̃/∂z‖_F²`` without bias (or, with a conservative
-        derivative of the clip, a bound above it). Not yet divided by the noise or the number of
-        unknowns.
+        ``(B, probes)``: each column is an unbiased estimate of ``‖∂g̃/∂z‖_F²`` (or, with a
+        conservative derivative of the clip, of an upper bound on it). The estimates are not yet
+        divided by the noise or the number of unknowns.
     gradient
         ``Σ_i g̃_i`` by parameter name; empty if not requested.
     pulls
@@ -127,10 +127,10 @@ class Engine:
     ----------
     net
         The network. Its parameters with ``requires_grad`` are released; they are read at every
-        call, so it can be trained in between.
+        call, so the network can be trained between calls.
     loss
-        ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a function of output and target
-        that returns one loss per record.
+        ``"cross_entropy"``, ``"mse"``, a torch loss module, or a function of output and target that
+        returns one loss per record.
     clip
         :class:`~seepage.nn.problem.clipping.HardClip` (by default with threshold 1), ``SmoothClip``
         or ``NoClip``; it may be changed between steps.
@@ -143,18 +143,18 @@ class Engine:
     method
         How changes of the gradients are measured: as a ``"derivative"``; over a ``"finite"`` step,
         which works for any network that can be trained; or ``"thin"``, over a finite step in one
-        plain pass, with the gradients of wide weights narrowed by random matrices. ``"auto"`` takes
-        finite steps if the network has kinks (ReLU, max pooling), thin ones if it is wide and runs
+        plain pass, with the gradients of wide weights narrowed by random matrices. ``"auto"`` uses
+        finite steps if the network has kinks (ReLU, max pooling), thin steps if it is wide and runs
         on an accelerator in TF32 or 16 bits, and derivatives otherwise. Finite steps give traces
         and squared changes; pullbacks to the record are always derivatives.
     scale
-        The size ``h`` of a finite step, in the units of the unknowns. By default it is set by the
-        first batch: a hundredth of its root mean square, to one digit, or for thin steps the size
-        whose half and double agree best with it.
+        The size ``h`` of a finite step, in the units of the unknowns. By default the first batch
+        sets it: a hundredth of the batch's root mean square, to one digit. For thin steps it is the
+        size whose results change least when it is halved or doubled.
     chunk_size
-        How many records to process at a time; ``"auto"`` finds what fits.
+        How many records to process at a time; ``"auto"`` chooses what fits in memory.
     seed
-        The seed of the probes: the same seed and key give the same probes, whatever the chunks.
+        The seed of the probes: the same seed and key give the same probes, whatever the chunk size.
 
     Examples
     --------
@@ -220,7 +220,7 @@ class Engine:
         x, y
             The batch, records along the first axis.
         probes
-            The number of independent estimates of the trace, perhaps 0.
+            The number of independent estimates of the trace; may be 0.
         key
             The step's number, which makes its probes differ from those of other steps.
         index
@@ -287,7 +287,7 @@ class Engine:
     def over_parameters(
         self, x: Inputs, y: Tensor, take: Callable[[slice, Key, Tensor], None]
     ) -> Tensor:
-        """Hand each parameter's gradients, ``(B, size)``, to ``take``; return the losses.
+        """Pass each parameter's gradients, ``(B, size)``, to ``take``; return the losses.
 
         ``take`` is given the rows of the batch, the parameter, and the gradients of these rows.
         """
@@ -314,7 +314,7 @@ class Engine:
     ) -> Tensor:
         """Return ``‖J̃v‖²`` for directions ``v (K, B, …)`` of the records, ``(B, K)``.
 
-        Over finite steps if the engine uses them, unless a ``derivative`` is requested.
+        Finite steps are used if the engine uses them, unless a ``derivative`` is requested.
         """
         if not derivative and self.takes_finite_steps(x, y):
             return self._finite_changes(x, y, lambda rows: v[:, rows], precise=True)
@@ -376,15 +376,15 @@ class Engine:
         return self.view.unknowns_each(self.net, x, y)
 
     def variable(self, x: Inputs, y: Tensor) -> Tensor:
-        """Return the present value of the view's variable for the first record."""
+        """Return the current value of the view's variable for the first record."""
         return self.view.variable(self.net, rows_of(x, slice(0, 1)), y[:1])
 
     def takes_finite_steps(self, x: Inputs, y: Tensor) -> bool:
-        """Return whether traces and squared changes of such a batch are over finite steps."""
+        """Return whether traces and squared changes of this batch use finite steps."""
         return self._way(x, y) != "derivative"
 
     def _way(self, x: Inputs, y: Tensor) -> str:
-        """Return how traces are measured: by a ``"derivative"``, ``"finite"`` or ``"thin"``."""
+        """Return how traces are measured: ``"derivative"``, ``"finite"`` or ``"thin"``."""
         if self.method != "auto":
             return self.method
         network = self._validator.watched(x, y, rules=False)
@@ -395,9 +395,9 @@ class Engine:
         return "thin" if short and narrowed(network) else otherwise
 
     def _kinked(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
-        """Return whether the network has kinks, by the names of its functions or as measured.
+        """Return whether the network has kinks, judged by its function names or by measurement.
 
-        The first batch decides for all: a run must not change its method on the way.
+        The first batch decides for the whole run, which must not change its method.
         """
         if network.kinks or self.problem.sharded:
             return bool(network.kinks)
@@ -436,13 +436,13 @@ class Engine:
         return self.scale
 
     def _agreed(self, *known: float) -> tuple[float, ...]:
-        """Return the numbers of the first process, if the network is sharded over several."""
+        """Return the first process's numbers if the network is sharded over several processes."""
         if not self.problem.sharded:
             return known
         return tuple(of_the_first(torch.tensor(known, dtype=torch.float64)).tolist())
 
     def _rounding_share(self, x: Inputs, y: Tensor) -> float:
-        """Return the share of rounding in thin steps, measured at first and periodically.
+        """Return the share of rounding in thin steps, measured at the first pass and periodically.
 
         It is measured again at passes 10, 100, 1,000 and so on, since training changes the network.
         """
@@ -465,7 +465,7 @@ class Engine:
         return StepLadder.over(scale, octaves, change)
 
     def _thin_step(self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool) -> Step:
-        """Return a step whose traces are changes over finite steps, narrowed by thin matrices."""
+        """Return a step whose traces come from finite changes, narrowed by thin matrices."""
         h, network = self.step_size(x, y), self._validator.watched(x, y)
         clipped = not isinstance(self.clip, NoClip)
         exact = clipped and self.clip_derivative == "exact"
@@ -499,7 +499,7 @@ class Engine:
     def _finite_step(
         self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool
     ) -> Step:
-        """Return a step whose traces are changes over finite steps along random signs."""
+        """Return a step whose traces come from finite changes along random signs."""
         like = self.variable(x, y)
 
         def drawn(rows: slice) -> Tensor:
@@ -515,8 +515,8 @@ class Engine:
     ) -> Tensor:
         """Return ``‖g̃₊ − g̃₋‖²/4h²`` along directions ``(K, B, …)`` of some rows, ``(B, K)``.
 
-        ``precise`` asks for float64 if the network is small and accepts it. Otherwise only 16-bit
-        numbers are lengthened, whose differences would be dominated by rounding.
+        ``precise`` uses float64 if the network is small and accepts it. Otherwise only 16-bit
+        numbers are converted to a longer type, since rounding would dominate their differences.
         """
         network, h = self._validator.watched_if_possible(x, y), self.step_size(x, y)
 
@@ -536,7 +536,7 @@ class Engine:
         work: Callable[[WatchedNetwork, Batch, slice], Value],
         way: str = "tangents",
     ) -> list[Value]:
-        """Apply work that needs derivatives to chunks, once the derivatives have been checked."""
+        """Apply work that needs derivatives to chunks, after checking the derivatives."""
         network = self._validator.watched(x, y, rules=way != "probes")
         self._check(network, x, y, way)
         return self._in_chunks(x, y, copies, partial(work, network), network)
@@ -545,21 +545,20 @@ class Engine:
         """Check derivatives against differences, for new shapes or modes and periodically.
 
         Checks are repeated at passes 10, 100, 1,000 and so on. All records of the first batch are
-        checked (by probes, some of them one by one), which takes as long as two or three steps.
-        Later checks sample some records: a dependence hidden in a few records of one class, and
-        absent from the first batch, may be detected late.
+        checked (with probes, some of them one by one), which takes as long as two or three steps.
+        Later checks sample some records, so a dependence that is hidden in a few records of one
+        class, none of them in the first batch, may be detected late.
         """
         if self.problem.sharded:
             raise InputError(
-                "A network that is sharded over processes is measured over finite steps, which "
-                "give dFIL (by random signs or 'exact') and cells; FIL, sketches, parts, PLIS "
-                "and the like need derivatives, and so the whole network on one device."
+                "A network sharded over processes is measured with finite steps, which give dFIL "
+                "(by random signs or 'exact') and cells. FIL, sketches, parts and PLIS need "
+                "derivatives, so put the whole network on one device for them."
             )
         if self.method in ("finite", "thin"):
             raise InputError(
-                "Finite steps measure how far gradients move, which gives dFIL (by random signs "
-                "or 'exact') and cells; FIL, sketches, parts, PLIS and the like need "
-                f"derivatives, so leave out method={self.method!r} for them."
+                "Finite steps give dFIL (by random signs or 'exact') and cells. FIL, sketches, "
+                f"parts and PLIS need derivatives, so leave out method={self.method!r} for them."
             )
         self.passes += 1
         kind = self._validator.key(x, y), way
@@ -609,7 +608,7 @@ class Engine:
         return values
 
     def _keep_together(self, x: Inputs, y: Tensor) -> None:
-        """Raise in all processes if one of them would make different passes."""
+        """Raise in all processes if one of them would run different passes."""
         names = x if isinstance(x, Mapping) else map(str, range(len(leaves(x))))
         kinds = [
             (name, tuple(t.shape[1:]), str(t.dtype))
@@ -619,9 +618,9 @@ class Engine:
         check_agreement((kinds, tuple(y.shape[1:]), str(y.dtype), modes))
 
     def in_company(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
-        """Return a batch of one made-up record if a sharded network gets an empty one.
+        """Return a batch of one made-up record if a sharded network gets an empty batch.
 
-        All processes must make the same passes; the result of the made-up record is discarded.
+        All processes must run the same passes; the result for the made-up record is discarded.
         """
         if not self.problem.sharded or batch_size(x):
             return x, y
@@ -632,7 +631,7 @@ class Engine:
         return tree_map_only(Tensor, made_up, x), y.new_zeros(1, *y.shape[1:])
 
     def _rules_hold(self, x: Inputs, y: Tensor) -> bool:
-        """Return whether rules cover the network, which thin directions need, or raise."""
+        """Return whether rules cover the network; raise if not and the clip needs them."""
         try:
             self._validator.watched(x, y)
         except InputError:
@@ -642,7 +641,7 @@ class Engine:
         return True
 
     def masked(self, values: Tensor, lead: int = 1) -> Tensor:
-        """Return values with zeros at entries that the view takes to be known.
+        """Return values with zeros at entries that the view treats as known.
 
         ``lead`` axes come before those of a record's variable.
         """
@@ -737,7 +736,7 @@ class Engine:
 
 
 def _joined(steps: list[Step]) -> Step:
-    """Join the steps of a batch's chunks."""
+    """Join the results of a batch's chunks into one step."""
     if len(steps) == 1:
         return steps[0]
     gradients = [s.gradient for s in steps if s.gradient]

@@ -1,4 +1,4 @@
-"""Finite tangents: how far clipped gradients move over a step of a stated size.
+"""Finite tangents: how far clipped gradients change over a step of a stated size.
 
 With ``g̃₊`` and ``g̃₋`` the clipped gradients of a record at ``z + hv`` and ``z − hv``,
 
@@ -6,26 +6,26 @@ With ``g̃₊`` and ``g̃₋`` the clipped gradients of a record at ``z + hv`` a
 
 where ``Δ`` is the difference and a bar the mean of the two sides: exact, without cancellation, for
 every term of a gradient (a term is linear in each of at most two tensors). Each side is clipped by
-its own factor, which scales its ``δ``. This needs only plain training passes, so it is right at the
-scale ``h`` where there is no derivative (ReLU, max pooling) or none that torch sees
+its own factor, which scales its ``δ``. This needs only plain training passes. So it is correct at
+the scale ``h`` even where there is no derivative (ReLU, max pooling), or none that torch sees
 (``torch.no_grad()``, ``.detach()``, functions with a custom backward pass).
 
 *Thin* finite tangents do the same at training precision, in one plain pass, with gradients randomly
 narrowed. They work with fused attention, gradient checkpointing, compiled or quantised parts, TF32
 and 16-bit numbers. The change of a wide weight is not formed but narrowed, ``ΔgQ`` with ``Q`` of
-:data:`THIN` columns of random signs: ``E‖ΔgQ‖² = THIN·‖Δg‖²``, at a small part of a training step's
-products. Inputs are narrowed in the forward pass, ``tQ``, and layers are freed one by one in the
-backward pass, so that memory use is small. This adds a little variance, which the standard errors
-include, like that of the directions ``v``.
+:data:`THIN` columns of random signs: ``E‖ΔgQ‖² = THIN·‖Δg‖²``, at a small fraction of a training
+step's products. Inputs are narrowed in the forward pass, ``tQ``, and layers are freed one by one in
+the backward pass, so that memory use is small. This adds a little variance; the standard errors
+include it, as they do that of the directions ``v``.
 
-Two errors remain, of the difference and of rounding. Rounding of the two sides is independent of
-the step and of the change, so that it *adds* to the squared quotient of record i:
+Two errors remain: that of the finite difference and that of rounding. Rounding of the two sides is
+independent of the step and of the change, so that it *adds* to the squared quotient of record i:
 
     s_i(h) = A_i (1 − c_i h²) + R_i/h²,      R_i ≈ r ‖g_i‖²
 
 since a gradient is rounded in proportion to its size. A ladder of steps (:class:`StepLadder`) shows
-``r``, which is taken off every record; ``h`` is chosen for the least change over half and twice the
-step, and the remaining error of both kinds lies within that change.
+``r``, which is subtracted for every record. ``h`` is chosen so that the result changes least when
+the step is halved or doubled; the remaining error of both kinds lies within that change.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def finite_change(
 ) -> FiniteChange:
     """Return the change over a step of size ``h`` to either side, along directions ``v (B, …)``.
 
-    It is measured in the first of the longer ``types`` that the network accepts, or in its own:
-    the rounding of a gradient is multiplied by ``1/h``. Without a ``network`` that can be traced,
-    every record is run on its own.
+    It is measured in the first of the longer ``types`` that the network accepts, or else in the
+    network's own type, since a gradient's rounding error is multiplied by ``1/h``. Without a
+    ``network`` that can be traced, every record is run on its own.
     """
     for dtype in types:
         longer = None if network is None else network.of_type(dtype)
@@ -136,9 +136,9 @@ def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
 def measured_type(net: nn.Module) -> torch.dtype | None:
     """Return float32 for a 16-bit network that is small enough, or ``None``.
 
-    The release consists of the network's gradients as computed; their leakage does not depend on
-    rounding, but second derivatives do, by several hundredths. Larger networks on an accelerator
-    run in their own type.
+    The release consists of the network's gradients as computed. Their leakage does not depend on
+    rounding, but second derivatives do, by several per cent. Larger networks on an accelerator run
+    in their own type.
     """
     if is_sharded(net):
         return None
@@ -154,15 +154,15 @@ def _count(net: nn.Module) -> int:
 
 
 def over_steps(about: str, h: float) -> str:
-    """Return the subject of a result over finite steps, in words."""
+    """Return the description of a result's unknowns, with the finite step."""
     return f"{about}, over steps of {h:g}"
 
 
 def condition_of_steps(h: float, doubt: float) -> str:
-    """Return the assumption of a result over finite steps, in a sentence.
+    """Return a sentence with the assumption behind a result from finite steps.
 
-    ``doubt`` is the largest difference of the squared changes over half and twice the step, in the
-    records tried; zero if not tried.
+    ``doubt`` is the largest difference between the squared changes over half and twice the step,
+    among the records tested; zero if none was tested.
     """
     return _BALANCED.format(h, 100 * doubt) if doubt else _CONDITION.format(h)
 
@@ -204,7 +204,7 @@ class ThinChange:
     losses: Tensor  # the means of both sides
 
     def without_rounding(self, share: float, h: float) -> ThinChange:
-        """Return the change less ``r‖g‖²/h²``, the share of rounding; it may be negative.
+        """Return the change minus ``r‖g‖²/h²``, the share of rounding; it may be negative.
 
         It is not truncated at zero, which would bias sums over steps upwards.
         """
@@ -228,8 +228,8 @@ def thin_change(
     """Return the change of every record's gradient along its direction ``v (B, …)``.
 
     ``drawn`` are the :func:`random_rows` of the matrices; ``along`` says whether to compute the
-    component along the gradient, which clipping needs, and ``sized`` whether its size, which the
-    share of rounding needs.
+    component along the gradient (needed for clipping), and ``sized`` whether to compute its size
+    (needed for the share of rounding).
     """
     total = _Totals(network, batch, drawn, along, sized)
     both = replace(batch, z=batch.z.to(at_least_single(batch.z))).on_both_sides(h * v)
@@ -244,8 +244,9 @@ def thin_change(
 def _in_short_numbers(device: str, own: torch.dtype) -> Iterator[None]:
     """Let a network of 16-bit numbers take records in float32.
 
-    Neighbouring 16-bit numbers lie further apart than a step may be long: a record moved by ``hv``
-    would stay where it is or go too far. Matrix products stay in the short type, at the same cost.
+    Neighbouring 16-bit numbers may lie further apart than the length of a step, so a record moved
+    by ``hv`` would not move at all or move too far. Matrix products stay in the 16-bit type, at the
+    same cost.
     """
     if own.itemsize > 2 or torch.is_autocast_enabled(device):
         yield
@@ -373,10 +374,11 @@ class StepLadder:
         return max(0.0, float((added / self.norms.clamp(min=1e-300)).median()))
 
     def doubt(self, o: float) -> float:
-        """Return the uncertainty of a step.
+        """Return the uncertainty of the change over a step.
 
-        It is the largest change of a record's square, less rounding, when the step is halved or
-        doubled. A record whose square is far below the others' is compared with their mean.
+        It is the largest difference in a record's squared change, minus rounding, when the step is
+        halved or doubled. A record whose square is far below the others' is compared with their
+        mean.
         """
         share = self.rounding(o)
         twice, own, half = (
@@ -387,6 +389,6 @@ class StepLadder:
         return float((apart / size).max())
 
     def balanced(self) -> float:
-        """Return the number of the step at which the errors balance, with the least doubt."""
+        """Return the number of the step with the least uncertainty, where both errors balance."""
         inner = [o for o in self.sizes if o - 1 in self.sizes and o + 2 in self.sizes]
         return min(inner, key=self.doubt)

@@ -1,23 +1,22 @@
 """Search for kinks: jumps in the slope of a record's loss along a line.
 
 Functions known for their kinks (ReLU, max pooling) are found by name. ``h*(h > 0)``, a gather at an
-argmax, ``sqrt(h²)`` or any function of the user's own are not, and can be detected only in the
-losses. Let ``f(t)`` be the loss of a record as its unknowns move along a line, sampled at
-a spacing ``s``. Its fourth difference is
+argmax, ``sqrt(h²)`` and user-defined functions are not; their kinks can be detected only in the
+losses. Let ``f(t)`` be the loss of a record as its unknowns move along a line, sampled at a spacing
+``s``. Its fourth difference is
 
     smooth:                    s⁴ f⁗
     a jump of f″ (ELU, Huber): of the order s²
     a jump of f′ (a kink):     of the order s
     a jump of f itself:        constant
 
-and where it is largest, the spacing is halved again and again. The limit of the fourth difference
-over the spacing is the jump of the slope; for anything smoother it vanishes, however
-sharply the function bends, once the spacing resolves the bend. A jump of ``f″`` alone is no kink:
-gradients are then continuous.
+and the spacing is halved repeatedly where it is largest. The limit of the fourth difference over
+the spacing is the jump of the slope; for a smoother function it vanishes once the spacing resolves
+the bend, however sharp. A jump of ``f″`` alone is no kink: gradients are then continuous.
 
-The gradients of the parameters jump where ``f′`` does, because both jump with the slope of the same
-function inside the network. Losses need forward passes only. They are computed in float64, whose
-rounding is negligible here.
+Parameter gradients jump where ``f′`` does, because both depend on the slope of the same function
+inside the network. Losses need forward passes only. They are computed in float64, whose rounding is
+negligible here.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ _ROUNDING = 16  # a difference must be that many times what rounding alone gives
 def line_count(held: int) -> int:
     """Return the number of lines for a network with this many bytes of layer outputs per record.
 
-    The more units a network has, the more kinks lie on every line: all lines together should move
-    8,192 bytes of outputs.
+    The more units a network has, the more kinks lie on every line, so all lines together need only
+    cover 8,192 bytes of outputs.
     """
     return max(4, min(48, 8192 // max(1, held)))
 
@@ -58,9 +57,9 @@ def has_kinks(
 ) -> bool:
     """Return whether the losses have kinks, or jump, along lines from these records to others.
 
-    ``scale`` is the size of the unknowns, for a single record, which has no other record as the end
-    of a line. ``in_chunks`` applies work to slices of so many rows. In a network that fails in
-    float64, or away from its records, no kink is detected.
+    ``scale`` is the size of the unknowns; it is used for a single record, whose line has no other
+    record as its end. ``in_chunks`` applies work to slices of a given number of rows. In a network
+    that fails in float64, or away from its records, no kink is detected.
     """
     if torch.float64 not in (batch.z.dtype, *longer_types(problem, batch)):
         return False
@@ -118,7 +117,7 @@ class _Lines:
 
 
 def jumps_somewhere(values: Values, lines: int, device: torch.device) -> bool:
-    """Return whether a function of a place in [0, 1] jumps on some line, or its slope does."""
+    """Return whether a function of the place in [0, 1], or its slope, jumps on some line."""
     which = torch.arange(lines, device=device)
     spacing = 1 / 32
     steps = torch.arange(33, device=device, dtype=torch.float64)
@@ -174,7 +173,7 @@ def _fourth(f: Tensor) -> Tensor:
 
 
 def _rounding(values: Values, which: Tensor, centre: Tensor, spacing: float) -> Tensor:
-    """Return the fourth differences that rounding gives, at least those of a typical line."""
+    """Return the size of fourth differences due to rounding, at least that of a typical line."""
     steps = torch.arange(-4, 5, device=centre.device, dtype=centre.dtype)
     seen = values(which, centre[:, None] + spacing * steps)
     own = _fourth(seen).amax(1)

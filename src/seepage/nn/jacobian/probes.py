@@ -4,15 +4,15 @@
 ``J_iᵀu`` of every record at once, with one direction for the whole batch and no rule per layer.
 Since ``E[uuᵀ] = I``, ``E‖Jᵀu‖² = ‖J‖_F²`` and ``E[(Jᵀu)_j²] = (JᵀJ)_jj``.
 
-There are two ways to compute it. :func:`dense_probe` applies forward mode over the parameters to
-the gradient with respect to ``z``. (The other order, a backward pass through a forward-mode one,
+There are two ways to compute ``J̃ᵀu``. :func:`dense_probe` applies forward mode over the parameters
+to the gradient with respect to ``z``. (The other order, a backward pass through a forward-mode one,
 costs the same but is silently wrong for the weights of LayerNorm and InstanceNorm, torch 2.13.)
 
 :func:`thin_probe`, for networks with wide layers, takes two backward passes: ``g_i·u`` follows from
-the terms of the layers, ``Σ_s (Aᵀδ_s)·(Bᵀt_s)`` for a thin direction ``ABᵀ``, at next to no cost,
-and a double-backward pass then gives ``J_iᵀu = ∇_z (g_i·u)``. In matrix products this costs four
-passes to a training step's three. With the norms ``‖g_i‖²`` in the same graph, one backward pass
-gives the exactly clipped ``J̃ᵀu = ∇_z (g·u/φ(‖g‖))``.
+the terms of the layers, ``Σ_s (Aᵀδ_s)·(Bᵀt_s)`` for a thin direction ``ABᵀ``, at almost no cost,
+and a double-backward pass then gives ``J_iᵀu = ∇_z (g_i·u)``. Counted in matrix products, this
+costs four passes; a training step costs three. With the norms ``‖g_i‖²`` in the same graph, one
+backward pass gives the exactly clipped ``J̃ᵀu = ∇_z (g·u/φ(‖g‖))``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def dense_probe(
 ) -> ClippedProbes:
     """Return ``J̃ᵀu`` for every direction, clipped exactly; with ``keep`` the clipped sum too.
 
-    ``J̃ᵀu = Jᵀu/φ − (φ′/(φ²n))(g·u) Jᵀg``. Only clipping needs the layers' rules.
+    ``J̃ᵀu = Jᵀu/φ − (φ′/(φ²n))(g·u) Jᵀg``. The rules of the layers are needed only for clipping.
     """
     pulls, along, losses = _unclipped(network, batch, draw())
     if isinstance(clip, NoClip):
@@ -115,10 +115,10 @@ def _unclipped(
 
 
 class _ForwardOverParameters(TorchFunctionMode):  # type: ignore[misc]
-    """Adds what torch's functions lack for forward mode over the parameters.
+    """Replaces torch functions that lack forward mode over the parameters.
 
-    The padding of embeddings is held fixed: torch gives its row no gradient, so none is released;
-    forward mode ignores that convention, so the row is looked up in constants. Weight
+    The padding row of an embedding is held fixed: torch gives it no gradient, so none is released.
+    Forward mode ignores that convention, so the row is looked up in constants. Weight
     normalisation, which has no forward mode, is replaced by plain arithmetic.
     """
 
@@ -213,7 +213,7 @@ def _piece(full: Any, row: int, size: int) -> Tensor:
 
 
 def _thin_along(part: OuterProducts, u: Direction, row: int, shift: Tensor | None) -> Tensor:
-    """Return ``Σ_s (Aᵀl_s)·(Bᵀr_s)``; a bias is the last column of ``A`` against ones."""
+    """Return ``Σ_s (Aᵀl_s)·(Bᵀr_s)``; a bias is the last column of ``A``, multiplied by ones."""
     if shift is None:
         return (_rows(part.left, u.left, row) * (part.right @ u.right)).flatten(1).sum(1)
     columns = torch.cat([u.left[row : row + len(shift), :-1], shift[:, None]], 1)
@@ -232,7 +232,7 @@ def _full_along(part: OuterProducts, full: Any, row: int) -> Tensor:
 
 
 def _rows(left: Tensor | OneHot, matrix: Tensor, row: int) -> Tensor:
-    """Return the product of a left factor with a matrix of as many rows as the parameter."""
+    """Return the product of a left factor with a matrix that has the parameter's number of rows."""
     if isinstance(left, OneHot):
         picked = matrix[left.index]
         return picked if left.keep is None else picked * left.keep[..., None]

@@ -1,4 +1,4 @@
-"""Random directions, ``E[uuᵀ] = I``, that depend only on a key: of records, and of parameters.
+"""Random directions of records and parameters, ``E[uuᵀ] = I``, that depend only on a key.
 
 A generator that counts calls would give different probes for different chunks. Here the sign at
 position ``j`` is a bit of a hash of ``(key, j)`` (the mixing function of Steele, Lea and Flood,
@@ -58,7 +58,7 @@ def _mixed(counter: Tensor, key: int) -> Tensor:
     """Return a well-mixed 64-bit word for each counter; products wrap around by design.
 
     The multipliers are those of SplitMix64, as signed numbers, since torch's integers have a sign;
-    for the same reason the mask after a shift to the right.
+    this is also why a right shift is masked.
     """
     signed = key - 2**64 if key >= 2**63 else key
     z = counter * -0x61C8864680B583EB + signed
@@ -68,7 +68,7 @@ def _mixed(counter: Tensor, key: int) -> Tensor:
 
 
 def _unpack(words: Tensor) -> Tensor:
-    """Return the 64 bits of each word in a row, byte by byte to save memory."""
+    """Return the 64 bits of every word as one row, byte by byte to save memory."""
     octets = words.contiguous().view(torch.uint8)
     places = torch.arange(8, dtype=torch.uint8, device=words.device)
     return ((octets[:, None] >> places) & 1).reshape(-1)

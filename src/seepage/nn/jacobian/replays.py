@@ -1,8 +1,8 @@
-"""Passes recorded as one graph of kernels, if launching them takes longer than running them.
+"""Records a pass as one graph of kernels if launching them takes longer than running them.
 
 On a fast accelerator at reduced precision, a pass over a network of a few hundred million
-parameters consists of thousands of kernels of a few microseconds each, faster than Python can
-launch them. A pass of the same shapes over the same parameters launches the same kernels every
+parameters consists of thousands of kernels. Each takes a few microseconds, less than Python needs
+to launch it. A pass of the same shapes over the same parameters launches the same kernels every
 time, so it is recorded (a CUDA graph) and replayed, with identical results. Passes that cannot be
 recorded run as usual.
 """
@@ -49,8 +49,9 @@ class Replays:
     def run(self, key: Hashable, function: Function, inputs: Sequence[Tensor]) -> Any:
         """Return the function's result for these inputs.
 
-        The key must distinguish everything else that decides which kernels are launched, and on
-        which memory. The first run with a key warms up, the second is timed, the third recorded.
+        The key must identify everything else that determines which kernels are launched, and on
+        which memory. The first run with a key is a warm-up, the second is timed, and the third is
+        recorded.
         """
         if not all(tensor.is_cuda for tensor in inputs) or torch.cuda.is_current_stream_capturing():
             return function(*inputs)
@@ -79,7 +80,7 @@ class Replays:
         return recording.replay(inputs)
 
     def _record(self, function: Function, inputs: Sequence[Tensor]) -> _Recording | None:
-        """Return a recording, or ``None`` if it would keep more than a quarter of the memory."""
+        """Return a recording, or ``None`` if it would occupy more than a quarter of the memory."""
         held = [tensor.clone() for tensor in inputs]
         before = torch.cuda.memory_reserved()
         aside = torch.cuda.Stream()
@@ -100,7 +101,7 @@ class Replays:
 
 @contextmanager
 def _uncached() -> Iterator[None]:
-    """Make autocast round weights again: a replay must not find those of another step."""
+    """Make autocast round weights again, so that a replay does not use those of another step."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:

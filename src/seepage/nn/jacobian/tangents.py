@@ -1,13 +1,13 @@
-"""Tangents and pullbacks on the record's side: exact clipped norms from three scalars per record.
+"""Tangents and pullbacks along record directions: exact clipped norms from three scalars each.
 
 For a direction ``v`` of the record, ``∂g = (∂g/∂z)v = Jv`` follows from the tangents of the layers'
 inputs and output gradients (one forward-over-reverse pass for the whole batch), and with it
 ``g·g``, ``g·∂g`` and ``∂g·∂g`` without a gradient per record.
 
-Pullbacks ``Jᵀw`` are for directions ``w`` of the parameters that differ from record to record. They
-are given by the same factors as the gradients, so that ``g(z)·w`` needs no gradient per record
-either; a double-backward pass differentiates it. With ``w = g`` this is ``Jᵀg = ½∇_z‖g‖²``, which
-exact clipping needs.
+Pullbacks ``Jᵀw`` take parameter directions ``w`` that differ from record to record. ``w`` is given
+by the same factors as the gradients, so ``g(z)·w`` needs no per-record gradient either; a
+double-backward pass differentiates it. With ``w = g`` this is ``Jᵀg = ½∇_z‖g‖²``, which exact
+clipping needs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _Parts = tuple[ParameterGradient, ParameterGradient]  # a gradient, and its chan
 
 @dataclass(frozen=True)
 class InnerProducts:
-    """The scalars for clipping K changes of the gradient, with losses and gradients.
+    """The scalars needed to clip K changes of the gradient, with losses and gradients.
 
     ``gg``, its root ``norms`` and ``losses`` are ``(B,)``, ``gd`` and ``dd`` are ``(K, B)``.
     """
@@ -169,7 +169,7 @@ def _summed_parts(seen: Tangents) -> tuple[Tensor, Tensor, dict[Key, _Parts]]:
 
 
 def _along(gg: Tensor, gd: Tensor) -> Tensor:
-    """Return ``g·∂g/g·g``, zero for a gradient of zero."""
+    """Return ``g·∂g/g·g``, or zero for a zero gradient."""
     return torch.where(gg > 0, gd / torch.where(gg > 0, gg, 1.0), 0.0)
 
 
@@ -235,7 +235,7 @@ def _clipped_twice(seen: Tangents, clip: Clip) -> dict[Key, ParameterGradient]:
 
 
 def _scaled(outers: list[OuterProducts], by: Tensor) -> list[OuterProducts]:
-    """Return outer products with every record scaled by its own number."""
+    """Return outer products in which each record is scaled by its own factor."""
     return [
         OuterProducts(outer.left, outer.right * by.to(outer.right.dtype)[:, None, None, None])
         for outer in outers

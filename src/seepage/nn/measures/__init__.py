@@ -1,5 +1,5 @@
 """The leakage of one noisy gradient about the records of its batch.
 
-The Jacobian of that release in the interface of ``core``, estimates of traces, largest eigenvalues
-and low-rank sketches of every record's information, and results with standard errors.
+It provides the Jacobian of that release in the interface of ``core``, estimates of each record's
+information (trace, largest eigenvalue, low-rank sketch), and results with standard errors.
 """

@@ -17,7 +17,7 @@ from seepage.tables.source import Array, build_frame
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Estimate(Result):
-    """A :class:`~seepage.core.result.Result` whose every number carries a standard error.
+    """A :class:`~seepage.core.result.Result` in which every number has a standard error.
 
     Parameters
     ----------
@@ -26,8 +26,8 @@ class Estimate(Result):
     conditions
         The assumptions under which the numbers hold, in words.
     degrees
-        The degrees of freedom of the standard errors, for all or for each: one less than the number
-        of probes, and infinite if unknown.
+        The degrees of freedom of the standard errors, one number for all or one for each: the
+        number of probes less one, or infinity if unknown.
 
     Examples
     --------
@@ -50,10 +50,10 @@ class Estimate(Result):
         return marked(super().__repr__(), (*self.conditions, *self.assumptions))
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lower and upper ends of an interval of that level, ``v ± t·error``.
+        """Return the lower and upper ends of a confidence interval, ``v ± t·error``.
 
-        ``t`` is Student's quantile for the ``degrees`` of freedom, the normal one if they are
-        infinite. With few probes, a record that leaks in one or two directions has a skewed
+        ``t`` is Student's quantile for the ``degrees`` of freedom, or the normal quantile if they
+        are infinite. With few probes, a record that leaks in one or two directions has a skewed
         distribution: intervals from 4 or 8 probes covered 87 to 93 % instead of 95 % in
         simulations, and from 2 probes 84 %.
         """
@@ -65,11 +65,11 @@ class Estimate(Result):
         return np.maximum(np.asarray(self) - reach, 0.0), np.asarray(self) + reach
 
     def interval_ends(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the ends of the 95 % intervals; those of cells are not put into a table."""
+        """Return the ends of the 95 % intervals; tables of cells have none."""
         return self.interval() if len(self.shape) < 2 else None
 
     def select(self, positions: Any) -> Self:
-        """Return the entries at some positions, in their order."""
+        """Return the entries at some positions, in that order."""
         order = np.asarray(positions)
         return replace(
             self,
@@ -88,9 +88,9 @@ class Estimate(Result):
         return replace(drawn, low=low, high=high)
 
     def mse_bound(self) -> Estimate:
-        """Return the least mean squared error per unknown that the leakage allows, ``1/η²``.
+        """Return the smallest mean squared error per unknown that the leakage allows, ``1/η²``.
 
-        Its standard error is that of ``η`` times ``2/η³``.
+        Its standard error is ``2/η³`` times the standard error of ``η``.
         """
         bound = super().mse_bound()
         slope = 2 * np.asarray(bound) ** 1.5

@@ -1,6 +1,6 @@
-"""Which records a network exposes, from the trained network alone: no reference models.
+"""Ranks the records that a network exposes, from the trained network alone: no reference models.
 
-With ``g_i`` the gradient of record i's loss at the trained parameters, members only in sums:
+Let ``g_i`` be the gradient of record i's loss at the trained parameters; sums are over members:
 
 - *loss*, and *gradient norm* ``‖g_i‖``;
 - *leverage* ``(g_i − ḡ)ᵀ(G + λI)⁻¹(g_i − ḡ)``, with ``ḡ`` and ``G = Σ_j (g_j − ḡ)(g_j − ḡ)ᵀ`` the
@@ -11,13 +11,13 @@ With ``g_i`` the gradient of record i's loss at the trained parameters, members 
   ``H`` its Hessian, ``a = (e_y − p)/(1 − p_y)``: the generalised leverage of the record (Dorseuil,
   Atif and Cappé 2026, arXiv 2602.15919), for the last layer.
 
-For linear models leverage is the exact answer (``sp.Attacker``); for networks it is a ranking. With
-more parameters than records every leverage without damping is infinite, so ``λ`` is stated:
-``damping`` times the mean eigenvalue of ``G`` (or ``H``).
+For linear models leverage determines the exact result (``sp.Attacker``); for networks it only ranks
+records. With more parameters than records, every leverage without damping would be infinite, so
+``λ`` is stated: ``damping`` times the mean eigenvalue of ``G`` (or ``H``).
 
-The sketch multiplies a gradient by random signs and adds entries whose places are equal modulo its
-size, which preserves inner products on average (Charikar, Chen and Farach-Colton 2002); a network
-with at most as many parameters is not sketched.
+The sketch multiplies a gradient by random signs and adds entries whose positions are equal modulo
+the sketch's size, which preserves inner products on average (Charikar, Chen and Farach-Colton
+2002). A network with no more parameters than that is not sketched.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _SCORES = ("loss", "gradient_norm", "last_layer_leverage", "sketched_leverage", 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExposureScores:
-    """Scores of every record by model, ``(M, n)``, higher for more exposed records.
+    """Exposure scores of every record under each model, ``(M, n)``; higher means more exposed.
 
-    They rank records; none of them is a probability. Rank correlations with LiRA are measured in
-    kept runs (``benchmarks/membership_networks.py``). The scores depend on the data and are
-    themselves sensitive.
+    The scores rank records; none of them is a probability. ``benchmarks/membership_networks.py``
+    measures their rank correlations with LiRA. The scores depend on the data and are themselves
+    sensitive.
 
     Parameters
     ----------
@@ -61,12 +61,12 @@ class ExposureScores:
         Leverage of the last layer's gradient, and of the sketched gradient of all parameters, the
         record's own left out.
     own_shift
-        How far the last layer's own step for a record moves its log-odds; None unless the loss is
-        the cross-entropy of the last layer's outputs, one row each record.
+        How far the last layer's own Newton step for a record moves its log-odds; None unless the
+        loss is the cross-entropy of the last layer's outputs, with one row per record.
     damping, sketch
         ``λ`` over the mean eigenvalue, and the size of the sketch.
     kind
-        ``estimate``: of the order in which attacks recognise the records.
+        ``estimate``: the scores estimate the order in which attacks recognise the records.
     """
 
     loss: np.ndarray
@@ -81,8 +81,8 @@ class ExposureScores:
     def ranks(self, score: str | None = None) -> np.ndarray:
         """Return each record's mean rank over the models, from 0 to 1, the most exposed at 1.
 
-        The mean over a few models ranks far better than any score of one model. By default the rank
-        is by ``own_shift``, or ``last_layer_leverage`` where that is None.
+        The mean rank over a few models is far more accurate than any score of a single model. By
+        default records are ranked by ``own_shift``, or by ``last_layer_leverage`` if that is None.
         """
         name = score or ("last_layer_leverage" if self.own_shift is None else "own_shift")
         check_choice(name, "score", _SCORES)
@@ -129,10 +129,10 @@ def exposure_scores(
     Parameters
     ----------
     model
-        The trained network, or several of one kind: the ranks are then averaged over them.
+        The trained network, or several of one kind, over which the ranks are averaged.
     X, y
-        The records, along the first axis, and labels; for a model with a loss of its own (Hugging
-        Face) the batch with its labels, and no ``y``.
+        The records, along the first axis, and labels; for a model with its own loss (Hugging Face),
+        the batch with its labels, without ``y``.
     loss
         As for :func:`seepage.nn.leakage`; by default the cross-entropy, or the model's own.
     members
@@ -160,10 +160,10 @@ def exposure_scores(
     check_positive(damping, "damping")
     models = [model] if isinstance(model, nn.Module) else list(model)
     if not models:
-        raise InputError("There is no model; give at least one.")
+        raise InputError("No model was given; give at least one.")
     if y is None:
         if not isinstance(X, Mapping):
-            raise InputError("Give labels y, or a batch with labels for a model's own loss.")
+            raise InputError("Give labels y, or a batch with labels if the model has its own loss.")
         y, loss = labels_of(X), "own" if loss is None else loss
     target = y if isinstance(y, Tensor) else torch.as_tensor(np.ascontiguousarray(as_numpy(y)))
     x = X if isinstance(X, Tensor | Mapping | tuple) else torch.as_tensor(as_numpy(X)).float()
@@ -171,7 +171,7 @@ def exposure_scores(
     every = np.ones(n) if members is None else as_numpy(members)
     inside = np.broadcast_to(every.astype(bool), (len(models), n))
     if (inside.sum(axis=1) < 3).any():
-        raise InputError("A leverage needs at least three members; give more records.")
+        raise InputError("Leverage needs at least three members; give more records.")
     one = _Scoring("cross_entropy" if loss is None else loss, last, sketch, damping, seed)
     found = [one.of(net, x, target, row) for net, row in zip(models, inside, strict=True)]
     losses, norms, last_leverages, sketched, shifts = zip(*found, strict=True)
@@ -192,7 +192,7 @@ def _stacked(values: Sequence[Tensor]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Scoring:
-    """The scores of one network after another."""
+    """Computes the scores of one network after another."""
 
     loss: str | nn.Module | Loss
     last: str | None
@@ -259,11 +259,11 @@ class _Scoring:
             raise InputError(
                 f"There is no layer {self.last!r}; name a module of the network."
                 if self.last
-                else "No torch.nn.Linear is trained in this network; name its last layer, last=…"
+                else "This network has no trained torch.nn.Linear; name its last layer with last=…"
             )
         name = list(layers)[-1]
         if not any(p.requires_grad for p in layers[name].parameters(recurse=False)):
-            raise InputError(f"The layer {name!r} is not trained; name another, last=…")
+            raise InputError(f"The layer {name!r} is not trained; name another one with last=…")
         return layers[name]
 
     def _own_shift(
@@ -293,7 +293,7 @@ class _Scoring:
 
 
 def _folded(values: Tensor, start: int, width: int) -> Tensor:
-    """Return sums over entries whose places, counted from ``start``, are equal modulo a width."""
+    """Return sums over entries whose positions from ``start`` are equal modulo a width."""
     before = start % width
     padded = functional.pad(values, (before, -(before + values.shape[1]) % width))
     return padded.unflatten(1, (-1, width)).sum(1)
@@ -306,11 +306,11 @@ def _on(x: Any, device: torch.device) -> Any:
 
 
 def _leverage(gradients: Tensor, inside: Tensor, damping: float) -> Tensor:
-    """Return the leverage of every record's gradient among those of the other members.
+    """Return the leverage of each record's gradient among the other members' gradients.
 
     With ``c = g − ḡ`` over all n members and ``h = cᵀ(G + λI)⁻¹c``, leaving a member out moves the
     mean to ``ḡ − c/(n − 1)`` and the scatter to ``G − n/(n − 1) ccᵀ``, so that its leverage is
-    ``(n/(n − 1))² h/(1 − nh/(n − 1))`` (Sherman and Morrison); ``λ`` stays.
+    ``(n/(n − 1))² h/(1 − nh/(n − 1))`` (Sherman and Morrison); ``λ`` is unchanged.
     """
     n = int(inside.sum())
     centred = gradients - gradients[inside].mean(0)
@@ -328,7 +328,7 @@ def own_shift(phi: Tensor, logits: Tensor, y: Tensor, inside: Tensor, damping: f
     """Return ``(1 − p)aᵀBa`` of every record, from the last layer's inputs and its logits.
 
     ``B₋ᵢ = (I − B_i S_i)⁻¹B_i`` leaves a member's own ``S = diag(p) − ppᵀ`` out of the Hessian
-    ``Σ_j S_j ⊗ φ_jφ_jᵀ`` (Woodbury); ``λ`` stays.
+    ``Σ_j S_j ⊗ φ_jφ_jᵀ`` (Woodbury); ``λ`` is unchanged.
     """
     p = logits.softmax(1)
     (n, d), c = phi.shape, p.shape[1]

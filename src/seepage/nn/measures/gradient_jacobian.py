@@ -1,9 +1,9 @@
 """The Jacobian of one noisy gradient with respect to its batch, in the interface of ``core``.
 
-The release is ``Σ_i g̃_i + N(0, s² I)``, a sum of clipped gradients, in which record i moves only
+The release is ``Σ_i g̃_i + N(0, s² I)``, a sum of clipped gradients, in which record i changes only
 its own term. So ``J = (J̃_1 … J̃_B)/s`` with ``J̃_i = ∂g̃_i/∂z_i``, whose products the engine
-computes without forming it. A record that changes by a finite amount moves the release by
-``g̃(z′) − g̃(z)``: nothing has to be refitted.
+computes without forming it. A finite change of a record moves the release by ``g̃(z′) − g̃(z)``; no
+refit is needed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class GradientJacobian(ReleaseJacobian):
 
     @property
     def label_size(self) -> int:  # type: ignore[override]
-        """The unknowns in one label, if it may be added to the input."""
+        """The unknowns in one label, if the label may be added to the input."""
         return math.prod(self._with_label[1])
 
     @cached_property
@@ -78,9 +78,8 @@ class GradientJacobian(ReleaseJacobian):
         engine = self.engine
         if not isinstance(engine.view, Input):
             raise InputError(
-                f"This leakage is about {engine.view.describe()} alone; ask about the label as "
-                "well as the input with view=sp.nn.Input(), and about the label alone with "
-                "view=sp.nn.Label()."
+                f"This leakage covers {engine.view.describe()} alone; use view=sp.nn.Input() for "
+                "input and label together, or view=sp.nn.Label() for the label alone."
             )
         shape = tuple(Label().variable(engine.net, *self._batch(slice(0, 1))).shape[1:])
         both = Engine(
@@ -112,7 +111,7 @@ class GradientJacobian(ReleaseJacobian):
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Tensor]:
         """Return the function that gives each row's information matrix, ``(m, q, q)``.
 
-        It takes one product for each unknown, whatever the number of parameters.
+        It needs one product per unknown, whatever the number of parameters.
         """
         operator = self.row_operator(unknowns)
         count = unknowns.count(self)
@@ -176,7 +175,7 @@ class GradientJacobian(ReleaseJacobian):
         return z, own_y[again]
 
     def row_jacobians(self, unknowns: Unknowns, rows: Any) -> Tensor:
-        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``; several at a pass."""
+        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``, several per pass."""
         if self.size > len(rows) * unknowns.count(self):
             return super().row_jacobians(unknowns, rows)
         units = torch.eye(self.size, dtype=self.X.dtype, device=self.X.device)
@@ -225,7 +224,7 @@ class _InputAndLabel(View):
         self.label_shape = label_shape
 
     def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
-        """Return both present values, ``(B, d + L)``."""
+        """Return the current input and label, ``(B, d + L)``."""
         both = Input().variable(net, x, y), Label().variable(net, x, y).to(x)
         return torch.cat([part.reshape(len(part), -1) for part in both], 1)
 
@@ -243,7 +242,7 @@ class _InputAndLabel(View):
 
 
 class GradientRelease(MeasuredRelease):
-    """One noisy gradient of a batch, whose records are all in memory."""
+    """One noisy gradient of a batch whose records are all in memory."""
 
     template: GradientJacobian
 
@@ -261,17 +260,17 @@ class GradientRelease(MeasuredRelease):
         return self.template
 
     def refits(self) -> GradientMoves:
-        """Return how the release moves when a record changes by a finite amount."""
+        """Return how the release changes when a record changes by a finite amount."""
         if not isinstance(self.template.engine.view, Input | Label):
             raise InputError(
-                "Finite changes of an embedding are not supported; ask about the input or the "
-                "label."
+                "Finite changes of an embedding are not supported; use view=sp.nn.Input() or "
+                "sp.nn.Label()."
             )
         return GradientMoves(self.template)
 
 
 class GradientMoves:
-    """The gradient of a batch with one record replaced: the effect of finite changes."""
+    """The gradient of a batch with one record replaced, for the effect of finite changes."""
 
     def __init__(self, jacobian: GradientJacobian) -> None:
         self._at = jacobian
@@ -288,7 +287,7 @@ class GradientMoves:
         """Return ``g̃(z′) − g̃(z)`` for each replacement of a row, ``(K, P)``."""
         if labels is not None:
             raise InputError(
-                "A record's label cannot be replaced here; ask with view=sp.nn.Label()."
+                "A record's label cannot be replaced with this view; use view=sp.nn.Label()."
             )
         x, y = self._at.replaced(row, features)
         own = self._at.replaced(row, self.X[row][None, :])

@@ -1,4 +1,4 @@
-"""Leakage of one noisy gradient of a network about each record of its batch.
+"""Leakage of a network's noisy gradient about each record of its batch.
 
 The release is ``Σ_i g̃_i + N(0, (σC)² I)``. The information about a record's unknowns is
 ``I = J̃ᵀJ̃/(σC)²`` (Guo et al. 2022, section 6), which gives
@@ -78,10 +78,10 @@ def leakage(
     Parameters
     ----------
     net, loss
-        The network and its loss: ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a
-        function of output and target that returns one loss per record. For a model that computes
-        its own loss, as those of Hugging Face do, give the batch from the data collator in place of
-        the loss: ``sp.nn.leakage(model, batch, noise_multiplier=…)``.
+        The network and its loss: ``"cross_entropy"``, ``"mse"``, a torch loss module, or a function
+        of output and target that returns one loss per record. For a model that computes its own
+        loss (as Hugging Face models do), give the data collator's batch in place of the loss:
+        ``sp.nn.leakage(model, batch, noise_multiplier=…)``.
     x, y
         The batch, records along the first axis.
     noise_multiplier
@@ -89,32 +89,31 @@ def leakage(
     max_grad_norm
         The clipping threshold ``C``; ``None`` for no clipping.
     clip
-        ``"hard"``, ``"smooth"`` (the GELU clip of Guo et al. 2022), or a clip of :mod:`seepage.nn`
-        with its own threshold, and no ``max_grad_norm``.
+        ``"hard"``, ``"smooth"`` (the GELU clip of Guo et al. 2022), or a :mod:`seepage.nn` clip
+        with its own threshold, without ``max_grad_norm``.
     view
         The unknowns of a record: ``sp.nn.Input()`` (the default, or a part with ``mask=``, or
         one of several inputs with ``key=``), ``sp.nn.Label()``, ``sp.nn.Embedding("module")``. For
-        a model of Hugging Face the default is its own input: the pixels, or the embeddings of its
-        tokens.
+        a Hugging Face model the default is its own input: the pixels, or the token embeddings.
     attributes
         Columns that belong together, such as the one-hot columns of a category, by name; columns
         are given by position in a record, or as ``"x0"``, ``"x1"`` and so on.
     clip_derivative
-        ``"exact"`` or the safe and faster ``"conservative"``. With the latter, estimates from
-        random signs (records, cells and parts) bound the leakage from above, and their kind is
-        ``bound``; everything else is still clipped exactly.
+        ``"exact"``, or the faster ``"conservative"``, an upper bound. With ``"conservative"``,
+        estimates from random signs (records, cells and parts) are upper bounds, and their kind is
+        ``bound``; all other results use the exact clip.
     method
-        ``"derivative"``; or ``"finite"``, which measures how far the clipped gradient moves over
-        a step of a stated size, by plain training passes, and so works for any network that can be
-        trained. ``"auto"`` measures dFIL this way if the network has kinks (ReLU, max pooling),
-        where a derivative understates finite changes, and takes derivatives otherwise. The result
-        states the scale.
+        ``"derivative"``; or ``"finite"``, which measures with plain training passes how far the
+        clipped gradient moves over a step of a stated size. It works for any network that can be
+        trained. ``"auto"`` measures dFIL over finite steps if the network has kinks (ReLU, max
+        pooling), where a derivative understates finite changes; otherwise it uses derivatives. The
+        result states the scale.
     scale
         The size ``h`` of a finite step: every unknown moves by ``±h`` (all at once along random
-        signs, one at a time for ``"exact"`` answers). By default a hundredth of the root mean
+        signs, one at a time for ``"exact"`` results). By default a hundredth of the root mean
         square of the unknowns in the batch, to one digit.
     chunk_size
-        Records worked on at a time; ``"auto"`` finds what fits.
+        The number of records processed at a time; ``"auto"`` chooses what fits in memory.
     seed
         The seed of the probes.
 
@@ -136,8 +135,8 @@ def leakage(
         x, y, loss = dict(loss), labels_of(loss), "own"
     if x is None or y is None:
         raise InputError(
-            "Give network, loss, inputs and targets, or a model of Hugging Face and a batch with "
-            "its labels: sp.nn.leakage(model, batch, noise_multiplier=…)."
+            "Give network, loss, inputs and targets, or a Hugging Face model and a batch with its "
+            "labels: sp.nn.leakage(model, batch, noise_multiplier=…)."
         )
     chosen = choose_clip(clip, max_grad_norm)
     engine = Engine(
@@ -156,7 +155,7 @@ def leakage(
 
 
 def check_view(view: Any) -> None:
-    """Raise unless this is a view."""
+    """Raise unless the argument is a view."""
     if view is not None and not isinstance(view, View):
         raise InputError(
             f"view must be sp.nn.Input(), sp.nn.Label() or sp.nn.Embedding('module'), not {view!r}."
@@ -164,7 +163,7 @@ def check_view(view: Any) -> None:
 
 
 def check_batch(x: Inputs, y: Tensor) -> None:
-    """Raise unless there is a label for each of at least one record."""
+    """Raise unless there is at least one record and each has a label."""
     check_labels(x, y)
     if not len(y):
         raise InputError("The batch holds no records; give at least one.")
@@ -174,11 +173,11 @@ class GradientLeakage(Leakage):
     """The leakage of one noisy gradient about the records of its batch.
 
     It has all methods of the leakage of a table (``columns``, ``groups``, ``subset``,
-    ``dataset``, ``information``), so that bounds, calibration and guarantees work on it as on any
-    other: a record's columns are the unknown entries of the view's variable, in order, and its
-    label is included with ``label=True``. These answers are exact and take a pass or more
-    for each unknown; :meth:`records`, :meth:`cells` and :meth:`parts` can be estimated from a few
-    probes instead.
+    ``dataset``, ``information``), so bounds, calibration and guarantees work as for any other
+    leakage. A record's columns are the unknown entries of the view's variable, in order;
+    ``label=True`` includes its label. These results are exact and take at least one pass per
+    unknown; :meth:`records`, :meth:`cells` and :meth:`parts` can be estimated from a few probes
+    instead.
 
     Parameters
     ----------
@@ -214,14 +213,14 @@ class GradientLeakage(Leakage):
     def unknowns(
         self, columns: Columns, label: bool | None = None, simplex: bool = False
     ) -> tuple[Unknowns, str]:
-        """Return the named part of the view, as directions of a record and in words."""
+        """Return the named part of the view, as directions of a record and as text."""
         unknowns, about = super().unknowns(columns, bool(label), simplex)
         if columns is None:
             about = self.engine.view.describe() + (" and the label" if label else "")
         return unknowns, about
 
     def plot(self, ax: Any = None, measure: str = "dfil") -> Any:
-        """Draw the leakage about every record in falling order, with its 95 % interval.
+        """Plot the leakage about every record in descending order, with 95 % intervals.
 
         The same as ``leak.records(measure).plot(ax)``; returns the matplotlib axes.
         """
@@ -242,16 +241,16 @@ class GradientLeakage(Leakage):
         Parameters
         ----------
         measure
-            ``"dfil"``, or ``"fil"``, which iterates. If stopped before it converges, its kind is
-            ``estimate``, the value is a lower bound, and its error reaches to the upper bound.
-            There is no default.
+            ``"dfil"``, or ``"fil"``, which is computed iteratively. If the iteration stops before
+            it converges, the kind is ``estimate``, the value is a lower bound, and its error
+            extends to the upper bound. There is no default.
         method
             For the dFIL: ``"rademacher"`` (random signs, the default), ``"hutch++"``, or
             ``"exact"``.
         probes
             The number of probes, at least 2.
         columns, label, simplex
-            If given, the answer is exact, as for the leakage of a table.
+            If given, the result is exact, as for the leakage of a table.
         """
         if measure is None:
             raise InputError(
@@ -262,7 +261,7 @@ class GradientLeakage(Leakage):
         if columns is not None or label is not None or simplex:
             if method not in (None, "exact"):
                 raise InputError(
-                    "With columns or the label named, the answer is exact; leave out "
+                    "Results for named columns or the label are exact; leave out "
                     f"method={method!r}."
                 )
             return _exact(super().records(columns, label, measure, simplex))
@@ -291,10 +290,10 @@ class GradientLeakage(Leakage):
     ) -> Estimate:
         """Return the leakage about each number of each record alone, with the rest known.
 
-        One row per record, in the order of its flattened variable (pixels, features); zero at
-        entries that the view takes to be known. Every probe estimates all of them at once; for
-        named columns the answer is exact. Over finite steps (``method="finite"`` of the leakage),
-        every unknown is moved in turn.
+        The result has one row per record, in the order of its flattened variable (pixels,
+        features), with zeros at entries that the view treats as known. Every probe estimates all
+        entries at once; for named columns the result is exact. With finite steps
+        (``method="finite"`` of the leakage), each unknown is moved in turn.
         """
         if columns is not None:
             return _exact(super().cells(columns))
@@ -313,7 +312,7 @@ class GradientLeakage(Leakage):
         ----------
         masks
             For each part, a boolean array of the shape of one record's variable. Entries that the
-            view takes to be known do not count, and a part without unknowns is refused.
+            view treats as known do not count; a part without unknowns raises an error.
         probes
             The number of probes, at least 2.
         """
@@ -333,7 +332,7 @@ class GradientLeakage(Leakage):
         return out
 
     def spectrum(self, tolerance: float = 1e-4, max_steps: int = 100) -> LargestEigenvalues:
-        """Return ``λ_max(I)`` of every record with bounds on either side; ``η`` is its root."""
+        """Return ``λ_max(I)`` of every record, with lower and upper bounds; ``η`` is its root."""
         count, like = batch_size(self.x), self.engine.variable(self.x, self.y)
         shape = (count, *like.shape[1:])
         # Independent of the data, uniform over all directions, and the same on every device.
@@ -382,8 +381,8 @@ class GradientLeakage(Leakage):
         if method == "hutch++":
             if self._finite():
                 raise InputError(
-                    "'hutch++' projects out a subspace, which finite steps cannot do; choose "
-                    "'rademacher' or 'exact', or give method='derivative' to sp.nn.leakage."
+                    "'hutch++' projects out a subspace, which is impossible with finite steps; "
+                    "choose 'rademacher' or 'exact', or give method='derivative' to sp.nn.leakage."
                 )
             return hutchpp(self.engine, self.x, self.y, probes)
         return exact(self.engine, self.x, self.y)
@@ -416,7 +415,7 @@ class GradientLeakage(Leakage):
     def _whitened(self, squares: Tensor) -> Tensor:
         """Return information: squares of Jacobians over the variance of the noise.
 
-        Results have at least float32 precision, whatever the network's.
+        Results have at least float32 precision, whatever the network's precision.
         """
         return squares.to(at_least_single(squares)) / self.jacobian.noise**2
 

@@ -1,16 +1,16 @@
-"""Functionals of every record's information matrix: its trace, largest eigenvalue, and a sketch.
+"""Estimates the trace and largest eigenvalue of each record's information matrix, and sketches it.
 
-For ``A = J̃ᵀJ̃`` of d unknowns, the *trace*: a probe of random signs has the variance
-``2(‖A‖_F² − ΣA_ii²)``, the sampled coordinates of Guo et al. (2022) have ``dΣA_ii² − tr²``, which
-is far larger. Hutch++ (Meyer, Musco, Musco and Woodruff 2021) first treats a subspace that holds
-most of ``A`` exactly, and estimates only the rest; d unit vectors give the trace itself.
+Let ``A = J̃ᵀJ̃`` for d unknowns. The *trace*: a probe of random signs has the variance ``2(‖A‖_F² −
+ΣA_ii²)``. The sampled coordinates of Guo et al. (2022) have the far larger variance ``dΣA_ii² −
+tr²``. Hutch++ (Meyer, Musco, Musco and Woodruff 2021) computes the trace exactly on a subspace that
+holds most of ``A``, and estimates only the rest. With d unit vectors the trace is exact.
 
 The *largest eigenvalue*, with a certified upper bound, comes from Lanczos' method with a random
 start. Its value ``θ`` never exceeds the eigenvalue ``λ``, and ``λ ≤ θ/(1 − ε)`` with
-``ε = (ln(1.648√d/δ)/(2k − 1))²`` after k steps, wrong with a probability of at most ``δ`` over the
-start (Kuczyński and Woźniakowski 1992, theorem 4.2).
+``ε = (ln(1.648√d/δ)/(2k − 1))²`` after k steps; this fails with a probability of at most ``δ`` over
+the random start (Kuczyński and Woźniakowski 1992, theorem 4.2).
 
-A *sketch* of low rank is made by Nyström's method.
+A low-rank *sketch* is made by Nyström's method.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def check_probes(probes: int) -> None:
     """Raise unless there are enough probes for a standard error."""
     if isinstance(probes, bool) or not isinstance(probes, Integral) or probes < 2:
         raise InputError(
-            "probes must be a whole number of at least 2, so that there is a standard error, not "
+            "probes must be a whole number of at least 2, which a standard error needs, not "
             f"{probes!r}."
         )
 
@@ -64,7 +64,7 @@ def exact(engine: Engine, x: Inputs, y: Tensor) -> Trace:
 
 
 def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
-    """Return ``(J̃ᵀJ̃)_jj`` of every record, one tangent for each unknown; zero where known."""
+    """Return ``(J̃ᵀJ̃)_jj`` of every record, one tangent per unknown; zero for known entries."""
     z = engine.variable(x, y)
     which, size = engine.view.entries(z), z[0].numel()
 
@@ -89,7 +89,7 @@ def squared_changes_along(
 ) -> Tensor:
     """Return ``‖J̃v‖²`` of every record for ``count`` shared directions, ``(B, count)``.
 
-    With ``derivative``, finite steps are never used.
+    With ``derivative=True``, finite steps are never used.
     """
     parts = []
     for start in progress(range(0, count, _AT_A_TIME), "unknowns"):
@@ -102,7 +102,7 @@ def squared_changes_along(
 def hutchpp(engine: Engine, x: Inputs, y: Tensor, probes: int) -> Trace:
     """Return Hutch++ with a third of the probes for each of its three parts.
 
-    The part inside the subspace is exact, so the standard error is that of the rest alone. Each
+    The trace inside the subspace is exact, so only the rest contributes to the standard error. Each
     part takes at least two probes.
     """
     check_probes(probes)
@@ -169,7 +169,7 @@ class LargestEigenvalues:
     steps
         The number of products taken.
     settled
-        Whether each residual came within the tolerance, ``(B,)``; otherwise the iteration was
+        Whether each residual fell below the tolerance, ``(B,)``; otherwise the iteration was
         stopped early, and the eigenvalue may be anywhere between ``lower`` and ``upper``.
     """
 
@@ -180,7 +180,7 @@ class LargestEigenvalues:
     failure: float = FAILURE
 
     def remark(self) -> str:
-        """Return a caveat about the values that did not converge, in words."""
+        """Return a sentence about the values that did not converge."""
         return (
             f"The iteration was stopped after {self.steps} products, before "
             f"{int((~self.settled).sum())} of the {len(self.settled)} records had converged: "
@@ -197,10 +197,10 @@ def lanczos(
 ) -> LargestEigenvalues:
     """Return the largest eigenvalue of every matrix, given products with one vector each.
 
-    ``start`` holds random vectors ``(B, d)``; entries that are zero in all of them are excluded. It
-    stops when every residual is below ``tolerance`` times the value (the value's own error is then
-    of second order: the squared residual over the gap to the next eigenvalue), or after
-    ``max_steps``; the bounds hold either way.
+    ``start`` holds random vectors ``(B, d)``; entries that are zero in all of them are excluded.
+    The iteration stops when every residual is below ``tolerance`` times the value, or after
+    ``max_steps``; the bounds hold either way. (The value's own error is of second order: the
+    squared residual over the gap to the next eigenvalue.)
     """
     size = int((start != 0).any(0).sum())
     leading, residual, length, steps = leading_ritz_values(
@@ -286,8 +286,8 @@ def nystrom(engine: Engine, x: Inputs, y: Tensor, rank: int) -> InformationSketc
 def _directions(size: int, rank: int, key: int) -> Tensor:
     """Return an orthonormal basis ``(size, rank)`` of a uniformly random subspace, in float64.
 
-    It is drawn on the CPU and orthonormalised before any product: the same on every device,
-    whatever the chunks, and no inverse of the draw is needed.
+    It is drawn on the CPU and orthonormalised before any product, so it is the same for every
+    device and chunk size, and no inverse of the draw is needed.
     """
     if rank == size:
         return torch.eye(size, dtype=torch.float64)
@@ -299,9 +299,9 @@ def _directions(size: int, rank: int, key: int) -> Tensor:
 def _factor(basis: Tensor, image: Tensor, eps: float) -> Tensor:
     """Return ``F (B, rank, n)`` with ``FᵀF = Y (QᵀY)⁺ Yᵀ`` for the images ``Y = AQ (B, n, rank)``.
 
-    Directions of ``QᵀAQ`` with less than ``τ`` of its largest eigenvalue are left out, which only
-    makes the sketch smaller. ``Y`` is accurate to ``eps·‖A‖``, and dividing by ``√τ`` makes that
-    ``eps/√τ·‖A‖``: both losses are of the same size at ``τ = eps^(2/3)``.
+    Directions of ``QᵀAQ`` whose eigenvalue is below ``τ`` times the largest are left out, which can
+    only make the sketch smaller. ``Y`` is accurate to ``eps·‖A‖``, and division by ``√τ`` raises
+    this error to ``eps/√τ·‖A‖``. Both errors are equal at ``τ = eps^(2/3)``.
     """
     middle = basis.T @ image
     values, vectors = torch.linalg.eigh((middle + middle.transpose(1, 2)) / 2)

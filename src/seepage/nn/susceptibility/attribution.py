@@ -1,7 +1,7 @@
-"""A number for every attribute of every record, and its norms over records, attributes and images.
+"""One number per attribute and record, and norms over records, attributes and image regions.
 
-The PLIS of a record, of a group of attributes or of a super-pixel is the Euclidean norm of that
-part of its array (Mueller et al. 2022).
+The PLIS of a record, a group of attributes or a super-pixel is the Euclidean norm of the
+corresponding part of the array (Mueller et al. 2022).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Part = Any  # a column (number or name), several of them, a slice, or a mask
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Attribution(ResultTable):
-    """An array of the records' shape, ``(B, …)``.
+    """One number per attribute of each record, as an array of shape ``(B, …)``.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Attribution(ResultTable):
     names
         The names of the columns, if records are rows of a table.
     library
-        The library of the caller's table.
+        The data frame library that the caller used.
     """
 
     values: Tensor
@@ -63,7 +63,7 @@ class Attribution(ResultTable):
         return self.records().table(library)
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the norm over each whole record, in falling order."""
+        """Return what :meth:`plot` draws: the norm over each whole record, in descending order."""
         return self.records().drawing()
 
     def __repr__(self) -> str:
@@ -82,9 +82,9 @@ class Attribution(ResultTable):
         Parameters
         ----------
         parts
-            For each name a column (its number or name), several of them, a slice, a tuple of
-            slices, or true and false for every entry of a record; for images also for every pixel.
-            An entry named twice counts once. ``None`` for every column of a table by itself.
+            For each name, one or more columns (numbers or names), a slice, a tuple of slices, or a
+            boolean mask over a record's entries; for images the mask may be over pixels. An entry
+            that is named twice counts once. ``None`` treats every column of a table as a part.
 
         Examples
         --------
@@ -148,14 +148,14 @@ class Attribution(ResultTable):
         ----------
         labels
             The segment that each pixel belongs to: ``(H, W)`` for all records, or
-            ``(B, H, W)``. A segment that a record does not have is nan.
+            ``(B, H, W)``. A segment that does not occur in a record is nan.
         """
         squares = self._pixels()
         given = as_numpy(labels)
         if given.shape not in (tuple(squares.shape), tuple(squares.shape[1:])):
             raise InputError(
                 f"Labels for {len(squares)} images of {squares.shape[1]} by {squares.shape[2]} "
-                f"pixels cannot have the shape {given.shape}."
+                f"pixels cannot have the shape {given.shape}; give (H, W) or (B, H, W)."
             )
         known, places = np.unique(given, return_inverse=True)
         where = torch.as_tensor(places.reshape(given.shape), device=squares.device)
@@ -184,11 +184,11 @@ class Attribution(ResultTable):
         return self.names or tuple(f"x{j}" for j in range(self.values.shape[1]))
 
     def _pixels(self) -> Tensor:
-        """Return the squares of images, summed over their channels, ``(B, H, W)``."""
+        """Return the squared values of images, summed over channels, ``(B, H, W)``."""
         if self.values.dim() not in (3, 4):
             raise InputError(
-                f"Records of shape {tuple(self.values.shape[1:])} are not images, which have two "
-                "axes, or channels and two axes; use attributes()."
+                f"Records of shape {tuple(self.values.shape[1:])} are not images; an image has two "
+                "axes, or a channel axis and two more. Use attributes() instead."
             )
         squares = self.values.square()
         return squares.sum(1) if squares.dim() == 4 else squares
@@ -197,11 +197,11 @@ class Attribution(ResultTable):
 def entries_of(
     part: Part, shape: tuple[int, ...], columns: tuple[str, ...] | None, name: str
 ) -> Tensor:
-    """Return a mask of the entries of a record that a part contains.
+    """Return a mask of the record entries that belong to a part.
 
-    A part is a column (its number or name), several of them, a slice, a tuple of slices, or true
-    and false for every entry; for images also for every pixel, the same for all channels. ``name``
-    is the name of the part in error messages.
+    A part is one or more columns (numbers or names), a slice, a tuple of slices, or a boolean mask.
+    For images the mask may have one value per pixel, used for all channels. ``name`` is the name of
+    the part in error messages.
     """
     mask = torch.zeros(shape, dtype=torch.bool)
     cuts = (part,) if isinstance(part, slice) else part
@@ -236,13 +236,14 @@ def entries_of(
             mask[[_position(column, shape, columns, name) for column in listed]] = True
     if not bool(mask.any()):
         raise InputError(
-            f"The part {name!r} contains no entry of a record of shape {shape}; give at least one."
+            f"The part {name!r} selects no entry of records with shape {shape}; select at least "
+            "one."
         )
     return mask
 
 
 def _listed(part: Part, name: str) -> list[Any]:
-    """Yield the columns one by one, array entries as plain numbers."""
+    """Yield the columns one by one; array entries become plain Python numbers."""
     if isinstance(part, str | numbers.Number):
         return [part]
     if hasattr(part, "shape") or hasattr(part, "to_numpy"):
@@ -250,8 +251,8 @@ def _listed(part: Part, name: str) -> list[Any]:
     if isinstance(part, Iterable):
         return list(part)
     raise InputError(
-        f"The part {name!r} must be columns (numbers or names), slices, or true and false for "
-        f"every entry, not {part!r}."
+        f"The part {name!r} must be columns (numbers or names), slices, or a boolean mask over the "
+        f"entries, not {part!r}."
     )
 
 
@@ -270,8 +271,8 @@ def _position(
         return columns.index(column)
     if not isinstance(column, numbers.Integral) or isinstance(column, bool):
         raise InputError(
-            f"{column!r} in {name!r} is not a column; give its number or its name, or true "
-            "and false for every entry of a record."
+            f"{column!r} in {name!r} is not a column; give a column's number or name, or a boolean "
+            "mask over a record's entries."
         )
     place = int(column)
     if not -len(columns) <= place < len(columns):

@@ -36,7 +36,7 @@ METHODS = ("auto", "exact", "estimate")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(ResultTable):
-    """The three measures of the same gradient.
+    """PLIS, JacSens and FIL of the same gradients.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Comparison(ResultTable):
         return build_frame(columns, library or "pyarrow")
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw every record's JacSens over its PLIS, and return the matplotlib axes."""
+        """Plot every record's JacSens against its PLIS, and return the matplotlib axes."""
         ax = new_axes(ax, figsize=(4.6, 4.4))
         ax.plot(self.plis, np.asarray(self.jacsens), ".", color=BLUE)
         ax.set_xlabel("PLIS")
@@ -83,8 +83,8 @@ class Comparison(ResultTable):
     def spearman(self) -> dict[str, float]:
         """Return rank correlations between the measures, over the records.
 
-        The last, ``"plis, jacsens by attribute"``, is over the attributes of each record, averaged
-        over the records; nan if nothing varies.
+        The last, ``"plis, jacsens by attribute"``, is computed over the attributes of each record
+        and averaged over the records; nan if nothing varies.
         """
         correlations = {
             "plis, jacsens": rank_correlation(self.plis, np.asarray(self.jacsens)),
@@ -175,7 +175,7 @@ def _renamed(estimate: Estimate) -> Estimate:
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Return Spearman's correlation; nan where one of the two does not vary."""
+    """Return Spearman's correlation; nan if either variable is constant."""
     from scipy.stats import spearmanr
 
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:

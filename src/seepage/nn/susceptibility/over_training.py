@@ -38,12 +38,12 @@ from seepage.tables.source import build_frame
 
 
 class SampledBatchWarning(UserWarning):
-    """Warning: a step used only some of the records; PLIS claims no amplification by sampling."""
+    """Warns that a step used only some records; PLIS claims no amplification by subsampling."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class RunSusceptibility(Attribution):
-    """The sum over a run of every record's PLIS; its norms as for a single step.
+    """Every record's PLIS summed over a run; the norms are defined as for a single step.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class RunSusceptibility(Attribution):
     uses
         The number of steps in which each record took part.
     conditions
-        The assumptions of the numbers, in words.
+        The assumptions behind the numbers, in words.
     """
 
     privacy_loss: Tensor
@@ -219,7 +219,7 @@ class PlisOverTraining:
     def result(self) -> RunSusceptibility:
         """Return the sums over all steps so far."""
         if self.values is None:
-            raise InputError("Nothing has been observed yet; call observe before every update.")
+            raise InputError("No step has been observed yet; call observe() before every update.")
         sampled = int((self.uses < self.steps).sum())
         conditions = (*CONDITIONS, *conditions_of([self.randomness]))
         if sampled:
@@ -249,7 +249,7 @@ class PlisOverTraining:
         return copy.deepcopy({name: getattr(self, name) for name in self._kept})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state that :meth:`state_dict` returned."""
+        """Restore a state that :meth:`state_dict` returned."""
         if len(state["uses"]) != self.records:
             raise InputError(
                 f"The state is for {len(state['uses'])} records, but n is {self.records}; give the "
@@ -273,11 +273,12 @@ class PlisOverTraining:
             )
 
     def _refuse_other_attributes(self, found: Susceptibility) -> None:
-        """Raise if the attributes differ from earlier steps', since they could not be added."""
+        """Raise if the attributes are not those of earlier steps, which they are added to."""
         if self.values is not None and self.values.shape[1:] != found.values.shape[1:]:
             raise InputError(
                 f"The records have attributes of shape {tuple(found.values.shape[1:])}, but in "
-                f"earlier steps their shape was {tuple(self.values.shape[1:])}."
+                f"earlier steps their shape was {tuple(self.values.shape[1:])}; use one shape in "
+                "all steps."
             )
         if None not in (self.names, found.names) and self.names != found.names:
             raise InputError(

@@ -1,4 +1,4 @@
-"""Privacy loss and PLIS of the records of a batch: the attributes that drive the privacy loss.
+"""Privacy loss and PLIS of each record in a batch: which attributes drive the privacy loss.
 
 A step releases ``Σ_i g̃_i + N(0, s² I)``, ``s = σC``. The privacy loss of record i is
 ``PL = ‖g̃_i‖²/s²`` (Mueller et al. 2022, equation 4), and its gradient with respect to the record's
@@ -33,7 +33,7 @@ from seepage.tables.source import Table, as_numpy, build_frame, check_length, re
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Susceptibility(Attribution):
-    """The privacy loss-input susceptibility of the records of one batch.
+    """The privacy loss-input susceptibility (PLIS) of the records in one batch.
 
     ``values`` is the PLIS, an array of the records' shape; :meth:`records`, :meth:`attributes`,
     :meth:`patches` and :meth:`superpixels` give its norms.
@@ -45,9 +45,9 @@ class Susceptibility(Attribution):
     norms, losses
         The norm of every record's gradient before clipping, and its loss.
     pulls
-        ``Jᵀg`` of every record, before clipping, from which everything follows.
+        ``Jᵀg`` of every record, before clipping; all other figures follow from it.
     clip
-        The clip of the gradients.
+        How the gradients are clipped.
     comparison
         JacSens and FIL of the same gradients, if requested.
     """
@@ -94,7 +94,7 @@ class Susceptibility(Attribution):
         return self.comparison
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with a row for every record, with the other measures if known."""
+        """Return a data frame with one row per record, including JacSens and FIL if computed."""
         loss = "gradient_signal" if self.noise is None else "privacy_loss"
         labels = np.arange(len(self)) if self.index is None else self.index
         columns: dict[str, Any] = {
@@ -114,8 +114,8 @@ def susceptibility(
 ) -> Susceptibility:
     """Return PLIS from ``Jᵀg``.
 
-    ``‖g̃‖² = n²/φ²`` has the derivative ``2nρ/φ²`` over ``n``, so that
-    ``PLIS = (2/s²)(ρ/φ²) Jᵀg``, with ``ρ = 1 − nφ′/φ`` (see ``clipping``).
+    ``‖g̃‖² = n²/φ²`` has the derivative ``2nρ/φ²`` with respect to ``n``, so that ``PLIS =
+    (2/s²)(ρ/φ²) Jᵀg``, with ``ρ = 1 − nφ′/φ`` (see ``clipping``).
     """
     s = 1.0 if noise is None else noise
     phi = clip.phi(norms)
@@ -153,9 +153,10 @@ def plis(
     Parameters
     ----------
     net, loss
-        The network and its loss: ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a
-        function of output and target that returns one loss per record. Or a fitted model of
-        :mod:`seepage.glm`, scikit-learn or statsmodels, with ``loss=None`` for its own loss.
+        The network and its loss: ``"cross_entropy"``, ``"mse"``, a torch loss module, or a function
+        of output and target that returns one loss per record. Or a model fitted with
+        :mod:`seepage.glm`, scikit-learn or statsmodels; ``loss=None`` then uses the model's own
+        loss.
     x, y
         The batch, records along the first axis; for tables also data frames, whose columns then
         have names.
@@ -166,8 +167,8 @@ def plis(
         The clipping threshold ``C``; ``None`` for no clipping.
     clip
         ``"hard"``, under which the privacy loss of a clipped record is constant and its PLIS zero,
-        or ``"smooth"`` (the GELU clip of Guo et al. 2022, as in Mueller et al. 2022). Or a clip of
-        :mod:`seepage.nn` with its own threshold, and no ``max_grad_norm``.
+        or ``"smooth"`` (the GELU clip of Guo et al. 2022, as in Mueller et al. 2022). Or a
+        :mod:`seepage.nn` clip with its own threshold; leave out ``max_grad_norm`` then.
     view
         What the attributes are: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
         ``sp.nn.Label()``, ``sp.nn.Embedding("module")``.
@@ -200,7 +201,8 @@ def plis(
         x, y, table = as_tensors(net, x, y)
     elif loss is not None:
         raise InputError(
-            f"A {type(net).__name__} has a loss of its own; pass loss=None, or a torch module."
+            f"A {type(net).__name__} has its own loss; pass loss=None, or pass a torch module "
+            "instead of the model."
         )
     else:
         net, loss, table, x, y = as_network(net, x, y)
@@ -223,8 +225,8 @@ def _release(
     if noise_multiplier is None:
         if not isinstance(chosen, NoClip):
             raise InputError(
-                "There is a clip but no noise_multiplier, and clipping alone is not private; "
-                "give both, or neither (no max_grad_norm) for the gradient signal."
+                "Clipping without noise is not private; give noise_multiplier too, or leave out "
+                "max_grad_norm to measure the gradient signal."
             )
         return None, chosen
     check_positive(noise_multiplier, "noise_multiplier")
@@ -232,7 +234,7 @@ def _release(
 
 
 def named(result: Susceptibility, table: Table | None, view: View) -> Susceptibility:
-    """Return PLIS with the names of a table's rows, and of its columns if they are attributes."""
+    """Return PLIS with the row names of a table, and its column names if columns are attributes."""
     if table is None:
         return result
     about = isinstance(view, Input) and result.values.shape[1:] == (len(table.names),)
@@ -241,12 +243,12 @@ def named(result: Susceptibility, table: Table | None, view: View) -> Susceptibi
 
 
 def as_tensors(net: nn.Module, x: Any, y: Any) -> tuple[Any, Tensor, Table | None]:
-    """Return tensors on the network's device; a data frame also as a table with names."""
+    """Return tensors on the network's device, and for a data frame also a table with its names."""
     like = next(net.parameters(), None)
     if like is None:
         raise InputError(
-            "The network has no parameters, so nothing is released; give a network that can be "
-            "trained."
+            "The network has no parameters, so nothing is released; pass a network with trainable "
+            "parameters."
         )
     table = None
     if hasattr(x, "columns") or hasattr(x, "column_names"):
@@ -259,7 +261,8 @@ def as_tensors(net: nn.Module, x: Any, y: Any) -> tuple[Any, Tensor, Table | Non
         labels = as_numpy(y)
         if labels.dtype.kind not in "biuf":
             raise InputError(
-                f"y holds {labels.dtype} values instead of numbers; give the number of each class."
+                f"y holds {labels.dtype} values instead of numbers; encode each class as an "
+                "integer."
             )
         y = _tensor(labels).to(like.device)
     return x, y, table
@@ -271,10 +274,10 @@ def _tensor(values: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def as_network(model: Any, X: Any, y: Any) -> tuple[nn.Module, Loss, Table, Tensor, Tensor]:
-    """Return network, loss, table, inputs and targets of a fitted linear model, in float64.
+    """Return the network, loss, table, inputs and targets of a fitted linear model, in float64.
 
-    The released gradient of a record is that of its own loss, ``∂ℓ(wᵀx + w₀, y)/∂(w, w₀)``; the
-    model's penalty belongs to no record and is left out.
+    A record's released gradient is that of its own loss, ``∂ℓ(wᵀx + w₀, y)/∂(w, w₀)``; the model's
+    penalty depends on no record and is left out.
     """
     from seepage.glm.adapters.registry import describe
     from seepage.glm.losses import Categorical
@@ -284,9 +287,8 @@ def as_network(model: Any, X: Any, y: Any) -> tuple[nn.Module, Loss, Table, Tens
     fitted = describe(model, table, y)
     if fitted.sample_weight is not None:
         raise InputError(
-            "The model was fitted with sample or class weights, which scale the gradients of its "
-            "records; PLIS of weighted gradients needs a torch module and a loss that weights "
-            "them."
+            "The model was fitted with sample or class weights, which scale its records' "
+            "gradients; for PLIS, pass a torch module and a loss that applies the weights."
         )
     coef = np.atleast_2d(as_numpy(fitted.coef).T)
     net = nn.Linear(coef.shape[1], coef.shape[0], bias=fitted.intercept is not None).double()
@@ -302,7 +304,7 @@ def as_network(model: Any, X: Any, y: Any) -> tuple[nn.Module, Loss, Table, Tens
 
 
 def _of_margin(family: Any) -> Loss:
-    """Return the loss of a model family with one margin."""
+    """Return the loss function of a model family with a single linear predictor."""
 
     def loss(output: Tensor, target: Tensor) -> Tensor:
         if family.name == "bernoulli":  # smooth at zero, where the family's formula has a kink

@@ -1,16 +1,18 @@
 """Individual privacy budgets in private SGD: which records still take part in a step.
 
-The privacy loss of a step to a record follows from its own clipped gradient ``g̃`` at the present
-parameters, which are an earlier release, and from the noise ``s``. Two ways to charge it are valid:
+A record's privacy loss in a step follows from its clipped gradient ``g̃`` at the current
+parameters, which an earlier step released, and from the noise ``s``. Two ways to charge it are
+valid:
 
 * a Gaussian budget charges ``‖g̃‖²/s²`` to the records that were *drawn*, as if the attacker knew
-  the batches: given the batches, a filtered stream of Gaussian releases;
+  the batches; given the batches, the releases are a filtered stream of Gaussian mechanisms;
 * a Rényi budget charges the divergence of the sampled Gaussian to *every* record, drawn or not,
-  at its own norm, so that the gradients of all records are needed at every step.
+  at its own gradient norm, so all records' gradients are needed at every step.
 
 Charging the sampled divergence only to the records drawn would be wrong by a factor of about
-``1/q``. Charging a record the norm at its last draw, and clipping to that, would be wrong too: when
-it was drawn is secret, not an earlier release. Without sampling the two coincide.
+``1/q``. Charging a record by its gradient norm at its last draw, and clipping to that norm, would
+also be wrong: the time of that draw is secret, not part of an earlier release. Without sampling the
+two coincide.
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ Lengths = Callable[[Tensor], Tensor]  # the norms of some records' clipped gradi
 
 
 class RecordBudgets:
-    """Selects before every step the drawn records with budget left.
+    """Before every step, selects the drawn records that still have budget left.
 
     Parameters
     ----------
     budget
-        ``GaussianDP``, ``RenyiDP`` at one whole order, or ``DifferentialPrivacy``, each about
-        adding or removing a record. The last becomes a Gaussian budget if every record is in every
-        step, otherwise a Rényi budget at the order that allows the most steps for gradients of the
-        largest norm.
+        ``GaussianDP``, ``RenyiDP`` at one whole order, or ``DifferentialPrivacy``, each for adding
+        or removing a record. ``DifferentialPrivacy`` becomes a Gaussian budget if every record is
+        in every step. Otherwise it becomes a Rényi budget at the order that allows the most steps
+        for gradients of the largest norm.
     records
         The number of records.
     sample_rate
@@ -99,7 +101,7 @@ class RecordBudgets:
         return max(0.0, limit + math.log1p(-1 / order) - math.log(delta * order) / (order - 1))
 
     def state(self) -> dict[str, Tensor]:
-        """Return the state that a run needs to resume."""
+        """Return the state needed to resume a run."""
         kept = self.filter
         return {
             "active": torch.from_numpy(kept.active.copy()),
@@ -108,27 +110,27 @@ class RecordBudgets:
         }
 
     def go_on(self, state: Mapping[str, Tensor]) -> None:
-        """Resume from such a state."""
+        """Restore a state returned by :meth:`state`."""
         self.filter.active = state["active"].numpy().copy()
         self.filter.spent = state["spent"].numpy().copy()
         self.filter.releases = int(state["releases"])
 
 
 def checked_budget(budget: Any) -> Budget:
-    """Return a budget that a run can enforce; raise if there is none."""
+    """Return a budget that a run can enforce; raise if no such budget exists."""
     if not isinstance(budget, Budget) or budget.neighbours != ADD_OR_REMOVE:
         raise InputError(
-            "budget must be a promise about adding or removing a record: "
+            "budget must be a guarantee for adding or removing a record: "
             "sp.privacy.DifferentialPrivacy(8.0, 1e-5, 'add-or-remove'), GaussianDP(1.0, "
             "'add-or-remove') or RenyiDP({order: epsilon}, 'add-or-remove')."
         )
     if isinstance(budget, DifferentialPrivacy) and not budget.delta > 0:
-        raise InputError("Gaussian noise promises no ε with δ = 0; give the budget a δ above 0.")
+        raise InputError("Gaussian noise gives no finite ε at δ = 0; give the budget a δ above 0.")
     if isinstance(budget, RenyiDP):
         orders = [order for order, _ in budget.points]
         if len(orders) != 1 or orders[0] not in ORDERS:
             raise InputError(
-                "A Rényi budget of private SGD has one order, fixed beforehand, of "
+                "A Rényi budget for private SGD needs exactly one order, fixed beforehand, of "
                 f"{', '.join(map(str, ORDERS))}."
             )
     return budget
@@ -140,8 +142,8 @@ def equivalent_budget(
     """Return a budget that implies (ε, δ), chosen independently of the data.
 
     At order α, a Rényi divergence of ``ε − log(1 − 1/α) + log(δα)/(α − 1)`` implies (ε, δ)
-    (Canonne, Kamath and Steinke 2020, proposition 12). The order is the one that allows the most
-    steps at the largest shift.
+    (Canonne, Kamath and Steinke 2020, proposition 12). The order chosen allows the most steps for
+    gradients of the largest norm.
 
     Examples
     --------
@@ -161,7 +163,7 @@ def equivalent_budget(
     best = int(np.argmax(limits / costs))
     if not limits[best] > 0:
         raise InputError(
-            f"(ε, δ) = ({promise.epsilon:g}, {promise.delta:g}) is too small for a Rényi budget at "
-            "any order; give a larger ε or δ, or GaussianDP."
+            f"(ε, δ) = ({promise.epsilon:g}, {promise.delta:g}) is too small for a Rényi budget of "
+            "any order; give a larger ε or δ, or use GaussianDP."
         )
     return RenyiDP({float(orders[best]): float(limits[best])}, ADD_OR_REMOVE)

@@ -1,7 +1,7 @@
 """ChaCha20 and Box–Muller as one Triton kernel: eight normals for every block of the cipher.
 
-The same numbers as :func:`~seepage.nn.training.secure_noise.secure_normal` on the CPU, up to the
-rounding of the device's logarithm, sine and cosine.
+Yields the same numbers as :func:`~seepage.nn.training.secure_noise.secure_normal` on the CPU, up to
+the rounding of the device's logarithm, sine and cosine.
 """
 # mypy: ignore-errors
 
@@ -30,7 +30,7 @@ def _quarter(a, b, c, d):
 
 @triton.jit
 def _pair(out, place, low1, high1, low2, high2, inside):
-    """Write the two normals of two 64-bit words."""
+    """Write the two normal numbers computed from two 64-bit words."""
     one = ((low1.to(tl.uint64) | (high1.to(tl.uint64) << 32)) >> 11).to(tl.float64)
     two = ((low2.to(tl.uint64) | (high2.to(tl.uint64) << 32)) >> 11).to(tl.float64)
     scale = 1.1102230246251565e-16  # 2⁻⁵³

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: one file of tensors and text, written atomically, without pickle."""
+"""Checkpoints of a run: one file of tensors and text, written atomically and without pickle."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from seepage.support.keyed_stream import KeyedStream
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write tensors and facts (anything JSON can hold) to one safetensors file.
+    """Write tensors and JSON-serialisable facts to one safetensors file.
 
-    The file is written beside its final place and then renamed, so that a process killed while
-    writing leaves the last checkpoint intact. Only its owner can read it, and it carries a
-    checksum.
+    The file is written under a temporary name and then renamed, so a process killed while writing
+    leaves the last checkpoint intact. Only its owner can read it, and it carries a checksum.
     """
     from safetensors.torch import save
 
@@ -45,7 +44,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return tensors, json.loads(about["facts"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path} is not a checkpoint of this program, or is damaged; delete it to start over."
+            f"{path} is not a seepage checkpoint, or is damaged; delete it to start over."
         ) from error
 
 
@@ -62,14 +61,14 @@ def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
 def write_key(path: Path, stream: KeyedStream) -> None:
     """Write the key of a run beside its checkpoint, readable by its owner only.
 
-    The checkpoint itself never holds it: a reader of the checkpoint must not be able to remove the
+    The checkpoint itself never holds the key, so that a reader of the checkpoint cannot remove the
     noise.
     """
     write_private(_key_file(path), lambda file: file.write(stream.key.hex().encode()))
 
 
 def read_key(path: Path) -> KeyedStream:
-    """Return the random stream of a checkpoint's run."""
+    """Return the random stream of the run in a checkpoint."""
     try:
         return KeyedStream(bytes.fromhex(_key_file(path).read_text(encoding="ascii")))
     except FileNotFoundError:
@@ -79,7 +78,7 @@ def read_key(path: Path) -> KeyedStream:
         ) from None
     except ValueError as error:
         raise InputError(
-            f"{_key_file(path)} is not the key of a run, or is damaged; restore it, or delete the "
+            f"{_key_file(path)} is not a run's key file, or is damaged; restore it, or delete the "
             "checkpoint to start afresh."
         ) from error
 
@@ -107,7 +106,7 @@ def check_same_run(
     announced = stored["theorem4_steps"]
     if announced is not None and announced != steps:
         raise InputError(
-            f"{path} holds a run that spreads the failure probability of theorem 4 over "
+            f"{path} holds a run that divides the failure probability of theorem 4 among "
             f"{announced} steps; resuming it for {steps} would exceed its delta. Give "
             f"steps={announced}, or start afresh with another checkpoint."
         )

@@ -35,16 +35,16 @@ _FLAT = "Opacus's flat clipping (the default), plain or ghost"
 
 
 class ReleaseWarning(UserWarning):
-    """Warning: Opacus's release does not satisfy the assumptions of its guarantee."""
+    """Warning: Warns that Opacus's release does not satisfy the assumptions of its guarantee."""
 
 
 class SumCheck:
-    """Compares the clipped sum of an optimiser with the one that is accounted for.
+    """Compares an optimiser's clipped sum with the clipped sum that is accounted for.
 
-    If the two differ (another clip, another reduction of the loss, other parameters, another
-    batch), the measured leakage is not that of the release. Sums are compared in the first two
-    steps, after changes of settings, and in one step of 64. A schedule may change the settings at
-    every step: only the first eight changes count.
+    If they differ (in clip, loss reduction, parameters or batch), the measured leakage is not that
+    of the release. Sums are compared in the first two steps, after changes of settings, and in one
+    step of 64. Since a schedule may change the settings at every step, only the first eight changes
+    count.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class SumCheck:
         self._clip = math.inf
 
     def begin(self, step: int, settings: object) -> None:
-        """Decide whether to compare the sum of this step, counted from zero."""
+        """Decide whether to compare the sums of this step; steps are counted from zero."""
         changed = settings != self._settings
         self._settings = settings
         self._changes += changed
@@ -65,11 +65,11 @@ class SumCheck:
 
     @property
     def due(self) -> bool:
-        """Whether the sum of the present step is compared."""
+        """Whether the sums of the current step are compared."""
         return self._due
 
     def add(self, part: Step, clip: Clip) -> None:
-        """Add a part of the step's batch, measured with its clipped sum."""
+        """Add the measurement of a part of the step's batch, including its clipped sum."""
         for name, tensor in part.gradient.items():
             before = self._ours.get(name)
             self._ours[name] = tensor.clone() if before is None else before + tensor
@@ -78,7 +78,7 @@ class SumCheck:
         self._clip = clip.max_grad_norm
 
     def compare(self, theirs: Mapping[str, Tensor | None]) -> None:
-        """Raise unless the optimiser's sum, by parameter, equals the one added up here."""
+        """Raise unless the optimiser's sum for each parameter equals the accountant's."""
         self._due = False
         sums = {}
         for name, own in self._ours.items():
@@ -113,7 +113,7 @@ class SumCheck:
         return rounding + (3e-3 if some.device.type == "cpu" else 1e-2)
 
     def _guess(self, theirs: Mapping[str, Tensor], worst: str) -> str:
-        """Return a description of the difference, and the remedy."""
+        """Describe the difference between the sums, and how to remove it."""
         square = sum(float(own.double().square().sum()) for own in self._ours.values())
         product = sum(float((theirs[n] * own).double().sum()) for n, own in self._ours.items())
         ratio = product / square if square else math.nan
@@ -156,7 +156,7 @@ class BatchMeanLoss:
         self.factor: Tensor | float = 1.0
 
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return one number per record."""
+        """Return one loss per record."""
         return self.factor * self.loss(output, target)
 
     def take(self, target: Tensor) -> bool:
@@ -180,7 +180,7 @@ def divides_by_the_batch(loss: object) -> bool:
 
 
 class OpacusAccountant(FisherAccountant):
-    """A :class:`~seepage.nn.FisherAccountant` that follows an optimiser of Opacus.
+    """A :class:`~seepage.nn.FisherAccountant` that follows an Opacus optimiser.
 
     Call :meth:`observe` with every batch of the loader, even an empty one, before
     ``optimizer.step()``. The noise and the clipping threshold are read from Opacus at every batch,
@@ -262,11 +262,11 @@ class OpacusAccountant(FisherAccountant):
     ) -> PrivacyGuarantee:
         """Return the (ε, δ) of the run.
 
-        Opacus draws with the rate ``1/len(data_loader)`` and divides by a batch size, which both
-        follow from the number of records. That number counts as public, and by default ε is about
-        replacing a record. Opacus's own ε is ``neighbours="zero-out"``, by Opacus's own method
-        unless ``"rdp"`` or ``"pld"`` is given: it covers replacing a record by one with zero
-        gradient, not adding or removing one.
+        Opacus samples at the rate ``1/len(data_loader)`` and divides by a batch size; both follow
+        from the number of records. That number counts as public, and by default ε is for replacing
+        a record. Opacus's own ε is ``neighbours="zero-out"``, computed by Opacus's own method
+        unless ``"rdp"`` or ``"pld"`` is given. It covers replacing a record by one with zero
+        gradient, not adding or removing a record.
         """
         theirs = self._source.accountant()
         plain = method is None and group == 1 and neighbours == "zero-out"
@@ -294,8 +294,8 @@ class OpacusAccountant(FisherAccountant):
             if now != self._settings:
                 raise InputError(
                     "Opacus's noise or clipping changed within a step, after its batch was "
-                    "observed (as adaptive clipping does inside backward()), so the measurement "
-                    "is not of the release; change them between optimizer.step() and the next "
+                    "observed (as adaptive clipping does inside backward()), so what was measured "
+                    "is not the release; change them between optimizer.step() and the next "
                     "observe()."
                 )
             return
@@ -346,7 +346,7 @@ class OpacusAccountant(FisherAccountant):
 
 
 def _opacus_epsilon(kind: Any, ledger: Ledger, delta: float) -> float:
-    """Return the ε that one of Opacus's accountants gives to the steps of a ledger."""
+    """Return the ε that one of Opacus's accountants computes for a ledger's steps."""
     again = kind()
     again.history = [(e.noise_multiplier, e.sample_rate, e.steps) for e in ledger]
     return float(again.get_epsilon(delta)) if ledger.steps else 0.0
@@ -363,18 +363,18 @@ class _OpacusSettings:
 
     @property
     def noise_multiplier(self) -> float:
-        """The noise's standard deviation over the actual clipping threshold."""
+        """The noise's standard deviation divided by the actual clipping threshold."""
         if self.deviation == self.stated * self.max_grad_norm:
             return self.stated
         return self.deviation / self.max_grad_norm
 
 
 class _Source:
-    """An optimiser of Opacus, from which noise, clipping and sums are read; its hook is chained.
+    """Reads noise, clipping and sums from an Opacus optimiser, and chains its step hook.
 
-    With hooks the optimiser clips. In ghost mode the module clips, at its own threshold, and the
-    optimiser adds the noise. ``named`` are a noise multiplier and a threshold that were given once,
-    for a privacy engine, and must not change.
+    In hooks mode the optimiser clips. In ghost mode the module clips, at its own threshold, and the
+    optimiser adds the noise. ``named`` holds the noise multiplier and threshold given for a privacy
+    engine, which must not change.
     """
 
     def __init__(
@@ -384,7 +384,8 @@ class _Source:
 
         if isinstance(optimizer, AdaClipDPOptimizer | DPPerLayerOptimizer):
             raise InputError(
-                f"{type(optimizer).__name__} clips in a way that is not supported; use {_FLAT}."
+                f"{type(optimizer).__name__} uses a clipping method that is not supported; use "
+                f"{_FLAT}."
             )
         self.optimizer, self._named = optimizer, named
         self._before = optimizer.step_hook
@@ -393,7 +394,7 @@ class _Source:
         if any(id(p) not in known for p in optimizer.params):
             raise InputError(
                 "The optimiser also trains parameters outside this network, whose leakage would "
-                "not be counted; attach with the whole network."
+                "not be counted; pass the whole network to attach()."
             )
 
     @property
@@ -424,7 +425,7 @@ class _Source:
         """Return Opacus's clipped sums, before noise, by parameter.
 
         ``None`` if they are no longer available: with several processes, all but the first divide
-        them in place before the hook runs. The first process compares for all.
+        them in place before the hook runs. The first process makes the comparison for all of them.
         """
         sums: dict[str, Tensor | None] = {}
         for name, parameter in parameters.items():
@@ -451,7 +452,7 @@ class _Source:
 
 
 def _optimizer_of(engine: Any) -> Any:
-    """Return the optimiser that reports to a privacy engine, which keeps no reference to it."""
+    """Return the optimiser of a privacy engine, which keeps no reference to it."""
     from opacus.optimizers import DPOptimizer
 
     for thing in gc.get_objects():
@@ -459,8 +460,8 @@ def _optimizer_of(engine: Any) -> Any:
         if known is engine.accountant:
             return thing
     raise InputError(
-        "No optimiser reports to this PrivacyEngine; attach to the optimiser that make_private() "
-        "returned."
+        "No optimiser is linked to this PrivacyEngine; attach to the optimiser that "
+        "make_private() returned."
     )
 
 
@@ -493,7 +494,7 @@ def attach(
     """Attach a leakage accountant to an Opacus run.
 
     Opacus's own hook keeps running, so its accountant works as before. Plain (``"hooks"``) and
-    ghost clipping both work. The data set must return the number of each record with it, for
+    ghost clipping both work. The data set must return each record together with its number, for
     instance ``TensorDataset(torch.arange(n), X, y)``.
 
     Parameters
@@ -503,15 +504,15 @@ def attach(
     net
         The network, from before or after ``make_private``.
     loss
-        The loss of one record: ``"cross_entropy"``, or the criterion, from before ``make_private``
-        or, for ghost clipping, as it returned it.
+        The loss of one record: ``"cross_entropy"``, or the criterion, either the original or, for
+        ghost clipping, the one that ``make_private`` returned.
     data_loader
         The loader that ``make_private`` returned.
     noise_multiplier, max_grad_norm
         The arguments of ``make_private``, for a ``PrivacyEngine``, which does not keep them. For an
-        optimiser, other values than its own are refused.
+        optimiser, values other than its own raise an error.
     accounting
-        More arguments for :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes`` and so on.
+        Further arguments of :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes`` and so on.
 
     Returns
     -------
@@ -531,7 +532,7 @@ def attach(
         source = _Source(_optimizer_of(target), net, (noise_multiplier, max_grad_norm))
     else:
         raise InputError(
-            f"attach() takes an optimiser or a PrivacyEngine of Opacus, not a "
+            f"attach() takes an Opacus optimiser or PrivacyEngine, not a "
             f"{type(target).__name__}."
         )
     secure = bool(getattr(source.optimizer, "secure_mode", False))
@@ -560,8 +561,8 @@ def attach(
     if of_batch and isinstance(accounting.get("view"), Label) and criterion.weight is not None:
         raise InputError(
             "With class weights the mean of a batch divides by the weights of its labels, so a "
-            "label affects the gradients of all other records, which is not measured. Use "
-            "reduction='none' and the mean over records, in the loop and in attach()."
+            "label affects the gradients of all other records, and this effect is not measured. "
+            "Use reduction='none' and the mean over records, in the loop and in attach()."
         )
     return OpacusAccountant(
         source,
@@ -580,6 +581,6 @@ def attach(
 def _check_own(name: str, given: float | None, own: float) -> None:
     if given is not None and given != own:
         raise InputError(
-            f"The optimiser has {name} = {own!r}, not {given!r}; leave it out, since it is read "
-            "from the optimiser at every batch."
+            f"The optimiser has {name} = {own!r}, not {given!r}; leave the argument out, since it "
+            "is read from the optimiser at every batch."
         )

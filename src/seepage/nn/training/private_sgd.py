@@ -1,11 +1,11 @@
-"""Private SGD with the accountant built in, for users without a training loop.
+"""Private SGD with a built-in accountant, for users who have no training loop of their own.
 
-It runs in one process or, under ``torchrun``, in several that share the work of every batch.
+It runs in one process or, under ``torchrun``, in several processes that share every batch.
 
 ``w ← w − ρ v``, ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w`` (Guo et al. 2022, section 6.1, with
-momentum and weight decay), or any other optimiser's step along ``(Σ g̃ + N(0, (σC)²))/B``. ``B`` is
-declared, or the number of records counts as public: an attacker who sees the noise of a step learns
-``σC/B``.
+momentum and weight decay), or the step of any other optimiser for the gradient ``(Σ g̃ + N(0,
+(σC)²))/B``. ``B`` is declared; otherwise the number of records counts as public, since an attacker
+who sees the noise of a step learns ``σC/B``.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ _OWN = ("n", "sampler")  # set by the trainer itself
 
 
 class PrivateUpdate:
-    """Changes the parameters by a noisy gradient; its state can be stored and resumed.
+    """Updates the parameters with a noisy gradient; its state can be stored and restored.
 
-    ``make`` creates the optimiser for the released parameters. It uses only the noisy gradients and
+    ``make`` creates the optimiser of the released parameters. It uses only the noisy gradients and
     the resulting parameters, so it adds no leakage (post-processing).
     """
 
@@ -101,8 +101,8 @@ class PrivateUpdate:
         self.optimizer = make(list(released.values()))
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             raise InputError(
-                "optimizer must be a function of the parameters that returns an optimiser of "
-                "torch, for instance functools.partial(torch.optim.AdamW, lr=1e-3), not of "
+                "optimizer must be a function that takes the parameters and returns a torch "
+                "optimiser, for instance functools.partial(torch.optim.AdamW, lr=1e-3), not "
                 f"{type(self.optimizer).__name__}."
             )
         owned = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
@@ -113,7 +113,7 @@ class PrivateUpdate:
             )
 
     def take(self, gradient: Mapping[str, Tensor]) -> None:
-        """Take a step along the noisy mean gradient of every parameter."""
+        """Take an optimiser step with the noisy mean gradient of every parameter."""
         for name, parameter in self.released.items():
             parameter.grad = spread_like(parameter, gradient[name].to(parameter.dtype))
         self.optimizer.step()
@@ -128,7 +128,7 @@ class PrivateUpdate:
         return {"optimizer": type(self.optimizer).__qualname__, "optimizer groups": groups}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the optimiser's state, by the numbers of its parameters."""
+        """Return the optimiser's state, keyed by parameter number."""
         tensors: dict[str, Tensor] = {}
         facts: dict[str, Any] = {}
         for number, kept in self.optimizer.state_dict()["state"].items():
@@ -146,7 +146,7 @@ class PrivateUpdate:
         return tensors, facts
 
     def go_on(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Resume from such a state; the groups are unchanged."""
+        """Restore a stored state; the parameter groups are unchanged."""
         state: dict[int, dict[str, Any]] = {}
         owners = [p for group in self.optimizer.param_groups for p in group["params"]]
         for place, value in (dict(facts) | dict(tensors)).items():
@@ -174,8 +174,7 @@ class Progress:
         The largest μ of any record: the Gaussian DP parameter of membership inference by an
         adversary who knows all other records and the batches; nan without clipping.
     condition
-        The condition on dFIL and μ if the noise can be regenerated, in a few words; otherwise
-        empty.
+        If the noise can be regenerated, the condition under which dFIL and μ hold; otherwise empty.
     """
 
     step: int
@@ -189,10 +188,10 @@ class Progress:
 class PrivateSGD:
     """Trains a network with private SGD and accounts for its leakage.
 
-    If :mod:`torch.distributed` has been initialised, the processes train together: each works on
-    its own records of a batch, the clipped gradients are summed, and all end with the same network
-    and the account of the whole run, as one process would. The network may be sharded over them
-    (``torch.distributed.fsdp.fully_shard``) if it does not fit on one device.
+    If :mod:`torch.distributed` has been initialised, the processes train together: each processes
+    its own share of a batch, and the clipped gradients are summed. All end with the same network,
+    and with the account of the whole run, as a single process would. The network may be sharded
+    over them (``torch.distributed.fsdp.fully_shard``) if it does not fit on one device.
 
     Parameters
     ----------
@@ -203,24 +202,25 @@ class PrivateSGD:
     steps
         How many steps to take.
     epochs
-        Instead of ``steps``: how many passes over the data. Of Poisson batches a pass is
+        Instead of ``steps``: how many passes over the data. With Poisson batches a pass is
         ``1/sample_rate`` steps, in which every record takes part once on average.
     sample_rate, expected_batch
         The probability that a record is in a Poisson batch, and the number ``B`` that the noisy
-        sums are divided by: both declared before the data are seen, so that adding or removing a
-        record changes nothing else. Guarantees are about adding or removing a record. Batches have
+        sums are divided by: both are declared before the data are seen, so adding or removing a
+        record changes neither. Guarantees are then for adding or removing a record. Batches have
         ``sample_rate · n`` records on average; an inaccurate ``B`` only rescales the learning rate.
     batch_size
         Instead: the size of a batch, or its mean for Poisson batches. Rate and divisor then follow
-        from ``n``, which counts as public, and guarantees are about replacing a record.
+        from ``n``, which counts as public, and guarantees are for replacing a record.
     lr, momentum, weight_decay
         ρ, m and λ. By default ρ is 0.1, and m and λ are zero.
     optimizer
-        Any optimiser of torch instead, as a function of the parameters:
+        Instead: any torch optimiser, as a function of the parameters:
         ``functools.partial(torch.optim.AdamW, lr=1e-3)``.
     noise_multiplier, max_grad_norm, clip
         σ (1 by default), C, and how gradients are clipped: ``"hard"``, ``"smooth"`` as in Guo et
-        al. 2022, ``"none"``, or a clip of :mod:`seepage.nn.problem.clipping`, which has its own C.
+        al. 2022, ``"none"``, or a clip from :mod:`seepage.nn.problem.clipping`, which has its own
+        C.
     target_epsilon, target_delta
         Instead of ``noise_multiplier``: a privacy budget (ε, δ) for the whole run. σ is then the
         least, in thousandths, with which ``accountant_.privacy()`` is within it; it follows from
@@ -229,33 +229,34 @@ class PrivateSGD:
         ``"poisson"``, or ``"fixed"`` for batches of one size. A batch that is too large for memory
         is processed in parts (``chunk_size``), but is still one batch.
     seed
-        For experiments: fixes batches, noise and probes. Anyone who knows or guesses it can
-        regenerate and subtract the noise, and every statement about the run says so. By default
-        they follow from a 256-bit key of the operating system and the step's number. With a
-        checkpoint the key is kept beside it, in a file of the same name plus ``.key``, which a run
-        needs to resume. Keep it secret and delete it when the run is over: anyone who knows it can
-        remove the noise.
+        For experiments: fixes batches, noise and probes. Anyone who knows or guesses the seed can
+        regenerate and subtract the noise; every statement about the run says so. By default
+        batches, noise and probes are derived from a 256-bit key that the operating system draws,
+        and from the step's number. With a checkpoint the key is kept beside it, in a file of the
+        same name plus ``.key``, which a run needs to resume. Keep it secret and delete it when the
+        run is over: anyone who knows it can remove the noise.
     randomness
         ``"secure"``: noise and batches from ChaCha20, sums rounded to a grid of about 1/4096 of the
-        noise's standard deviation. ``"fast"``: noise from torch's own generator, which keeps as
-        little as 32 bits of a seed, for experiments only; statements about the run say so.
+        noise's standard deviation. ``"fast"``: noise from torch's own generator, for experiments
+        only, since it may keep as little as 32 bits of a seed; statements about the run say so.
     budget
-        The privacy budget of every record, for adding or removing it:
+        The privacy budget of each record, for adding or removing that record:
         ``sp.privacy.DifferentialPrivacy(8.0, 1e-5, "add-or-remove")``, ``GaussianDP`` or
         ``RenyiDP``. A record whose budget is spent takes no further part. A Gaussian budget charges
-        the records drawn; the other budgets charge every record, for which all gradients are
-        computed at every step. Needs a declared ``sample_rate``, a clip and a single process.
-        The leakage η̄ is then not stated: see :meth:`promise`.
+        the records drawn. The other budgets charge every record, so all gradients are computed at
+        every step. A budget needs a declared ``sample_rate``, a clip and a single process. The
+        leakage η̄ is then not stated: see :meth:`promise`.
     checkpoint
-        A file to keep the state of the run in. If it exists, :meth:`fit` resumes from it, with the
-        same numbers as if the run had never stopped. With ``amplification="theorem4"`` the number
-        of steps must stay the same, since its failure probability is spread over them.
+        The file that stores the state of the run. If it exists, :meth:`fit` resumes from it, with
+        the same numbers as if the run had never stopped. With ``amplification="theorem4"`` the
+        number of steps must stay the same, since the theorem's failure probability is divided among
+        them.
     checkpoint_every
         The number of steps between checkpoints.
     evaluate_every
         The number of steps between evaluations of the accuracy; by default twenty per run.
     accounting
-        More arguments for :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes``,
+        Further arguments of :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes``,
         ``amplification``, ``clip_derivative``, ``method``, ``scale``, ``individual``, ``sketch``,
         ``survey_every`` and so on.
 
@@ -264,9 +265,9 @@ class PrivateSGD:
     accountant_
         The :class:`~seepage.nn.FisherAccountant` of the run.
     budgets_
-        With ``budget``, the budget spent by every record and the records stopped
-        (:class:`~seepage.nn.training.budgets.RecordBudgets`); otherwise ``None``. Keep it secret:
-        whether a record has stopped is not covered by its budget.
+        With ``budget``, how much of its budget each record has spent, and which records have
+        stopped (:class:`~seepage.nn.training.budgets.RecordBudgets`); otherwise ``None``. Keep it
+        secret: whether a record has stopped is not covered by its budget.
     history_
         A :class:`~seepage.nn.training.private_sgd.Progress` for every evaluation.
 
@@ -291,7 +292,7 @@ class PrivateSGD:
     >>> trainer.accountant_.records("dfil").shape
     (200,)
 
-    From a privacy budget, and passes over the data instead of steps:
+    With a privacy budget instead of a noise multiplier, and epochs instead of steps:
 
     >>> declared = {"sample_rate": 0.25, "expected_batch": 50, "epochs": 5}
     >>> trainer = sp.nn.PrivateSGD(
@@ -336,8 +337,8 @@ class PrivateSGD:
         check_options(accounting, known, "PrivateSGD")
         if (steps is None) == (epochs is None):
             raise InputError(
-                "Give steps=, the number of batches, or epochs=, the passes over the data: one of "
-                "them."
+                "Give exactly one of steps=, the number of batches, and epochs=, the passes over "
+                "the data."
             )
         if epochs is not None:
             check_positive(epochs, "epochs")
@@ -402,7 +403,7 @@ class PrivateSGD:
             self._settle(self.sample_rate, 1)
 
     def _settle(self, rate: float, records: int) -> None:
-        """Set what is left open: the steps of the epochs, and the noise for a target."""
+        """Derive the number of steps from the epochs, and the noise from the target."""
         if not self.steps:
             # Rounded first, so that 5 passes at a rate of 0.2 are 25 steps on every processor.
             self.steps = math.ceil(round((self.epochs or 0) / rate, 6))
@@ -435,9 +436,8 @@ class PrivateSGD:
     def fit(self, X: Any, y: Any = None, X_test: Any = None, y_test: Any = None) -> PrivateSGD:
         """Train on the records ``X`` with targets ``y``; the test data only measure accuracy.
 
-        ``X`` may be a mapping of tensors by the names of the network's arguments, records along
-        their first axis, as a data collator would make of all records; its ``labels`` are then the
-        targets.
+        ``X`` may map the names of the network's arguments to tensors with one row per record, as a
+        data collator returns them; its ``labels`` are then the targets.
         """
         X, y = _records(X, y, "X", "y")
         test = None if X_test is None and y_test is None else _test_data(X_test, y_test)
@@ -468,9 +468,9 @@ class PrivateSGD:
         return self
 
     def promise(self) -> Budget:
-        """Return the guarantee of a run with ``budget`` for every record, and its conditions.
+        """Return the guarantee that a run with ``budget`` gives every record, and its conditions.
 
-        The budget that a single record has spent is no guarantee, and secret.
+        The budget spent by a single record is secret, and is not a guarantee.
         """
         if self.budget is None:
             raise InputError(
@@ -543,7 +543,7 @@ class PrivateSGD:
         )
 
     def _own_stream(self, resumed: bool) -> KeyedStream:
-        """Return the stream that batches, noise and probes of this run come from."""
+        """Return the random stream from which this run draws its batches, noise and probes."""
         if self.seed is not None:
             return KeyedStream.of_seed(self.seed)
         if self.checkpoint is None:
@@ -584,7 +584,7 @@ class PrivateSGD:
         self._step += 1
 
     def _lengths(self, X: Inputs, y: Tensor, device: torch.device, rows: Tensor) -> Tensor:
-        """Return the norms of some records' clipped gradients at the present parameters."""
+        """Return the norms of some records' clipped gradients at the current parameters."""
         engine = self.accountant_.engine
         parts = [
             engine.norms(_moved(X, part, device), y[part].to(device))
@@ -615,7 +615,7 @@ class PrivateSGD:
             bar.set_postfix(shown)
 
     def _settings(self) -> dict[str, Any]:
-        """Return the facts that a checkpoint must share with this trainer to be resumed."""
+        """Return the settings that a checkpoint must share with this trainer to be resumed."""
         names = (
             "batch_size",
             "sample_rate",
@@ -674,8 +674,8 @@ class PrivateSGD:
         held = self.net.state_dict()
         if {n: t.shape for n, t in parts["net"].items()} != {n: t.shape for n, t in held.items()}:
             raise InputError(
-                f"{self.checkpoint} holds a network with other parameters; name another "
-                "checkpoint, or delete it."
+                f"{self.checkpoint} holds a network with different parameters; name another "
+                "checkpoint, or delete this one."
             )
         self.net.load_state_dict({n: spread_like(held[n], t) for n, t in parts["net"].items()})
         self._update.go_on(parts["update"], facts["update"])
@@ -693,12 +693,12 @@ class PrivateSGD:
 
 
 def _check_declared(rate: Any, expected: Any, batch_size: Any, sampling: str) -> None:
-    """Raise unless batches are declared by rate and divisor, or by their size alone."""
+    """Raise unless batches are declared either by rate and divisor or by size alone."""
     if batch_size is not None:
         if rate is not None or expected is not None:
             raise InputError(
-                "Give sample_rate and expected_batch, or batch_size alone: a batch size makes the "
-                "rate depend on the number of records, which then counts as public."
+                "Give either sample_rate and expected_batch, or batch_size alone. With batch_size "
+                "the rate depends on the number of records, which then counts as public."
             )
         return
     if rate is None or expected is None:
@@ -719,14 +719,13 @@ def _check_declared(rate: Any, expected: Any, batch_size: Any, sampling: str) ->
 
 
 def _check_target(epsilon: Any, delta: Any, noise: Any, budget: Any) -> None:
-    """Raise unless a privacy budget for the whole run has both of its numbers, and is the only."""
+    """Raise unless a privacy budget for the whole run has both ε and δ and is the only budget."""
     if epsilon is None and delta is None:
         return
     if epsilon is None or delta is None:
         raise InputError(
-            "target_epsilon and target_delta are one promise: give both, for instance "
-            "target_epsilon=8.0, target_delta=1e-5, with δ far below one over the number of "
-            "records."
+            "target_epsilon and target_delta form one guarantee: give both, for instance "
+            "target_epsilon=8.0, target_delta=1e-5, with δ far below 1/(number of records)."
         )
     if noise is not None or budget is not None:
         raise InputError(
@@ -765,8 +764,8 @@ def _test_data(X: Any, y: Any) -> tuple[Inputs, Tensor]:
     X, y = _records(X, y, "X_test", "y_test")
     if isinstance(X, Mapping) and y.dim() > 1:
         raise InputError(
-            "The accuracy of a model with a label for every token is not measured here; leave "
-            "out the test data, and compute its loss after fit()."
+            "Accuracy is not measured for a model with one label per token; leave out the test "
+            "data, and compute the test loss after fit()."
         )
     return X, y
 
@@ -777,7 +776,7 @@ def _moved(X: Inputs, rows: Any, device: torch.device) -> Inputs:
 
 
 def measure_accuracy(net: nn.Module, X: Inputs, y: Tensor) -> float:
-    """Return a network's accuracy, with classes along the last axis of its output.
+    """Return a network's accuracy; the last axis of its output holds the classes.
 
     Examples
     --------

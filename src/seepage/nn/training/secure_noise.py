@@ -1,8 +1,8 @@
 """Cryptographically secure Gaussian noise for a network's parameters, drawn on their device.
 
-The numbers are those of :class:`~seepage.support.keyed_stream.KeyedStream`: ChaCha20 (RFC 8439)
-under the key of a step and a parameter, turned into normals by the method of Box and Muller. On
-the CPU the cipher is OpenSSL's. On a GPU it runs as one Triton kernel (torch for CUDA comes with
+It yields the same numbers as :class:`~seepage.support.keyed_stream.KeyedStream`: ChaCha20 (RFC
+8439) under the key of a step and a parameter, turned into normal numbers by the Box–Muller method.
+On the CPU the cipher is OpenSSL's. On a GPU it runs as one Triton kernel (torch for CUDA comes with
 Triton), since the CPU cannot draw noise fast enough for a GPU. Every sum is rounded to a grid after
 the noise is added (for the reason in :func:`~seepage.support.keyed_stream.grid_of`).
 """
@@ -25,7 +25,7 @@ AddNoise = Callable[
 
 
 def noisy(total: Tensor, deviation: float, stream: KeyedStream) -> Tensor:
-    """Return a sum with Gaussian noise, rounded to its grid, in the sum's own type."""
+    """Return a sum with Gaussian noise, rounded to its grid, in the sum's own dtype."""
     if deviation == 0:
         return total.clone()
     step = grid_of(deviation)
@@ -79,7 +79,7 @@ def secure_normal(shape: tuple[int, ...], stream: KeyedStream, device: torch.dev
 
 @cache
 def _triton_kernel() -> Any:
-    """Return the compiled cipher, or ``None`` where Triton is not installed."""
+    """Return the compiled cipher, or ``None`` if Triton is not installed."""
     try:
         from seepage.nn.training.chacha_kernel import chacha_normals
     except ImportError:

@@ -1,8 +1,8 @@
 """The operations whose per-record gradients have a closed form: one file per kind of layer.
 
 A file here holds :class:`~seepage.nn.gradients.watching.Rule` objects and their parts; ``RULES``
-maps each torch function to its rule. Rules know a call's arguments and the gradient at its output,
-and nothing about networks, losses or views.
+maps each torch function to its rule. A rule uses only a call's arguments and the gradient at its
+output, not networks, losses or views.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``nn.MultiheadAttention`` step by step, so that each of its projections is seen as a product.
+"""Runs ``nn.MultiheadAttention`` step by step, so each projection is traced as a matrix product.
 
 The formula is that of ``torch.nn.functional.multi_head_attention_forward``; key and value biases,
 added zeros and precomputed keys are left to the fallback.
@@ -64,7 +64,7 @@ def _project(
 
 
 def _mask(attention_mask: Tensor | None, padding: Tensor | None, scores: Tensor) -> Tensor | None:
-    """Return both masks as one that is added to the scores, minus infinity where hidden."""
+    """Return both masks as one that is added to the scores: minus infinity at hidden positions."""
     total = None
     if attention_mask is not None:
         total = _added(attention_mask, scores)

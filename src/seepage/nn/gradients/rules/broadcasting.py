@@ -22,7 +22,7 @@ class _ElementwiseRule(Rule):
         return Arguments(None, {"first": args[0], "second": args[1]})
 
     def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
-        """Return whether the parameters are the same along the records' axis."""
+        """Return whether the parameters are constant along the records' axis."""
         if layout.axis is None or layout.multiple != 1:
             return False
         place = layout.axis - len(shape)
@@ -57,7 +57,7 @@ class RepetitionRule(AdditionRule):
 
 
 def _flat(tensor: Tensor, axis: int) -> bool:
-    """Return whether a tensor is the same along an axis counted from the end."""
+    """Return whether a tensor is constant along an axis counted from the end."""
     return bool(-axis > tensor.dim() or tensor.shape[axis] == 1)
 
 

@@ -56,7 +56,7 @@ class ConvolutionRule(Rule):
     def run_twice_differentiable(
         self, arguments: Arguments, run: Callable[[], Tensor]
     ) -> tuple[Tensor, Arguments]:
-        """Run it with a custom backward pass, unless the padding of the two sides differs."""
+        """Run the call with a custom backward pass, unless the padding of the two sides differs."""
         x, weight = arguments.input, arguments.parameters["weight"]
         movement = _movement(arguments)
         if not x.requires_grad or weight is None or movement is None:
@@ -64,7 +64,7 @@ class ConvolutionRule(Rule):
         return convolution(x, weight, arguments.parameters["bias"], movement), arguments
 
     def narrow_axis(self, arguments: Arguments) -> int | None:
-        """Return the axis of input channels, with the kernel's, unless there are groups."""
+        """Return the axis of the input channels and the kernel, unless there are groups."""
         alone = arguments.options["groups"] == 1 and _movement(arguments) is not None
         return 1 if alone else None
 
@@ -75,7 +75,7 @@ class ConvolutionRule(Rule):
     def narrowed(self, arguments: Arguments, thin: Tensor) -> Arguments:
         """Return the arguments of a 1×1 convolution of the inputs convolved with ``Q``.
 
-        Patches times ``Q`` are a convolution with ``Q``, so none need be extracted.
+        Multiplying patches by ``Q`` is a convolution with ``Q``, so no patches are extracted.
         """
         x, movement = arguments.input, _movement(arguments)
         assert movement is not None  # noqa: S101 - otherwise there is no axis to narrow
@@ -209,7 +209,7 @@ class Geometry:
         return functional.pad(inputs, sides) if any(sides) else inputs
 
     def _windows(self) -> Iterator[tuple[slice, ...]]:
-        """Yield, for each entry of the kernel, the inputs it meets over all places."""
+        """Yield, for each kernel entry, the inputs that it multiplies at all places."""
         for offset in product(*map(range, self.kernel)):
             yield tuple(
                 slice(o * d, o * d + s * (n - 1) + 1, s)
@@ -301,7 +301,7 @@ def _product(a: Tensor, b: Tensor, turned: bool) -> Tensor:
 
 @contextmanager
 def _precision_of_convolutions(like: Tensor) -> Iterator[None]:
-    """While inside, give matrix products the precision that torch allows convolutions.
+    """In this context, give matrix products the precision that torch allows for convolutions.
 
     On a GPU torch by default rounds the factors of convolutions (TF32), but not those of matrix
     products, which are then several times slower.

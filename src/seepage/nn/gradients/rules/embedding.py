@@ -23,7 +23,7 @@ class EmbeddingRule(Rule):
         scale_grad_by_freq: bool = False,
         sparse: bool = False,
     ) -> Arguments | None:
-        """Return tokens and table; scaling by frequency mixes the records of a batch."""
+        """Return tokens and table, or ``None`` if scaling by frequency mixes the records."""
         if max_norm is not None or scale_grad_by_freq:
             return None
         if padding_idx is not None and padding_idx < 0:
@@ -31,7 +31,7 @@ class EmbeddingRule(Rule):
         return Arguments(input, {"weight": weight}, {"padding": padding_idx})
 
     def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
-        """Return whether the records are along the tokens; shared positions are repeated."""
+        """Return whether the tokens have an axis of records; shared positions are repeated."""
         return layout.axis is None or layout.axis < len(shape) - 1
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
@@ -59,5 +59,5 @@ class EmbeddingRule(Rule):
         return 1
 
     def narrowed(self, arguments: Arguments, thin: Tensor) -> Arguments:
-        """Return the arguments with the matrix that will narrow ``δ``."""
+        """Return the arguments together with the matrix that will narrow ``δ``."""
         return replace(arguments, options={**arguments.options, "thin": thin})

@@ -1,7 +1,7 @@
 """Per-record gradients of matrix products: ``g = Σ_s δ_s t_sᵀ`` over the positions of a record.
 
-With ``t`` the inputs of the layer and ``δ`` the gradients at its outputs (for a
-single position ``‖g‖ = ‖δ‖‖t‖``, Goodfellow 2015).
+Here ``t`` are the inputs of the layer and ``δ`` the gradients at its outputs (for a single position
+``‖g‖ = ‖δ‖‖t‖``, Goodfellow 2015).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LinearRule(Rule):
         return Arguments(input, {"weight": weight, "bias": bias}) if weight.dim() == 2 else None
 
     def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
-        """Return whether the records are not along the features."""
+        """Return whether the records' axis is not the features' axis."""
         return layout.axis is not None and layout.axis < len(shape) - 1
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
@@ -66,7 +66,7 @@ class AddedProductRule(ProductRule):
     """``out = b + t W`` in one call, as in the layers of GPT-2."""
 
     def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
-        """Return input, weight and bias where nothing is scaled."""
+        """Return input, weight and bias, if the call scales nothing."""
         if kwargs or len(args) != 3 or args[0].dim() != 1:
             return None
         return Arguments(args[1], {"weight": args[2], "bias": args[0]})

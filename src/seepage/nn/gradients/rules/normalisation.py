@@ -20,7 +20,7 @@ from seepage.nn.gradients.watching import Arguments, LayerCall, Layout, Rule
 
 
 class NormRule(Rule):
-    """A function of torch that normalises its input, then scales and shifts it.
+    """A torch function that normalises its input, then scales and shifts it.
 
     Scale and shift have the shape of the last axes (LayerNorm, RMSNorm), or for ``channels`` one
     entry for each entry of the second axis (GroupNorm, InstanceNorm, BatchNorm in eval mode).
@@ -31,7 +31,7 @@ class NormRule(Rule):
         self.signature = inspect.signature(function)
 
     def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
-        """Return input, scale and shift, and as options all other arguments."""
+        """Return input, scale and shift, with all other arguments as options."""
         given = self.signature.bind(*args, **kwargs)
         given.apply_defaults()
         options = given.arguments
@@ -42,7 +42,7 @@ class NormRule(Rule):
         return Arguments(options.pop("input"), parameters, options)
 
     def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
-        """Return whether the records are not among the normalised axes."""
+        """Return whether the records' axis is outside the normalised axes."""
         if self.channels:
             return layout.axis == 0 and len(shape) > 1
         kept = len(shape) - len(arguments.options["normalized_shape"])
@@ -51,7 +51,7 @@ class NormRule(Rule):
     def run_twice_differentiable(
         self, arguments: Arguments, run: Callable[[], Tensor]
     ) -> tuple[Tensor, Arguments]:
-        """Normalise with a formula for the second derivative, if there is one, and keep ``x̂``.
+        """Normalise, with a closed-form second derivative if there is one, and keep ``x̂``.
 
         A group of channels is normalised like one row of a LayerNorm.
         """
