@@ -180,6 +180,10 @@ class NoiseChoice:
     vote: NoiseVote | None = None
 
 
+#: What a record changes if nothing could be released without it, or with other values of it.
+RELEASED_OR_NOT = "whether anything can be released"
+
+
 @dataclass(frozen=True)
 class Disclosure:
     """A change of one record that changes a published figure; for the owner only."""

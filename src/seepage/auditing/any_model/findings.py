@@ -115,7 +115,7 @@ class AttackAudit(Reportable, ResultTable):
         column = "" if most is None else f" most leaked column {most!r};"
         verdict = "" if self.verdict is None else f" {self.verdict(self)}"
         return (
-            f"<audit of {self.model} by attack:{verdict} {self.strongest!r};{column} {held.error_name} of "
-            f"new records {held.error:.3g}, {held.constant:.3g} of a constant; {found} of {looked} "
-            "structural risks found>"
+            f"<audit of {self.model} by attack:{verdict} {self.strongest!r};{column} "
+            f"{held.error_name} of new records {held.error:.3g}, {held.constant:.3g} of a "
+            f"constant; {found} of {looked} structural risks found>"
         )
