@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from seepage.auditing.audit import audit_table
 from seepage.auditing.findings import Audit
 from seepage.auditing.gates import check_limits, held_to
@@ -21,6 +19,7 @@ from seepage.auditing.outsider import check_outsider
 from seepage.auditing.pipeline import sigma_of
 from seepage.auditing.questions import Limits, Question
 from seepage.errors import InputError
+from seepage.glm.preprocessing.raw_columns import read_frame
 from seepage.tables.source import own_index
 
 # Options of the command line that errors of the intake name, as they are written in Python
@@ -34,7 +33,9 @@ def audit_frame(frame: Any, target: str, groups: Any, *, source: str, **options:
     """Audit the linear model of a data frame's target."""
     with _said_in_python():
         found = _audit(partial(_table_of, frame), target, groups, source, options)
-    return replace(found, labels=own_index(frame))
+    person = options.get("person")
+    people = None if person is None else read_frame(frame)[0][person].to_numpy()
+    return replace(found, labels=own_index(frame), people=people)
 
 
 def _table_of(frame: Any) -> TableInMemory:
@@ -84,8 +85,6 @@ def _audit(
         attacker=attacker,
         seed=options["seed"],
     )
-    if isinstance(table, TableInMemory) and person is not None:
-        found = replace(found, people=np.array(table.raw.column(person).to_pylist()))
     notices = tuple(_in_python(notice) for notice in found.notices)
     return held_to(limits, replace(found, notices=notices))
 
