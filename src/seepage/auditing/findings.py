@@ -182,6 +182,10 @@ class NoiseChoice:
     vote: NoiseVote | None = None
 
 
+#: What a record changes if nothing could be released without it, or with other values of it.
+RELEASED_OR_NOT = "whether anything can be released"
+
+
 @dataclass(frozen=True)
 class Disclosure:
     """A change to one record that changes a published figure; for the data owner only."""
@@ -751,6 +755,8 @@ class Audit(Reportable, ResultNumbers):
         hold codes of classes; 0 for other targets, and if the kind of model was stated.
     labels
         The index labels of a pandas table, if they differ from row numbers.
+    people
+        The identity of whom every row is about, for tables in Python; not in the report.
     members
         The positions of the records, or people, of each group (column and label), where they are in
         memory.
@@ -792,6 +798,7 @@ class Audit(Reportable, ResultNumbers):
     preset: str | None = None
     codes: int = 0
     labels: np.ndarray | None = None
+    people: np.ndarray | None = None
     members: Mapping[tuple[str, str], np.ndarray] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
@@ -800,8 +807,12 @@ class Audit(Reportable, ResultNumbers):
 
     def table(self, library: str | None = None) -> Any:
         """Return a data frame with one row per record, or person: its η, and bounds."""
-        columns = {self.unit: self.index, **self.records.every.numbers}
+        columns = {self.unit: self._named(), **self.records.every.numbers}
         return build_frame(columns, library or "pyarrow")
+
+    def _named(self) -> np.ndarray:
+        """Return the label of every record, or the identity of every person where it is known."""
+        return self.index if self.people is None else self.people[self.row_index]
 
     def to_numpy(self) -> np.ndarray:
         """Return the η of every record, or person."""
@@ -812,7 +823,7 @@ class Audit(Reportable, ResultNumbers):
         order = np.argsort(-self.eta, kind="stable")
         unit = "people" if self.unit == ONE_PERSON else "records"
         target = 1.0 if self.target_eta is None else self.target_eta
-        labels, mark = self.index[order], (target, f"target η = {target:g}")
+        labels, mark = self._named()[order], (target, f"target η = {target:g}")
         return PlottedNumbers(self.eta[order], labels, "FIL η", unit, mark=mark)
 
     def __repr__(self) -> str:

@@ -183,7 +183,8 @@ def audit_linear(
         seed=seed,
         anew=anew,
     )
-    result = replace(result, labels=own_index(rows))
+    people = None if whose is None else np.asarray(whose)
+    result = replace(result, labels=own_index(rows), people=people)
     bounds = result.guarantees
     if bounds is not None:
         result = replace(result, guarantees=replace(bounds, label=result.called(bounds.row)))

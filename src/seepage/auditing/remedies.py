@@ -353,10 +353,11 @@ class _Search:
             return _with_risks(found, known and with_noise(known, sigma, noise))
 
         found = at(least)
-        # Without some record there may be no model, which no noise hides.
+        # Without some record there may be no model, which no noise hides; nor does it hide the
+        # figures beside the noisy numbers.
         while not self.asked.reached(found) and (known is None or math.isfinite(known.mu)):
             if found.sigma is None or found.sigma > 1e6 * least:
-                break
+                return at(least)
             found = at(round_up(1.01 * found.sigma))
         return found
 

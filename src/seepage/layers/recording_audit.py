@@ -19,7 +19,7 @@ from seepage.layers.measures.first_round import RoundByRound, since_when
 from seepage.layers.measures.property_batches import read_property
 from seepage.layers.measures.standing_out import StandingOut, standing_out
 from seepage.support.text_table import text_table
-from seepage.tables.names import listed
+from seepage.tables.names import listed, shown
 from seepage.tables.result_table import Reportable, ResultTable
 
 Recording = LayerGradients | str | os.PathLike[str]  # a recording, or its file
@@ -100,9 +100,12 @@ class RecordingAudit(Reportable, ResultTable):
         who = self.clients
         order = np.lexsort((-who.times, who.p_value))[:8]  # a screen has room for no more
         lines = [self._opening(), "", *str(self.layers).removesuffix(NOTICE).rstrip().split("\n")]
-        lines += ["", "Whose updates stand out (times as far as the median client's):"]
+        lines += ["", "Clients whose updates stand out (times as far as the median client's):"]
         clients = [
-            (str(who.clients[k]), f"{who.times[k]:.2f} at {who.layer[k]}, P = {who.p_value[k]:.3f}")
+            (
+                str(who.clients[k]),
+                f"{who.times[k]:.2f} at {_called('layer', who.layer[k])}, P = {who.p_value[k]:.3f}",
+            )
             for k in order
         ]
         lines.append(text_table(clients, indent=2))
@@ -113,8 +116,10 @@ class RecordingAudit(Reportable, ResultTable):
         if not telling:
             return "No layer tells the property at the 5 % level."
         since = self.over_rounds.first() if self.over_rounds is not None else None
-        when = "" if since is None else f", the first after round {since}"
-        return f"The property shows in {listed(telling)} at the 5 % level{when}."
+        when = "" if since is None else f" in the test over rounds, the first after round {since}"
+        names = [_called("layer", name) for name in telling[:5]]
+        more = f" and {len(telling) - 5} more" if len(telling) > 5 else ""
+        return f"The property shows in {', '.join(names)}{more} at the 5 % level{when}."
 
     def __repr__(self) -> str:
         return (
@@ -293,6 +298,11 @@ def property_of_updates(property: Any, recording: LayerGradients) -> Any:
             f"({listed([' '.join(k) if pairs else k for k in missing])}); add their values."
         )
     return np.array([known[key] for key in wanted])
+
+
+def _called(kind: str, name: object) -> str:
+    """Return a name, after its kind if it is a bare number: ``layer 0``."""
+    return f"{kind} {name}" if str(name).isdigit() else shown(name)
 
 
 def _key(key: Any) -> Any:

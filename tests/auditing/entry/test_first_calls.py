@@ -62,6 +62,17 @@ def test_a_data_frame_keeps_its_own_labels_and_gives_no_index_away(quick):
     assert {one.name for one in found.attributes} == {"age", "bmi", "dose", "ill"}
 
 
+def test_people_are_named_by_their_identities(quick):
+    ids = np.array([f"p{k // 2:02}" for k in range(60)])
+    found = sp.audit(FRAME.assign(patient_id=ids), target="ill", person="patient_id")
+    assert sorted(found.to_pandas().index) == sorted(set(ids))
+    given = sp.audit(RIDGE, X, X[:, 0] + Y, person=ids)
+    assert sorted(given.to_pandas().index) == sorted(set(ids))
+    worst = int(given.row_index[np.argmax(given.eta)])
+    assert given.to_pandas()["eta"].idxmax() == ids[worst]
+    assert ids[worst] not in repr(given)
+
+
 def test_the_target_may_be_a_column_of_the_table(monkeypatch):
     seen = {}
 
@@ -212,6 +223,7 @@ def trainer(**options):
     return sp.nn.PrivateSGD(NET, "cross_entropy", **DECLARED | options)
 
 
+VISITS = FRAME.assign(patient_id=np.arange(60) // 2)
 SENTENCES = {
     "leakage without noise": (lambda: sp.leakage(RIDGE, X, Y), r"noise=sp\.Gaussian\(sigma\)"),
     "release without noise": (lambda: sp.release(RIDGE), r"noise=sp\.Gaussian\(0\.1\)"),
@@ -265,6 +277,11 @@ SENTENCES = {
         lambda: sp.audit(FRAME.assign(bmi=[None, *X[1:, 1]]), target="ill"),
         "missing='impute'",
     ),
+    "a column of identities": (
+        lambda: sp.audit(VISITS, target="ill"),
+        r"person='patient_id'.*drop=\['patient_id'\].*quantities=\['patient_id'\]",
+    ),
+    "tokens without noise": (lambda: sp.nn.token_leakage(NET, {}), "noise_multiplier=1.0"),
     "neither steps nor epochs": (trainer, "steps=.*epochs="),
     "a target without its δ": (lambda: trainer(steps=5, target_epsilon=8.0), "target_delta=1e-5"),
     "a target and the noise": (

@@ -11,9 +11,11 @@ from release_cases import people, stays
 from typer.testing import CliRunner
 
 import seepage.auditing.neighbours as neighbours
+from seepage.auditing.findings import RELEASED_OR_NOT
 from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_MEMBERSHIP, Limits
 from seepage.auditing.release.making import make_release
 from seepage.auditing.release.procedure import Procedure
+from seepage.auditing.report.rendering import tell
 from seepage.auditing.report.verdict import tell_gate
 from seepage.cli import app
 
@@ -54,6 +56,33 @@ def test_a_figure_that_gives_a_row_away_counts_as_certain_membership():
     membership, gain = made.audit.gates
     assert (membership.passed, membership.measured) == (False, 1.0)
     assert gain.passed
+    assert tell_gate(made.audit, membership).endswith("their number is at the edge of its grid.")
+
+
+def test_no_noise_is_advised_against_a_figure_beside_the_numbers():
+    made = make_release(
+        Procedure(target="los", sigma=1.0),
+        stays(200, outlier=False),
+        limits=Limits(max_membership=0.6),
+        name="stays",
+        tell=lambda words: None,
+    )
+    (noise,) = [r for r in made.audit.remedies if r.kind == "noise"]
+    said = tell("remedy", made.audit, noise)
+    assert said.startswith("No noise helps: number of records would change without")
+    assert noise.sigma < 100
+    assert "then succeeds" not in said
+
+
+def test_the_advice_fits_the_figure_that_changes():
+    scaling = tell("how_to_hide", ("scaling or levels of 'age'",))
+    assert scaling == "Declare the range of such a column with --domain."
+    for said in (
+        tell("how_to_hide", (RELEASED_OR_NOT,)),
+        tell("disclosed", {RELEASED_OR_NOT}, [3], "row"),
+    ):
+        assert "larger --sigma or --target-eta" in said
+        assert "--domain" not in said
 
 
 def test_what_is_drawn_beside_the_numbers_counts():

@@ -60,7 +60,7 @@ def test_the_verdict_names_the_layers_and_the_round(report):
     verdict = report.verdict
     assert verdict.tone == "caution"
     assert verdict.headline == "1 layer of 4 reveals “glasses”, the first after round 1."
-    assert any("“num-examples” and “loss”: these numbers leave" in s for s in verdict.sentences)
+    assert any("“num-examples” and “loss”: these are sent" in s for s in verdict.sentences)
     assert any("5 clients with “does not”" in s for s in verdict.sentences)
 
 
@@ -81,6 +81,22 @@ def test_advice_fits_what_was_found(report):
     assert clip.unreached == ("bn1.buffers",)
     told = dict(loud.verdict.advice)
     assert told["Clip and add noise"].endswith("Neither applies to “bn1.buffers”.")
+    # The test of conv1 over all updates finds nothing, so the headline says which test does.
+    assert loud.verdict.headline == (
+        "2 layers of 4 reveal “glasses” in the test over rounds, the first after round 1; "
+        "1 of them over all updates together."
+    )
+
+
+def test_bare_numbers_are_named_by_their_kind():
+    found = make_report(layers=("0", "2", "4"), apart=True)
+    verdict = found.verdict
+    words = " ".join([verdict.headline, *verdict.sentences, *(text for _, text in verdict.advice)])
+    assert "Layer 2 leaks most" in words
+    assert f"The updates of client {NODES[3]} stand out: in layer 2" in words
+    assert "“2”" not in words
+    assert "shows in layer 2 at the 5 % level" in str(found.audit)
+    assert several(["fc", 7], kind="layer") == "“fc” and layer 7"
 
 
 def test_what_shows_is_said_with_the_level_of_the_test(report, figures, page):

@@ -89,6 +89,7 @@ def test_words_are_put_together_and_the_page_is_escaped(tmp_path: Path) -> None:
     assert words["word"][words["record"] == 0].tolist() == joined
     of_word = [token.input for token in first if token.word == 0]
     assert words["input"][0] == pytest.approx(np.sqrt(np.square(of_word).mean()))
+    assert "Ġ" not in repr(tokens) + "".join(tokens.table("pandas")["text"])
     page = tokens.html()
     assert "&lt;b&gt;" in page
     assert "&amp;" in page

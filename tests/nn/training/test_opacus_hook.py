@@ -64,6 +64,14 @@ def _train(module, optimizer, criterion, loader, accountant=None, epochs=2, each
                 each()
 
 
+def test_a_batch_without_positions_is_answered_by_the_loader_that_has_them():
+    _, module, optimizer, _, loader = _private("hooks", "rdp")
+    accountant = sp.nn.attach(optimizer, module, nn.CrossEntropyLoss(), loader)
+    _, x, y = next(iter(loader))
+    with pytest.raises(InputError, match=r"TensorDataset\(torch\.arange\(n\), X, y\)"):
+        accountant.observe(x, y)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["rdp", "prv"])
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])

@@ -19,17 +19,23 @@ from seepage.auditing.outsider import check_outsider
 from seepage.auditing.pipeline import sigma_of
 from seepage.auditing.questions import Limits, Question
 from seepage.errors import InputError
+from seepage.glm.preprocessing.raw_columns import read_frame
 from seepage.tables.source import own_index
 
 # Options of the command line that errors of the intake name, as they are written in Python
 _IN_PYTHON = {"quantity": "quantities", "group": "groups"}
+_OF_COLUMN = re.compile(
+    r"--(person|drop|categorical|quantity) (?!(?:or|and)\b)(\"[^\"]*\"|'[^']*'|[\w.-]*[\w-])"
+)
 
 
 def audit_frame(frame: Any, target: str, groups: Any, *, source: str, **options: Any) -> Audit:
     """Audit a linear model of the target in a data frame."""
     with _said_in_python():
         found = _audit(partial(_table_of, frame), target, groups, source, options)
-    return replace(found, labels=own_index(frame))
+    person = options.get("person")
+    people = None if person is None else read_frame(frame)[0][person].to_numpy()
+    return replace(found, labels=own_index(frame), people=people)
 
 
 def _table_of(frame: Any) -> TableInMemory:
@@ -79,25 +85,39 @@ def _audit(
         attacker=attacker,
         seed=options["seed"],
     )
-    return held_to(limits, found)
+    notices = tuple(_in_python(notice) for notice in found.notices)
+    return held_to(limits, replace(found, notices=notices))
 
 
 def _names(given: str | Sequence[str] | None) -> Sequence[str]:
     return () if given is None else (given,) if isinstance(given, str) else tuple(given)
 
 
+def _in_python(text: str) -> str:
+    """Return a text with options of the command line as arguments: ``person='patient_id'``."""
+
+    def named(option: re.Match[str]) -> str:
+        column = repr(option[2].strip("\"'"))
+        return f"{_option(option[1])}={column if option[1] == 'person' else f'[{column}]'}"
+
+    def written(option: re.Match[str]) -> str:
+        return f"{_option(option[1])}={repr(option[2]) if option[2] else ''}"
+
+    said = _OF_COLUMN.sub(named, text)
+    return re.sub(r"--([a-z][a-z-]*)(?: (drop|impute)\b)?", written, said)
+
+
+def _option(name: str) -> str:
+    return _IN_PYTHON.get(name, name.replace("-", "_"))
+
+
 @contextmanager
 def _said_in_python() -> Iterator[None]:
     """Rewrite command-line options in an error message as arguments: ``missing='drop'``."""
-
-    def written(option: re.Match[str]) -> str:
-        name, value = option[1].replace("-", "_"), option[2]
-        return f"{_IN_PYTHON.get(name, name)}={repr(value) if value else ''}"
-
     try:
         yield
     except InputError as problem:
-        said = re.sub(r"--([a-z][a-z-]*)(?: (drop|impute)\b)?", written, str(problem))
+        said = _in_python(str(problem))
         if said == str(problem):
             raise
         raise type(problem)(said) from problem

@@ -39,7 +39,7 @@ import typer
 from scipy.special import betaincinv
 
 from seepage.auditing.command import planned
-from seepage.auditing.findings import LEFT_OUT
+from seepage.auditing.findings import LEFT_OUT, RELEASED_OR_NOT
 from seepage.auditing.intake.parquet import read_whole
 from seepage.auditing.questions import FileOptions, Limits, ReleaseQuestion
 from seepage.auditing.release.command import release_entry
@@ -232,7 +232,7 @@ def attack_release(
         try:
             theirs = _World(procedure.prepare(other, seats.without(rows) if gone else seats))
         except InputError:
-            yield Attack(chosen, change, ("whether anything can be released",), 0, 0, 1.0)
+            yield Attack(chosen, change, (RELEASED_OR_NOT,), 0, 0, 1.0)
             continue
         names = dict.fromkeys([*ours.figures, *theirs.figures])
         told = tuple(n for n in names if ours.figures.get(n) != theirs.figures.get(n))

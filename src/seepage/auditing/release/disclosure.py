@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seepage.auditing.findings import LEFT_OUT, OTHER_LEVEL, RELABELLED, Disclosure
+from seepage.auditing.findings import LEFT_OUT, OTHER_LEVEL, RELABELLED, RELEASED_OR_NOT, Disclosure
 from seepage.auditing.measures import replaced_leakage
 from seepage.auditing.neighbours import AT_THE_ENDS, OTHER_VALUES, most_exposed, other_labels
 from seepage.auditing.release.procedure import Domain, Prepared, Procedure
@@ -66,7 +66,7 @@ def try_neighbours(
             try:
                 others, needed, trained = procedure.rerun(neighbour, prepared)
             except InputError:
-                figures, needed = ["whether anything can be released"], math.inf
+                figures, needed = [RELEASED_OR_NOT], math.inf
             else:
                 theirs = released_numbers(trained.model)
                 if theirs.shape == numbers.shape:

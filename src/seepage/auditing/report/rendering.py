@@ -22,7 +22,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 import seepage.auditing.report.words as words
-from seepage.auditing.findings import OVER_ALL, WIDEST
+from seepage.auditing.findings import OVER_ALL, RELEASED_OR_NOT, WIDEST
 from seepage.auditing.report.figures import Drawing
 from seepage.auditing.report.words import Verdict
 from seepage.core.result import NOTICE
@@ -35,7 +35,7 @@ TEMPLATES = files("seepage.auditing.report") / "templates"
 
 _FILTERS = (
     "number plain short sentence markdown protection in_100 percent share at_most "
-    "at_least bits interval several one many capital level_error"
+    "at_least bits interval several called quoted one many capital level_error"
 )
 _CALLED = (
     "relative_error count_over find_limit inverse say_error error_said spread_kept spread_kept_of "
@@ -72,6 +72,7 @@ def environment() -> Environment:
     made.filters |= {"shown": shown, "escaped": escaped, "table": partial(text_table, indent=2)}
     made.globals |= {name: getattr(words, name) for name in _CALLED.split()}
     made.globals |= {"counted": counted, "notice": NOTICE, "widest": WIDEST, "over_all": OVER_ALL}
+    made.globals["released_or_not"] = RELEASED_OR_NOT
     return made
 
 

@@ -103,12 +103,24 @@ def interval(value: float, low: float, high: float) -> str:
     return f"{bits(value)} ({bits(low)} to {bits(high)})"
 
 
-def several(names: Sequence[object], most: int = 4) -> str:
+def called(name: object, kind: str, width: int = 48) -> str:
+    """Return a name, after its kind if it is a bare number: ``layer 0``, but ``fc1``."""
+    text = short(name, width)
+    return f"{kind} {text}" if kind and text.isdigit() else text
+
+
+def quoted(name: object, kind: str = "", width: int = 48) -> str:
+    """Return a name in quotation marks for a sentence, or ``layer 0`` for a bare number."""
+    text = called(name, kind, width)
+    return text if text != short(name, width) else f"“{text}”"
+
+
+def several(names: Sequence[object], most: int = 4, kind: str = "") -> str:
     """Return names for a sentence; of many, the last are only counted."""
-    quoted = [f"“{short(name)}”" for name in names[:most]]
+    said = [quoted(name, kind) for name in names[:most]]
     if len(names) > most:
-        return ", ".join(quoted) + f" and {len(names) - most} more"
-    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+        return ", ".join(said) + f" and {len(names) - most} more"
+    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from seepage.auditing.report.first_screen import (
     Remedies,
     RemedyLine,
 )
-from seepage.auditing.report.words import bits, interval, number, short
+from seepage.auditing.report.words import bits, called, interval, number, short
 from seepage.layers.measures.independence_test import LEVEL
 from seepage.layers.recording_audit import RecordingAudit
 
@@ -35,7 +35,7 @@ def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScre
             f"“{short(name, 24)}” told by a layer",
             "0",
             f"{bits(float(found.values[k]))} {unit}",
-            f"nothing → {short(best, 24)}, of {number(entropy)} in all",
+            f"nothing → {called(best, 'layer', 24)}, of {number(entropy)} in all",
             "bad" if best in told else "",
             "told beyond chance" if best in told else "not told beyond chance (5 % level)",
             (

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from seepage.auditing.findings import Gate
 from seepage.auditing.report.figures import Drawing
 from seepage.auditing.report.rendering import Report, render, to_plain
-from seepage.auditing.report.words import Verdict, interval
+from seepage.auditing.report.words import Verdict, interval, number
 from seepage.auditing.rounds.figures import draw_recording, ranked_clients
 from seepage.auditing.rounds.first_screen import show_recording
 from seepage.auditing.rounds.words import advise, judge_recording
@@ -77,6 +77,7 @@ class RecordingReport(Report):
                 (
                     shown(layer["name"])[1:-1],
                     interval(layer["value"], layer["low"], layer["high"]),
+                    number(float(layer["p_value"])),
                     "-" if layer["since"] is None else str(layer["since"]),
                     "reveals it" if layer["tells"] else "",
                 )

@@ -20,6 +20,13 @@ def untestable(audit: RecordingAudit) -> bool:
     return audit.over_rounds is not None and audit.least_p_value() > LEVEL
 
 
+def told_by_all_updates(audit: RecordingAudit) -> frozenset[str]:
+    """Return the layers whose own test, over all updates together, shows the property."""
+    found = audit.layers.v_information
+    pairs = zip(found.layers, found.columns["p_value"], strict=True)
+    return frozenset(name for name, p_value in pairs if p_value <= LEVEL)
+
+
 def judge_recording(audit: RecordingAudit, name: str, gates: tuple[Gate, ...]) -> Verdict:
     """Return the verdict on the leakage of a recording about the property of this name."""
     what = f"“{short(name)}”"
@@ -31,10 +38,16 @@ def judge_recording(audit: RecordingAudit, name: str, gates: tuple[Gate, ...]) -
         headline = f"The updates leak more about {what} than you allow."
     elif telling:
         tone, label = "caution", "The property leaks"
+        # The test over rounds may name layers that all updates together do not show to leak.
+        alone = [name for name in telling if name in told_by_all_updates(audit)]
+        over_rounds, beside = "", ""
+        if len(alone) < len(telling):
+            over_rounds = " in the test over rounds"
+            beside = f"; {len(alone) or 'none'} of them over all updates together"
         headline = (
             f"{counted(len(telling), 'layer')} of {len(audit.layers.v_information)} "
             f"{'reveals' if len(telling) == 1 else 'reveal'} {what}"
-            f"{'' if since is None else f', the first after round {since}'}."
+            f"{over_rounds}{'' if since is None else f', the first after round {since}'}{beside}."
         )
     elif apart:
         tone, label = "caution", "Outlying clients"

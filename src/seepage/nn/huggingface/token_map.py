@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.nn.jacobian.random_directions import key_of, row_signs
 from seepage.nn.measures.gradient_leakage import CONDITIONS, GradientLeakage, leakage
 from seepage.nn.measures.information_matrices import check_probes
@@ -85,7 +85,7 @@ class TokenMap(ResultNumbers):
         worst = max(self.tokens, key=lambda token: np.nan_to_num(token.input))
         return (
             f"<{len(self.tokens)} tokens of {self.tokens[-1].record + 1} records: dFIL η̄ as an "
-            f"input, worst {worst.input:.4g} at {worst.text!r} of record {worst.record}>"
+            f"input, worst {worst.input:.4g} at {_plain(worst.text)!r} of record {worst.record}>"
         )
 
     index_columns = 2
@@ -107,6 +107,7 @@ class TokenMap(ResultNumbers):
         names = ("record", "position", "text", "word")
         measured = ("input", "input_error", "target", "target_error")
         columns = {n: np.array([getattr(t, n) for t in self.tokens]) for n in names + measured}
+        columns["text"] = np.array([_spaced(token.text) for token in self.tokens])
         return build_frame(columns, library or "pyarrow")
 
     def words(self, library: str = "pyarrow") -> Any:
@@ -194,6 +195,7 @@ class TokenMap(ResultNumbers):
         return self.leak.engine.flat_gradient(changed, y)
 
 
+@accepts_other_names
 def token_leakage(
     net: nn.Module,
     batch: Mapping[str, Tensor],
@@ -347,20 +349,22 @@ def _word_numbers(texts: Sequence[str]) -> list[int]:
     return numbers
 
 
-def _plain(text: str) -> str:
+def _spaced(text: str) -> str:
+    """Return the text of a token with a space for the mark of a new word."""
     for mark in _BEGINS:
         text = text.replace(mark, " ")
-    return text.removeprefix(_CONTINUES).strip()
+    return text
+
+
+def _plain(text: str) -> str:
+    return _spaced(text).removeprefix(_CONTINUES).strip()
 
 
 def _shaded(token: Token, highest: Mapping[str, float]) -> str:
     share = {
         path: float(np.nan_to_num(getattr(token, path))) / most for path, most in highest.items()
     }
-    text = token.text
-    for mark in _BEGINS:
-        text = text.replace(mark, " ")
-    text = text.removeprefix(_CONTINUES).replace("Ċ", "\n")
+    text = _spaced(token.text).removeprefix(_CONTINUES).replace("Ċ", "\n")
     title = ", ".join(
         f"as {path} {value:.3g} ± {error:.2g}"
         for path, value, error in (

@@ -219,11 +219,16 @@ class OpacusAccountant(FisherAccountant):
         self,
         index: Sequence[int] | Tensor | Any,
         x: Any,
-        y: Tensor,
+        y: Tensor | None = None,
         *,
         update: bool = False,
     ) -> Step:
         """Account for a batch or a part of it; the step counts when Opacus takes it."""
+        if y is None:
+            raise InputError(
+                "observe(index, x, y) needs the positions of the batch's records in the training "
+                "data; let the loader return them, by TensorDataset(torch.arange(n), X, y)."
+            )
         self._follow()
         if self._mean is not None and self._mean.take(y):
             self._warn_of_mean()
