@@ -616,7 +616,8 @@ def how_often_releases_of_two_tables_are_told_apart():
         shares = [attack[what] for attack in (absent, most) for what in ("seen", "stated")]
         yield row(name, *(f"{100 * share:.1f} %" for share in shares))
     assert found["told apart more often than stated"] == 0
-    (refuted,) = (a for attacks in found["each"].values() for a in attacks if a["ε alone refuted"])
+    first, *_ = found["each"].values()  # by other categories as well, in another table
+    (refuted,) = (a for a in first if a["ε alone refuted"])
     seen, alone = (f"{100 * refuted[what]:.1f} %" for what in ("seen", "by ε alone"))
     yield f"ε alone would have stated {alone}, which the {seen} above refute."
     yield f"In none of the {found['tests']} tests"

@@ -679,7 +679,7 @@ def leakage_of_others(
     table = source.whole("the leakage of other records")
     about = _plain_jacobians(fit, table.values, Gaussian(1.0))
     norms = block_norms(about(rows, features).with_label_step(label_step), unknowns, blocks)
-    return np.sqrt(np.asarray(norms))
+    return np.asarray(np.sqrt(np.asarray(norms)))
 
 
 def _plain_jacobians(fit: FittedGLM, X: Array, noise: Noise) -> Callable[..., TermsJacobian]:

@@ -183,7 +183,7 @@ class NeighbouringTables:
             own = [np.flatnonzero(level == k) for k in range(len(first))]
             found[attribute.name] = _Levels(
                 columns,
-                records.X[np.ix_(first, columns)],
+                records.X[first][:, columns],
                 [Counter(held[some].tolist()).most_common(1)[0][0] for some in own],
                 [len(np.unique(owner[some])) for some in own],
                 level.reshape(-1),
