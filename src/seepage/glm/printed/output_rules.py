@@ -47,7 +47,7 @@ class BrokenRule:
             "column": f"only {people} {'carries' if self.count == 1 else 'carry'} this column",
             "cell": f"the leverage of {people} is above 1/{self.threshold:,}: fewer records "
             "determine their fitted value",
-            "difference": f"the two differ by {people}, so their difference is about these alone",
+            "difference": f"the two differ by {people}, so their difference is about them alone",
         }[self.rule]
         return f"{self.where}: {what} (rule: at least {self.threshold:,})."
 
