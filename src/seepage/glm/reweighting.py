@@ -127,7 +127,7 @@ class ReweightRule:
         return np.asarray(sums / np.maximum(self.counts(), 1.0))
 
     def leaking(self, eta: np.ndarray) -> np.ndarray:
-        """Return which units leak at all, (units,); the weights do not change whether they do."""
+        """Return which units leak at all, (units,); reweighting has no effect on the others."""
         means = self.means(eta)
         return np.asarray(means > _NOTHING * np.max(means, initial=0.0))
 

@@ -552,7 +552,9 @@ def test_identities_come_by_label_in_any_order():
 @pytest.mark.parametrize("exact", [-1, "all", 2.5, None])
 def test_a_number_of_checks_that_is_none_is_refused(exact):
     table = sp.RegressionTable(regress("effect ~ age", people()))
-    with pytest.raises(InputError, match="exact must be True, False or a non-negative whole number"):
+    with pytest.raises(
+        InputError, match="exact must be True, False or a non-negative whole number"
+    ):
         table.membership(exact=exact)
     if exact is not None:
         with pytest.raises(InputError, match=r"row"):

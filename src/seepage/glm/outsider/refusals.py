@@ -50,7 +50,7 @@ def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
 def check_people(worlds: Worlds | StreamedWorlds, attacker: Attacker) -> None:
     """Raise an error if a table has too few people, or too few that the attacker does not know."""
     others = worlds.others
-    whom = "whom the attacker does not know" if attacker.names_records else ""
+    whom = " whom the attacker does not know" if attacker.names_records else ""
     if others.count < 3:
         raise InputError(
             f"There are fewer than three people{whom}, so nobody is hidden among others; use a "

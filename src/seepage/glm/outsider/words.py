@@ -23,7 +23,7 @@ def assumptions(parts: Sequence[SeenRelease], *found: str, guess: str = "") -> t
     noise = "with the stated noise on it" if noisy else "without noise"
     return (
         f"This is {attacker}: the other records come from a population that the attacker knows "
-        f"{known}, and so is their number known."
+        f"{known}, and their number is known. "
         + (
             f"The attacker knows everything about the {guess} except the unknowns."
             if guess
@@ -61,15 +61,17 @@ def agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
     known = ~np.isnan(checked.right)
     if not in_reach:
         return (
-            "It was not checked by refits on other people: these need all records in memory, "
+            "The approximation was not checked by refits on other people: these need all records in memory, "
             "and a single release.",
         )
     if not len(checked.people):
         return (
-            "It was not checked by refits on other people; exact=10 checks the 10 most exposed.",
+            "The approximation was not checked by refits on other people; exact=10 checks the 10 most exposed.",
         )
     if not known.any():
-        return ("Refits on other people often had no minimiser, so they could not check it.",)
+        return (
+            "Refits on other people often had no minimiser, so they could not check the approximation.",
+        )
     return (
         f"Refits on other people checked {checked.largest_difference()}; where the record causes "
         "most of the variation, the refits are used.",

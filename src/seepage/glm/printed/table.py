@@ -467,7 +467,9 @@ class RegressionTable:
             )
         known = ~np.isnan(checked.right)
         if not known.any():
-            said.append("It was not checked by tables of resampled people; pass exact=10 to do so.")
+            said.append(
+                "The approximation was not checked by tables of resampled people; pass exact=10 to do so."
+            )
         else:
             said.append(
                 f"Tables of resampled people checked {checked.largest_difference()}; they are "
