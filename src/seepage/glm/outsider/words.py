@@ -61,16 +61,19 @@ def agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
     known = ~np.isnan(checked.right)
     if not in_reach:
         return (
-            "The approximation was not checked by refits on other people: these need all records in memory, "
+            "The approximation was not checked by refits on other people: these need all records in "
+            "memory, "
             "and a single release.",
         )
     if not len(checked.people):
         return (
-            "The approximation was not checked by refits on other people; exact=10 checks the 10 most exposed.",
+            "The approximation was not checked by refits on other people; exact=10 checks the 10 "
+            "most exposed.",
         )
     if not known.any():
         return (
-            "Refits on other people often had no minimiser, so they could not check the approximation.",
+            "Refits on other people often had no minimiser, so they could not check the "
+            "approximation.",
         )
     return (
         f"Refits on other people checked {checked.largest_difference()}; where the record causes "

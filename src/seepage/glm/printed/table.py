@@ -468,7 +468,8 @@ class RegressionTable:
         known = ~np.isnan(checked.right)
         if not known.any():
             said.append(
-                "The approximation was not checked by tables of resampled people; pass exact=10 to do so."
+                "The approximation was not checked by tables of resampled people; pass exact=10 to "
+                "do so."
             )
         else:
             said.append(
