@@ -147,7 +147,7 @@ CASES = {
     ),
     "a finite-change bound of noise of an unknown law": (
         lambda: sp.bounds.hammersley_chapman_robbins(leak(noise=Uniform()), 0, "x0"),
-        r"No divergence is known for Uniform\(1\)",
+        r"The divergence of Uniform\(1\) is not known",
     ),
     "NaN in a column": (lambda: leak(X=holed(np.nan)), r"'height' \(first in row 7\)"),
     "infinity in a column": (lambda: leak(X=holed(np.inf)), "'height'"),
@@ -251,7 +251,7 @@ def test_on_mismatch_may_go_on_with_a_warning():
 def test_a_released_model_is_refused():
     with pytest.warns(UserWarning, match="fixed seed"):
         released = sp.release(MODEL, NOISE, seed=1)
-    with pytest.raises(sp.InputError, match="carry noise"):
+    with pytest.raises(sp.InputError, match="contain noise"):
         leak(model=released)
     with pytest.raises(sp.InputError, match="released already"):
         sp.release(released, NOISE)

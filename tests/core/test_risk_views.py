@@ -557,7 +557,7 @@ def test_an_l1_penalty_keeps_other_columns_without_a_record() -> None:
     problem = Problem("gaussian", everything=False)
     model = Lasso(1e-3, tol=1e-12).fit(problem.X, problem.y)
     leak = sp.leakage(model, problem.X, problem.y, noise=sp.Gaussian(1.0))
-    with pytest.raises(sp.InputError, match="Which columns an L1 penalty would keep without a"):
+    with pytest.raises(sp.InputError, match="The columns that an L1 penalty would keep without a"):
         leak.membership(refit="model")
     kept = np.delete(np.arange(N), 3)
     rest = Lasso(1e-3, tol=1e-12).fit(problem.X[kept], problem.y[kept])
@@ -685,7 +685,7 @@ def test_a_family_without_a_constant_is_refused_in_chunks(tmp_path: Path) -> Non
     pq.write_table(table, tmp_path / "people.parquet", row_group_size=7)
     rows = sp.parquet(tmp_path / "people.parquet", target="y")
     model = sp.glm.GeneralizedLinearRegression("gamma", l2=L2).fit(rows)
-    with pytest.raises(sp.InputError, match="takes refits, which need all records in memory"):
+    with pytest.raises(sp.InputError, match="needs refits, and these need all records in memory"):
         sp.leakage(model, rows, noise=sp.Gaussian(1.0)).membership()
 
 

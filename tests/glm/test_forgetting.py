@@ -194,7 +194,7 @@ def test_models_of_others_frames_and_weights():
         ([True], "rows must be the positions"),
         ([N], "80 records, at positions 0 to 79"),
         ([-1], "80 records, at positions 0 to 79"),
-        (range(N), "Without any record there is no model"),
+        (range(N), "No record would remain"),
     ],
 )
 def test_rows_that_are_none_are_refused(rows, complaint):
@@ -327,7 +327,7 @@ def test_an_old_release_that_no_entry_lists_counts_whole(tmp_path):
         (people, {"person": "name"}, "There is no column 'name'"),
         (people, {"person": "who"}, "not exactly those of one person"),
         (people, {"entry": 7}, "has no entry 7"),
-        (3, {}, "The people are a data frame"),
+        (3, {}, "The people must be a data frame"),
     ):
         with pytest.raises(InputError, match=words):
             one.record(ledger, given, noise, noise, **more)

@@ -286,7 +286,7 @@ def test_without_a_derivative_risks_are_left(name: str) -> None:
     procedure, X, y, _ = CASES[name]
     leak = sp.leakage(clone(procedure).fit(X, y), X, y, noise=sp.Gaussian(SIGMA))
     for ask in (leak.records, leak.cells, leak.columns, leak.dataset, leak.labels):
-        with pytest.raises(sp.InputError, match=rf"{name}.*ask leak\.membership\(\)"):
+        with pytest.raises(sp.InputError, match=rf"{name}.*use leak\.membership\(\)"):
             ask()
     with pytest.raises(sp.InputError, match="which refit the whole procedure"):
         leak.membership(refit="model")
@@ -296,7 +296,7 @@ def test_without_a_derivative_risks_are_left(name: str) -> None:
 def test_a_procedure_that_draws_is_refused() -> None:
     X = PEOPLE[["town"]]
     model = make_pipeline(TargetEncoder(cv=3), logistic()).fit(X, ILL)
-    with pytest.raises(sp.InputError, match="draws at random"):
+    with pytest.raises(sp.InputError, match="uses randomness"):
         sp.leakage(model, X, ILL, noise=sp.Gaussian(SIGMA)).membership()
     folds = KFold(2, shuffle=True, random_state=np.random.RandomState(0))
     model = GridSearchCV(Ridge(), {"alpha": np.logspace(-3, 3, 40)}, cv=folds).fit(NUMBERS, REAL)

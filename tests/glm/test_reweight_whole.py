@@ -236,7 +236,7 @@ def test_chunks_add_up(monkeypatch):
 
 def test_weights_that_have_not_settled_are_refused():
     fair = reweight(LinearRegression(l2=1e-2), X, Y, rounds=2)
-    with pytest.raises(sp.InputError, match=r"not settled .* more rounds"):
+    with pytest.raises(sp.InputError, match=r"not converged .* more rounds"):
         fair.whole_procedure()
 
 

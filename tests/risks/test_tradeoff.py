@@ -44,7 +44,7 @@ def test_advantage_is_the_widest_gap_between_the_rates() -> None:
 
 
 def test_probabilities_outside_the_unit_interval_are_refused() -> None:
-    with pytest.raises(sp.InputError, match="prior is a probability"):
+    with pytest.raises(sp.InputError, match="prior must be a probability"):
         accuracy(1.0, 1.2)
-    with pytest.raises(sp.InputError, match="false positive rate is a share"):
+    with pytest.raises(sp.InputError, match="false positive rate must be"):
         true_positive_rate(1.0, -0.1)

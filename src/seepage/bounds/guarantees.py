@@ -307,7 +307,7 @@ class Guarantees(ResultTable):
                 text, _WIDTH, initial_indent=f"  [{k}] ", subsequent_indent=" " * (6 + (k > 9))
             )
         if any(line.applies and not line.guarantee for line in self.rows):
-            yield "*   An indication, not a guarantee: it depends on values taken from the data."
+            yield "  *   An indication, not a guarantee: it depends on values taken from the data."
         yield NOTICE
 
     def _repr_html_(self) -> str:

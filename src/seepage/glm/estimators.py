@@ -210,9 +210,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
 def _check_two_classes(classes: np.ndarray, positions: np.ndarray, weights: Array | None) -> None:
     """Raise an error unless at least two classes occur among the records of positive weight."""
     if classes.shape[0] < 2:
-        raise InputError(
-            f"y has only one class ({classes[0]!r}); a classifier needs at least two."
-        )
+        raise InputError(f"y has only one class ({classes[0]!r}); a classifier needs at least two.")
     if weights is None:
         return
     seen = np.unique(positions[as_numpy(weights) > 0])

@@ -47,8 +47,8 @@ def _numbers(X: Any) -> np.ndarray:
     values = np.asarray(X)
     if values.ndim == 1:
         raise InputError(
-            "X must be a table with rows and columns, but it is one-dimensional. Reshape it "
-            "with X.reshape(-1, 1) if it is one column, or X.reshape(1, -1) if it is one row."
+            "X must be a table with rows and columns, but it is one-dimensional. Reshape your "
+            "data with X.reshape(-1, 1) if it is one column, or X.reshape(1, -1) if it is one row."
         )
     if values.ndim == 2 and values.shape[1] == 0:
         raise InputError(

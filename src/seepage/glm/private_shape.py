@@ -5,13 +5,13 @@ For ``N(θ(D), Σ(D))`` the information about the unknowns of a record is (Kay 1
     I_ab = ∂_aθᵀ Σ⁻¹ ∂_bθ + ½ tr(Σ⁻¹ ∂_aΣ Σ⁻¹ ∂_bΣ)
 
 Here ``Σ = σ² S`` with the shape ``S = (1 − ρ) P G/tr G + ρ I`` of :func:`noise_shape` at the
-model's own records, ``G = H⁻¹``. A record moves ``H = Σ_j ω_j a_j x̃_j x̃_jᵀ + penalty`` directly
+model's own records, ``G = H⁻¹``. A record changes ``H = Σ_j ω_j a_j x̃_j x̃_jᵀ + penalty`` directly
 and, through the minimiser, by the curvature of all records (``c = ∂³ℓ/∂m³``)::
 
     ∂H = Σ_j ω_j c_j (x̃_jᵀ∂θ) x̃_j x̃_jᵀ + ω_i (c_i ∂m_i + ∂a_i) x̃_i x̃_iᵀ + ω_i a_i ∂(x̃_i x̃_iᵀ)
 
-with ``∂m_i`` the change of the margin with the record's own features, and ``∂a_i = ∂³ℓ/∂m²∂y`` for
-its label. A common factor of Σ cancels in the second term: more noise does not reduce it.
+Here ``∂m_i`` is the change of the margin with the record's own features, and ``∂a_i = ∂³ℓ/∂m²∂y``
+for its label. A common factor of Σ cancels in the second term, so more noise does not reduce it.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ def private_shape_leakage(
     """Return the leakage η of records when the shape of the noise also depends on them.
 
     The released numbers have the covariance ``σ² S``, where ``S`` is :func:`noise_shape` of the
-    model's own records. Prefer a shape from public records where you can.
+    model's own records. If possible, use a shape from public records instead.
 
     Parameters
     ----------
     model
-        A fitted linear, logistic, Poisson or registered model with one output.
+        A fitted linear, logistic or Poisson model, or one of a registered family, with one output.
     X, y
         The records it was fitted on.
     sigma
         The scale σ of the noise, declared beforehand.
     rows
-        The positions of the records to measure; all if not given.
+        The positions of the records to measure; by default all.
     plain
         ρ, the share of plain noise, as for :func:`noise_shape`.
 
@@ -73,12 +73,15 @@ def private_shape_leakage(
     fit = describe(model, table, as_numpy(y), None)
     family = fit.family
     if isinstance(family, Categorical):
-        raise InputError("Noise shaped by the records is supported for one output only.")
+        raise InputError(
+            "Noise shaped by the private records is supported for models with one output only; "
+            "use noise_shape on public records."
+        )
     third, mixed = family.curvature_slope, family.curvature_label_slope
     if third is None or mixed is None:
         raise InputError(
-            f"The family {family.name!r} has no third derivatives, which this needs: define its "
-            "curvature_slope and curvature_label_slope."
+            f"The family {family.name!r} has no third derivatives, which are needed here; define "
+            "its curvature_slope and curvature_label_slope."
         )
     values = np.asarray(as_numpy(table.values), dtype=float)
     shape = noise_shape(model, X, y, plain=plain)
@@ -92,7 +95,7 @@ def private_shape_leakage(
 
 
 class _Counted:
-    """Quantities of the model and the shape that the information about a record needs."""
+    """Quantities of the model and the shape, for the information about a record."""
 
     def __init__(
         self,

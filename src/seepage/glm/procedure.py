@@ -1,12 +1,12 @@
-"""A whole procedure of scikit-learn, rerun with records left out or changed.
+"""A whole scikit-learn procedure, rerun with records left out or changed.
 
 It covers everything from a table and its labels to the released numbers: preprocessing, class
-weights, choices by cross-validation and the fit, all on the given records, as
-``clone(estimator).fit`` does it. Choices on a grid (a penalty, columns, levels, bins) have no
-derivative, so only reruns measure their leakage.
+weights, choices by cross-validation and the fit. All use the given records, as in
+``clone(estimator).fit``. Choices on a grid (a penalty, columns, levels, bins) have no derivative,
+so only reruns can measure their leakage.
 
-The final model is taken at the minimiser of its objective, so that solver tolerance is not
-mistaken for the effect of a record.
+The final model is moved to the minimiser of its objective, so that solver tolerance is not mistaken
+for the effect of a record.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Polish = Callable[[Any, np.ndarray, np.ndarray, np.ndarray | None], FittedGLM]
 
 @dataclass(frozen=True)
 class ProcedureRun:
-    """The release of one run of the procedure."""
+    """The release from one run of the procedure."""
 
     fit: FittedGLM  # the model at its minimiser
     coef: np.ndarray  # as its own solver left it
@@ -73,11 +73,11 @@ class WholeProcedure(Reruns):
     raw
         Its input table.
     y, weight
-        The labels, and the sample weights of the last step.
+        The labels, and the sample weights for the last step.
     noise
         The noise on the released numbers.
     learnt
-        The steps it learns from the data.
+        The steps that learn from the data.
     polish
         Describes a fitted model at the minimiser of its objective, from its features, labels and
         weights.
@@ -108,18 +108,18 @@ class WholeProcedure(Reruns):
 
     @cached_property
     def here(self) -> ProcedureRun:
-        """The run on all records; refuse a procedure that does not reproduce the model."""
+        """The run on all records; raises an error if the procedure does not reproduce the model."""
         run = self._run(self.raw.X, self.y, self.weight)
         given = np.asarray(as_numpy(_last(self.estimator).coef_), dtype=float)
         size = float(np.max(np.abs(given), initial=0.0))
         same = run.coef.shape == given.shape
         if not same or np.max(np.abs(run.coef - given), initial=0.0) > _SAME_FIT * size:
             raise InputError(
-                f"Fitted again on the same records, this {type(self.estimator).__name__} has "
-                "other coefficients: it draws at random (set random_state, or cv without "
-                "shuffle), or it was fitted on other data, weights or settings. Refits then do "
-                "not show the effect of a record; refit='model' holds everything but the "
-                "coefficients fixed, where the steps before the model allow that."
+                f"Refitted on the same records, this {type(self.estimator).__name__} has other "
+                "coefficients: it uses randomness (set random_state, or cv without shuffle), or "
+                "it was fitted with other data, weights or settings. Refits then do not show "
+                "the effect of a record; refit='model' holds everything but the coefficients "
+                "fixed, if the steps before the model allow that."
             )
         return run
 
@@ -130,18 +130,18 @@ class WholeProcedure(Reruns):
 
     @cached_property
     def whiten(self) -> Whitening:
-        """The whitening by the noise."""
+        """The whitening transform of the noise."""
         return Whitening((self._noise,), len(self.here.parameters))
 
     # Records that leave -----------------------------------------------------------------------
 
     def released(self, kept: np.ndarray) -> np.ndarray:
-        """Return the numbers released from some records; NaN where they do not exist or differ."""
+        """Return the numbers released from these records; NaN where they do not exist or differ."""
         weight = None if self.weight is None else self.weight[kept]
         return self._released(self.raw.rows(kept), self.y[kept], weight)
 
     def without(self, rows: np.ndarray) -> Moves:
-        """Return the moves when each of some records is left out."""
+        """Return the moves when each of these records is left out."""
         return self.without_exactly(rows)
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
@@ -158,7 +158,7 @@ class WholeProcedure(Reruns):
     # Records that change ----------------------------------------------------------------------
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves when each of some records becomes each alternative."""
+        """Return the moves when each of these records takes each alternative value."""
         moves = np.zeros((len(rows), len(others), len(self.here.parameters)))
         for m, some in enumerate(progress(list(rows), "refits")):
             for k in range(len(others)):
@@ -180,8 +180,8 @@ class WholeProcedure(Reruns):
         """Return the likelihood of each alternative under the model fitted without the record."""
         if not hasattr(self.estimator, "predict_log_proba"):
             raise InputError(
-                f"A {type(self.estimator).__name__} gives no probabilities, so it cannot serve as "
-                "a prior; choose 'equal', 'frequencies' or your own probabilities."
+                f"A {type(self.estimator).__name__} gives no probabilities, so it cannot serve "
+                "as a prior; choose 'equal', 'frequencies' or your own probabilities."
             )
         if rows.dtype == object:
             raise InputError(
@@ -214,7 +214,7 @@ class WholeProcedure(Reruns):
     def _changed(
         self, rows: np.ndarray, others: Alternatives, k: int
     ) -> tuple[Any, np.ndarray | None]:
-        """Return the table and the labels with an alternative; ``None`` if nothing changes."""
+        """Return the table and the labels for an alternative; ``None`` if nothing changes."""
         if others.labels is not None:
             label: Any = others.labels[k]
             if np.all(np.asarray(label) == self.target[rows]):
@@ -233,7 +233,7 @@ class WholeProcedure(Reruns):
     # One run ----------------------------------------------------------------------------------
 
     def _seen(self, moves: np.ndarray) -> Moves:
-        """Return moves of the parameters, (m, K, P), NaN where no release exists."""
+        """Return moves of the parameters, (m, K, P), NaN if no release exists."""
         lost = ~np.isfinite(moves).all(axis=2)
         seen = self.whiten(np.where(lost[:, :, None], 0.0, moves))
         gram = seen @ np.swapaxes(seen, 1, 2)
@@ -284,7 +284,7 @@ def _fit_through(
 
 
 def _opened(fitted: Any, X: Any, y: np.ndarray) -> tuple[Any, Any, tuple[Any, ...]]:
-    """Return the same for a procedure already fitted on these records."""
+    """Return the same for a procedure that is already fitted on these records."""
     if is_search(fitted):
         return _opened(best_of(fitted), X, y)
     if is_pipeline(fitted):
@@ -295,7 +295,7 @@ def _opened(fitted: Any, X: Any, y: np.ndarray) -> tuple[Any, Any, tuple[Any, ..
 
 
 def _prepared(pipeline: Any, X: Any, y: np.ndarray) -> tuple[Any, tuple[Any, ...]]:
-    """Return the features that the steps before the last compute during the fit, with names.
+    """Return the features, with names, that the steps before the last compute during the fit.
 
     They may differ from a later transform of the same records: a target encoder leaves out the
     fold of each record.
@@ -315,7 +315,7 @@ def _prepared(pipeline: Any, X: Any, y: np.ndarray) -> tuple[Any, tuple[Any, ...
 
 
 def _fitted(estimator: Any, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Any:
-    """Return a copy of an estimator, fitted; the weights go to its last step."""
+    """Return a fitted copy of an estimator; the weights go to its last step."""
     from sklearn.base import clone
 
     last, told = estimator.estimator if is_search(estimator) else estimator, {}
@@ -365,7 +365,7 @@ def fits_of(estimator: Any) -> int:
 
 
 def learnt_words(estimator: Any) -> tuple[str, ...]:
-    """Return the names of everything a procedure learns besides its released numbers."""
+    """Return the names of everything that a procedure learns besides its released numbers."""
     if is_search(estimator):
         return joined([SETTINGS], learnt_words(best_of(estimator)))
     if is_pipeline(estimator):
@@ -387,7 +387,7 @@ def _words_of_step(step: Any) -> tuple[str, ...]:
 
 
 def can_rerun(estimator: Any) -> bool:
-    """Return whether a procedure can be rerun: scikit-learn's, with a supported linear model."""
+    """Return whether a procedure can be rerun: a scikit-learn one with a supported linear model."""
     model = _last(estimator)
     try:
         kind_of(model)
@@ -407,7 +407,7 @@ class RerunRelease(MeasuredRelease):
         return self.template
 
     def finite_changes(self) -> FiniteChanges:
-        """Refuse, since nothing can be held fixed."""
+        """Raise an error, since nothing can be held fixed."""
         raise self.template.refusal()
 
 
@@ -428,8 +428,8 @@ class UnknownJacobian(ReleaseJacobian):
         raise self.refusal()
 
     def refusal(self) -> InputError:
-        """Return the reason why there is no derivative, and the alternative."""
+        """Return an error with the reason why there is no derivative, and the alternative."""
         return InputError(
-            f"{self.why} So η and everything derived from it are undefined; ask leak.membership() "
-            "and leak.guess(column), which refit the whole procedure."
+            f"{self.why} So η and everything derived from it are undefined; use "
+            "leak.membership() and leak.guess(column), which refit the whole procedure."
         )

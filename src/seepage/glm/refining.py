@@ -17,17 +17,17 @@ from seepage.tables.source import as_numpy, read_table
 
 
 def refine(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
-    """Return a copy of a fitted model at the minimiser of its own objective on these data.
+    """Return a copy of a fitted model, moved to the minimiser of its own objective on these data.
 
-    Leakage is defined through the derivative of the minimiser, so :func:`seepage.leakage` refuses
-    a model that stopped short of it (as ``SGDClassifier`` does, and others at a loose ``tol``).
-    Newton's method continues from there; release the copy, not the original.
+    Leakage is defined through the derivative of the minimiser, so :func:`seepage.leakage` raises an
+    error for a model that stopped short of it (as ``SGDClassifier`` does, and others with a loose
+    ``tol``). Newton's method continues from that model; release the copy, not the original.
 
     Parameters
     ----------
     model
-        A model that :func:`seepage.leakage` accepts and that has ``coef_``, or a pipeline or
-        search that ends in one.
+        A model with ``coef_`` that :func:`seepage.leakage` accepts, or a pipeline or search that
+        ends in one.
     X, y, sample_weight
         The data it was fitted on.
 
@@ -52,8 +52,8 @@ def refine(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
         return refined
     if not hasattr(model, "coef_"):
         raise InputError(
-            f"{type(model).__name__} cannot be refined, because it has no coef_ to change; fit it "
-            "again to a tighter tolerance."
+            f"{type(model).__name__} cannot be refined, because it has no coef_ to change; refit "
+            "it with a tighter tolerance."
         )
     table = read_table(X)
     fit = describe(model, table, y, sample_weight)

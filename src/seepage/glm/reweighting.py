@@ -1,35 +1,36 @@
 """Equal leakage: refit with sample weights until every record leaks the same (IRFIL).
 
-Record i of unit k (a unit is a record, or a group of them) has the weight ``ωᵢ = ω⁰ᵢ f_k``. With
-``η̄_k`` the mean leakage of the unit's records and ``t_k`` its relative target leakage, the
-factors are updated by (Hannun et al. 2021, algorithm 1, where every record is a unit and every t
-is one)::
+Record i of unit k (a unit is a record or a group of records) has the weight ``ωᵢ = ω⁰ᵢ f_k``. Let
+``η̄_k`` be the mean leakage of the unit's records and ``t_k`` its relative target leakage. The
+factors are updated by (Hannun et al. 2021, algorithm 1, where every record is a unit and every t is
+one)::
 
     f_k ← c f_k t_k / η̄_k,      c such that  Σᵢ ωᵢ = Σᵢ ω⁰ᵢ
 
-With limits the right-hand side is clipped to them, and c is such that the sum holds after clipping.
-Where further rounds do not reduce the differences, because the weights oscillate about the fixed
-point, steps are halved on a logarithmic scale: ``f_k ← c f_k (t_k/η̄_k)^½`` and so
-on. The fixed point is the same.
+With limits, the right-hand side is clipped to them, and c is chosen so that the sum holds after
+clipping. If further rounds do not reduce the differences, because the weights oscillate about the
+fixed point, steps are halved on a logarithmic scale: ``f_k ← c f_k (t_k/η̄_k)^½`` and so on. The
+fixed point is the same.
 
-**The leakage of the whole procedure** differentiates through the minimiser and the weights
-together. At convergence the weights are a function of the parameters θ and the Hessian
-``H = Σ ω a x̃x̃ᵀ + nλE`` alone. With ``eᵢ(θ, H)`` the leakage of record i per unit of weight::
+**The leakage of the whole procedure** takes the derivative through the minimiser and the weights
+together. At convergence the weights are a function of the parameters θ and the Hessian ``H = Σ ω a
+x̃x̃ᵀ + nλE`` alone. With ``eᵢ(θ, H)`` the leakage of record i per unit of weight::
 
     ωᵢ = ω⁰ᵢ f_k,   f_k = c t_k / D_k,   D_k = the mean of ω⁰ᵢ eᵢ over the records of unit k
 
-with c given by the sum of the weights, and f_k constant where it is at a limit. So the procedure
-is an implicit system in ``s = (θ, H)`` of P + P(P+1)/2 unknowns, whatever the number of records::
+Here c follows from the sum of the weights, and f_k is constant if it is at a limit. So the
+procedure is an implicit system in ``s = (θ, H)`` with P + P(P+1)/2 unknowns, whatever the number of
+records::
 
     G₁ = Σ ωᵢ(s) rᵢ x̃ᵢ + nλEθ = 0,      G₂ = H − Σ ωᵢ(s) aᵢ x̃ᵢx̃ᵢᵀ − nλE = 0
 
-and a record zᵢ moves the release by ``dθ/dzᵢ = −[I 0] (∂G/∂s)⁻¹ ∂G/∂zᵢ``: P rows of the inverse are
-enough for all records. This is not in Hannun et al. 2021, who treat the weights as constants.
+A record zᵢ then moves the release by ``dθ/dzᵢ = −[I 0] (∂G/∂s)⁻¹ ∂G/∂zᵢ``: P rows of the inverse
+are enough for all records. This is not in Hannun et al. 2021, who treat the weights as constants.
 
 Per unit of weight, a record leaks ``eᵢ = ‖A Mᵢ‖₂`` with ``A = Φ^½ H⁻¹`` and
-``Mᵢ = [a x̃ w_Vᵀ + r E_V, b x̃]``: V are the unknown features, and the label's column is present if
-the label is unknown. With the leading singular vectors u and v of ``A M``, ``g = Aᵀu`` and
-``h = H⁻¹Mv``, first-order perturbation of a singular value gives::
+``Mᵢ = [a x̃ w_Vᵀ + r E_V, b x̃]``: V are the unknown features, and the label's column is included
+if the label is unknown. With the leading singular vectors u and v of ``A M``, ``g = Aᵀu`` and ``h =
+H⁻¹Mv``, first-order perturbation of a singular value gives::
 
     de = uᵀ d(A M) v = −gᵀ dH h + gᵀ dM v
 
@@ -77,8 +78,8 @@ Columns = str | int | Sequence[str | int] | None
 Rows = slice | np.ndarray
 
 NOTICE = (
-    "The weights were chosen by looking at the data, so the release also leaks through them. eta "
-    "and leakage() treat them as known constants; whole_procedure() includes the choice of the "
+    "The weights were chosen from the data, so the release also leaks through them. eta and "
+    "leakage() treat them as known constants; whole_procedure() includes the choice of the "
     "weights, and can be several times as large. Do not publish the weights."
 )
 
@@ -126,12 +127,12 @@ class ReweightRule:
         return np.asarray(sums / np.maximum(self.counts(), 1.0))
 
     def leaking(self, eta: np.ndarray) -> np.ndarray:
-        """Return which units leak at all, (units,); weights do not affect the others."""
+        """Return which units leak at all, (units,); reweighting has no effect on the others."""
         means = self.means(eta)
         return np.asarray(means > _NOTHING * np.max(means, initial=0.0))
 
     def following(self, factors: np.ndarray, eta: np.ndarray, step: float = 1.0) -> np.ndarray:
-        """Return the factors of the next round, (units,), or a point part of the way to them.
+        """Return the factors of the next round, (units,), or a point part of the way towards them.
 
         A unit that leaks nothing, whatever its weight, keeps its factor.
         """
@@ -146,9 +147,9 @@ class ReweightRule:
         return new
 
     def change(self, factors: np.ndarray, following: np.ndarray) -> float:
-        """Return the relative change, root mean square over the units of positive weight.
+        """Return the relative change: the root mean square over the units of positive weight.
 
-        Without limits this is, when small, the coefficient of variation of ``η̄_k/t_k``.
+        If it is small and there are no limits, it is the coefficient of variation of ``η̄_k/t_k``.
         """
         here = self.mass() > 0
         return float(np.sqrt(np.mean((following[here] / factors[here] - 1) ** 2)))
@@ -156,10 +157,10 @@ class ReweightRule:
     def run(
         self, leakage_with: Callable[[np.ndarray], np.ndarray], rounds: int, tolerance: float
     ) -> Iterator[ReweightRound]:
-        """Yield the first step, with the weights ω⁰, and then one for every round.
+        """Yield the first step, with the weights ω⁰, and then one step per round.
 
         ``leakage_with`` refits with given weights and returns the leakage of every record. The
-        rounds end where the weights would change by less than ``tolerance``.
+        rounds end when the weights would change by less than ``tolerance``.
         """
         factors, step, before = np.ones(len(self.target)), 1.0, math.inf
         for _ in progress(range(rounds + 1), "rounds"):
@@ -176,10 +177,10 @@ class ReweightRule:
 def _scaled_into(
     values: np.ndarray, mass: np.ndarray, total: float, low: float, high: float
 ) -> np.ndarray:
-    """Return ``clip(c·values, low, high)`` with c such that ``Σ mass·clip(…) = total``.
+    """Return ``clip(c·values, low, high)``, with c such that ``Σ mass·clip(…) = total``.
 
     The sum is piecewise linear and increasing in c, with a kink where a value meets a limit.
-    Bisection finds the interval between kinks; there the equation is linear.
+    Bisection finds the interval between kinks, where the equation is linear.
     """
     if low <= 0 and high == math.inf:
         return np.asarray(values * (total / float(np.sum(mass * values))))
@@ -220,8 +221,8 @@ def _row_targets(target: Any, table: Table) -> np.ndarray:
     wanted = as_numpy(target)
     if wanted.ndim == 0 or wanted.dtype.kind not in "biuf":
         raise InputError(
-            "target must hold one number per row, its relative target leakage; only with by= is "
-            "it a mapping from groups to numbers."
+            "target must hold one number per row, its relative target leakage; a mapping from "
+            "groups to numbers needs by=."
         )
     check_length(wanted, table, "target")
     return _positive(wanted.astype(float))
@@ -239,7 +240,7 @@ def _group_targets(target: Any, labels: np.ndarray) -> np.ndarray:
     missing = [label for label in known if label not in target]
     if missing:
         raise InputError(
-            f"target has no number for the group {missing[0]!r}; give one for each group."
+            f"target has no number for the group {missing[0]!r}; give one number per group."
         )
     return _positive(np.asarray([float(target[label]) for label in known]))
 
@@ -248,21 +249,21 @@ def _positive(wanted: np.ndarray) -> np.ndarray:
     if not np.all(np.isfinite(wanted) & (wanted > 0)):
         worst = int(np.argmin(np.where(np.isfinite(wanted), wanted, -np.inf)))
         raise InputError(
-            f"target must be finite and above zero, but its entry {worst} is {wanted[worst]:g}; to "
-            "leave a row out, give it the sample weight zero."
+            f"target must be finite and above zero, but its entry {worst} is {wanted[worst]:g}; "
+            "to exclude a row, set its sample weight to zero."
         )
     return wanted
 
 
 def _groups(by: Any, table: Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return the groups' labels in sorted order, and the position of every record's among them."""
+    """Return the sorted group labels, and the position of each record's label among them."""
     if as_numpy(by).ndim == 0:
-        raise InputError('by must be "class" or hold the group of every row.')
+        raise InputError('by must be "class", or hold the group of every row.')
     values = group_labels(by, table, "by")
     try:
         labels, unit = np.unique(values, return_inverse=True)
     except TypeError:
-        raise InputError("by holds labels of mixed types; make them all text.") from None
+        raise InputError("by holds labels of mixed types; convert them all to text.") from None
     return labels, unit.reshape(-1)
 
 
@@ -273,7 +274,7 @@ def _limits(clamp: Any) -> tuple[float, float]:
         raise InputError(f"clamp must be a pair of numbers (low, high), not {clamp!r}.") from None
     if not 0 <= low <= 1 <= high:
         raise InputError(
-            f"clamp must have 0 ≤ low ≤ 1 ≤ high, because weights are one on average, but it is "
+            "clamp must have 0 ≤ low ≤ 1 ≤ high, because the weights average one, but it is "
             f"({low:g}, {high:g})."
         )
     return low, high
@@ -291,7 +292,7 @@ class Round(NamedTuple):
 
 
 class ReweightedData(NamedTuple):
-    """The data of the reweighting."""
+    """The data used for reweighting."""
 
     X: Any
     y: Any
@@ -304,7 +305,7 @@ class ReweightedData(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Reweighting(ResultTable):
-    """A model fitted with weights that equalise the leakage of its records.
+    """A model fitted with weights that equalise the leakage of the records.
 
     Parameters
     ----------
@@ -313,17 +314,17 @@ class Reweighting(ResultTable):
     weights
         ``ω``, (n,).
     eta
-        The leakage of every record at ``noise``, with these weights treated as constants.
+        The leakage of every record with ``noise``, treating these weights as constants.
     trajectory
-        One :class:`Round` for the fit with the first weights, and one for each round after it.
+        One :class:`Round` for the fit with the initial weights, and one for each later round.
     groups
         With ``by``, the mean leakage of each group.
     noise
-        The noise at which ``eta`` was measured.
+        The noise for which ``eta`` was measured.
     about
         The unknowns of the leakage, in words.
     notice
-        The limitations of the numbers.
+        The limitations of the results.
 
     Examples
     --------
@@ -346,7 +347,7 @@ class Reweighting(ResultTable):
     notice: str = NOTICE
 
     def leakage(self, noise: Noise | None = None) -> Leakage:
-        """Return the usual leakage of releasing the model, the weights treated as constants."""
+        """Return the leakage of releasing the model, treating the weights as constants."""
         here = self._setting
         return leakage(
             self.model,
@@ -358,26 +359,26 @@ class Reweighting(ResultTable):
         )
 
     def whole_procedure(self, rows: Any = None, noise: Noise | None = None) -> Result:
-        """Return the leakage about each record with the choice of the weights included.
+        """Return the leakage about each record, including the choice of the weights.
 
-        A record moves the released parameters in three ways: through its own term of the
-        objective, as :meth:`leakage` measures; through its own weight; and through the weights
-        of all others. This is ``‖Φ^½ dθ/dzᵢ‖₂`` with the derivative of all three, by implicit
-        differentiation of the converged minimiser and weights together
-        (:mod:`seepage.glm.reweighting`). It is about the same unknowns as ``eta``.
+        A record moves the released parameters in three ways: through its own term in the objective,
+        as :meth:`leakage` measures; through its own weight; and through the weights of all other
+        records. This is ``‖Φ^½ dθ/dzᵢ‖₂`` including all three, by implicit differentiation of the
+        converged minimiser and weights together (:mod:`seepage.glm.reweighting`). It has the same
+        unknowns as ``eta``.
 
         Parameters
         ----------
         rows
             Positions, in any order, or a mask; ``None`` means all.
         noise
-            The noise of the release; that of ``eta`` if none is given.
+            The noise of the release; by default that of ``eta``.
 
         Raises
         ------
         InputError
-            For softmax, for families without third derivatives, for more than about 150
-            parameters, and where the weights have not converged.
+            For softmax, for families without third derivatives, for more than about 150 parameters,
+            and if the weights have not converged.
         """
         here = self._setting
         leak = self.leakage(noise)
@@ -417,7 +418,7 @@ class Reweighting(ResultTable):
         return PlottedNumbers(mean, names, "mean η ± spread", "rounds", *ends, ranked=False)
 
     def table(self, library: str | None = None) -> Any:
-        """Return the trajectory as a data frame of the caller's own library (see ``Result``)."""
+        """Return the trajectory as a data frame of the caller's library (see ``Result``)."""
         columns = zip(*self.trajectory, strict=True)
         frame = dict(zip(Round._fields, map(np.asarray, columns), strict=True))
         return build_frame(frame, library or self._setting.table.library)
@@ -458,42 +459,42 @@ def reweight(
     weights.
 
     The weights depend on the data. The equalised η treats them as constants, as the paper does.
-    :meth:`Reweighting.whole_procedure` gives the leakage with the choice of the weights included;
-    it is not equal over the records, and can exceed that of an unweighted fit.
+    :meth:`Reweighting.whole_procedure` includes the choice of the weights; that leakage is not
+    equal for all records, and can exceed that of an unweighted fit.
 
     Parameters
     ----------
     model
-        A model of :mod:`seepage.glm`; it need not be fitted, and is not changed.
+        A model from :mod:`seepage.glm`; it need not be fitted, and is not changed.
     X, y
-        The data: any form that :func:`seepage.leakage` accepts.
+        The data, in any form that :func:`seepage.leakage` accepts.
     rounds
-        The largest number of rounds of new weights and a refit.
+        The largest number of rounds, each with new weights and a refit.
     target
         Each record's relative target leakage, a number above zero; with ``by``, a mapping from
-        each group to its number. All are equal if none is given.
+        each group to its number. By default all are equal.
     columns, label, simplex, attributes
         The unknowns, as for :meth:`seepage.Leakage.records`: the whole record with its label, or
         the named columns.
     by
-        The group of every record, or ``"class"`` for its label: one weight for each group, so that
+        The group of every record, or ``"class"`` for its label. Each group has one weight, so that
         the *mean* leakages of the groups become equal.
     clamp
-        The least and the largest weight, such as ``(0.1, 10)``; weights are one on average. Rows at
-        a limit leak more (or less) than the others.
+        The smallest and the largest weight, such as ``(0.1, 10)``; weights are one on average. Rows
+        at a limit leak more (or less) than the others.
     tolerance
-        Stop when the relative change of the weights, root mean square, is below this. Without
-        limits that is the standard deviation of η over its mean.
+        Stop when the root-mean-square relative change of the weights is below this. Without limits,
+        this is the standard deviation of η divided by its mean.
     noise
-        The noise of the release; only the ratios of its variances matter here. If none is given,
-        every parameter has noise of standard deviation one.
+        The noise of the release; only the ratios of its variances matter here. By default every
+        parameter has noise of standard deviation one.
     sample_weight
         Initial weights: record i has ``ω⁰ᵢ`` times its computed weight, and the sum stays ``Σω⁰``.
         Records of weight zero are left out.
     X_test, y_test
-        Data on which to score the model of every round; the training data if none are given.
+        Data for scoring the model of every round; by default the training data.
     scoring
-        ``scoring(model, X, y)``; the model's own ``score`` if none is given.
+        ``scoring(model, X, y)``; by default the model's own ``score``.
 
     Returns
     -------
@@ -511,7 +512,7 @@ def reweight(
     """
     if not isinstance(model, LinearModel):
         raise InputError(
-            "Reweighting refits the model many times and needs a model of seepage.glm, not a "
+            "Reweighting refits the model many times and needs a seepage.glm model, not a "
             f"{type(model).__name__}."
         )
     kind_of(model)  # refuses a derived class that overrides what is differentiated here
@@ -519,7 +520,7 @@ def reweight(
     if not 0 <= tolerance < 1:
         raise InputError(f"tolerance must lie between 0 and 1, not {tolerance!r}.")
     if (X_test is None) != (y_test is None):
-        raise InputError("X_test and y_test belong together: give both or neither.")
+        raise InputError("X_test and y_test belong together; pass both or neither.")
     noise = Gaussian(1.0) if noise is None else noise
     check_noise_kind(noise)
     table = read_table(X)
@@ -574,11 +575,11 @@ def procedure_leakage(
     rows: np.ndarray,
     release_noise: Noise,
 ) -> np.ndarray:
-    """Return ``‖Φ^½ dθ/dzᵢ‖₂`` of the given records, including the choice of the weights.
+    """Return ``‖Φ^½ dθ/dzᵢ‖₂`` of these records, including the choice of the weights.
 
-    ``fit`` is the last fit on the table ``X``, (n, d), and ``last`` the round at which the weights
-    have converged. The leakage that determines the weights is about ``unknowns`` and was measured
-    at ``noise``. Φ is the information of the release's noise.
+    ``fit`` is the last fit on the table ``X``, (n, d), and ``last`` is the round at which the
+    weights converged. The leakage that determines the weights is about ``unknowns`` and was
+    measured at ``noise``. Φ is the information of the release's noise.
     """
     _check(fit, last)
     fit = replace(
@@ -606,8 +607,9 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
     """Raise an error unless the derivative through the weights exists and is feasible."""
     if last.change > 1e-3:
         raise InputError(
-            f"The weights have not settled (the next round would change them by {last.change:.1g},"
-            " relatively), so there is no fixed point to differentiate; reweight with more rounds."
+            "The weights have not converged (the next round would change them by a relative "
+            f"{last.change:.1g}), so there is no fixed point to differentiate; reweight with "
+            "more rounds."
         )
     if isinstance(fit.family, Categorical):
         raise InputError(
@@ -619,13 +621,13 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
     if missing:
         raise InputError(
             "The leakage of the whole procedure needs third derivatives of the loss, but the "
-            f"family {fit.family.name!r} lacks {', '.join(missing)}."
+            f"family {fit.family.name!r} lacks {', '.join(missing)}; define them."
         )
     size = int(fit.parameters.shape[0])
     if size + size * (size + 1) // 2 > 12_000:  # the system's matrix then takes a gigabyte
         raise InputError(
             "The leakage of the whole procedure needs a system of about d²/2 equations, too "
-            f"large for {size} parameters; reduce the columns to 150 or fewer."
+            f"large for {size} parameters; use 150 columns or fewer."
         )
 
 
@@ -645,8 +647,8 @@ class RecordSlopes(NamedTuple):
 class _System:
     """The system in s of a model with one output, linearised at convergence.
 
-    ``F_k = ∂G/∂f_k`` is the effect of a unit's factor on the system, and ``F̄``, the effect of the
-    normalisation, its weighted mean over the units whose factor is free.
+    ``F_k = ∂G/∂f_k`` is the effect of a unit's factor on the system. ``F̄``, the effect of the
+    normalisation, is its weighted mean over the units whose factor is free.
 
     Parameters
     ----------
@@ -655,9 +657,9 @@ class _System:
     H
         The Hessian of its objective, (P, P).
     unknowns, noise
-        The unknowns of the leakage, and the noise it is measured at.
+        The unknowns of the leakage, and the noise for which it is measured.
     rule, last
-        The rule from leakages to weights, and the last round.
+        The rule that maps leakages to weights, and the last round.
     """
 
     def __init__(
@@ -681,7 +683,7 @@ class _System:
         if np.any(silent):
             raise InputError(
                 f"Row {int(np.argmax(silent))} leaks nothing at any weight, so the weights are "
-                "not a smooth function of the data there; leave such rows out."
+                "not a smooth function of the data there; drop such rows."
             )
         factors = np.where(moves, last.factors, 0.0)
         P = len(H)
@@ -766,7 +768,7 @@ class _System:
     def _by_leakage(self, rows: Rows) -> np.ndarray:
         """Return ``∂G/∂eᵢ = ω⁰ᵢ f_k (W_k F̄ − F_k) / (m_k D_k)`` of the records, (m, S).
 
-        ``W_k`` is the sum of the unit's first weights, and ``m_k`` counts its records.
+        ``W_k`` is the sum of the unit's initial weights, and ``m_k`` the number of its records.
         """
         unit = self.rule.unit[rows]
         effect = self._effect(rows) if self.effects is None else self.effects[unit]
@@ -774,7 +776,7 @@ class _System:
         return np.asarray(self.scale[rows, None] * (mass[:, None] * self.mean_effect - effect))
 
     def _effect(self, rows: Rows) -> np.ndarray:
-        """Return the records' share of ``F_k``: ``ω⁰ [r x̃, −a x̃x̃ᵀ]``, packed, (m, S)."""
+        """Return the records' contribution to ``F_k``: ``ω⁰ [r x̃, −a x̃x̃ᵀ]``, packed, (m, S)."""
         design, r, a, _ = self._terms(rows)
         both = np.hstack([r[:, None] * design, -a[:, None] * packed(design)])
         return np.asarray(self.rule.start[rows, None] * both)

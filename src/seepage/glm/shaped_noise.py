@@ -1,10 +1,10 @@
-"""Shaped noise: more of it where it harms predictions less, as judged from public records.
+"""Shaped noise: more noise where it harms predictions less, as estimated from public records.
 
-Noise of covariance Σ raises the loss by ``½ tr(HΣ)``, with ``H`` the Hessian of the loss, so it
-costs less in directions where ``H`` is small. A shape that depends on the private records
-leaks itself (``½ tr(Σ⁻¹∂Σ Σ⁻¹∂Σ)``: see :func:`private_shape_leakage`), and the best shape for a
-small public sample does not transfer. So this is the inverse Hessian of a public sample, mixed
-with isotropic noise.
+Noise of covariance Σ raises the loss by ``½ tr(HΣ)``, where ``H`` is the Hessian of the loss; so it
+costs less in directions in which ``H`` is small. A shape that depends on the private records itself
+leaks (``½ tr(Σ⁻¹∂Σ Σ⁻¹∂Σ)``: see :func:`private_shape_leakage`), and the best shape for a small
+public sample does not transfer. So this shape is the inverse Hessian of a public sample, mixed with
+isotropic noise.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from seepage.tables.source import as_numpy, read_table
 def noise_shape(
     model: Any, X: Any, y: Any, *, sample_weight: Any = None, plain: float = 0.05
 ) -> Gaussian:
-    """Return noise shaped like the inverse Hessian of a model of **public** records.
+    """Return noise shaped like the inverse Hessian of a model fitted on **public** records.
 
     ``Σ = (1 − ρ) H⁻¹ P/tr H⁻¹ + ρ I`` for ``P`` released numbers. Pass it to
-    :func:`seepage.leakage` about the private records, and :func:`seepage.calibrate` scales it to a
-    target. The shape does not depend on these records, so all leakage is counted. On the demo's
-    data it costs somewhat less accuracy than plain noise (``python benchmarks/shaped_noise.py``).
+    :func:`seepage.leakage` with the private records; :func:`seepage.calibrate` scales it to a
+    target. The shape does not depend on the private records, so all leakage is counted. On the
+    demo's data it costs somewhat less accuracy than plain noise (``python
+    benchmarks/shaped_noise.py``).
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ def noise_shape(
         A model of the same kind, columns and penalty as the one to release, fitted on the public
         records.
     X, y, sample_weight
-        The public records: known to everybody, or about nobody.
+        The public records: known to everybody, or about no real person.
     plain
         ρ, the share of isotropic noise, between 0 and 1.
 

@@ -104,14 +104,14 @@ def test_single_precision_tables_do_not_round_the_model(convert):
 
 def test_forgotten_weights_are_asked_for():
     model = LogisticRegression().fit(X, TWO, WEIGHTS)
-    with pytest.raises(InputError, match="was fitted with sample weights: pass the same ones"):
+    with pytest.raises(InputError, match="was fitted with sample weights; pass the same weights"):
         describe(model, read_table(X), TWO)
 
 
 def test_released_model_is_refused():
     model = LogisticRegression().fit(X, TWO)
     model.release_ = "noise"
-    with pytest.raises(InputError, match=r"carry noise .* pass the original model"):
+    with pytest.raises(InputError, match=r"contain noise .* pass the original model"):
         describe(model, read_table(X), TWO)
 
 
@@ -216,7 +216,7 @@ REFUSED = {
         np.column_stack([REAL, REAL]),
         "Fit one model for each output",
     ),
-    "lasso": (linear_model.Lasso(), REAL, "sp.leakage and sp.audit do so by themselves"),
+    "lasso": (linear_model.Lasso(), REAL, "sp.leakage and sp.audit do this automatically"),
     "lasso-of-several-outputs": (
         linear_model.Lasso(1e-4),
         np.column_stack([REAL, REAL]),
@@ -356,7 +356,7 @@ def test_statsmodels_that_are_refused():
     model = sm.GLM(COUNTS, X, family=poisson)
     with pytest.raises(InputError, match="not fitted yet"):
         describe(model, table, COUNTS)
-    with pytest.raises(InputError, match="Regularised fits"):
+    with pytest.raises(InputError, match="Regularised statsmodels fits"):
         describe(model.fit_regularized(alpha=0.1), table, COUNTS)
     with pytest.raises(InputError, match="fitted under constraints"):
         describe(model.fit_constrained(([1, 0, 0], 0.1)), table, COUNTS)

@@ -218,9 +218,9 @@ def test_separable_classes_whose_penalty_is_lost_are_refused_by_that_name():
 
 @pytest.mark.parametrize("estimator", [LogisticRegression, SoftmaxRegression])
 def test_one_class_only(estimator):
-    with pytest.raises(InputError, match="one class only"):
+    with pytest.raises(InputError, match="only one class"):
         estimator().fit(X, np.ones(30))
-    with pytest.raises(InputError, match="rows of positive weight have one class only"):
+    with pytest.raises(InputError, match="rows with positive weight have only one class"):
         estimator().fit(X, Y, (Y == 1).astype(float))
 
 
@@ -251,7 +251,7 @@ def test_counts_that_are_all_zero():
 def test_counts_that_are_zero_throughout_a_category():
     groups = np.eye(3)[np.arange(30) % 3]
     y = np.random.default_rng(1).poisson(2, size=30) * (groups[:, 0] == 0)
-    with pytest.raises(InputError, match="counts are all zero in some direction"):
+    with pytest.raises(InputError, match="counts are all zero along some direction"):
         PoissonRegression().fit(groups, y)
 
 

@@ -201,7 +201,7 @@ def test_only_who_is_unknown_is_asked_about():
     some = np.flatnonzero(~known)[[4, 7]]
     few = leak.membership(rows=some, exact=0)
     np.testing.assert_array_equal(np.asarray(few), np.asarray(risk)[[4, 7]])
-    with pytest.raises(sp.InputError, match="there is no membership to infer"):
+    with pytest.raises(sp.InputError, match="its membership cannot be inferred"):
         leak.membership(rows=[int(np.flatnonzero(known)[0])])
     assert leak.records().shape == (np.sum(~known),)
     assert list(leak.records().labels()) == list(frame.index[~known])
@@ -249,12 +249,16 @@ def test_what_is_known_is_described_with_care():
         asked(np.ones(199, dtype=bool))
     with pytest.raises(sp.InputError, match="no row 200"):
         asked([3, 200])
-    with pytest.raises(sp.InputError, match="fewer than three people whom she does not know"):
+    with pytest.raises(
+        sp.InputError, match="fewer than three people whom the attacker does not know"
+    ):
         asked(np.ones(200, dtype=bool))
     with pytest.raises(sp.InputError, match="all but 29 of 199 other people"):
         asked(np.arange(200) >= 30, release=sp.Predictions())
     assert len(asked(np.arange(200) >= 31, release=sp.Predictions())) == 31
-    with pytest.raises(sp.InputError, match="21 people whom she does not know are too few"):
+    with pytest.raises(
+        sp.InputError, match="21 people whom the attacker does not know are too few"
+    ):
         asked(np.arange(200) >= 21)
     with pytest.raises(sp.InputError, match="all of them or none"):
         asked(np.arange(200) % 2 == 0, person=np.arange(200) // 2)

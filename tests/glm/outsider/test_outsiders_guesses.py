@@ -280,7 +280,7 @@ def test_people_are_at_least_those_of_dense_matrices():
         assert eta <= float(found[k]) * (1 + 1e-9)
         assert float(found[k]) < 1.5 * eta
     for ask in (leak.records, lambda: leak.guess(1), lambda: leak.groups(person % 3)):
-        with pytest.raises(InputError, match="Leave out person="):
+        with pytest.raises(InputError, match="Omit person="):
             ask()
 
 
@@ -415,7 +415,7 @@ def test_what_cannot_be_said_is_refused():
     leak = sp.leakage(model, X, y, attacker=OUTSIDER)
     with pytest.raises(InputError, match="Outside a group"):
         leak.groups(np.arange(80) < 60)
-    with pytest.raises(InputError, match="there are membership"):
+    with pytest.raises(InputError, match="use membership"):
         leak.dataset()
     predictions = sp.leakage(model, X, y, attacker=OUTSIDER, release=sp.Predictions(X[:2]))
     for ask in (predictions.guess, lambda: predictions.groups(np.arange(80) < 6)):

@@ -418,7 +418,7 @@ def test_coarse_digits_are_not_counted_as_protection():
     np.testing.assert_allclose(np.asarray(coarse), np.asarray(fine), rtol=1e-6)
     assert "vary by less than a printed step" in " ".join(coarse.mu.assumptions)
     assert "not a guarantee" in " ".join(fine.mu.assumptions)
-    assert "No tables on resampled people" in " ".join(fine.mu.assumptions)
+    assert "not checked by tables of resampled people" in " ".join(fine.mu.assumptions)
 
 
 def test_a_mean_over_tables_may_be_above_what_this_table_s_digits_tell():
@@ -495,12 +495,12 @@ def test_recoded_columns_and_other_outcomes_are_no_contradiction():
 @pytest.mark.parametrize(
     ("person", "sentence"),
     [
-        (3, "identity for each record, not 3"),
-        ("id", "identity for each record, not 'id'"),
-        ([[1, 2], [3]], "identity for each record, not"),
+        (3, "identity per record, not 3"),
+        ("id", "identity per record, not 'id'"),
+        ([[1, 2], [3]], "identity per record, not"),
         (np.full(300, np.nan), "300 of 300 records have no identity"),
         ([None, *range(299)], "1 of 300 records have no identity"),
-        (np.zeros(300), "all records one identity"),
+        (np.zeros(300), "same identity for all records"),
         (pd.Series(["a", *range(299)]), "mix text and numbers"),
         (pd.Series(range(300), index=[0, *range(299)]), "same label"),
         (pd.Series(range(300), index=range(10, 310)), "no identity for 10 of 300 .*row 0"),
@@ -552,7 +552,9 @@ def test_identities_come_by_label_in_any_order():
 @pytest.mark.parametrize("exact", [-1, "all", 2.5, None])
 def test_a_number_of_checks_that_is_none_is_refused(exact):
     table = sp.RegressionTable(regress("effect ~ age", people()))
-    with pytest.raises(InputError, match="exact must be True, False or a whole number"):
+    with pytest.raises(
+        InputError, match="exact must be True, False or a non-negative whole number"
+    ):
         table.membership(exact=exact)
     if exact is not None:
         with pytest.raises(InputError, match=r"row"):
@@ -564,7 +566,7 @@ def test_a_number_of_checks_that_is_none_is_refused(exact):
 
 def test_refusals_name_the_model():
     X, y, _ = drawn()
-    with pytest.raises(InputError, match="not from results of GLS"):
+    with pytest.raises(InputError, match="not results of GLS"):
         sp.RegressionTable(sm.GLS(y, X).fit())
     with pytest.raises(InputError, match="log_likelihood must be True or False"):
         sp.RegressionTable(fitted(X, y), log_likelihood="no")
@@ -623,5 +625,5 @@ def test_what_a_formula_learns_is_said_to_be_held():
 
 def test_a_fit_without_errors_is_refused():
     X, _, _ = drawn()
-    with pytest.raises(InputError, match="without an error"):
+    with pytest.raises(InputError, match="labels without error"):
         sp.RegressionTable(sm.OLS(X @ [1.0, 2.0, -1.0], X).fit(), digits=3)

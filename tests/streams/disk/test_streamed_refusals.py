@@ -196,7 +196,7 @@ def test_models_that_need_their_rows_in_memory(folder):
     table = people().select(TWO).to_pandas()
     amount, bought = (people().column(name).to_pandas() for name in ("amount", "bought"))
     cases = {
-        "LogisticRegression with class_weight is not supported on data read in chunks": (
+        "LogisticRegression with class_weight is not supported for data read in chunks": (
             lm.LogisticRegression(class_weight="balanced").fit(table, bought),
             "bought",
         ),
@@ -204,11 +204,11 @@ def test_models_that_need_their_rows_in_memory(folder):
             sm.OLS(amount, table).fit(),
             "amount",
         ),
-        "RidgeClassifier is not supported on data read in chunks": (
+        "RidgeClassifier is not supported for data read in chunks": (
             lm.RidgeClassifier().fit(table, bought),
             "bought",
         ),
-        "Lasso is not supported on data read in chunks": (
+        "Lasso is not supported for data read in chunks": (
             lm.Lasso(1e-6).fit(table, amount),
             "amount",
         ),
@@ -222,7 +222,7 @@ def test_models_that_need_their_rows_in_memory(folder):
 def test_questions_that_need_all_rows_in_memory(folder):
     data = parquet(folder, target="amount", columns=TWO)
     model = sp.glm.LinearRegression(l2=0.1).fit(data)
-    with pytest.raises(sp.InputError, match="measured in float64; leave dtype out"):
+    with pytest.raises(sp.InputError, match="measured in float64; omit dtype"):
         sp.leakage(model, data, noise=sp.Gaussian(1.0), dtype="float32")
     leak = sp.leakage(model, data, noise=sp.Gaussian(1.0))
     with pytest.raises(sp.InputError, match="without a record needs all records in memory"):
@@ -240,13 +240,13 @@ def test_a_label_that_the_model_does_not_know(folder):
         return pa.array(np.where(np.arange(len(column)) == 1, 99, column))
 
     rewrite(folder / "3.parquet", replaced("plan", change))
-    with pytest.raises(sp.InputError, match=r"Row 301 has the label .*99.*, which is none of"):
+    with pytest.raises(sp.InputError, match=r"Row 301 has the label .*99.*, which is not one of"):
         sp.leakage(model, data, noise=sp.Gaussian(1.0))
 
 
 def test_y_goes_with_the_data(folder):
     data = parquet(folder, target="amount", columns=TWO)
-    with pytest.raises(sp.InputError, match="leave y and sample_weight out"):
+    with pytest.raises(sp.InputError, match="omit y and sample_weight"):
         sp.glm.LinearRegression().fit(data, [1.0])
     with pytest.raises(sp.InputError, match="y is the name of a column, not ndarray"):
         sp.glm.LinearRegression().fit(folder, np.ones(3))

@@ -25,7 +25,7 @@ NETWORK = RefusedKind(
     "A torch module has no fit or predict method.",
     "Audit it by attack with sp.audit(net, X, y); measure one private step with sp.leakage(net, "
     "X, y, noise_multiplier=1.0, max_grad_norm=1.0), or a whole Opacus run with "
-    "sp.nn.attach(optimizer, net, \"cross_entropy\", loader).",
+    'sp.nn.attach(optimizer, net, "cross_entropy", loader).',
 )
 
 

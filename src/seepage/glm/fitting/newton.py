@@ -326,8 +326,10 @@ def weak_penalty_clause(objective: Objective) -> str:
     """Return the clause for separable data whose penalty is too weak to bound the coefficients."""
     counts = objective.family.name == "poisson"
     what = (
-        "the counts are all zero along some direction of X"
-    ) if counts else "the data are separable"
+        ("the counts are all zero along some direction of X")
+        if counts
+        else "the data are separable"
+    )
     return (
         f"{what}, and l2 is negligible for columns of these sizes; scale the columns to "
         f"similar sizes, or {_remedy(objective)}"

@@ -459,7 +459,7 @@ class GLMAccuracy(AnswerAccuracy):
         return xp.tensordot(basis, chosen, axes=((0,), (0,)))
 
     def _leverages(self, a: Array, rows: slice | Array, closely: bool = True) -> Array:
-        """Return upper bounds on ``√(x̃ᵀH⁻¹x̃)`` of some rows: ``1/√a``, or less where that is large.
+        """Return upper bounds on ``√(x̃ᵀH⁻¹x̃)`` of rows: ``1/√a``, or less where that is large.
 
         Another bound is ``Σ|x̃_j|`` times the deviations, which is tight for a row that is small
         relative to others. It is computed for all rows of a small table, and otherwise for rows

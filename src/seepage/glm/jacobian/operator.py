@@ -101,7 +101,7 @@ class GLMJacobian(TermsJacobian):
         return total + xp.tensordot(terms.columns_of(unknowns), direct, axes=2)
 
     def _pick(self, rows: Array, piece: slice) -> slice | Array:
-        """Return a piece of the rows, as a slice (without a copy) if these are all rows."""
+        """Return a piece of the rows; a slice (without a copy) if ``rows`` selects all of them."""
         return piece if rows.shape[0] == self.rows else rows[piece]
 
     # Rows, one by one -----------------------------------------------------------------------

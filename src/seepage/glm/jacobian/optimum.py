@@ -130,7 +130,7 @@ class Optimum:
     def derivatives(
         self, fit: FittedGLM, X: Array, every: bool
     ) -> tuple[Array, Array, Array, Array]:
-        """Return weighted ``r``, ``a`` and ``b`` of shifted rows of one output, and the error of r.
+        """Return weighted ``r``, ``a``, ``b`` of shifted rows with one output, and the error of r.
 
         ``fit`` has the labels and weights of the rows; ``every`` states that these are all rows.
         """

@@ -185,7 +185,7 @@ class JacobianTerms:
         return self.whitener @ xp.reshape(total, (-1,))
 
     def columns_of(self, unknowns: Unknowns) -> Array:
-        """Return ``A_V``: the effect of unknown features, up to ``r``, ``(P, t, K)``."""
+        """Return ``A_V``: the effect of the unknown features divided by ``r``, ``(P, t, K)``."""
         if unknowns.basis is not None and self.map.precise:
             return columns_precisely(self, unknowns).high
         return unknowns.of(self.features_of(self.whitener), axis=1)

@@ -1,8 +1,8 @@
-"""The leakage of a fit to an outsider, to whom the unknown other records act as noise.
+"""The leakage of a fit to an outsider, for whom the unknown other records act as noise.
 
-``others`` holds the records' gradients and the resulting variance of the minimiser, ``worlds`` the
-two distributions of a release with and without a person, ``guesses`` those for each candidate
-value of a record. ``predictions`` covers releases of answers to queries, ``resampled`` the refits
+``others`` holds the records' gradients and the resulting variance of the minimiser; ``worlds`` the
+two distributions of a release, with and without a person; ``guesses`` the distributions for each
+candidate value of a record. ``predictions`` covers answers to queries, ``resampled`` the refits
 that check the approximation, ``stacked`` several releases, ``streamed`` tables read in chunks, and
 ``seen`` a release as the attacker sees it. ``leakage`` has the views, based on ``membership`` and
 ``eta``, with ``refusals`` and ``words``. The symbols of :mod:`seepage.glm.changes` hold here too,

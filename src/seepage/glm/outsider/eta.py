@@ -1,7 +1,7 @@
 """η about records, people and groups, with the other records as noise.
 
-The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``, where G₋ is taken over the records
-outside the question.
+The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``, where G₋ is taken over all records
+except those measured.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from seepage.glm.outsider.worlds import inverse_root
 def eta_of_each(
     seen: SeenRelease, ask: Callable[[Leakage[Any]], Result], people: bool = False
 ) -> Result:
-    """Return a measure of each record, or person, with the other records as noise.
+    """Return a measure for each record or person, with the other records as noise.
 
-    ``S₋ᵢ ≥ (1 − αq)S``: η with noise of covariance S, divided by ``√(1 − αq)``, is never too
+    Since ``S₋ᵢ ≥ (1 − αq)S``, η with noise of covariance S, divided by ``√(1 − αq)``, is never too
     small.
     """
     together = seen.together(None) if people else None
@@ -35,9 +35,8 @@ def eta_of_each(
     spread = worlds.others.spread(worlds.unknown)
     if inverse_root(spread).shape[1] < len(spread):
         raise InputError(
-            "In some direction only one record varies, because it alone carries a column, so the "
-            "other records hide nothing there: membership() names it. Leave out the column, or "
-            "add noise=."
+            "One record alone has values in some column, so the other records cannot hide it "
+            "there; membership() names the record. Drop the column, or add noise=."
         )
     result = ask(seen.with_noise(spread))
     with np.errstate(divide="ignore"):
@@ -62,7 +61,7 @@ def eta_of_each(
 def eta_of_groups(
     seen: SeenRelease, labels: Any, columns: Any, label: bool | None, measure: str, simplex: bool
 ) -> Result:
-    """Return a measure of each group of records as a whole, with all other records as noise."""
+    """Return a measure for each group of records as a whole, with all other records as noise."""
     refuse_names(seen.attacker)
     together, worlds = seen.together(labels), seen.worlds_of_records()
     others, values = worlds.others, []
@@ -75,8 +74,8 @@ def eta_of_groups(
         if left < 10 * worlds.numbers:
             raise TooFewPeopleError(
                 f"Outside a group there are {left:,} people, too few for {worlds.numbers:,} "
-                "released numbers: with fewer than 10 people per number their variance cannot be "
-                "estimated. Ask about smaller groups."
+                "released numbers: with fewer than 10 people per number, their variance cannot "
+                "be estimated. Use smaller groups."
             )
         g = gradients[outside & ~others.alone]
         half = (g - g.mean(axis=0)) @ inverse

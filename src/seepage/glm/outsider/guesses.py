@@ -1,18 +1,18 @@
-"""Attribute inference by an attacker who does not know all other records: levels, or numbers.
+"""Attribute inference by an attacker who does not know all other records: classes or numbers.
 
-She knows everything about the record except the unknowns. With value v the release is::
+The attacker knows everything about the record except the unknowns. For value v the release is::
 
     N(θ₋ − H₋⁻¹x̃_v r_v, uH_v⁻¹G₋ᵢH_v⁻¹ + Σ),      H_v = H₋ + x̃_v a_v x̃_vᵀ
 
-with θ₋ and H₋ of the other records alone, and ``r_v`` and ``a_v`` the slope and the curvature of
-the loss at the root of ``m + x̃_vᵀH₋⁻¹x̃_v ℓ'(m, y_v) = x̃_vᵀθ₋``. That root is the record's
-margin after its own effect on the fit. G₋ᵢ is common to all values. A value that all k records of
-a person share changes in all of them. Then x̃_v has a column for each record and output, a_v is
-block diagonal, and H₋, θ₋ and G₋ᵢ are those without the person.
+Here θ₋ and H₋ are those of the other records alone, and ``r_v`` and ``a_v`` are the slope and the
+curvature of the loss at the root of ``m + x̃_vᵀH₋⁻¹x̃_v ℓ'(m, y_v) = x̃_vᵀθ₋``. That root is the
+record's margin after its own effect on the fit. G₋ᵢ is common to all values. If all k records of a
+person share a value, it changes in all of them. Then x̃_v has a column for each record and output,
+a_v is block diagonal, and H₋, θ₋ and G₋ᵢ are those without the person.
 
-**One covariance** is enough while no value has a design leverage of 0.1: with
-``b_v = H(θ_v − θ₋)`` everything follows from ``b_vᵀ(uG₋ᵢ + HΣH)⁻¹b_w``. Otherwise each value has
-its own covariance.
+**One covariance** is enough if no value has a design leverage of 0.1 or more: with ``b_v = H(θ_v −
+θ₋)``, everything follows from ``b_vᵀ(uG₋ᵢ + HΣH)⁻¹b_w``. Otherwise each value has its own
+covariance.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OutsiderGuess(Guess):
     informed: Guess = None  # type: ignore[assignment]
 
     def select(self, positions: Any) -> OutsiderGuess:
-        """Return the entries at some positions, in their order."""
+        """Return the entries at these positions, in this order."""
         own, rest = super().select(positions), self.informed.select(positions)
         return OutsiderGuess(**vars(own), informed=rest)
 
@@ -68,7 +68,7 @@ class OutsiderGuess(Guess):
 def guess_of(
     seen: SeenRelease, candidates: Candidates, prior: Prior, rows: Any, ask: Callable[..., Guess]
 ) -> OutsiderGuess:
-    """Return success rates of the best guess; ``ask`` gives those of an informed attacker."""
+    """Return success rates of the best guess; ``ask`` returns those of an informed attacker."""
     refuse_names(seen.attacker)
     together, informed = candidates.together, seen.informed
     worlds = seen.worlds_of_records() if together is None else seen.worlds(together)
@@ -107,7 +107,7 @@ def guess_of(
 
 
 class Guessed(NamedTuple):
-    """Success rates of guesses about some people, (m,) each."""
+    """The success rates of guesses about people, (m,) each."""
 
     right: np.ndarray
     error: np.ndarray  # half the width of the 99 % interval; zero where nothing was drawn
@@ -121,9 +121,9 @@ class Rivals:
     Parameters
     ----------
     worlds
-        The other people, with the variance of the release due to them.
+        The other people, and the variance of the release due to them.
     features
-        The features of records with each alternative, (m, K, d), in the model's columns.
+        The features of records for each alternative, (m, K, d), in the model's columns.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Rivals:
         self.worlds, self.features = worlds, features
 
     def guessed(self, people: np.ndarray, candidates: Candidates, believed: np.ndarray) -> Guessed:
-        """Return the success rates of the best guesses about the people at some positions."""
+        """Return the success rates of the best guesses about the people at these positions."""
         others = self.worlds.others
         sizes = np.array([len(others.sets[person]) for person in people])
         right, error, mu = np.zeros((3, len(people)))
@@ -153,11 +153,11 @@ class Rivals:
 
     @cached_property
     def _seen(self) -> np.ndarray:
-        """``HR``: the visible part of the parameters, in units of its variation, (P, k)."""
+        """``HR``: the visible part of the parameters, in units of its variability, (P, k)."""
         return np.asarray(np.linalg.solve(self.worlds.others.model.inverse, self._root))
 
     def _of_some(self, people: np.ndarray, candidates: Candidates, believed: np.ndarray) -> Guessed:
-        """Return the same for people with the same number of records."""
+        """Return the same success rates for people with equally many records."""
         others, share = self.worlds.others, self.worlds.share
         sets = np.stack([others.sets[person] for person in people])
         centred = np.stack([others.gradient(rows) for rows in sets]) - others.mean
@@ -189,7 +189,7 @@ class Rivals:
         return Guessed(right, error, np.where(certain, np.inf, mu), differ | certain)
 
     def _beside(self, sets: np.ndarray, alone: np.ndarray, alternatives: Alternatives) -> _Beside:
-        """Return the effect of each candidate on the fit to the others, for sets (m, k)."""
+        """Return each candidate's effect on the fit to the others, for sets of records (m, k)."""
         model, rows, (m, k) = self.worlds.others.model, sets.reshape(-1), sets.shape
         outputs, weight = JointOutputs(model.outputs, k), model.weight[sets]
         w, c = outputs.count, model.outputs.count

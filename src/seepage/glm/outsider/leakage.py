@@ -1,8 +1,8 @@
-"""The leakage to an attacker who does not know all other records: its views.
+"""The leakage to an attacker who does not know all other records, and its views.
 
-Every number here is an estimate: a normal approximation from one fit, checked against resampled
-refits, which replace it where it is known to fail. The risk from an attacker who knows all other
-records is always given for comparison.
+Every result here is an estimate: a normal approximation from one fit, checked against resampled
+refits. The refits replace it where it is known to fail. The risk from an attacker who knows all
+other records is always reported for comparison.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from seepage.support.lazy import offered
 class OutsiderLeakage:
     """The leakage of a release to an attacker who does not know all other records.
 
-    Membership, guesses, and the leakage about each record, person or group. For other views use
-    ``informed``: the leakage to an attacker who knows all other records, which is never smaller.
+    It covers membership, guesses, and the leakage about each record, person or group. For other
+    views use ``informed``, the leakage to an attacker who knows all other records; it is never
+    smaller.
 
     Parameters
     ----------
     releases
-        The release as she sees it, or several about the same people (:meth:`beside`).
+        The release as the attacker sees it, or several about the same people (:meth:`beside`).
     """
 
     def __init__(self, *releases: SeenRelease) -> None:
@@ -45,7 +46,7 @@ class OutsiderLeakage:
 
     @property
     def attacker(self) -> Attacker:
-        """Her background knowledge."""
+        """The attacker's background knowledge."""
         return self._first.attacker
 
     @property
@@ -53,20 +54,18 @@ class OutsiderLeakage:
         """The leakage to an attacker who knows all other records."""
         if len(self._releases) > 1:
             raise InputError(
-                "Ask each release separately for its leakage to an attacker who knows all other "
-                "records."
+                "For an attacker who knows all other records, measure each release separately."
             )
         if self._first.noise is None:
             raise InputError(
-                "Without noise, an attacker who knows all other records recognises with "
-                "certainty every record whose absence changes the model. Pass noise= to reduce "
-                "that."
+                "Without noise, an attacker who knows all other records detects with certainty "
+                "every record whose absence changes the model. Pass noise= to reduce this risk."
             )
         if isinstance(self._first.form, Predictions) and self._first.queries is None:
             raise InputError(
-                "Each record's own prediction is a different release for every record; pass "
-                "queries to sp.Predictions to measure the leakage to an attacker who knows all "
-                "other records."
+                "Each record's own prediction is a different release for every record; to "
+                "measure the leakage to an attacker who knows all other records, pass queries "
+                "to sp.Predictions."
             )
         return self._first.informed
 
@@ -82,16 +81,16 @@ class OutsiderLeakage:
 
     @property
     def _one(self) -> SeenRelease:
-        """The single release of exact parameters; for other releases only membership is known."""
+        """The single release of exact parameters; other releases support membership only."""
         refuse_answers(len(self._releases) > 1, self._first.form)
         return self._first
 
     def beside(self, *others: OutsiderLeakage) -> OutsiderLeakage:
-        """Return several releases about the same people together: ``sp.compose``.
+        """Return the joint leakage of several releases about the same people: ``sp.compose``.
 
-        The unknown records affect all of them (:mod:`seepage.glm.outsider.stacked`); for such
-        releases only membership is known. They may be fits on other columns, but must be
-        of the same records in the same order.
+        The unknown records affect all of them (:mod:`seepage.glm.outsider.stacked`); only
+        membership is supported. They may be fits on different columns, but must be of the same
+        records in the same order.
         """
         together: list[SeenRelease] = []
         for one in (self, *others):
@@ -107,23 +106,23 @@ class OutsiderLeakage:
 
     @property
     def inputs(self) -> LeakageInputs | None:
-        """What it was asked of, for a report; ``None`` where no report is known."""
+        """The arguments of the call, for a report; ``None`` if no report is available."""
         given = self._first.informed.inputs
         if given is None or len(self._releases) > 1 or self._first.form is not None:
             return None
         return replace(given, options={**given.options, "attacker": self.attacker})
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw how often this attacker recognises each record, and return the matplotlib axes.
+        """Draw this attacker's success rate for each record, and return the matplotlib axes.
 
-        The same as ``leak.membership().plot(ax)``.
+        This is the same as ``leak.membership().plot(ax)``.
         """
         return self.membership().plot(ax)
 
     def report(self, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
         """Audit the model against this attacker, write the report, and return its page.
 
-        The same as ``sp.report(sp.audit(model, X, y, attacker=…), folder)``.
+        This is the same as ``sp.report(sp.audit(model, X, y, attacker=…), folder)``.
         """
         page: Path = offered("report")(self, folder)
         return page
@@ -132,8 +131,8 @@ class OutsiderLeakage:
         known = {*vars(Leakage), "release", "source", "attributes", "notes"}
         if name in known and not name.startswith("_"):  # notebooks look for some of these
             raise InputError(
-                "For an attacker who does not know all other records there are membership(), "
-                "guess(), within(), records(), labels(), cells(), people() and groups(). "
+                "For an attacker who does not know all other records, use membership(), "
+                "guess(), within(), records(), labels(), cells(), people() or groups(). "
                 "leak.informed has every view, for an attacker who knows all other records."
             )
         raise AttributeError(name)
@@ -159,18 +158,18 @@ class OutsiderLeakage:
     def membership(
         self, rows: Any = None, *, groups: Any = None, exact: bool | int = False
     ) -> OutsiderMembership:
-        """Return the membership risk of each record, or person.
+        """Return the membership risk of each record or person.
 
         Parameters
         ----------
         rows
-            The records, by position or as a mask; all if not given.
+            The records, by position or as a mask; by default all.
         groups
-            The group of every record: all records of a group leave together.
+            The group of every record; all records of a group are removed together.
         exact
-            The number of records for which resampled refits check the normal approximation, the
-            most exposed first; ``True`` for all. By default those where it is known to fail (at
-            most 20, and at least the most exposed one), on tables where that takes seconds.
+            The number of records, the most exposed first, for which resampled refits check the
+            normal approximation; ``True`` for all. By default, those where it is known to fail (at
+            most 20, and at least the most exposed one), if the refits take only seconds.
 
         Examples
         --------
@@ -194,7 +193,7 @@ class OutsiderLeakage:
     ) -> Result:
         """Return the leakage about each record, with the other records as noise.
 
-        The information is ``JᵀS₋ᵢ⁻¹J`` with ``S₋ᵢ ≥ (1 − αq)S``: η with noise of covariance S,
+        The information is ``JᵀS₋ᵢ⁻¹J`` with ``S₋ᵢ ≥ (1 − αq)S``. So η with noise of covariance S,
         divided by ``√(1 − αq)``, is never too small.
         """
         return eta_of_each(self._one, lambda leak: leak.records(columns, label, measure, simplex))
@@ -202,11 +201,11 @@ class OutsiderLeakage:
     rows = records
 
     def labels(self, measure: str = "fil") -> Result:
-        """Return the leakage about each record's label alone, its columns known."""
+        """Return the leakage about each record's label alone, when its columns are known."""
         return self.records(columns=[], label=True, measure=measure)
 
     def cells(self, columns: Any = None) -> Result:
-        """Return the leakage about each single cell, all else of the record known."""
+        """Return the leakage about each single cell, when the rest of the record is known."""
         return eta_of_each(self._one, lambda leak: leak.cells(columns))
 
     def people(
@@ -218,7 +217,7 @@ class OutsiderLeakage:
     ) -> Result:
         """Return the leakage about all records of each person, with the other people as noise.
 
-        Like :meth:`records`, with all records of a person together.
+        This is :meth:`records` with all records of a person together.
         """
         return eta_of_each(
             self._one,
@@ -236,8 +235,8 @@ class OutsiderLeakage:
     ) -> Result:
         """Return the leakage about each group of records, with all other records as noise.
 
-        The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ`` and G₋ over the records outside
-        the group.
+        The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``, where G₋ is over the records
+        outside the group.
         """
         return eta_of_groups(self._one, labels, columns, label, measure, simplex)
 
@@ -246,8 +245,8 @@ class OutsiderLeakage:
     ) -> OutsiderGuess:
         """Return the attribute-inference risk of a category or class, for every record.
 
-        She knows everything about the record except the unknowns; a value that all records of a
-        person share is guessed, and changes, in all of them. The arguments are those of
+        The attacker knows everything about the record except the unknowns. A value that all records
+        of a person share is guessed, and changes, in all of them. The arguments are those of
         :meth:`seepage.core.leakage.Leakage.guess`; ``informed`` has the risk from an attacker who
         knows all other records.
         """
@@ -269,7 +268,7 @@ class OutsiderLeakage:
     ) -> OutsiderGuess:
         """Return the success rate of the best guess of a number to within a tolerance.
 
-        Like :meth:`guess`; the arguments are those of :meth:`seepage.core.leakage.Leakage.within`.
+        See :meth:`guess`; the arguments are those of :meth:`seepage.core.leakage.Leakage.within`.
         """
         changes = changes_of(self._first.informed, True)
         candidates = to_within(self._first.informed, changes, column, tolerance, values, prior)

@@ -1,7 +1,7 @@
 """Membership inference by an attacker who does not know all other records.
 
-Where one person causes most of the variation, resampled refits replace the approximation. The risk
-from an attacker who knows all other records is given for comparison.
+If one person causes most of the variation, resampled refits replace the normal approximation. The
+risk from an attacker who knows all other records is given for comparison.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class OutsiderMembership(Membership):
     """The membership risk from an attacker who does not know all other records.
 
     ``mu`` is the distance between two normal distributions of equal covariance with the same
-    success rate; ``numpy.asarray`` gives it.
+    success rate; ``numpy.asarray`` returns it.
 
     Parameters
     ----------
     worlds
-        The distributions of the release without and with every record.
+        The distributions of the release with and without every record.
     informed
         The same risk from an attacker who knows all other records.
     checked
@@ -53,10 +53,10 @@ class OutsiderMembership(Membership):
     others
         The number of other people.
     scale
-        ``μ²`` times the share ``u`` of the others' variance unknown to the attacker, if there is
-        no noise; ``None`` with noise.
+        ``μ²`` times the share ``u`` of the others' variance unknown to the attacker; ``None`` with
+        noise.
     numbers
-        The number of released numbers.
+        How many numbers are released.
     """
 
     worlds: TwoNormals
@@ -71,7 +71,7 @@ class OutsiderMembership(Membership):
         return self._told(2 * self.worlds.accuracy() - 1, "advantage")
 
     def accuracy(self, prior: float = 0.5) -> Result:
-        """Return the success rate of the best test if records take part with this probability."""
+        """Return the success rate of the best test if records are members with this probability."""
         return self._told(self.worlds.accuracy(prior), "right")
 
     def tpr(self, fpr: float = 0.01) -> Result:
@@ -83,11 +83,12 @@ class OutsiderMembership(Membership):
         return self._told(self.worlds.area(), "auc")
 
     def must_know(self, right: float = 0.9) -> np.ndarray:
-        """Return how many other records an attacker must know for this success rate.
+        """Return how many other records an attacker must know to reach this success rate.
 
-        Without noise ``μ² = μ₁²/u``, so at most ``(n − 1)(μ₁/μ*)²`` of them may be unknown to her.
-        The normal approximation needs at least max(30, released numbers) unknown records; where
-        fewer remain, she must know practically everybody, and the count is that of all others.
+        Without noise ``μ² = μ₁²/u``, so the attacker may not know at most ``(n − 1)(μ₁/μ*)²`` of
+        them. The normal approximation needs at least max(30, released numbers) unknown records.
+        Where fewer remain, the attacker must know practically everybody, and the count is that of
+        all others.
         """
         check_number(right, "right")
         if self.scale is None:
@@ -96,7 +97,7 @@ class OutsiderMembership(Membership):
                 "without noise or rounding."
             )
         if not 0.5 < right < 1:
-            raise InputError(f"right is a probability between 0.5 and 1, not {right!r}.")
+            raise InputError(f"right must be a probability between 0.5 and 1, not {right!r}.")
         wanted = float(guessing.distance(right, 0.5))
         unknown = np.floor(self.others * np.minimum(self.scale / wanted**2, 1.0))
         few = unknown < max(30, self.numbers)
@@ -104,7 +105,7 @@ class OutsiderMembership(Membership):
         return np.asarray(self.others - unknown, dtype=int)
 
     def select(self, positions: Any) -> OutsiderMembership:
-        """Return the entries at some positions, in their order."""
+        """Return the entries at these positions, in this order."""
         order = np.asarray(positions)
         places = {int(old): new for new, old in enumerate(order)}
         kept = np.array([int(k) in places for k in self.checked.people], dtype=bool)
@@ -119,14 +120,14 @@ class OutsiderMembership(Membership):
         )
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: how often this attacker's best test is right."""
+        """Return what :meth:`plot` draws: the success rate of this attacker's best test."""
         worst = self.sort()
         name, unit = "membership inference: success rate", _UNITS[self.mu.view]
         right, chance = np.asarray(worst.accuracy()), (0.5, "chance")
         return PlottedNumbers(right, worst.labels(), name, unit, mark=chance)
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame: μ, this attacker's success rate, and an informed attacker's."""
+        """Return a data frame with μ, this attacker's success rate, and an informed attacker's."""
         refitted = np.full(len(self), np.nan)
         refitted[self.checked.people] = self.checked.right
         columns = {
@@ -147,7 +148,7 @@ class OutsiderMembership(Membership):
             needed = int(np.median(self.must_know()))
             much = f"{needed:,} of {self.others:,} others"
             much = "practically everybody else" if needed == self.others else much
-            known = f"; for 90 % about the median one she would have to know {much}"
+            known = f"; to reach 90 % for the median record, the attacker would have to know {much}"
         return (
             f"<{len(self)} {unit}: membership inference, {self.mu.kind}, {self.mu.about}: success "
             f"rate {np.median(right):.1f} % (median; chance 50 %), worst {right[worst]:.1f} % at "
@@ -165,7 +166,7 @@ def membership_of(
     together = seen.together(groups)
     which = None if rows is None else row_positions(rows, len(source), source)
     if groups is not None and rows is not None:
-        raise InputError("All records of a group leave together; leave out rows= or groups=.")
+        raise InputError("All records of a group are removed together; omit rows= or groups=.")
     if not isinstance(exact, bool):
         check_count(exact, "exact", least=0)
     worlds, share, pairs, rest = _told(parts, together, exact)
@@ -224,16 +225,17 @@ def membership_of(
 def _told(
     parts: Sequence[SeenRelease], together: Together | None, exact: bool | int
 ) -> tuple[Worlds | StreamedWorlds, np.ndarray, TwoNormals, np.ndarray | None]:
-    """Return both distributions for all people, ``αq``, and the pairs of normal distributions.
+    """Return the distributions for all people, ``αq``, and the pairs of normal distributions.
 
-    For a table read in chunks, also the distance for an attacker who knows all other records.
+    For a table read in chunks, also return the distance for an attacker who knows all other
+    records.
     """
     seen = parts[0]
     if seen.fits is not None:
         streamed = seen.worlds_in_chunks(seen.fits, together, exact)
         return streamed, *streamed.told()
     if len(parts) > 1 and exact:
-        raise InputError("Several releases are not checked by refits; leave out exact=.")
+        raise InputError("Several releases cannot be checked by refits; omit exact=.")
     worlds = seen.worlds(together)
     if len(parts) > 1:
         worlds = stacked([worlds, *(part.worlds(together) for part in parts[1:])])
@@ -245,7 +247,7 @@ def _told(
 def _rescaled(
     seen: SeenRelease, like: Result, together: Together | None, asked: np.ndarray, factor: float
 ) -> Result:
-    """Return μ at another noise, by the normal approximation alone."""
+    """Return μ for another noise, by the normal approximation alone."""
     scaled: Any = seen.scaled(factor)
     pairs = _told([scaled], together, False)[2].of(asked)
     return replace(like, values=_distances(pairs), noise=(scaled.noise,))
@@ -318,7 +320,7 @@ def _informed(
 
 
 def _distances(pairs: TwoNormals) -> np.ndarray:
-    """Return the distances of pairs of equal covariance with the same success rate."""
+    """Return the distances of pairs with equal covariance that have the same success rate."""
     alike = guessing.distance(pairs.accuracy(), 0.5)
     uneven = np.any(pairs.spread != 0, axis=1)
     return np.asarray(np.where(uneven, alike, pairs.distance))

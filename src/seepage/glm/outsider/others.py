@@ -1,15 +1,16 @@
 """The other people as noise: the variance of a minimiser over unknown people.
 
-To first order, the minimiser on people drawn from a population varies like the mean of their
-gradients. With ``u`` the share of that variance unknown to the attacker and Σ that of the noise::
+To first order, the minimiser for people drawn from a population varies like the mean of their
+gradients. With ``u`` the share of that variance unknown to the attacker, and Σ the covariance of
+the noise::
 
     S = u H⁻¹GH⁻¹ + Σ,     G = Σ_j (g_j − ḡ)(g_j − ḡ)ᵀ
 
-This is the sandwich covariance (Huber 1967), or the cluster-robust one where people have several
-records: g_j is then the sum over the records of a person. Where she knows certain people, the sum
-and the mean are over the other people, and ``u`` is 1. A person's gradient is taken at the
-minimiser without them, one Newton step away, ``g = H H₋ⱼ⁻¹ g(θ̂)``, since at θ̂ the fit has shrunk
-their residuals by ``1 − ℓ`` (MacKinnon and White 1985, HC3).
+This is the sandwich covariance (Huber 1967), or the cluster-robust one if people have several
+records; g_j is then the sum over the records of a person. If the attacker knows certain people, the
+sum and the mean are over the other people, and ``u`` is 1. A person's gradient is computed at the
+minimiser without them, one Newton step away: ``g = H H₋ⱼ⁻¹ g(θ̂)``. At θ̂ the fit has shrunk their
+residuals by ``1 − ℓ`` (MacKinnon and White 1985, HC3).
 """
 
 from __future__ import annotations
@@ -28,19 +29,20 @@ from seepage.support.chunks import row_slices
 
 
 class OtherPeople:
-    """The people of a table, and the variation of the release due to them.
+    """The people of a table, and the variance of the release due to them.
 
     Parameters
     ----------
     model
-        The second-order fit, whose noise counts only where ``noisy``.
+        The second-order fit; its noise counts only if ``noisy``.
     sets
-        The records of each person; by default every record is a person.
+        The records of each person; by default, every record is a person.
     noisy
         Whether noise is added to the parameters.
     known
-        The records that the attacker knows, as a mask; ``None`` where she knows a share of them.
-        People she knows do not vary: G and ḡ are those of the people she does not know.
+        The records that the attacker knows, as a mask; ``None`` if the attacker knows a share of
+        them. People whom the attacker knows do not vary: G and ḡ are those of the people whom the
+        attacker does not know.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class OtherPeople:
 
     @property
     def present_count(self) -> int:
-        """The number of people in the data, known to her or not."""
+        """The number of people in the data, known to the attacker or not."""
         return int(self.present.sum())
 
     def _are_known(self, known: np.ndarray | None) -> np.ndarray:
@@ -83,7 +85,7 @@ class OtherPeople:
         shares = np.array([np.mean(known[rows]) for rows in self.sets])
         if np.any((shares > 0) & (shares < 1)):
             raise InputError(
-                "knows lists some records of a person but not all; list all of them or none."
+                "knows= lists some records of a person but not all; list all of them or none."
             )
         return np.asarray(shares == 1)
 
@@ -106,7 +108,7 @@ class OtherPeople:
         self.pull[rows] /= np.where(self.alone[:, None], np.inf, left)
 
     def _leave_out(self, person: int, rows: np.ndarray) -> None:
-        """``g = H H₋⁻¹ g(θ̂)``, as slopes: ``(I − BQ)⁻¹ω r`` with ``Q = X̃H⁻¹X̃ᵀ``."""
+        """``g = H H₋⁻¹ g(θ̂)``, expressed as slopes: ``(I − BQ)⁻¹ω r`` with ``Q = X̃H⁻¹X̃ᵀ``."""
         Y = self.curvature_root(rows)
         if not Y.shape[1]:
             return
@@ -129,21 +131,21 @@ class OtherPeople:
         self.pull[rows] += np.einsum("mkl,ml->mk", curvature, shift)
 
     def _gradients(self, rows: np.ndarray) -> np.ndarray:
-        """Return the gradients of some records, (m, P)."""
+        """Return the gradients of these records, (m, P)."""
         x = self.model.gram_solver.design(self.model.X[rows])
         return np.asarray(x[:, :, None] * self.pull[rows, None, :]).reshape(len(rows), -1)
 
     def gradient(self, rows: np.ndarray) -> np.ndarray:
-        """Return the gradient of a person's records, summed, (P,)."""
+        """Return the sum of the gradients of a person's records, (P,)."""
         return np.asarray(self._gradients(rows).sum(axis=0))
 
     def directions(self, rows: np.ndarray) -> np.ndarray:
-        """Return ``X̃ᵀ`` of some records, one column for each record and output, (P, m·c)."""
+        """Return ``X̃ᵀ`` of these records, one column for each record and output, (P, m·c)."""
         x, c = self.model.gram_solver.design(self.model.X[rows]), self.model.outputs.count
         return np.asarray(np.einsum("mp,kl->pkml", x, np.eye(c))).reshape(self.size, -1)
 
     def curvature_root(self, rows: np.ndarray) -> np.ndarray:
-        """Return some Y with ``YYᵀ = Σ ω a x̃x̃ᵀ`` over some records, (P, at most P)."""
+        """Return a Y with ``YYᵀ = Σ ω a x̃x̃ᵀ`` over these records, (P, at most P)."""
         root = symmetric_root(self.model.gram_solver.curvature[rows])
         x = self.model.gram_solver.design(self.model.X[rows])
         Y = np.einsum("mp,mkl->pkml", x, root).reshape(self.size, -1)
@@ -160,7 +162,7 @@ class OtherPeople:
     # The people together ------------------------------------------------------------------------
 
     def gradients(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield the gradients g of some people at a time, (m, P)."""
+        """Yield the gradients g of a few people at a time, (m, P)."""
         longest = max(map(len, self.sets))
         for piece in row_slices(len(self.sets), self.size * longest):
             here = self.sets[piece]
@@ -175,7 +177,7 @@ class OtherPeople:
         return np.asarray(total / self.count)
 
     def centred(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield ``c = g − ḡ`` of some people at a time; zero for those who do not vary."""
+        """Yield ``c = g − ḡ`` of a few people at a time; zero for those who do not vary."""
         for piece, g in self.gradients():
             yield piece, np.where(self.varies[piece, None], g - self.mean, 0.0)
 
@@ -190,7 +192,7 @@ class OtherPeople:
 
     @cached_property
     def noise_spread(self) -> np.ndarray:
-        """``Σ`` of the free parameters, (P, P); zero without noise."""
+        """``Σ`` on the free parameters, (P, P); zero without noise."""
         if not self.noisy:
             return np.zeros((self.size, self.size))
         seen = self.model.seen(np.eye(self.size))

@@ -13,26 +13,27 @@ from seepage.errors import InputError
 from seepage.support.number_check import check_count
 
 ANSWERS = (
-    "The noise is on the margins of the model's answers to queries. Directions of the parameters "
-    "that affect no query get a tiny weight, so that no leakage is understated."
+    "The noise is on the margins of the model's answers to queries. Directions of the "
+    "parameters that affect no query are given a tiny weight, so that leakage is never "
+    "understated."
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Answers of the model to queries, released instead of its parameters.
+    """The model's answers to queries, released instead of its parameters.
 
-    They are margins (for least squares the predictions themselves) or unrounded probabilities,
-    which are equivalent: ``Aθ̂`` with the queries as the rows of A. As many different queries as
-    there are parameters leak as much as the parameters. Predicted labels alone leak less. Noise is
-    added to the margins of each answer, for softmax to each of the K margins, of which only
-    differences matter. Predictions of a model with noise on its parameters leak no more than those
-    parameters.
+    They are margins (for least squares, the predictions themselves) or unrounded probabilities,
+    which carry the same information: ``Aθ̂`` with the queries as the rows of A. As many distinct
+    queries as there are parameters leak as much as the parameters. Predicted labels alone leak
+    less. Noise is added to the margins of each answer; for softmax, to each of the K margins, of
+    which only differences matter. Predictions of a model with noise on its parameters leak no more
+    than those parameters.
 
     Parameters
     ----------
     queries
-        The queried records, with the columns of the fit. Without any, each record's own prediction
+        The queried records, with the columns of the fit. If omitted, each record's own prediction
         is the only answer, as in a membership attack such as LiRA.
     digits
         The number of printed decimals of predictions (probabilities, expected counts), if they are
@@ -77,14 +78,14 @@ def check_queries(queries: np.ndarray, columns: int) -> None:
 class AnswerNoise(Gaussian):
     """Gaussian noise on the margins ``Aθ`` of answers.
 
-    σ is that of the margins; the information about θ is ``Φ = AᵀΣ⁻¹A``. Directions of θ that
-    affect no query would have none. They get 10⁻⁸ of the largest information of any direction,
-    with the parameters in units of ``1/sizes``, so that leakage is never understated.
+    σ is the noise on the margins; the information about θ is ``Φ = AᵀΣ⁻¹A``. Directions of θ that
+    affect no query would have no information. They are given 10⁻⁸ of the largest information of any
+    direction, with the parameters in units of ``1/sizes``, so that leakage is never understated.
 
     Parameters
     ----------
     queries
-        ``A``, (m, P); ``None`` where each record's own prediction is the answer.
+        ``A``, (m, P); ``None`` if each record's own prediction is the answer.
     sizes
         The units of the parameters, (P,).
     """
@@ -94,14 +95,14 @@ class AnswerNoise(Gaussian):
 
     @property
     def on(self) -> str:
-        """The object of the noise, in words."""
+        """What the noise is added to, in words."""
         if self.queries is None:
             return "the margins of each record's own prediction"
         count = len(self.queries)
         return "one margin" if count == 1 else f"{count} margins"
 
     def as_given(self) -> Gaussian:
-        """Return the noise on the margins alone, for any queries."""
+        """Return the noise on the margins only, for any queries."""
         return Gaussian(self.sigma)
 
     @cached_property
@@ -125,7 +126,7 @@ class AnswerNoise(Gaussian):
         return self._on_parameters.information(size)
 
     def root(self, size: int) -> np.ndarray:
-        """Return some ``F`` with ``FᵀF = Φ``."""
+        """Return an ``F`` with ``FᵀF = Φ``."""
         return self._on_parameters.root(size)
 
     def __repr__(self) -> str:

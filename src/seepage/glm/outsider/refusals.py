@@ -1,4 +1,4 @@
-"""Unsupported questions for an attacker who does not know all other records, and alternatives."""
+"""Errors for calls that are unsupported for an outsider, each with an alternative."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seepage.glm.outsider.worlds import Worlds
 
 
 def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
-    """Return the attacker, after checking that she, the noise and the release are compatible."""
+    """Return the attacker, after checking that attacker, noise and release are compatible."""
     if attacker is not None and not isinstance(attacker, Attacker):
         raise InputError(
             f"attacker must be sp.Attacker(knows=…), not a value of type {type(attacker).__name__}."
@@ -28,14 +28,14 @@ def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
     everything = attacker is None or attacker.knows_all
     if everything and noise is None:
         raise InputError(
-            "Without noise, an attacker who knows all other records recognises every record with "
-            "certainty. Pass noise=sp.Gaussian(sigma), or an attacker who knows less: "
+            "Without noise, an attacker who knows all other records detects every record with "
+            "certainty. Pass noise=sp.Gaussian(sigma), or assume an attacker who knows less: "
             "attacker=sp.Attacker(knows=0.0)."
         )
     if everything and isinstance(release, Predictions) and release.queries is None:
         raise InputError(
-            "Each record's own prediction is measured only for an attacker who does not know all "
-            "other records: add attacker=sp.Attacker(knows=0.0), or pass queries."
+            "Each record's own prediction is measured only for an attacker who does not know "
+            "all other records; add attacker=sp.Attacker(knows=0.0), or pass queries."
         )
     if everything and release is not None and not isinstance(noise, Gaussian):
         raise InputError("Noise on predictions must be Gaussian; use sp.Gaussian.")
@@ -48,18 +48,19 @@ def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
 
 
 def check_people(worlds: Worlds | StreamedWorlds, attacker: Attacker) -> None:
-    """Refuse a table with too few people, or with too few that she does not know."""
+    """Raise an error if a table has too few people, or too few that the attacker does not know."""
     others = worlds.others
-    whom = " whom she does not know" if attacker.names_records else ""
+    whom = " whom the attacker does not know" if attacker.names_records else ""
     if others.count < 3:
         raise InputError(
-            f"There are fewer than three people{whom}, so nobody is hidden among others."
+            f"There are fewer than three people{whom}, so nobody is hidden among others; use a "
+            "larger table."
         )
     # With ten people a number μ² is about twice too high (least squares), and soon useless.
     if not worlds.own and others.count < 10 * worlds.numbers:
         raise TooFewPeopleError(
             f"{others.count:,} people{whom} are too few for {worlds.numbers:,} released numbers: "
-            "with fewer than 10 people per number the others' variance cannot be estimated. "
+            "with fewer than 10 people per number, the others' variance cannot be estimated. "
             "Measure each record's own prediction instead, with release=sp.Predictions()."
         )
     named, rest = attacker.names_records, others.present_count - 1
@@ -69,8 +70,8 @@ def check_people(worlds: Worlds | StreamedWorlds, attacker: Attacker) -> None:
         there = f"There are only {rest:,} other people"
         if unknown < rest:
             there = (
-                f"She would know all but {math.floor(unknown)} of {rest:,} other people, which is "
-                "practically everybody"
+                f"The attacker would know all but {math.floor(unknown)} of {rest:,} other "
+                "people, which is practically everybody"
             )
         raise InputError(
             f"{there}: with so few, the risk cannot be estimated. Use the risk from an attacker "
@@ -87,27 +88,28 @@ def check_same_attacker(first: Attacker, other: Attacker) -> None:
     )
     if not same:
         raise InputError(
-            f"One release is to {first}, another to {other}; pass the same attacker= for both."
+            f"One release is for {first}, another for {other}; pass the same attacker= for both."
         )
 
 
 def refuse_answers(several: bool, form: Predictions | Parameters | None) -> None:
-    """Refuse where only membership is known: several releases, answers, rounded numbers."""
+    """Raise an error if only membership is supported: several releases, answers, rounding."""
     if several:
         raise InputError(
-            "Of several releases to an attacker who does not know all other records, only "
-            "membership() is known; ask about each release by itself."
+            "For several releases and an attacker who does not know all other records, only "
+            "membership() is supported; measure each release separately."
         )
     if form is not None:
         raise InputError(
-            "For predictions and rounded numbers, only membership() is known for such an attacker."
+            "For predictions and rounded numbers, only membership() is supported for such an "
+            "attacker."
         )
 
 
 def refuse_names(attacker: Attacker) -> None:
-    """Refuse an attacker who knows certain records instead of a share."""
+    """Raise an error for an attacker who knows certain records rather than a share."""
     if attacker.names_records:
         raise InputError(
-            "Guesses and groups are estimated for an attacker who knows a share of the other "
-            "records; pass knows= as a number from 0 to 1."
+            "Guesses and groups need an attacker who knows a share of the other records; pass "
+            "knows= as a number from 0 to 1."
         )

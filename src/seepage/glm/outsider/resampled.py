@@ -1,11 +1,11 @@
 """Refits on other people, which check the normal approximation.
 
-The others get random weights of mean 1 and variance ``u`` (the Bayesian bootstrap of Rubin 1981,
-gamma weights where the attacker knows a share of them), scaled to sum to the number of people.
-People known to her have weight 1. The model is fitted with the person and with another person
-instead. Half of the fits of either kind train a test: two normal distributions in the coordinates
-that distinguish them (:meth:`~seepage.glm.outsider.worlds.Worlds.coordinates`). It is evaluated on
-the other half, and the halves are then swapped.
+The others are given random weights of mean 1 and variance ``u``, scaled to sum to the number of
+people (the Bayesian bootstrap of Rubin 1981; gamma weights if the attacker knows a share of them).
+People known to the attacker have weight 1. The model is fitted with the person and with another
+person instead. Half of the fits of each kind train a test: two normal distributions in the
+coordinates that distinguish them (:meth:`~seepage.glm.outsider.worlds.Worlds.coordinates`). The
+test is evaluated on the other half, and the halves are then swapped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DRAWS = 500  # fits of either kind: a point or two in 100 is chance
 
 @dataclass(frozen=True)
 class Resampled:
-    """The success rate of a test trained and evaluated on refits, for some people."""
+    """The success rate of a test trained and evaluated on refits, for each person checked."""
 
     people: np.ndarray  # their positions
     right: np.ndarray  # NaN where too many refits had no minimiser
@@ -31,14 +31,15 @@ class Resampled:
     predicted: np.ndarray  # by the normal approximation
 
     def largest_difference(self) -> str:
-        """Return a phrase with the number checked and the largest difference found."""
+        """Return a phrase with the number of people checked and the largest difference found."""
         known = ~np.isnan(self.right)
         apart = self.right[known] - self.predicted[known]
         worst = float(apart[np.argmax(np.abs(apart))])
         return (
-            f"{int(known.sum()):,} of the most exposed: where they differ most, her success rate "
-            f"was {100 * abs(worst):.1f} percentage points {'more' if worst > 0 else 'less'} than "
-            f"the approximation says (standard error {100 * float(self.error[known].max()):.1f})"
+            f"{int(known.sum()):,} of the most exposed: where they differ most, the attacker's "
+            f"success rate was {100 * abs(worst):.1f} percentage points "
+            f"{'more' if worst > 0 else 'less'} than the approximation says (standard error "
+            f"{100 * float(self.error[known].max()):.1f})"
         )
 
     def of(self, which: np.ndarray, places: dict[int, int]) -> Resampled:
@@ -48,7 +49,7 @@ class Resampled:
 
 
 def resampled(worlds: Worlds, people: np.ndarray, predicted: np.ndarray) -> Resampled:
-    """Return the success rate of a test on refits for some people."""
+    """Return the success rate of a test on refits for these people."""
     right, error = np.full((2, len(people)), np.nan)
     if not len(people):
         return Resampled(people, right, error, predicted)
@@ -69,8 +70,8 @@ def resampled(worlds: Worlds, people: np.ndarray, predicted: np.ndarray) -> Resa
 def cross_judged(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
     """Return the cross-validated success rate of a test, trained on the other half of the draws.
 
-    The draws with and without the person share the other people. The test thus learns their
-    difference without the others' variation, which would mislead it about small differences.
+    The draws with and without the person share the other people. The test therefore learns their
+    difference without the others' variation, which would obscure small differences.
     """
     hits = np.zeros(len(inside))
     for side in (0, 1):
@@ -93,10 +94,10 @@ def _log_density(draws: np.ndarray, mean: np.ndarray, root: np.ndarray) -> np.nd
 
 
 class ResampledFits:
-    """Fits with random weights on all people, from which fits with one person changed start.
+    """Fits with random weights on all people, the starting points of fits with one person changed.
 
-    With the inverse Hessian of each, corrected for the person's own curvature, a step takes two
-    products with the table. Newton's method proper is used for the few that do not converge.
+    With the inverse Hessian of each fit, corrected for the person's own curvature, a step takes two
+    products with the table. Newton's method is used for the few that do not converge.
     """
 
     def __init__(self, worlds: Worlds, seed: int) -> None:
@@ -125,7 +126,7 @@ class ResampledFits:
             self.inverses[piece] = np.linalg.pinv(H, hermitian=True)
 
     def moves(self, person: int, inside: bool) -> np.ndarray:
-        """Return the changes of the parameters with a person or another one instead, (draws, P).
+        """Return the changes of the parameters with a person or with another instead, (draws, P).
 
         NaN where a fit did not converge. They include the noise of the release.
         """

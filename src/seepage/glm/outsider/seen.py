@@ -1,4 +1,4 @@
-"""A release as an attacker sees it who does not know all other records.
+"""A release as seen by an attacker who does not know all other records.
 
 It holds the release, its noise, the attacker and the records: everything the views use.
 """
@@ -44,19 +44,19 @@ class SeenRelease:
     Parameters
     ----------
     informed
-        The leakage to an attacker who knows all other records; at unit noise if there is none.
+        The leakage to an attacker who knows all other records; at unit noise if no noise is added.
     noise
         The added noise, if any.
     attacker
-        Her background knowledge.
+        The attacker's background knowledge.
     form
-        The release, if not the parameters.
+        The release, if it is not the parameters.
     queries
         The queries in the model's columns.
     again
-        Gives the leakage at another noise.
+        Returns the leakage for another noise.
     fits
-        The fit on a chunk's records, where they are read in chunks; then only membership is known.
+        The fit on a chunk's records, if they are read in chunks; then only membership is supported.
     """
 
     informed: Leakage[Any]
@@ -88,7 +88,7 @@ class SeenRelease:
         return changes.model
 
     def scaled(self, factor: float) -> SeenRelease:
-        """Return the same with ``factor`` times the noise."""
+        """Return the same release with ``factor`` times the noise."""
         assert self.noise is not None  # noqa: S101 - told to the type checker
         noise = self.noise.scaled(factor)
         own = isinstance(self.form, Predictions) and self.queries is None
@@ -100,7 +100,7 @@ class SeenRelease:
 
     @cached_property
     def known(self) -> np.ndarray | None:
-        """The records she knows, if they are listed."""
+        """The records the attacker knows, if they are listed."""
         if not self.attacker.names_records:
             return None
         known = np.zeros(len(self.informed.source), dtype=bool)
@@ -109,7 +109,7 @@ class SeenRelease:
         return known
 
     def together(self, groups: Any) -> Together | None:
-        """Return the records that leave together: those of a group, or of a person."""
+        """Return the records that are removed together: those of a group or a person."""
         if groups is not None:
             labels = group_labels(groups, self.informed.source)
             return Together.of("groups", labels)
@@ -119,7 +119,7 @@ class SeenRelease:
     def asked(
         self, together: Together | None, which: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions of the people in question, and their labels."""
+        """Return the positions of the people to measure, and their labels."""
         count, index, known = len(self.informed.source), self.informed.source.index, self.known
         if together is not None:
             asked = np.flatnonzero(np.isin(together.names, together.holding(which).names))
@@ -134,8 +134,8 @@ class SeenRelease:
             asked = asked[~known[asked]]
         elif known[asked].any():
             raise InputError(
-                f"She knows {index[asked[known[asked]][0]]!s}, so there is no membership to "
-                "infer; ask about records that knows= does not list."
+                f"The attacker already knows {index[asked[known[asked]][0]]!s} (knows=), so its "
+                "membership cannot be inferred; choose records that knows= does not list."
             )
         return asked, index[asked]
 
@@ -152,8 +152,8 @@ class SeenRelease:
         mine, yours = self.informed, other.informed
         if len(mine.source) != len(yours.source):
             raise InputError(
-                "Only releases about the same records can be composed: one has "
-                f"{len(mine.source):,} of them, another {len(yours.source):,}."
+                "Only releases about the same records can be composed; one has "
+                f"{len(mine.source):,} records, another {len(yours.source):,}."
             )
         labels = [
             list(range(len(one.source))) if one.source.index is None else one.source.index.tolist()
@@ -162,22 +162,20 @@ class SeenRelease:
         labelled = mine.source.index is not None and yours.source.index is not None
         if labels[0] != labels[1] and (labelled or Counter(labels[0]) == Counter(labels[1])):
             raise InputError(
-                "The rows of these releases have different labels, or the same in another order: "
-                "pass both tables in the same order."
+                "The rows of these releases have different labels, or the same labels in "
+                "another order; pass both tables in the same order."
             )
         if mine.person is None or yours.person is None:
             alike = mine.person is yours.person
         else:
             alike = mine.person.same(yours.person)
         if not alike:
-            raise InputError(
-                "These releases state different people; pass the same person= to each."
-            )
+            raise InputError("These releases have different people; pass the same person= to each.")
 
     # What she sees ----------------------------------------------------------------------------
 
     def worlds(self, together: Together | None) -> Worlds:
-        """Return the two distributions for all people, or refuse with the reason."""
+        """Return the two distributions for all people, or raise an error with the reason."""
         sets = None if together is None else [np.asarray(one) for one in together.sets]
         answers = isinstance(self.form, Predictions)
         noisy = self.noise is not None and not self.noise.on
@@ -199,7 +197,7 @@ class SeenRelease:
         together = self.together(None)
         if together is not None and any(len(rows) > 1 for rows in together.sets):
             raise InputError(
-                "People have several records here. Leave out person= to ask about single records, "
+                "People have several records here. Omit person= to measure single records, "
                 "groups of records, or values that differ between the records of a person."
             )
         return self.worlds(None)
@@ -207,14 +205,13 @@ class SeenRelease:
     def worlds_in_chunks(
         self, fits: ChunkFits, together: Together | None, exact: bool | int
     ) -> StreamedWorlds:
-        """Return the two distributions for records read in chunks, after the first pass."""
+        """Return the two distributions for records read in chunks, once the first pass is done."""
         named = self.attacker.names_records
         if together is not None or exact or self.form is not None or named:
             raise InputError(
-                "For data read in chunks, only single records are supported, for released "
-                "parameters and an attacker who knows a share of the other records, without "
-                "refits; load the rows into memory for groups, people, listed records, "
-                "predictions and exact=."
+                "Data read in chunks support only single records, released parameters and an "
+                "attacker who knows a share of the other records, without refits; for groups, "
+                "people, listed records, predictions and exact=, load the rows into memory."
             )
         source = self.informed.source
         worlds = StreamedWorlds.of(source, fits, self.noise is not None, self.attacker)
@@ -223,11 +220,11 @@ class SeenRelease:
 
     @property
     def digits(self) -> int | None:
-        """The number of printed decimals, if numbers are rounded."""
+        """The number of printed decimals, if the release is rounded."""
         return None if self.form is None else self.form.digits
 
     def _parameter_map(self) -> np.ndarray:
-        """Return A for the parameters in the caller's form."""
+        """Return A for the parameters of the caller's columns."""
         every = self.model.outputs.of_all(np.eye(len(self.model.inverse)))
         return np.asarray(callers_moves(every, self.model.centre).T)
 
@@ -241,7 +238,7 @@ class SeenRelease:
         return np.asarray(np.einsum("mp,kl->mkpl", x, np.eye(c))).reshape(len(x) * c, -1)
 
     def features_with(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
-        """Return the model's columns of records with each alternative, (m, K, d)."""
+        """Return the model's columns of records for each alternative, (m, K, d)."""
         model = self.model
         if isinstance(self.informed.release, RawRelease) and others.columns:
             features, _ = self.informed.release.template.followed.features_with(rows, others)

@@ -1,13 +1,13 @@
-"""The visible form of the numbers ``Aθ``: exact, with noise, or rounded.
+"""How the numbers ``Aθ`` are published: exact, with noise, or rounded.
 
-**Softmax** returns K margins, of which only differences matter, or K probabilities. Noise
-is on each of the K margins, and all K count as visible. With equal noise their common part reveals
-nothing; with unequal noise it reveals part of the noise on the others. For a printed probability
-``π_k`` the visible number is ``logit π_k``, whose derivative in the margins is ``e_k`` less the
-relative probabilities of the other classes.
+**Softmax** returns K margins, of which only differences matter, or K probabilities. Noise is added
+to each of the K margins, and all K are visible. With equal noise their common part reveals nothing;
+with unequal noise it reveals part of the noise on the others. For a printed probability ``π_k`` the
+visible number is ``logit π_k``, whose derivative in the margins is ``e_k`` minus the relative
+probabilities of the other classes.
 
-**Rounding** to a step r adds a variance of ``r²/12`` where a number varies by more than a step. A
-coarser step counts as no rounding, which overstates the risk. An attacker who knows all other
+**Rounding** to a step r adds a variance of ``r²/12`` if a number varies by more than a step. A
+coarser step counts as no rounding, so the risk is overstated. An attacker who knows all other
 records compares digits.
 """
 
@@ -26,17 +26,17 @@ from seepage.glm.changes.outputs import Outputs
 
 @dataclass(frozen=True)
 class Shown:
-    """The visible form of ``Aθ``.
+    """How ``Aθ`` is published.
 
     Parameters
     ----------
     outputs
-        The model behind the answers, if they are answers: the rows of A are then margins, in the
-        free coordinates.
+        The model that gives the answers, if queries are answered; the rows of A are then margins,
+        in the free coordinates.
     noise
         The noise added to the answers.
     digits
-        The number of printed decimals of numbers, or of the means of answers.
+        The number of printed decimals of the numbers, or of the means of answers.
     """
 
     outputs: Outputs | None = None
@@ -70,12 +70,12 @@ class Shown:
         return rows, np.asarray(varies + np.diag(np.where(fine, steps, 0.0) ** 2 / 12))
 
     def same(self, before: np.ndarray, after: np.ndarray, off: np.ndarray) -> bool:
-        """Return whether printed numbers are unchanged by a move known up to ``off``."""
+        """Return whether printed numbers are unchanged by a move whose error is ``off``."""
         ends = [*self._ends(after, off)]
         return all(np.array_equal(self._ends(before, 0 * off)[0], end) for end in ends)
 
     def _every(self, A: np.ndarray) -> np.ndarray:
-        """Return the map to all K margins of every answer, from that to the free ones."""
+        """Return the map to all K margins of every answer, from the map to the free ones."""
         if self.outputs is None or self.outputs.basis is None:
             return A
         by_answer = A.reshape(-1, self.outputs.count, *A.shape[1:])
@@ -127,10 +127,10 @@ def changed_digits(
     asked: Callable[[np.ndarray], np.ndarray],
     shown: Shown,
 ) -> np.ndarray:
-    """Return whose absence changes a printed digit, by refits without each person, (n,).
+    """Return the people whose absence changes a printed digit, by refits without each, (n,).
 
-    ``asked`` gives A for the records of a person. A refit that fails, or a number too close to a
-    step's edge to tell, counts as changed.
+    ``asked`` returns A for the records of a person. A refit that fails, or a number too close to a
+    rounding edge to decide, counts as changed.
     """
     here = np.asarray(model.outputs.within(model.theta)).reshape(-1)
     steps, errors = BatchedRefits(model).moves([Change(rows) for rows in sets], None)

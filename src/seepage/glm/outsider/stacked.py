@@ -1,12 +1,12 @@
-"""The people of one table, and the joint variation of several releases about it.
+"""The people of one table, and the joint variance of several releases about it.
 
-The unknown records affect all releases: the fits vary together, and information does not add. The
-parameters of all of them are stacked, with::
+The unknown records affect all releases, so the fits vary together and information does not add up.
+The parameters of all of them are stacked, with::
 
     H = diag(H₁, H₂, …),     g = (g₁, g₂, …),     Σ = diag(Σ₁, Σ₂, …),     YYᵀ = diag(Y₁Y₁ᵀ, …)
 
-and :mod:`~seepage.glm.outsider.worlds` applies unchanged. For predictions ``A = diag(A₁, …)`` is
-visible, with the identity for parameters.
+:mod:`~seepage.glm.outsider.worlds` then applies unchanged. For predictions, ``A = diag(A₁, …)`` is
+visible; for parameters, its block is the identity.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from seepage.glm.outsider.worlds import Worlds
 
 
 class StackedPeople(OtherPeople):
-    """The people, with the gradients and the curvatures of all fits."""
+    """The people, with their gradients and curvatures in all fits."""
 
     def __init__(self, parts: Sequence[OtherPeople]) -> None:
         # Who they are, and which of them she knows, is the same for all.
@@ -40,19 +40,19 @@ class StackedPeople(OtherPeople):
 
     @property
     def parameters(self) -> np.ndarray:
-        """``θ̂`` of all fits, one after the other."""
+        """``θ̂`` of all fits, concatenated."""
         return np.concatenate([part.parameters for part in self.parts])
 
     def _gradients(self, rows: np.ndarray) -> np.ndarray:
         return np.hstack([part._gradients(rows) for part in self.parts])
 
     def curvature_root(self, rows: np.ndarray) -> np.ndarray:
-        """Return ``diag(Y₁, Y₂, …)`` of some records."""
+        """Return ``diag(Y₁, Y₂, …)`` of these records."""
         return np.asarray(block_diag(*(part.curvature_root(rows) for part in self.parts)))
 
 
 def stacked(parts: Sequence[Worlds]) -> Worlds:
-    """Return the worlds of several releases as one."""
+    """Combine the worlds of several releases into one."""
     queries = None
     if any(part.queries is not None for part in parts):
         maps = [np.eye(p.others.size) if p.queries is None else p.queries for p in parts]

@@ -1,8 +1,8 @@
 """The other people of a table that is read in chunks, in two passes.
 
-The first sums ``Σ g`` and ``Σ ggᵀ`` over all people, which give ``ḡ`` and G; the second computes
-the two distributions for the records of each chunk. Every record is its own person,
-and nothing is refitted.
+The first pass sums ``Σ g`` and ``Σ ggᵀ`` over all people, which determine ``ḡ`` and G; the second
+computes the two distributions for the records of each chunk. Every record is its own person, and
+nothing is refitted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ChunkFits = Callable[[Chunk], ChangedRecords]  # the fit to second order on a ch
 
 @dataclass(frozen=True)
 class OthersTotal:
-    """Sums over all people; the sums of two chunks add up."""
+    """Sums over all people; those of two chunks can be added."""
 
     count: int  # people of positive weight
     known: int  # those of them whose pull is known
@@ -48,7 +48,7 @@ class OthersTotal:
 
     @property
     def present_count(self) -> int:
-        """The number of people in the data, none of whom she knows by name."""
+        """The number of people in the data; the attacker knows none of them by name."""
         return self.count
 
     @property
@@ -74,7 +74,7 @@ class _Told(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamedWorlds:
-    """The two distributions for every record read in chunks, like :class:`Worlds`.
+    """The two distributions for every record of data read in chunks, like :class:`Worlds`.
 
     Parameters
     ----------
@@ -108,12 +108,12 @@ class StreamedWorlds:
 
     @property
     def numbers(self) -> int:
-        """The number of released numbers."""
+        """How many numbers are released."""
         return self.others.size
 
     @property
     def taken_for_known(self) -> np.ndarray:
-        """The number of others treated as known: none, since all parameters are released."""
+        """The number of others treated as known: zero, since all parameters are released."""
         return np.zeros(len(self.source), dtype=int)
 
     def told(self) -> tuple[np.ndarray, TwoNormals, np.ndarray]:

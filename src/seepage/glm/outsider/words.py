@@ -14,7 +14,7 @@ from seepage.glm.outsider.seen import SeenRelease
 def assumptions(parts: Sequence[SeenRelease], *found: str, guess: str = "") -> tuple[str, ...]:
     """Return the assumptions for membership and η, or for a guess.
 
-    ``found`` holds findings of the computation, ``guess`` the subject of a guess.
+    ``found`` holds findings of the computation; ``guess`` is the subject of a guess.
     """
     attacker, known = parts[0].attacker, "exactly"
     if attacker.reference is not None:
@@ -22,17 +22,17 @@ def assumptions(parts: Sequence[SeenRelease], *found: str, guess: str = "") -> t
     noisy = any(part.noise is not None for part in parts)
     noise = "with the stated noise on it" if noisy else "without noise"
     return (
-        f"This is {attacker}: the other records come from a population that she knows {known}, "
-        "and she knows their number. "
+        f"This is {attacker}: the other records come from a population that the attacker knows "
+        f"{known}, and their number is known. "
         + (
-            f"She knows everything about the {guess} except the unknowns."
+            f"The attacker knows everything about the {guess} except the unknowns."
             if guess
-            else "Absence means that another person takes the place."
+            else "Absence means that another person takes this one's place."
         ),
         "A normal approximation from one fit: an estimate, not a guarantee.",
         *held_sentences(held(parts)),
-        f"Nothing is published besides the measured release, {noise}; inference about the "
-        "population is not counted.",
+        f"Only the measured release is published, {noise}; inference about the population is not "
+        "counted.",
         *_rounded(parts[0].digits),
         *found,
         *joined(*(part.informed.notes for part in parts)),
@@ -40,7 +40,7 @@ def assumptions(parts: Sequence[SeenRelease], *found: str, guess: str = "") -> t
 
 
 def held(parts: Sequence[SeenRelease]) -> tuple[str, ...]:
-    """Return everything held fixed in any of the releases."""
+    """Return everything that is held fixed in any of the releases."""
     return joined(*(part.informed.held for part in parts))
 
 
@@ -48,10 +48,10 @@ def _rounded(digits: int | None) -> tuple[str, ...]:
     if digits is None:
         return ()
     return (
-        f"The numbers are rounded to {digits} decimals, which adds a variance of r²/12 where they "
-        "vary by more than a step r, and nothing where the step is coarser. An attacker who "
-        "knows all other records is certain about those whose absence changes a digit of this "
-        "table, and at chance about the rest; the success rate of one who knows less is a mean "
+        f"The numbers are rounded to {digits} decimals. This adds a variance of r²/12 to numbers "
+        "that vary by more than a step r, and nothing to others. An attacker who knows all "
+        "other records is certain about those whose absence changes a digit of this table, and "
+        "at chance about the rest; the success rate of an attacker who knows less is a mean "
         "over tables of other people.",
     )
 
@@ -61,13 +61,20 @@ def agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
     known = ~np.isnan(checked.right)
     if not in_reach:
         return (
-            "No refits on other people have checked it: they need all records in memory, and a "
-            "single release.",
+            "The approximation was not checked by refits on other people: these need all records in "
+            "memory, "
+            "and a single release.",
         )
     if not len(checked.people):
-        return ("No refits on other people have checked it; exact=10 checks the 10 most exposed.",)
+        return (
+            "The approximation was not checked by refits on other people; exact=10 checks the 10 "
+            "most exposed.",
+        )
     if not known.any():
-        return ("Refits on other people often had no minimiser, so they checked nothing.",)
+        return (
+            "Refits on other people often had no minimiser, so they could not check the "
+            "approximation.",
+        )
     return (
         f"Refits on other people checked {checked.largest_difference()}; where the record causes "
         "most of the variation, the refits are used.",
@@ -75,10 +82,10 @@ def agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
 
 
 def hidden_by_few(known: np.ndarray) -> tuple[str, ...]:
-    """Return a sentence on how many people are hidden by little more than one other person."""
+    """Return a sentence on how many people are hidden mostly by one other person."""
     if not known.any():
         return ()
     return (
         f"For {np.count_nonzero(known):,} of these, one other person makes up more than four "
-        "fifths of the variation that hides them, and is treated as known to her.",
+        "fifths of the variation that hides them, and is treated as known to the attacker.",
     )

@@ -1,33 +1,33 @@
-"""A release with a person in the data or another person instead: two normal distributions.
+"""A release with a person in the data, or another in their place: two normal distributions.
 
 With a person in the data, among others whom the attacker does not know, and without::
 
     in:   N(θ* − H⁻¹c, uH⁻¹G₋ᵢH⁻¹ + Σ)       out:   N(θ*, uH₋ᵢ⁻¹G₋ᵢH₋ᵢ⁻¹ + Σ),      c = g − ḡ
 
 The number of people is usually published, so another person takes the place, and the move is
-centred. A person's own gradient does not hide them: ``G₋ᵢ = G − n/(n − 1) ccᵀ``.
+measured from the mean. A person's own gradient does not hide them: ``G₋ᵢ = G − n/(n − 1) ccᵀ``.
 
-**One covariance** is enough while the design leverage ℓ is below 0.1. With ``M = uG + HΣH`` and
-``q = cᵀM⁻¹c``, the distance between the two is ``μ² = q/(1 − αq)``, ``α = u n/(n − 1)``.
+**One covariance** is enough if the design leverage ℓ is below 0.1. With ``M = uG + HΣH`` and ``q =
+cᵀM⁻¹c``, the distance between the two is ``μ² = q/(1 − αq)``, ``α = u n/(n − 1)``.
 
-**Two covariances.** A person with leverage also reduces the covariance. Let ``YYᵀ`` be their part
-of H, ``W = (I − YᵀH⁻¹Y)⁻¹``, and ``T = uG₋ᵢH⁻¹Y``. As ``H₋ᵢ⁻¹ = H⁻¹ + H⁻¹YWYᵀH⁻¹``, the
-covariances of ``Hθ̂`` differ by::
+**Two covariances.** A person with larger leverage also reduces the covariance. Let ``YYᵀ`` be the
+person's part of H, ``W = (I − YᵀH⁻¹Y)⁻¹``, and ``T = uG₋ᵢH⁻¹Y``. As ``H₋ᵢ⁻¹ = H⁻¹ + H⁻¹YWYᵀH⁻¹``,
+the covariances of ``Hθ̂`` differ by::
 
     Y W Tᵀ + T W Yᵀ + Y W (YᵀH⁻¹T) W Yᵀ
 
-So both differ only in the span of Y, T and c: 2k + 1 dimensions where Y has k columns (one for a
-record of a model with one output). There both covariances are diagonalised together.
+So the two differ only in the span of Y, T and c, which has 2k + 1 dimensions if Y has k columns
+(one for a record of a model with one output). There both covariances are diagonalised together.
 
-**Predictions.** With queries A only ``Aθ̂`` is visible. The only change is a root R of
-``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹`` in place of one of ``M⁻¹``. ``D`` is the covariance of noise on the
+**Predictions.** If queries A are answered, only ``Aθ̂`` is visible. The only change is that a root
+R of ``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹`` replaces that of ``M⁻¹``. ``D`` is the covariance of noise on the
 answers, and of rounding (:mod:`~seepage.glm.outsider.shown`).
 
-**Hidden by one other.** Where another person j causes most of the variation in a person's own
-prediction, that variation is not normal: the prediction shows whether j is present, and given
-that, little variation is left. With ``z = Rᵀc``, the share of j in the variation along the best
-test's direction is ``α(zᵀz_j)²/q(1 − αq)``. Above four fifths, j is treated as known to the
-attacker; the same is then applied to the remaining people.
+**Hidden by one other.** If another person j causes most of the variation in a person's own
+prediction, that variation is not normal: the prediction shows whether j is in the data, and little
+other variation is left. With ``z = Rᵀc``, the share of j in the variation along the best test's
+direction is ``α(zᵀz_j)²/q(1 − αq)``. Above four fifths, j is treated as known to the attacker; the
+same is then applied to the remaining people.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from seepage.support.chunks import progress
 
 @dataclass(frozen=True)
 class Worlds:
-    """The two distributions of the release for every person, to an attacker.
+    """The two distributions of the release for every person, as an attacker sees them.
 
     Parameters
     ----------
@@ -55,11 +55,11 @@ class Worlds:
     unknown
         ``u``.
     queries
-        ``A``, (m, P), where predictions are released; ``None`` for the parameters.
+        ``A``, (m, P), if predictions are released; ``None`` for the parameters.
     own
-        Whether the only query is the person's own records.
+        Whether only the person's own records are queried.
     shown
-        The visible form of ``Aθ``: its noise and its printed digits.
+        How ``Aθ`` is published: its noise and its printed digits.
     """
 
     others: OtherPeople
@@ -84,11 +84,11 @@ class Worlds:
         return int(np.linalg.matrix_rank(self.queries))
 
     def with_unknown(self, unknown: float) -> Worlds:
-        """Return the same for an attacker who knows more or less."""
+        """Return the same distributions for an attacker who knows more or less."""
         return replace(self, unknown=unknown)
 
     def root_for(self) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the function that gives R for a person's records, (P, k)."""
+        """Return a function that computes R for a person's records, (P, k)."""
         inverse = self.others.model.inverse
 
         def seen(A: np.ndarray) -> np.ndarray:
@@ -113,13 +113,13 @@ class Worlds:
         return self.others.spread(self.unknown)
 
     def told_apart(self) -> tuple[np.ndarray, TwoNormals]:
-        """Return ``αq``, each person's share in the visible variation, and both distributions."""
+        """Return ``αq``, each person's share of the visible variance, and both distributions."""
         share, worlds, _ = self._of_all
         return share, worlds
 
     @property
     def taken_for_known(self) -> np.ndarray:
-        """The number of others treated as known, since one alone would hide a person."""
+        """The number of others treated as known, because each alone would hide a person."""
         return self._of_all[2]
 
     @cached_property
@@ -158,7 +158,7 @@ class Worlds:
         of_others: np.ndarray,
         root: Callable[[np.ndarray], np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``q = zᵀz`` of some people, by their own queries, and ``zᵀz_j`` with others."""
+        """Return ``q = zᵀz`` of these people, by their own queries, and ``zᵀz_j`` with others."""
         others = self.others
         single = others.single and others.model.outputs.count == 1
         if single and self.shown.numbers_are_rows:  # R = H⁻¹x/√xᵀSx
@@ -190,10 +190,10 @@ class Worlds:
                 yield int(place), those
 
     def _heavy(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the people who may hide others by themselves, and their c: ``αcᵀM⁻¹c`` above 0.4.
+        """Return the people, and their c, who may hide others by themselves: ``αcᵀM⁻¹c`` above 0.4.
 
         By the Cauchy–Schwarz inequality, nobody else makes up four fifths of the variation that
-        hides a person with less than half of the visible variation.
+        hides a person whose share of the visible variation is below one half.
         """
         root = replace(self, queries=None, own=False).root_for()(self.others.sets[0])
         c = np.concatenate([one for _, one in self.others.centred()])
@@ -243,20 +243,20 @@ class Worlds:
 
     @staticmethod
     def _axes(root: np.ndarray, *span: np.ndarray) -> np.ndarray:
-        """Return a root reduced to the span of some vectors, (P, at most 2k + 1)."""
+        """Return a root restricted to the span of some vectors, (P, at most 2k + 1)."""
         return np.asarray(root @ np.linalg.qr(root.T @ np.column_stack(span))[0])
 
     def coordinates(self, person: int) -> np.ndarray:
         """Return the coordinates that distinguish a person's distributions, (P, at most 2k + 1).
 
-        Multiply moves of the parameters, as rows, by this.
+        Multiply moves of the parameters, as rows, by this matrix.
         """
         axes = self._axes(self.root_for()(self.others.sets[person]), *self._span(person))
         return np.asarray(np.linalg.solve(self.others.model.inverse, axes))
 
 
 def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> TwoNormals:
-    """Return pairs as one, with coordinates of equal variance merged into one."""
+    """Join pairs into one, with coordinates of equal variance merged."""
     tidy = []
     for shift, spread in pairs:
         bent = np.abs(spread) > 1e-9  # else rounding
@@ -268,10 +268,10 @@ def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> TwoNormals:
 
 
 def distance_without_own(q: np.ndarray, share: float, alone: np.ndarray) -> np.ndarray:
-    """Return ``μ = √(q/(1 − αq))`` of each person, excluding their own share of the variation.
+    """Return ``μ = √(q/(1 − αq))`` of each person, without their own share of the variation.
 
     ``q`` is the squared length of their effect, in units of the variation over all people, and
-    ``share`` is ``α = u n/(n − 1)``. Infinite for a person who is alone.
+    ``share`` is ``α = u n/(n − 1)``. It is infinite for a person who is alone.
     """
     left = 1 - share * q
     # Rounding ends at about 1e-8, a distance of 10⁴: nobody else has what this person has.
@@ -280,9 +280,9 @@ def distance_without_own(q: np.ndarray, share: float, alone: np.ndarray) -> np.n
 
 
 def inverse_root(matrix: np.ndarray) -> np.ndarray:
-    """Return R with ``RRᵀ`` the pseudo-inverse of a semidefinite matrix, (P, k).
+    """Return R such that ``RRᵀ`` is the pseudo-inverse of a semidefinite matrix, (P, k).
 
-    The matrix is first scaled to a unit diagonal, so that very different units lose no digits.
+    The matrix is first scaled to a unit diagonal, so that very different units cost no digits.
     """
     sizes = np.sqrt(np.maximum(np.diagonal(matrix), 0.0))
     scale = np.where(sizes > 0, sizes, 1.0)

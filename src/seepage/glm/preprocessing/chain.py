@@ -1,8 +1,8 @@
-"""Steps in sequence and steps side by side; each combination is again a step.
+"""Steps in sequence and in parallel; each combination is again a step.
 
 Each step learns from the earlier steps' output on all rows. So one row affects a later step's
-learnt numbers in two ways: directly, through its own transformed values, and because the earlier
-steps learn other numbers, which changes all rows.
+learnt numbers in two ways: directly, through its own transformed values, and indirectly, because
+the earlier steps learn other numbers, which changes all rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Chain(FeatureStep):
 
     @classmethod
     def of_pipeline(cls, pipeline: Any, X: Any) -> Chain:
-        """Return the fitted transformers of a ``Pipeline`` that are given the rows ``X``."""
+        """Return the fitted transformers of a ``Pipeline`` whose input is ``X``."""
         steps: list[FeatureStep] = []
         for _, transformer in pipeline.steps:
             if transformer is None or (
@@ -65,7 +65,7 @@ class Chain(FeatureStep):
         return self.steps[0].coded(X) if self.steps else ()
 
     def refitted(self, X: Any) -> FeatureStep:
-        """Return all steps fitted on other rows, each on the output of those before it."""
+        """Return all steps refitted on other rows, each on the output of the steps before it."""
         steps = []
         for step in self.steps:
             steps.append(step.refitted(X))
@@ -89,12 +89,12 @@ class Chain(FeatureStep):
 
     @property
     def held(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Everything its steps have learnt."""
+        """Everything that the steps have learnt."""
         return joined(*(step.held for step in self.steps))
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Everything its steps have chosen."""
+        """Everything that the steps have chosen."""
         return joined(*(step.choices for step in self.steps))
 
     def units(self, X: Any) -> np.ndarray:
@@ -104,7 +104,7 @@ class Chain(FeatureStep):
         return np.concatenate([np.zeros(0), *each])
 
     def influence(self, X: Any, dX: np.ndarray) -> np.ndarray:
-        """Return how far the learnt numbers of all steps move when one row moves."""
+        """Return how far the learnt numbers of all steps move when one row changes."""
         moves, here = [], X
         for step in self.steps:
             moves.append(step.influence(here, dX))
@@ -112,7 +112,7 @@ class Chain(FeatureStep):
         return self._settled(X, moves)
 
     def response(self, X: Any, first: Any, other: Any) -> np.ndarray:
-        """Return the same, interpolated, when one row is ``other`` instead of ``first``."""
+        """Return the same, interpolated, when row ``first`` is replaced by ``other``."""
         moves, here = [], X
         for step in self.steps:
             moves.append(step.response(here, first, other))
@@ -129,7 +129,7 @@ class Chain(FeatureStep):
         return np.hstack([np.zeros((moves[0].shape[0] if moves else 0, 0)), *moves])
 
     def _later(self, X: Any) -> list[list[np.ndarray]]:
-        """Return the direct effect of an earlier step's numbers on those of each later step.
+        """Return the direct effect of an earlier step's learnt numbers on those of each later step.
 
         The steps in between keep their numbers.
         """
@@ -162,13 +162,13 @@ class Chain(FeatureStep):
                 rows = self.steps[k].transform(rows)
             return np.concatenate(out)
 
-        change = by_differences(later, f"What follows a {step.name}") / unit
+        change = by_differences(later, f"The part after {step.name}") / unit
         cuts = np.cumsum(list(sizes.values()))[:-1]
         return dict(zip(sizes, np.split(change, cuts), strict=True))
 
 
 class ColumnsApart(FeatureStep):
-    """A ``ColumnTransformer`` or ``FeatureUnion``: steps side by side."""
+    """A ``ColumnTransformer`` or ``FeatureUnion``: steps in parallel."""
 
     def __init__(
         self, inner: Any, parts: list[tuple[np.ndarray, slice, FeatureStep]], width: int
@@ -198,9 +198,9 @@ class ColumnsApart(FeatureStep):
                 continue
             if (inner.transformer_weights or {}).get(name, 1.0) != 1.0:
                 raise refusal(
-                    "A FeatureUnion with transformer_weights is not supported: its parts are "
-                    "scaled.",
-                    "Leave the weights out, or put a scaler at the end of each part.",
+                    "A FeatureUnion with transformer_weights is not supported, since these "
+                    "scale its parts.",
+                    "Omit the weights, or put a scaler at the end of each part.",
                 )
             step = as_step(transformer, X)
             width = dense(step.transform(X)).shape[1]
@@ -209,7 +209,7 @@ class ColumnsApart(FeatureStep):
         return cls(inner, parts, at)
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return the output of all parts, side by side."""
+        """Return the outputs of all parts, side by side."""
         out = np.zeros((np.shape(X)[0], self.width))
         for columns, where, step in self.parts:
             out[:, where] = dense(step.transform(take(X, columns)))
@@ -225,7 +225,7 @@ class ColumnsApart(FeatureStep):
         return out
 
     def refitted(self, X: Any) -> FeatureStep:
-        """Return all parts fitted on other rows."""
+        """Return all parts refitted on other rows."""
         from sklearn.base import clone
 
         return as_step(clone(self.inner).fit(X), X)
@@ -236,12 +236,12 @@ class ColumnsApart(FeatureStep):
 
     @property
     def held(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Everything its parts have learnt."""
+        """Everything that the parts have learnt."""
         return joined(*(step.held for _, _, step in self.parts))
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Everything its parts have chosen."""
+        """Everything that the parts have chosen."""
         return joined(*(step.choices for _, _, step in self.parts))
 
     def units(self, X: Any) -> np.ndarray:
@@ -271,7 +271,7 @@ class ColumnsApart(FeatureStep):
         return np.hstack(moves)
 
     def response(self, X: Any, first: Any, other: Any) -> np.ndarray:
-        """Return the same, interpolated, when one row is ``other`` instead of ``first``."""
+        """Return the same, interpolated, when row ``first`` is replaced by ``other``."""
         rows = (X, first, other)
         return np.hstack(
             [

@@ -1,7 +1,7 @@
-"""The formula of a statsmodels model as a step: from the caller's data frame to the design matrix.
+"""The formula of a statsmodels model as a step, from a data frame to the design matrix.
 
-Formulas are differentiated by finite differences. Only the formula library knows the values they
-learn from the data (``center``, ``bs`` and the like), so these can be frozen but not refitted.
+Formulas are differentiated by finite differences. The values they learn from the data (``center``,
+``bs`` and the like) are known only to the formula library, so they can be frozen but not refitted.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class FormulaStep(FeatureStep):
         data = results.model.data
         if getattr(data, "missing_row_idx", None):
             raise InputError(
-                f"The formula left out {len(data.missing_row_idx)} rows with missing values; drop "
-                "them from the data frame, and from y, and fit again."
+                f"The formula left out {len(data.missing_row_idx)} rows with missing values; "
+                "drop them from the data frame and from y, and fit again."
             )
         spec = getattr(data, "model_spec", None)
         return cls(getattr(data, "design_info", None) if spec is None else spec, data.const_idx)
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return the design of a data frame."""
+        """Return the design matrix of a data frame."""
         if hasattr(self.spec, "get_model_matrix"):  # formulaic's
             made = np.asarray(self.spec.get_model_matrix(X), dtype=float)
         else:
@@ -93,12 +93,12 @@ class FormulaStep(FeatureStep):
         return by_differences(moved, "The formula") * size
 
     def learnt(self) -> np.ndarray:
-        """Return no numbers, or refuse where the formula has learnt something."""
+        """Return an empty vector; raise an error if the formula has learnt something."""
         if _LEARNT in self.held:
             raise refusal(
                 "The values that a formula learns from the data (center, standardize or bs) are "
-                "known only to the formula library, and cannot be refitted here.",
-                "Use preprocessing='frozen', which counts them as public.",
+                "known only to the formula library, so seepage cannot refit them.",
+                "Use preprocessing='frozen', which treats them as public.",
             )
         return np.zeros(0)
 
@@ -109,7 +109,7 @@ class FormulaStep(FeatureStep):
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The levels of its categories."""
+        """The levels of the formula's categories."""
         return (LEVELS,) if self._categories() else ()
 
 

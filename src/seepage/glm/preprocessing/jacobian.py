@@ -1,8 +1,8 @@
 """The Jacobian of a linear model's release with respect to raw columns, through preprocessing.
 
 With ``x = T(z; φ)`` and the model's own Jacobian ``J_i`` in the features of record i, the Jacobian
-in its raw columns is ``J_i ∂T/∂z`` if the learnt numbers φ count as public (frozen). If the
-whole procedure is rerun, φ moves as well, and all records with it (refitted)::
+in its raw columns is ``J_i ∂T/∂z`` if the learnt numbers φ are treated as public (frozen). If the
+whole procedure is rerun, φ changes as well, and with it all records (refitted)::
 
     J_i ∂T_i/∂z_i + K ∂φ/∂z_i,      K = Σ_k J_k ∂T_k/∂φ
 """
@@ -37,7 +37,7 @@ _EVERYTHING = Unknowns(None, True)
 
 
 class RawJacobian(EntryJacobian):
-    """The Jacobian in the directions of raw columns; a record has ``features`` of them.
+    """The Jacobian in the directions of the raw columns; each record has ``features`` of them.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class RawJacobian(EntryJacobian):
     followed
         The raw columns.
     X
-        The raw table as numbers, (n, t), for displaying records.
+        The raw table as numbers, (n, t), used to display records.
     refitted
         Whether the learnt numbers of the preprocessing change with the records.
     """
@@ -66,7 +66,7 @@ class RawJacobian(EntryJacobian):
             )
 
     def row_jacobians(self, unknowns: Unknowns, rows: slice | Array) -> np.ndarray:
-        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
+        """Return the full whitened Jacobians of these rows, ``(m, P, q)``."""
         which = np.arange(self.rows)[rows]
         J = np.asarray(self.inner.row_jacobians(_EVERYTHING, which))
         width = J.shape[2] - self.label_size
@@ -77,7 +77,7 @@ class RawJacobian(EntryJacobian):
         return np.concatenate([raw, J[:, :, width:]], axis=2) if unknowns.label else raw
 
     def with_label_step(self, step: float) -> RawJacobian:
-        """Return the same Jacobian with the label in units of this step."""
+        """Return the same Jacobian with the label measured in units of this step."""
         other = copy(self)
         other.inner = self.inner.with_label_step(step)
         return other
@@ -94,17 +94,17 @@ class RawRelease(MeasuredRelease):
 
     @property
     def anew(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The steps that finite changes of the model relearn."""
+        """The steps that are refitted in finite changes of the model."""
         return self.inner.anew
 
     @property
     def kept(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The steps that remain fixed when a record leaves."""
+        """The steps that stay fixed when a record is removed."""
         return self.inner.kept
 
     @property
     def model(self) -> Any:
-        """None, since bounds on the model's features would mistake the raw columns for them."""
+        """None: bounds on the model's features would mistake raw columns for features."""
         return None
 
     def jacobian(self, chunk: Chunk) -> RawJacobian:
@@ -112,11 +112,11 @@ class RawRelease(MeasuredRelease):
         return self.template
 
     def finite_changes(self) -> FiniteChanges:
-        """Return how far the release moves when a record leaves, with frozen preprocessing."""
+        """Return how far the release moves when a record is removed, with frozen preprocessing."""
         if self.refitted:
             raise InputError(
-                "The release of the whole procedure without a record takes rerunning it; leave "
-                "out refit='model', or use preprocessing='frozen'."
+                "Leaving a record out of the whole procedure needs reruns; omit refit='model', "
+                "or use preprocessing='frozen'."
             )
         return RawChanges(self.inner.finite_changes(), self)
 
@@ -130,11 +130,11 @@ class RawChanges(FiniteChanges):
 
     @property
     def fixed(self) -> FiniteChanges:
-        """The same changes with everything else held fixed."""
+        """The same changes, with everything else held fixed."""
         return RawChanges(self.inner.fixed, self._release)
 
     def without(self, rows: np.ndarray) -> Moves:
-        """Return the moves when each of some records is left out."""
+        """Return the moves when each of these records is left out."""
         return self.inner.without(rows)
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
@@ -142,7 +142,7 @@ class RawChanges(FiniteChanges):
         return self.inner.without_exactly(rows)
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves with each alternative; for a raw column exactly, by refits."""
+        """Return the moves for each alternative; for a raw column exactly, by refits."""
         if not others.columns:
             return self.inner.replaced(rows, others)
         return self.replaced_exactly(rows, others)
@@ -153,8 +153,8 @@ class RawChanges(FiniteChanges):
             return self.inner.replaced_exactly(rows, others)
         if rows.dtype == object:
             raise InputError(
-                "With the preprocessing held fixed, a raw column shared by all records of a "
-                "person cannot be guessed; leave out person=, or let the procedure be refitted."
+                "With frozen preprocessing, a raw column shared by all records of a person "
+                "cannot be guessed; omit person=, or let the procedure be refitted."
             )
         followed, refits = self._release.template.followed, self._release.inner.refits()
         features, moved = followed.features_with(rows, others)
@@ -173,8 +173,8 @@ class RawChanges(FiniteChanges):
         """Return the likelihood of each label under the model fitted without the record."""
         if others.columns:
             raise InputError(
-                "With the preprocessing held fixed, the model gives no prior on a raw column; "
-                "choose 'equal', 'frequencies' or your own probabilities."
+                "With frozen preprocessing, the model gives no prior on a raw column; choose "
+                "'equal', 'frequencies' or your own probabilities."
             )
         return self.inner.log_likelihoods(rows, others, refits)
 

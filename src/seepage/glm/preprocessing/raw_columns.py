@@ -1,8 +1,8 @@
-"""Raw columns as directions of a record, and the effect of each on the model's features.
+"""Raw columns as directions in which a record can change, and their effect on the features.
 
-A number changes by its derivative. A category or a yes/no column changes by whole levels: each
-other level in place of the first, all else unchanged. That is a finite change, not a derivative;
-the learnt numbers of the preprocessing change in proportion.
+A numeric column changes by its derivative. A category or a yes/no column changes by whole levels:
+another level replaces the first, and all else is unchanged. This is a finite change, not a
+derivative; the learnt numbers of the preprocessing change in proportion.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from seepage.tables.source import Table, check_column, check_names
 MOST_LEVELS = 1000  # more is an identifier or a number, not a category
 PREPROCESSING = ("frozen", "refitted")
 REFITTED = (
-    "The preprocessing is part of the procedure: its learnt numbers change with every record, "
+    "The preprocessing is part of the procedure: the values it learns change with every record, "
     "and must not be published with the model."
 )
 
@@ -45,7 +45,7 @@ class RawColumn:
 
     @property
     def directions(self) -> int:
-        """The number of its directions."""
+        """How many directions the column has."""
         return max(1, len(self.levels) - 1)
 
     def titles(self) -> list[str]:
@@ -56,7 +56,7 @@ class RawColumn:
 
 
 def read_frame(X: Any) -> tuple[nw.DataFrame[Any], bool]:
-    """Return a raw table as a frame, and whether it was passed as one (not as an array)."""
+    """Return a raw table as a data frame, and whether it was passed as one (not as an array)."""
     if hasattr(X, "columns") or hasattr(X, "column_names"):
         try:
             frame = nw.from_native(X, eager_only=True)
@@ -66,7 +66,9 @@ def read_frame(X: Any) -> tuple[nw.DataFrame[Any], bool]:
         return frame, True
     values = np.asarray(X)
     if values.ndim != 2 or 0 in values.shape:
-        raise InputError(f"X must be a table with rows and columns, not of shape {values.shape}.")
+        raise InputError(
+            f"X must be a table with rows and columns, not an array of shape {values.shape}."
+        )
     import pyarrow
 
     names = [f"x{j}" for j in range(values.shape[1])]
@@ -77,7 +79,7 @@ def read_frame(X: Any) -> tuple[nw.DataFrame[Any], bool]:
 def read_columns(
     frame: nw.DataFrame[Any], categorical: Sequence[str] = (), quantities: Sequence[str] = ()
 ) -> list[RawColumn]:
-    """Return the contents of every column; refuse columns with too many levels."""
+    """Return the contents of every column; raise an error if a column has too many levels."""
     for name in [*categorical, *quantities]:
         check_column(name, frame.columns)
     found = []
@@ -105,8 +107,8 @@ def _category(name: str, kind: str, column: nw.Series[Any]) -> RawColumn:
     levels = sorted(column.unique().to_list(), key=lambda level: (str(type(level)), level))
     if len(levels) > MOST_LEVELS:
         raise InputError(
-            f"Column {name!r} has {len(levels)} different values, more than the {MOST_LEVELS} a "
-            "category may have; group rare values before the fit."
+            f"Column {name!r} has {len(levels)} distinct values, more than the {MOST_LEVELS} "
+            "that a category may have; group rare values before the fit."
         )
     shares = np.unique(column.to_numpy().astype(str), return_counts=True)[1] / len(column)
     return RawColumn(name, kind, tuple(levels), category_spread(shares))
@@ -120,15 +122,15 @@ class RawTable:
     X
         The table.
     categorical, quantities
-        Columns whose numbers are category codes, and two-valued columns that are numeric
-        nevertheless.
+        Columns whose numbers are category codes, and two-valued columns that are nevertheless
+        numeric.
     beside
-        A column of identities, which is not a feature.
+        A column that identifies people and is not a feature.
 
     Attributes
     ----------
     columns
-        The columns that can vary, with more than one level.
+        The columns that can vary, because they have more than one level.
     """
 
     def __init__(
@@ -168,7 +170,7 @@ class RawTable:
         return Table(np.stack(blocks, axis=1), tuple(unique(titles)), rows, library)
 
     def attributes(self, titles: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Return the directions, by their titles, of every column that has several."""
+        """Return the directions, by title, of every column that has more than one."""
         found, at = {}, 0
         for column in self.columns:
             if column.directions > 1:
@@ -177,13 +179,13 @@ class RawTable:
         return found
 
     def rows(self, which: np.ndarray, X: Any = None) -> Any:
-        """Return some rows of the table, or of another like it."""
+        """Return some rows of this table, or of another with the same columns."""
         from sklearn.utils import _safe_indexing
 
         return _safe_indexing(self.X if X is None else X, which)
 
     def replaced(self, rows: np.ndarray, directions: Sequence[int], values: np.ndarray) -> Any:
-        """Return the table with another value of a column in some rows; ``None`` if unchanged.
+        """Return the table with another value of a column in these rows; ``None`` if unchanged.
 
         ``directions`` are the columns of :meth:`table` that belong to that column.
         """
@@ -206,13 +208,12 @@ class RawTable:
         column = self.columns[int(np.searchsorted(starts, directions[0], side="right")) - 1]
         if len(directions) != column.directions:
             raise InputError(
-                f"A guess is about a whole column; ask about {column.name!r}, not about some of "
-                "its levels."
+                f"A guess is about a whole column; choose {column.name!r}, not some of its levels."
             )
         return column
 
     def _value_of(self, column: RawColumn, values: np.ndarray) -> Any:
-        """Return the cell value for values of a column's directions."""
+        """Return the cell value that corresponds to values of a column's directions."""
         if column.kind != "numeric":
             return column.levels[int(np.argmax(values)) + 1 if np.any(values) else 0]
         value = float(values[0])
@@ -228,10 +229,10 @@ class FollowedColumns(RawTable):
     X
         The raw table, as input of the preprocessing.
     steps
-        The preprocessing, fitted.
+        The fitted preprocessing.
     categorical, quantities
-        Columns whose numbers are category codes, and two-valued columns that are numeric
-        nevertheless.
+        Columns whose numbers are category codes, and two-valued columns that are nevertheless
+        numeric.
     """
 
     def __init__(
@@ -257,14 +258,14 @@ class FollowedColumns(RawTable):
         self.columns = [c for c, is_kept in zip(self.columns, kept, strict=True) if is_kept]
         if not any(kept):
             raise NoDerivativeError(
-                "No small change of a record changes the features of the model: they are binned, "
-                "ranked or rounded.",
-                "Ask for risks by refits: sp.leakage(pipeline, X, y, …).membership().",
+                "No small change of a record changes the features of the model, because they "
+                "are binned, ranked or rounded.",
+                "Measure risks by refits: sp.leakage(pipeline, X, y, …).membership().",
             )
         self.moves = np.concatenate(
             [m for m, is_kept in zip(moving, kept, strict=True) if is_kept], axis=2
         )
-        """The change of every record's features with each direction, (n, D, t)."""
+        """The change of every record's features along each direction, (n, D, t)."""
 
     @cached_property
     def gaps(self) -> int:
@@ -273,7 +274,7 @@ class FollowedColumns(RawTable):
 
     @cached_property
     def learnt_moves(self) -> np.ndarray:
-        """The change of the learnt numbers with each direction of every record, (n, p, t)."""
+        """The change of the learnt numbers along each direction of every record, (n, p, t)."""
         return np.concatenate([self._moves(c, learnt=True)[1] for c in self.columns], axis=2)
 
     @cached_property
@@ -291,7 +292,7 @@ class FollowedColumns(RawTable):
         return found
 
     def _moves(self, column: RawColumn, learnt: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return the changes of the features, (n, D, t), and on request of the learnt numbers."""
+        """Return the changes of the features, (n, D, t), and optionally of the learnt numbers."""
         if column.kind == "numeric":
             position = self.frame.columns.index(column.name)
             dX = np.zeros((len(self.frame), len(self.frame.columns)))
@@ -312,9 +313,9 @@ class FollowedColumns(RawTable):
     def features_with(
         self, rows: np.ndarray, others: Alternatives
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the features of records with each value of a column, (m, K, D).
+        """Return the features of records for each value of a column, (m, K, D).
 
-        Also which of these differ from the actual records, (m, K).
+        Also return which of these differ from the actual records, (m, K).
         """
         column = self._column_at(others.columns)
         own = self.frame[column.name].to_list()

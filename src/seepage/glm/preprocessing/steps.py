@@ -1,8 +1,8 @@
 """The protocol of a preprocessing step, and the simplest steps.
 
-A step turns every row of a table into another, ``x ↦ T(x; φ)``, with numbers φ that it may have
-learnt from all rows: means, deviations, knots. It answers three questions: the derivative of a
-row's output in the row (φ held fixed), the derivative of φ in one row, and the output for another
+A step maps every row of a table to another, ``x ↦ T(x; φ)``, with numbers φ that it may have learnt
+from all rows: means, deviations, knots. It provides the derivative of a row's output with respect
+to the row (φ held fixed), the derivative of φ with respect to one row, and the output for another
 φ.
 """
 
@@ -19,7 +19,7 @@ from seepage.glm.adapters.kinds import NoDerivativeError
 
 
 class FeatureStep(ABC):
-    """One fitted step. Rows are arrays, or frames where a step selects columns by name."""
+    """One fitted step. Rows are arrays, or data frames if a step selects columns by name."""
 
     name: str
     # What it has learnt from the data, in the words of ``Result.held``, and the part of it
@@ -36,7 +36,7 @@ class FeatureStep(ABC):
         """Return the change of ``T(x; φ)`` when each row changes along its own ``dX``, (n, q)."""
 
     def coded(self, X: Any) -> tuple[str, ...]:
-        """Return the numeric columns that it treats as category codes."""
+        """Return the numeric columns that the step treats as category codes."""
         return ()
 
     def refitted(self, X: Any) -> FeatureStep:
@@ -44,11 +44,11 @@ class FeatureStep(ABC):
         return self
 
     def learnt(self) -> np.ndarray:
-        """Return φ as one vector; empty where nothing was learnt."""
+        """Return φ as one vector; empty if nothing was learnt."""
         return np.zeros(0)
 
     def units(self, X: Any) -> np.ndarray:
-        """Return the scale of a large change of each number of φ, for differences, (p,)."""
+        """Return the scale of a large change of each number in φ, for finite differences, (p,)."""
         return np.ones(len(self.learnt()))
 
     def with_learnt(self, numbers: np.ndarray) -> FeatureStep:
@@ -63,7 +63,7 @@ class FeatureStep(ABC):
         return np.zeros((len(dX), 0))
 
     def response(self, X: Any, first: Any, other: Any) -> np.ndarray:
-        """Return the interpolated change of φ when one row is ``other`` instead of ``first``."""
+        """Return the interpolated change of φ when row ``first`` is replaced by ``other``."""
         if not len(self.learnt()):
             return np.zeros((np.shape(X)[0], 0))
         return self.influence(X, dense(other) - dense(first))
@@ -93,10 +93,10 @@ def dense(X: Any) -> np.ndarray:
 
 
 def by_differences(apply: Callable[[float], np.ndarray], what: str) -> np.ndarray:
-    """Return the derivative at 0 of ``apply``, by extrapolated differences.
+    """Return the derivative of ``apply`` at 0, by extrapolated differences.
 
-    A move of 1 counts as large. Three steps, each half of the one before, leave an error of sixth
-    order (Richardson). Where the extrapolations disagree there is no derivative, and an error
+    A step of 1 is taken to be large. Three steps, each half the previous one, leave an error of
+    sixth order (Richardson). If the extrapolations disagree, there is no derivative, and an error
     names ``what``.
     """
 
@@ -110,8 +110,8 @@ def by_differences(apply: Callable[[float], np.ndarray], what: str) -> np.ndarra
     if not np.max(np.abs(fine - coarse), initial=0.0) <= 1e-5 * scale:  # NaN is refused too
         raise NoDerivativeError(
             f"{what} has no derivative at some records (it is binned, ranked or rounded there).",
-            "Leave that step out, audit the final model on the transformed table: "
-            "sp.audit(pipeline[-1], pipeline[:-1].transform(X), y), or ask for risks by refits: "
+            "Drop that step; or audit the final model on the transformed table: "
+            "sp.audit(pipeline[-1], pipeline[:-1].transform(X), y); or measure risks by refits: "
             "sp.leakage(pipeline, X, y, …).membership().",
         )
     return np.asarray((16 * fine - coarse) / 15)

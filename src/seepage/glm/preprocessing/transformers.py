@@ -1,11 +1,11 @@
 """scikit-learn's transformers as steps: exact derivatives, and changes of the learnt numbers.
 
-Each kind gives its derivative in the row, ``push``; the names of its fitted attributes,
-``learnt``; and their derivative in one row, ``influence``. A transformer of an unknown kind is
-differentiated by finite differences, and can be frozen but not refitted. The same holds for a
-user's own class, unless it is derived from a known one and overrides nothing of it. A transformer
-that uses the target is refused: its output for a record depends on the labels of the other
-records.
+Each kind has its derivative with respect to the row, ``push``; the names of its fitted attributes,
+``learnt``; and their derivative with respect to one row, ``influence``. A transformer of an unknown
+kind is differentiated by finite differences, and can be frozen but not refitted. The same holds for
+a user's class, unless it derives from a known class and overrides none of its methods. A
+transformer that uses the target raises an error: its output for a record depends on the labels of
+the other records.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ def _robust_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
 
 
 def _order_moves(X: np.ndarray, dX: np.ndarray, share: float) -> np.ndarray:
-    """Return the change of a quantile of the non-missing cells with each row, (n, d).
+    """Return the change of a quantile of the non-missing cells with each row's, (n, d).
 
-    The quantile lies between two ordered cells, and changes with those two only.
+    The quantile lies between two ordered cells, and changes only with those two.
     """
     out = np.zeros_like(dX)
     for j in range(X.shape[1]):
@@ -162,9 +162,9 @@ def _rotated(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
 
 
 def _pca_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
-    """Return the changes of mean, components and variances, by perturbing the covariance.
+    """Return the changes of mean, components and variances, by perturbation of the covariance.
 
-    One row changes the covariance by ``(dx cᵀ + c dxᵀ)/(n − 1)``, where c is the row less the
+    One row changes the covariance by ``(dx cᵀ + c dxᵀ)/(n − 1)``, where c is the row minus the
     mean.
     """
     n = len(X)
@@ -180,8 +180,9 @@ def _pca_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
         safe = np.where(np.arange(len(values)) == k, np.inf, gaps)
         if np.any(np.abs(safe) < 1e-9 * values[0]):
             raise InputError(
-                "Two principal components have the same variance, so an arbitrarily small change "
-                "of a record rotates them; use fewer components, or preprocessing='frozen'."
+                "Two principal components have the same variance, so an arbitrarily small "
+                "change of a record can rotate them; use fewer components, or "
+                "preprocessing='frozen'."
             )
         turn = (across * along[:, k : k + 1] + along * across[:, k : k + 1]) / (n - 1) / safe
         components[:, k, :] = turn @ V.T
@@ -266,16 +267,16 @@ def _whole_levels(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
 
 
 def _followed(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
-    """Return the transformer's derivative at each row, by finite differences."""
+    """Return the derivative of the transformer at each row, by finite differences."""
     if not np.any(dX):
         return np.zeros((len(dX), dense(t.transform(X)).shape[1]))
     values = dense(X)
     half = _like(X, values)[: max(1, len(values) // 2)]
     if not np.allclose(dense(t.transform(half)), dense(t.transform(X))[: len(half)]):
         raise NoDerivativeError(
-            f"{type(t).__name__} does not transform every row by itself: its output for a record "
+            f"{type(t).__name__} does not transform each row separately: its output for a record "
             "depends on the other records.",
-            "Leave that step out, or audit the final model on the transformed table.",
+            "Drop that step, or audit the final model on the transformed table.",
         )
     scale = np.nanstd(values, axis=0)
     unit = np.where(scale > 0, scale, 1.0)
@@ -336,7 +337,7 @@ _LEARNT = {
 
 
 def learnt_word(transformer: Any) -> str:
-    """Return one word for the values a transformer learns from the data."""
+    """Return one word for the values that a transformer learns from the data."""
     name = own_name(transformer, "sklearn", _LEARNT)
     if name is not None:
         return _LEARNT[name]
@@ -355,15 +356,15 @@ class Transformer(FeatureStep):
             raise NoDerivativeError(
                 f"{self.name} has no derivative: it bins numbers, so small changes have no effect "
                 "until a bin edge is crossed.",
-                "Leave that step out, or ask for risks by refits: "
-                "sp.leakage(pipeline, X, y, …).membership().",
+                "Drop that step, or measure risks by refits: sp.leakage(pipeline, X, y, "
+                "…).membership().",
             )
         if self.kind is None and reads_target(transformer):
             raise NoDerivativeError(
                 f"{self.name} uses the target: its output for a record depends on the labels of "
-                "all other records, so it has no derivative in one record.",
-                "Use OneHotEncoder or OrdinalEncoder, choose columns beforehand, or ask for risks "
-                "by refits: sp.leakage(pipeline, X, y, …).membership().",
+                "all other records, so it has no derivative with respect to one record.",
+                "Use OneHotEncoder or OrdinalEncoder, select columns beforehand, or measure "
+                "risks by refits: sp.leakage(pipeline, X, y, …).membership().",
             )
 
     def transform(self, X: Any) -> Any:
@@ -404,7 +405,7 @@ class Transformer(FeatureStep):
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Everything it has learnt, except numbers that change with a record."""
+        """Everything it has learnt, except numbers that change smoothly with a record."""
         moves = self.kind is not None and self.known not in _CHOOSE
         if moves and getattr(self.inner, "strategy", None) == "most_frequent":
             moves = False
@@ -413,7 +414,7 @@ class Transformer(FeatureStep):
     def _fitted(self) -> set[str]:
         """Return the names of its learnt attributes.
 
-        An unknown class need not follow the convention that such names end in ``_``, so every
+        An unknown class need not follow the convention that such names end in ``_``. So every
         attribute counts that is not a setting, or is a setting that is itself fitted.
         """
         held = set(vars(self.inner)) - {"n_features_in_", "feature_names_in_"}
@@ -425,7 +426,7 @@ class Transformer(FeatureStep):
         return held | {name for name, value in settings.items() if hasattr(value, "fit")}
 
     def units(self, X: Any) -> np.ndarray:
-        """Return a column's standard deviation for numbers among its values, else their sizes."""
+        """Return the standard deviation of the column for values in its units, else their sizes."""
         if not len(self.learnt()):
             return np.zeros(0)
         spread = np.nanstd(dense(X), axis=0)
@@ -464,15 +465,15 @@ class Transformer(FeatureStep):
     def _check_known(self) -> None:
         if self.kind is None and self._fitted():
             raise refusal(
-                f"{self.name} cannot be refitted here: the effect of a record on its learnt "
+                f"{self.name} cannot be refitted, because the effect of a record on its learnt "
                 "numbers is not known.",
-                "Use preprocessing='frozen', which counts them as public, or one of "
+                "Use preprocessing='frozen', which treats them as public, or one of "
                 f"{', '.join(sorted(KNOWN))}.",
             )
 
 
 def _numeric(value: Any) -> np.ndarray:
-    """Return fitted numbers as floats; none for categorical fill values, which do not change."""
+    """Return fitted numbers as floats; none for categorical fill values, which are fixed."""
     array = np.asarray(value)
     return np.zeros(0) if array.dtype.kind in "OUS" else np.asarray(array, dtype=float)
 

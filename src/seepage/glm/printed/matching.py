@@ -1,9 +1,9 @@
-"""Matching the records of several specifications, and the people they belong to.
+"""Matching of the records of several specifications, and of the people they belong to.
 
-Records are matched by the labels of their rows. One label must mean one record. If rows were
-renumbered after a record was dropped, labels would match different people, and the differences
-between specifications, which leak most, would be meaningless. So the values under a common label
-are compared.
+Records are matched by row labels. A label must identify one record. If rows were renumbered after a
+record was dropped, labels would match different people; then the differences between
+specifications, which leak most, would be meaningless. So the values under a common label are
+compared.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seepage.errors import InputError
 _OUTCOME = " (endogenous)"
 _REMEDY = (
     "fit all specifications on rows of one data frame and keep its index (no reset_index after "
-    "rows were left out)"
+    "dropping rows)"
 )
 
 
@@ -32,8 +32,8 @@ def matched(results: Sequence[Any]) -> tuple[list[np.ndarray], np.ndarray]:
     if any(label is None for label in labels):
         if len(set(sizes)) > 1:
             raise InputError(
-                "The specifications have different numbers of records, and no labels to match them "
-                "by; fit them on pandas data frames, whose rows have labels."
+                "The specifications have different numbers of records, and no labels by which "
+                "to match them; fit them on pandas data frames, whose rows have labels."
             )
         return [np.arange(size) for size in sizes], np.arange(sizes[0])
     place: dict[Any, int] = {}
@@ -62,8 +62,8 @@ def people_of(person: Any, index: np.ndarray) -> Together:
         values = np.empty(())
     if values.ndim == 0:
         raise InputError(
-            f"person must hold an identity for each record, not {person!r}; pass the column "
-            "itself, such as person=data['id']."
+            f"person must hold one identity per record, not {person!r}; pass the column itself, "
+            "such as person=data['id']."
         )
     if hasattr(person, "reindex") and hasattr(person, "iloc") and values.ndim == 1:
         values = by_label(person, index, "person", "identity")
@@ -76,8 +76,8 @@ def people_of(person: Any, index: np.ndarray) -> Together:
     together = Together.of("people", identities(values, source))
     if len(together.sets) == 1:
         raise InputError(
-            "person gives all records one identity, so there is nobody else to compare with; "
-            "give each person their own identity, or leave out person=."
+            "person has the same identity for all records, so there is nobody to compare with; "
+            "give each person their own identity, or omit person=."
         )
     return together
 
@@ -87,8 +87,7 @@ def by_label(series: Any, index: np.ndarray, what: str, entry: str) -> np.ndarra
     known = dict(zip(series.index, series, strict=True))
     if len(known) < len(series):
         raise InputError(
-            f"{what} has two rows with the same label; pass a series with one {entry} for each "
-            "label."
+            f"{what} has two rows with the same label; pass a series with one {entry} per label."
         )
     absent = [label for label in index if label not in known]
     if absent:
@@ -120,10 +119,11 @@ def _check_same(
     numbers: tuple[int, int],
     index: np.ndarray,
 ) -> None:
-    """Raise an error where one label means different records in two specifications.
+    """Raise an error if one label identifies different records in two specifications.
 
-    A record may change its group, and a column its scale: neither is refused. Columns recomputed
-    from fewer records, such as splines, are accepted where an outcome with many values agrees.
+    A record may change its group, and a column its scale; neither raises an error. Columns
+    recomputed from fewer records, such as splines, are accepted if an outcome with many values
+    agrees.
     """
     names = [name for name in columns[0] if name in columns[1]]
     common, *places = np.intersect1d(*rows, return_indices=True)
@@ -141,7 +141,7 @@ def _check_same(
         if 2 * differs[k].sum() > len(common) and not _rescaled(first, second):
             raise InputError(
                 f"{where} have different values of {name} under {differs[k].sum():,} of "
-                f"{len(common):,} common row labels, so a label does not mean one record; "
+                f"{len(common):,} common row labels, so a label does not identify one record; "
                 f"{_REMEDY}, or rename the column if it means something else."
             )
     moved = _elsewhere(columns, names, places, np.flatnonzero(differs.any(axis=0)))
@@ -157,7 +157,7 @@ def _check_same(
 
 
 def _rescaled(first: np.ndarray, second: np.ndarray) -> bool:
-    """Return whether a column has other values in the same order, such as a logarithm."""
+    """Return whether a column has other values in the same order, such as their logarithms."""
     if 2 * np.isin(second, first).sum() > len(second):
         return False
     return any(
@@ -171,7 +171,7 @@ def _elsewhere(
     places: Sequence[np.ndarray],
     asked: np.ndarray,
 ) -> np.ndarray:
-    """Return which records of the second match exactly one other record of the first."""
+    """Return which records of the second table match exactly one other record of the first."""
     every = [np.column_stack([one[name] for name in names]) for one in columns]
     counts = Counter(row.tobytes() for row in every[0])
     second = every[1][places[1]]

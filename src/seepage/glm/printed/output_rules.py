@@ -1,8 +1,8 @@
-"""The rules that output checkers of data archives apply to a regression table.
+"""The rules that data archives' output checkers apply to a regression table.
 
-Regressions count as safe where residual degrees of freedom and counts are at least a threshold, 10
-as a rule (Eurostat's and the ESSNet's guidelines; Griffiths et al. 2019, Handbook on Statistical
-Disclosure Control for Outputs). They are rules of thumb: meeting them is no proof of safety.
+Regressions count as safe if residual degrees of freedom and counts reach a threshold, usually 10
+(Eurostat's and the ESSNet's guidelines; Griffiths et al. 2019, Handbook on Statistical Disclosure
+Control for Outputs). These are rules of thumb; meeting them does not prove safety.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class BrokenRule:
     rule
         ``"degrees of freedom"``, ``"column"``, ``"cell"`` or ``"difference"``.
     count
-        The actual number of degrees of freedom, or of people.
+        The actual number of degrees of freedom or people.
     threshold
         The required number.
     where
-        The specification or specifications, and the column, in words.
+        The specification or specifications, and the column, as text.
     people
         The people concerned, by label or identity; empty for degrees of freedom.
     """
@@ -47,7 +47,7 @@ class BrokenRule:
             "column": f"only {people} {'carries' if self.count == 1 else 'carry'} this column",
             "cell": f"the leverage of {people} is above 1/{self.threshold:,}: fewer records "
             "determine their fitted value",
-            "difference": f"the two differ by {people}: their difference is about them alone",
+            "difference": f"the two differ by {people}, so their difference is about them alone",
         }[self.rule]
         return f"{self.where}: {what} (rule: at least {self.threshold:,})."
 
@@ -61,7 +61,8 @@ def broken_rules(
 ) -> tuple[BrokenRule, ...]:
     """Return the broken rules of all specifications, and of every pair of them.
 
-    ``rows`` are the records of each among all, ``owner`` is the person of every record.
+    ``rows`` are the positions of each specification's records among all; ``owner`` is the person of
+    every record.
     """
     found = []
 

@@ -1,16 +1,15 @@
 """The numbers of one specification of a regression table, for any weights of its records.
 
-Everything that statsmodels prints is a smooth function of sums over the records (stacked
-estimating equations; Stefanski and Boos 2002). The coefficients solve ``Σ ω_j ψ_j(θ) = 0``, and
-the standard errors come from ``A = Σ ω_j a_j x_j x_jᵀ``, the meat ``B`` and for least squares
-``σ²``::
+Everything that statsmodels prints is a smooth function of sums over the records (stacked estimating
+equations; Stefanski and Boos 2002). The coefficients solve ``Σ ω_j ψ_j(θ) = 0``; the standard
+errors follow from ``A = Σ ω_j a_j x_j x_jᵀ``, the meat ``B`` and, for least squares, ``σ²``::
 
     classical    σ²A⁻¹ (least squares), A⁻¹ (logistic)
     HC0 … HC3    A⁻¹BA⁻¹,  B = Σ ω_j f_j r_j² x_j x_jᵀ,  f = 1, n/(n − d), 1/(1 − h), 1/(1 − h)²
     cluster      A⁻¹BA⁻¹,  B = Σ_g s_g s_gᵀ,  s_g the sum of r_j x_j in a cluster
 
-A weight of zero leaves a record out, and a weight of two counts it twice. Survey weights of
-weighted least squares belong to the records: rows and labels are multiplied by their roots.
+A weight of zero leaves a record out, and a weight of two counts it twice. The survey weights of
+weighted least squares belong to the records: rows and labels are multiplied by their square roots.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ class Specification:
     Parameters
     ----------
     X, y
-        The design matrix, with its column of ones, and the labels; both times ``scale``.
+        The design matrix, with its column of ones, and the labels; both multiplied by ``scale``.
     names
         The names of the columns.
     logistic
-        Whether it is a logistic model, not least squares.
+        Whether it is a logistic model rather than least squares.
     errors
         ``"nonrobust"``, ``"HC0"`` to ``"HC3"`` or ``"cluster"``.
     constant
-        Whether the columns span a constant: R² is then about deviations from the mean.
+        Whether the columns span a constant: R² is then measured from the mean.
     clusters
-        The cluster of every record, from 0, where standard errors are clustered.
+        The cluster of every record, counted from 0, if standard errors are clustered.
     corrected
         Whether clustered standard errors are corrected for few clusters.
     scale
@@ -54,7 +53,7 @@ class Specification:
     likelihood
         Whether the log-likelihood is printed.
     learnt
-        Whether the formula learns something from the data, as ``standardize`` does; it is held
+        Whether the formula learns something from the data, as ``standardize`` does; this is held
         fixed.
     """
 
@@ -72,7 +71,7 @@ class Specification:
 
     @classmethod
     def of(cls, results: Any, likelihood: bool = True) -> Specification:
-        """Read results of statsmodels' OLS, WLS or Logit, and check them number by number."""
+        """Read statsmodels' OLS, WLS or Logit results, and check them number by number."""
         model: Any = getattr(results, "model", None)
         kind = None if model is None else own_name(model, "statsmodels")
         if kind not in ("OLS", "WLS", "Logit") or not hasattr(results, "bse"):
@@ -80,8 +79,8 @@ class Specification:
             if hasattr(results, "bse") and model is not None:
                 instead = f"results of {type(model).__name__}"
             raise InputError(
-                "A regression table is read from results of statsmodels' OLS, WLS or Logit, such "
-                f"as sm.OLS(y, X).fit(), not from {instead}."
+                "A regression table needs results of statsmodels' OLS, WLS or Logit, such as "
+                f"sm.OLS(y, X).fit(), not {instead}."
             )
         errors = str(results.cov_type)
         if errors not in ("nonrobust", "cluster", *_ROBUST):
@@ -94,7 +93,7 @@ class Specification:
             groups = np.asarray(results.cov_kwds["groups"])
             if groups.ndim != 1:
                 raise InputError(
-                    "Standard errors clustered two ways are not supported; use one cluster "
+                    "Standard errors with two-way clustering are not supported; use one cluster "
                     "variable."
                 )
             clusters = np.unique(groups, return_inverse=True)[1]
@@ -119,32 +118,32 @@ class Specification:
         return one
 
     def check(self, printed: np.ndarray) -> None:
-        """Raise an error unless coefficients and standard errors agree with ours."""
+        """Raise an error unless the coefficients and standard errors agree with seepage's own."""
         n, d = self.X.shape
         sizes = np.linalg.norm(self.X, axis=0)  # units are no dependence
         if n <= d or np.linalg.matrix_rank(self.X / np.where(sizes > 0, sizes, 1.0)) < d:
             raise InputError(
                 "The columns of a specification are linearly dependent, or there are no more "
-                "records than columns; leave out a column."
+                "records than columns; drop a column."
             )
         if self.errors in ("HC2", "HC3") and np.any(self.design_leverage > 1 - 1e-9):
             raise InputError(
-                f"One record alone determines its fitted value, so {self.errors} divides by zero; "
-                "leave out that record or its column, or use HC1."
+                f"One record alone determines its fitted value, so {self.errors} divides by "
+                "zero; drop that record or its column, or use HC1."
             )
         if not self.logistic:
             left = np.linalg.lstsq(self.X, self.y, rcond=None)[0] @ self.X.T - self.y
             if np.linalg.norm(left) <= 1e-10 * np.linalg.norm(self.y):
                 raise InputError(
-                    "A specification fits its labels without an error, so everybody's label can "
-                    "be computed from their columns and the table; this leakage cannot be "
-                    "measured here."
+                    "A specification fits its labels without error, so everyone's label can be "
+                    "computed from their columns and the table; seepage cannot measure this "
+                    "leakage. Do not publish the specification."
                 )
         here = self.numbers(np.ones((1, len(self.X))))[0, : len(printed)]
         if not np.allclose(here, printed, rtol=1e-4, atol=1e-7 * np.abs(printed).max()):
             raise InputError(
                 "The coefficients or standard errors of a specification are not those of a "
-                "converged fit on its own data; fit it again with a smaller tolerance."
+                "converged fit on its own data; refit it with a smaller tolerance."
             )
 
     @property
@@ -156,7 +155,7 @@ class Specification:
 
     @cached_property
     def _basis(self) -> tuple[np.ndarray, np.ndarray]:
-        """The design as ``Q``, whose products are near the identity, and ``R⁻¹``: ``X = QR``."""
+        """The design as ``Q``, with ``QᵀQ`` near the identity, and ``R⁻¹``: ``X = QR``."""
         Q, R = np.linalg.qr(self.X)
         return Q, np.linalg.inv(R)
 
@@ -167,7 +166,7 @@ class Specification:
 
     @cached_property
     def _start(self) -> np.ndarray:
-        """The coefficients on all records, along Q."""
+        """The coefficients on all records, in the basis Q."""
         start = self._minimisers(np.ones((1, len(self.y))))
         return np.asarray(start[0])
 
@@ -184,7 +183,7 @@ class Specification:
     def numbers(self, weights: np.ndarray) -> np.ndarray:
         """Return the numbers for each row of weights, (B, n) → (B, K).
 
-        NaN where the records have no unique minimiser.
+        They are NaN if the records have no unique minimiser.
         """
         size = self.X.size * (2 if self.clusters is None else 3)
         pieces = [self._numbers(weights[piece]) for piece in row_slices(len(weights), size)]
@@ -232,7 +231,7 @@ class Specification:
         return np.where(decided[:, None] & np.isfinite(found).all(axis=1)[:, None], found, np.nan)
 
     def _meat(self, W: np.ndarray, r: np.ndarray, bread: np.ndarray, n: np.ndarray) -> np.ndarray:
-        """Return ``B`` with its correction, (B, d, d)."""
+        """Return ``B`` with its small-sample correction, (B, d, d)."""
         Q = self._basis[0]
         d = Q.shape[1]
         if self.clusters is not None:
@@ -265,7 +264,7 @@ class Specification:
         return np.asarray(np.add.reduceat(scores, starts, axis=1))
 
     def _minimisers(self, W: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
-        """Return the coefficients along Q, (B, d); NaN where Newton's method does not converge."""
+        """Return the coefficients in the basis Q, (B, d); NaN where Newton's method fails."""
         Q = self._basis[0]
         if not self.logistic:
             H = (Q.T * W[:, None, :]) @ Q
@@ -296,7 +295,7 @@ def _share(margins: np.ndarray) -> np.ndarray:
 
 
 def _inverses(matrices: np.ndarray) -> np.ndarray:
-    """Return the inverses, NaN where there is none."""
+    """Return the inverses; NaN where there is none."""
     good = np.isfinite(matrices).all(axis=(1, 2))
     safe = np.where(good[:, None, None], matrices, np.eye(matrices.shape[1]))
     good &= np.linalg.cond(safe) < 1e12

@@ -1,19 +1,19 @@
 """The leakage of a printed regression table to an outsider and to an informed attacker.
 
-**An outsider** sees printed numbers that vary with the people she does not know. The influence of
-a person j is their effect on the numbers, ``ι_j = t − t₋ⱼ`` (the jackknife; to first order the
-delta method on stacked estimating equations), and ``c_j = ι_j − ῑ`` when another person takes the
-place. With ``G = Σ c cᵀ`` the printed numbers without person i and with them are::
+**An outsider** sees printed numbers that vary with the people whom the outsider does not know. The
+influence of a person j is their effect on the numbers, ``ι_j = t − t₋ⱼ`` (the jackknife; to first
+order, the delta method on stacked estimating equations). If another person takes the place, it is
+``c_j = ι_j − ῑ``. With ``G = Σ c cᵀ``, the printed numbers without person i and with them are::
 
     N(t, uG₋ᵢ + D) and N(t + cᵢ, uG₋ᵢ + D), D = r²/12 for rounding to a step r
 
-``D`` counts where a number varies by more than a step; a number rounded more coarsely is treated
-as exact, which overstates the risk. Where a person has leverage or causes most of the variation,
-tables on resampled people are used instead.
+``D`` counts only if a number varies by more than a step; a number rounded more coarsely is treated
+as exact, which overstates the risk. If a person has high leverage or causes most of the variation,
+tables of resampled people are used instead.
 
-**An attacker who knows all other records** compares digits: with another person in the place of i,
-the printed numbers are unchanged for a share s of the possible persons. Her success rate is
-``1 − s/2``. n is printed too, so an absence without a replacement always shows in it;
+**An attacker who knows all other records** compares digits: if another person takes the place of i,
+the printed numbers are unchanged for a share s of the possible people. This attacker's success rate
+is ``1 − s/2``. n is printed too, so an absence without a replacement always shows in it;
 :meth:`RegressionTable.absences` lists whose absence would show in the other numbers.
 """
 
@@ -48,24 +48,24 @@ class RegressionTable:
     """A printed regression table with one column for each fitted specification.
 
     Coefficients, standard errors (classical, HC0 to HC3 or clustered, as fitted), R² or pseudo-R²
-    and the log-likelihood are rounded to ``digits`` decimals, and n is printed. t, p, intervals,
-    AIC, BIC and, with classical standard errors, F follow from these. Diagnostics of
-    residuals and a robust F are not counted.
+    and the log-likelihood are rounded to ``digits`` decimals, and n is printed. From these follow
+    t, p, intervals, AIC, BIC and, with classical standard errors, F. Residual diagnostics and a
+    robust F are not counted.
 
     Parameters
     ----------
     results
-        Results of statsmodels' ``OLS``, ``WLS`` or ``Logit``. Several results are several columns
-        of one table; their records are matched by row labels, or by position where there are none.
-        One label must mean one record.
+        Results of statsmodels ``OLS``, ``WLS`` or ``Logit``. Each result is one column of the
+        table; records are matched by row labels, or by position if there are none. A label must
+        identify one record.
     digits
-        The number of printed decimals; the largest, if it varies within the table.
+        The number of printed decimals; if it varies within the table, the largest.
     person
-        The person of every record, if people have several: an identity for each row of the first
-        specification, or a pandas series with the labels of all rows.
+        The person of every record, if people have several records: an identity for each row of the
+        first specification, or a pandas series with the labels of all rows.
     log_likelihood
-        Whether the log-likelihood, AIC or BIC is printed. ``False`` for a table without them; they
-        alone show almost everybody's absence.
+        Whether the log-likelihood, AIC or BIC is printed. Use ``False`` for a table without them;
+        they alone reveal almost everybody's absence.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class RegressionTable:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The name of each printed number, one specification after the other."""
+        """The name of each printed number, specification by specification."""
         return tuple(name for one in self.specifications for name in (*one.labels, "n"))
 
     @property
@@ -127,31 +127,33 @@ class RegressionTable:
         *,
         exact: bool | int = False,
     ) -> OutsiderMembership:
-        """Return the membership risk of each record, or person, in the table.
+        """Return the membership risk of each record or person in the table.
 
         Another person takes the place of an absent one, since n is printed.
 
         Parameters
         ----------
         attacker
-            Her background knowledge; by default an outsider. For an attacker who knows all other
-            records see :meth:`informed`, which is given with every result.
+            The attacker's background knowledge; by default an outsider's. For an attacker who knows
+            all other records, see :meth:`informed`, which is included in every result.
         rows
-            The records, by position or as a mask, a pandas series by its labels; all if not given.
+            The records, by position, as a mask, or as a pandas series with row labels; by default
+            all.
         exact
-            The number of people for whom tables on resampled others check the approximation, the
-            most exposed first; ``True`` for all. By default those where it is known to fail, and
+            The number of people, the most exposed first, for whom tables of resampled others check
+            the approximation; ``True`` for all. By default, those for whom it is known to fail, and
             the most exposed one.
         """
         if not isinstance(exact, bool) and not (isinstance(exact, Integral) and exact >= 0):
             raise InputError(
-                f"exact must be True, False or a whole number of people, 0 or above, not {exact!r}."
+                "exact must be True, False or a non-negative whole number of people, not "
+                f"{exact!r}."
             )
         attacker = Attacker(knows=0.0) if attacker is None else attacker
         if not isinstance(attacker, Attacker) or attacker.knows_all:
             raise InputError(
-                "membership() is about an attacker who does not know all other records, such as "
-                "sp.Attacker(knows=0.0); use informed() for one who does."
+                "membership() is for an attacker who does not know all other records, such as "
+                "sp.Attacker(knows=0.0); for one who does, use informed()."
             )
         if attacker.names_records:
             raise InputError(
@@ -197,25 +199,25 @@ class RegressionTable:
     def informed(self, rows: Any = None) -> Membership:
         """Return the membership risk from an attacker who knows all other records.
 
-        The alternative is another person in this one's place, a copy of any of the others; up to
-        100 of them are tried.
+        The alternative is that another person, a copy of one of the others, is in this one's place;
+        up to 100 copies are tried.
         """
         return self._informed(self._asked(rows))
 
     def absences(self) -> np.ndarray:
-        """Return whose absence changes a printed number other than n, (people,).
+        """Return the people whose absence changes a printed number other than n, (people,).
 
-        An informed attacker is certain about these people even where n is not printed.
+        An informed attacker is certain about these people even if n is not printed.
         """
         before, after = self._printed(self.here), self._printed(self.without)
         return np.asarray(np.any((after != before)[:, self.rounded], axis=1))
 
     def rules(self, threshold: int = 10) -> tuple[BrokenRule, ...]:
-        """Return the rules of output checking that the table breaks.
+        """Return the output-checking rules that the table breaks.
 
-        The default threshold is 10. The rules concern residual degrees of freedom, columns that
-        few people carry, cells that the columns fit exactly or nearly so, and specifications that
-        differ by few people (differencing).
+        The default threshold is 10. The rules concern residual degrees of freedom, columns with
+        values from few people, cells that the columns fit exactly or nearly so, and specifications
+        that differ by few people (differencing).
         """
         check_count(threshold, "threshold", 2)
         return broken_rules(self.specifications, self.rows, self.owner, self._names, threshold)
@@ -225,7 +227,7 @@ class RegressionTable:
     def numbers(self, weights: np.ndarray) -> np.ndarray:
         """Return all numbers before rounding, for weights of the people, (B, N) → (B, K).
 
-        NaN in a specification that has no unique fit.
+        A specification without a unique fit gives NaN.
         """
         found = []
         for one, rows in zip(self.specifications, self.rows, strict=True):
@@ -243,7 +245,7 @@ class RegressionTable:
 
     @cached_property
     def here(self) -> np.ndarray:
-        """The numbers of the table, (K,)."""
+        """The unrounded numbers of the table, (K,)."""
         return np.asarray(self.numbers(np.ones((1, len(self.sets))))[0])
 
     @cached_property
@@ -269,18 +271,18 @@ class RegressionTable:
 
     @cached_property
     def influence(self) -> np.ndarray:
-        """``c``, the centred effect of each person, (N, K); NaN without a fit."""
+        """``c``, the centred effect of each person, (N, K); NaN if there is no fit."""
         made = self.here - self.without
         return np.asarray(made - np.nanmean(made, axis=0))
 
     @cached_property
     def alone(self) -> np.ndarray:
-        """The people who alone carry a column or a level, (N,); the table needs them."""
+        """The people who alone have values in a column or a level, (N,); the fit needs them."""
         return np.asarray(np.isnan(self.without).any(axis=1))
 
     @cached_property
     def leverage(self) -> np.ndarray:
-        """The largest sum of a person's shares in the Hessian of a specification, (N,)."""
+        """Each person's largest sum of leverages in any specification, (N,)."""
         most = np.zeros(len(self.sets))
         for one, rows in zip(self.specifications, self.rows, strict=True):
             every = np.zeros(len(self.index))
@@ -304,7 +306,7 @@ class RegressionTable:
         return np.where(counts, self.steps**2 / 12, 0.0)
 
     def _apart(self, u: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return each person's share in the variation, ``μ``, and a root of ``(uG + D)⁻¹``.
+        """Return each person's share of the variance, ``μ``, and a root of ``(uG + D)⁻¹``.
 
         ``μ² = q/(1 − αq)``, ``q = cᵀ(uG + D)⁻¹c``, ``α = u n/(n − 1)``; the person's own record is
         excluded.
@@ -320,15 +322,15 @@ class RegressionTable:
         if 10 * self.size > N:
             raise InputError(
                 f"{N:,} people are too few for {self.size:,} printed numbers: with fewer than 10 "
-                "people per number the others' variance cannot be estimated. informed() has the "
-                "risk from an attacker who knows all other records."
+                "people per number, the others' variance cannot be estimated. informed() has "
+                "the risk from an attacker who knows all other records."
             )
         u = attacker.unknown(N)
         if attacker.knows > 0 and (1 - attacker.knows) * (N - 1) < max(30, self.size):
             raise InputError(
-                "She would know practically everybody: with so few unknown people the risk "
-                "cannot be estimated. informed() has the risk from an attacker who knows all "
-                "other records."
+                "The attacker would know practically everybody: with so few unknown people, the "
+                "risk cannot be estimated. informed() has the risk from an attacker who knows "
+                "all other records."
             )
         return u
 
@@ -373,8 +375,8 @@ class RegressionTable:
             "membership",
             self._names(asked),
             assumptions=(
-                "She knows all other records, and tests whether this person or another one, "
-                "similar to one of the others, is in the table.",
+                "The attacker knows all other records, and tests whether this person or "
+                "another, similar to one of the others, is in the table.",
                 *self._held_words,
             ),
             library=self.library,
@@ -382,11 +384,11 @@ class RegressionTable:
         return Membership(result, mu)
 
     def _alike(self, asked: np.ndarray) -> np.ndarray:
-        """Return the share of other people who, in the person's place, change no digit, (m,).
+        """Return the share of other people who would change no digit in this person's place, (m,).
 
-        Influences add up to first order, ``t₋ᵢ + (t₊ⱼ − t)``; where a digit is then in doubt, a
-        refit decides. On large tables refits stop after some seconds, and uncertain digits count
-        as changed.
+        To first order, influences add up: ``t₋ᵢ + (t₊ⱼ − t)``. If a digit is then in doubt, a refit
+        decides. On large tables, refits stop after a few seconds, and uncertain digits count as
+        changed.
         """
         left = 1e9 / max(one.X.size * one.X.shape[1] for one in self.specifications)
         N = len(self.sets)
@@ -437,7 +439,7 @@ class RegressionTable:
             return ()
         return (
             "Preprocessing that a formula learns from all records (center, standardize, bs) is "
-            "held fixed: without a person, other digits may change than stated here.",
+            "held fixed; without a person, digits other than those stated here may change.",
         )
 
     def _words(
@@ -445,11 +447,11 @@ class RegressionTable:
     ) -> tuple[str, ...]:
         coarse = int(np.sum((self.rounding(u) == 0) & self.rounded))
         said = [
-            f"This is {attacker}: the other records come from a population that she knows, and n "
-            "is printed. Absence means that another person takes the place.",
+            f"This is {attacker}: the other records come from a population that the attacker "
+            "knows, and n is printed. Absence means that another person takes this one's place.",
             "A normal approximation from people's effects on the printed numbers: an estimate, "
             "not a guarantee.",
-            "Nothing is published besides this table, with no more digits than stated.",
+            "Only this table is published, with no more digits than stated.",
             *self._held_words,
         ]
         if coarse:
@@ -459,25 +461,28 @@ class RegressionTable:
             )
         if above:
             said.append(
-                f"For {above:,} of those asked about, the estimate is above the risk from an "
-                "attacker who knows all other records: the latter is for the digits of this very "
+                f"For {above:,} of these records, the estimate is above the risk from an "
+                "attacker who knows all other records: that risk is for the digits of this very "
                 "table, while the estimate is a mean over tables of other people."
             )
         known = ~np.isnan(checked.right)
         if not known.any():
-            said.append("No tables on resampled people have checked it; pass exact=10 for them.")
+            said.append(
+                "The approximation was not checked by tables of resampled people; pass exact=10 to "
+                "do so."
+            )
         else:
             said.append(
-                f"Tables on resampled people checked {checked.largest_difference()}; they are "
-                "used where a person has leverage or causes most of the variation."
+                f"Tables of resampled people checked {checked.largest_difference()}; they are "
+                "used if a person has high leverage or causes most of the variation."
             )
         return tuple(said)
 
 
 def _telling(inside: np.ndarray, outside: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield draws along three directions: where the means or the covariances differ most.
+    """Yield draws along the three directions in which the means or the covariances differ most.
 
-    Both cases use the same other people, so that sampling error cancels in the covariances.
+    Both cases use the same other people, so that sampling errors cancel in the covariances.
     """
     both = np.concatenate([inside - inside.mean(axis=0), outside - outside.mean(axis=0)])
     root = inverse_root(both.T @ both / len(both))
