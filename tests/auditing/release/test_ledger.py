@@ -303,7 +303,7 @@ def test_a_damaged_ledger_is_refused(once, tmp_path, damage):
     path = Path(shutil.copy(once / "ledger", tmp_path))
     told = json.loads(path.read_text())
     path.write_text(json.dumps(told | {"releases": [damage(told["releases"][0])]}))
-    with pytest.raises(InputError, match="is not a ledger of releases, or it is damaged"):
+    with pytest.raises(InputError, match="is not a ledger of releases, or is damaged"):
         ReleaseLedger.read(path)
 
 

@@ -145,7 +145,7 @@ def test_entries_are_shown_and_voided(here):
     entry = ReleaseLedger.read(ledger.path).entries[1]
     assert (state_of(entry), entry.about["reason"]) == ("voided", "the server was never started")
     for arguments, complaint in (
-        (("void", "2", "--reason", "again"), "voided already"),
+        (("void", "2", "--reason", "again"), "already voided"),
         (("void", "9", "--reason", "x"), "has no entry 9"),
         (("void", "1", "--reason", " "), "reason for voiding the entry with --reason"),
         (("show", "--person", "name"), "name the table"),

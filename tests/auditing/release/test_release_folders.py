@@ -129,7 +129,7 @@ def test_nothing_private_goes_where_the_release_goes(run):
         (PEOPLE, "1 value of 'job' (of 4; 0 of a single record)"),
         ((*PEOPLE, "--least-holders", "0"), "least-holders"),
         ((*PEOPLE, "--rare", "perhaps"), "refuse, drop or merge"),
-        ((*PEOPLE, "--rare", "merge", "--missing", "impute"), "gaps would be released too"),
+        ((*PEOPLE, "--rare", "merge", "--missing", "impute"), "gaps would be published too"),
         ((*PEOPLE, "--rare", "merge", "--domain", "age=5:1"), "low below high"),
         ((*PEOPLE, "--rare", "merge", "--domain", "aeg=1:5"), "no column 'aeg'"),
         ((*PEOPLE, "--rare", "merge", "--domain", "age=0:30"), "outside its declared domain"),
@@ -194,7 +194,7 @@ def test_a_file_of_another_format_is_no_ledger(tmp_path):
 def test_the_column_that_tells_records_apart_is_no_feature():
     fitted = Procedure(target="ill", person="number", rare="merge").fit(people())
     assert [part.name for part in fitted.table.coding.parts] == ["age", "job"]
-    with pytest.raises(InputError, match="least-holders must be at least one, not 0"):
+    with pytest.raises(InputError, match="least-holders must be at least 1, not 0"):
         Procedure(target="ill", least_holders=0).fit(people())
     with pytest.raises(InputError, match="Only 4 rows can be used, too few for a release"):
         Procedure(target="response", least_holders=1).fit(patients().slice(0, 4))
@@ -384,7 +384,7 @@ def test_the_noise_can_be_drawn_by_a_vote(run, tmp_path):
     # Nobody asked for it: then σ follows the most exposed record, and that is said.
     few = run("few.parquet", "--target", "ill", "--rare", "drop", "--out", "few")
     assert few.exit_code == 0, few.output
-    assert "noise σ: on a coarse public grid. The least that meets the target" in few.stdout
+    assert "noise σ: on a coarse public grid. The smallest σ that meets the target" in few.stdout
     assert "it depends on the most exposed record" in few.stdout
     assert "Beside the noisy numbers" not in (tmp_path / "few" / "model-card.md").read_text()
 

@@ -1,9 +1,9 @@
-"""Published figures that would change if a record were removed or replaced.
+"""Finds published figures that would change if a record were removed or replaced.
 
 The whole procedure is rerun from the raw table for each of the most exposed records: without it,
-with another label, and with its numbers at the ends of their domain. Where the unit is the person,
-all of their records are changed together, including unusable ones. Figures that would change
-are listed as disclosed; declared ones never change (see :mod:`seepage.auditing.neighbours`).
+with another label, and with its numbers at the ends of their domain. If the unit is the person, all
+of their records are changed together, including unusable ones. Figures that would change are listed
+as disclosed; declared figures never change (see :mod:`seepage.auditing.neighbours`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from seepage.errors import InputError
 
 
 class Neighbour(NamedTuple):
-    """The figures of a table in which a record, or person, is changed."""
+    """The figures of a table in which one record, or person, is changed."""
 
     row: int
     change: str
@@ -75,7 +75,7 @@ def released_numbers(model: object) -> np.ndarray:
 
 
 def rows_beside(raw: pa.Table, row: int, person: str | None) -> np.ndarray:
-    """Return the rows that change together with one: itself, or all of its person."""
+    """Return the rows that change together with a row: itself, or all rows of its person."""
     if person is None:
         return np.array([row])
     column = raw.column(person)
@@ -85,7 +85,7 @@ def rows_beside(raw: pa.Table, row: int, person: str | None) -> np.ndarray:
 def neighbours_of(
     raw: pa.Table, rows: np.ndarray, prepared: Prepared, domain: Domain
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yield a table without some records, and tables with others in their place."""
+    """Yield a table without some records, and tables with replacements for them."""
     yield LEFT_OUT, raw.take(pa.array(np.delete(np.arange(raw.num_rows), rows)))
     encoded = prepared.trained.table
     target = encoded.target
@@ -103,9 +103,9 @@ def neighbours_of(
 
 
 def _ends(raw: pa.Table, name: str, domain: Domain) -> tuple[float, float]:
-    """Return the ends of a column's domain: as stated, or the smallest and largest value.
+    """Return the ends of a column's domain: as declared, or its smallest and largest values.
 
-    Those of whole numbers are the outermost whole numbers of the domain.
+    For whole numbers, they are the outermost whole numbers of the domain.
     """
     if name in domain:
         low, high = domain[name]
@@ -116,7 +116,7 @@ def _ends(raw: pa.Table, name: str, domain: Domain) -> tuple[float, float]:
 
 
 def _replaced(raw: pa.Table, rows: np.ndarray, cells: Mapping[str, Any]) -> pa.Table:
-    """Return the table with other cells in some rows: the same in each of them."""
+    """Return the table with the same new cells in each of some rows."""
     changed = np.zeros(raw.num_rows, dtype=bool)
     changed[rows] = True
     for name, cell in cells.items():
