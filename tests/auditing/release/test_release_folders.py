@@ -248,7 +248,7 @@ def test_columns_become_features_by_their_levels_whatever_the_type_of_a_cell():
     np.testing.assert_array_equal(model.transform(table), [[-1, 1, 1, 0], [1, 0, 0, 1]])
     np.testing.assert_array_equal(model.predict(table), [1, 2])
     assert model.feature_names_in_.tolist() == ["age", "arm=true", "dose=2.5", "dose=3"]
-    with pytest.raises(InputError, match="'dose' has the level '4', which is unknown to this"):
+    with pytest.raises(InputError, match="'dose' has the level '4', which this model does not"):
         model.predict(table | {"dose": [1, 4]})
     with pytest.raises(InputError, match="'age' must hold numbers"):
         model.predict(table | {"age": ["old", "young"]})
