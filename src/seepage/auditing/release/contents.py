@@ -157,9 +157,7 @@ class Release(Listing):
             raise InputError("Noise from a fixed seed gives no protection: release without a seed.")
         noise = repr(record.noise)
         learnt = [
-            Item(
-                f"learnt by {step}", "declared", "It is published unchanged and counts as public."
-            )
+            Item(f"learnt by {step}", "declared", "It is published unchanged and counts as public.")
             for step in record.public
         ]
         model = model[-1] if learnt or is_pipeline(model) else model
