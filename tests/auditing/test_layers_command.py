@@ -36,7 +36,7 @@ def test_an_answer_and_a_report(folder, tmp_path, recording):
     assert result.exit_code == 0, result.output
     assert "1 layer of 4 reveals “glasses”, the first after round 1" in result.output
     assert "bn1.buffers" in result.output
-    assert "Beside the network, clients sent “num-examples” and “loss”" in result.output
+    assert "Besides the network, clients sent “num-examples” and “loss”" in result.output
     assert (tmp_path / "out" / "report.html").is_file()
 
 

@@ -48,7 +48,7 @@ def test_codes_are_named_on_the_first_screen_and_in_the_steps(audited, values, k
     said, summary = audited(draws(values))
     assert (summary["model"]["kind"], summary["model"]["codes"]) == (kind, len(values))
     words = (
-        f"has only {len(values)} different values, all whole numbers, and was treated as {taken}"
+        f"has only {len(values)} different values, all whole numbers, and was read as {taken}"
     )
     first = " ".join(said.partition("leakage η")[0].split())  # before any number
     assert words in first

@@ -85,7 +85,7 @@ def test_every_epsilon_counts_and_the_promise_weakens_in_sight(here):
     )
     assert declared.exit_code == 0, declared.output
     assert (
-        "An attacker who holds all of them, and knows everything else, succeeds" in declared.stdout
+        "An attacker who holds all of these releases, and knows everything else, succeeds" in declared.stdout
     )
     assert f"have ε = {ledger[-2]['epsilon']:.3g} in all" in declared.stdout
 

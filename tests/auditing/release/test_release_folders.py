@@ -301,9 +301,9 @@ def test_how_often_a_large_release_is_wrong_is_told_with_noise(numeric, made, mo
     for one in (item, constant):
         assert "ε-differentially private with ε = 0.05" in one.how
         assert "scale 0.04" in one.how
-    said = f"{item.value:.0%}, the best constant prediction's {constant.value:.0%}."
-    assert f"The model's {name} among its own records is {said}" in card
-    worse = "it is no better than a constant" in card
+    said = f"{item.value:.0%}, that of the best constant prediction {constant.value:.0%}."
+    assert f"The model's {name} on its training records is {said}" in card
+    worse = "the model is no better than a constant" in card
     assert worse == (item.value >= constant.value)
     assert ("scaling" in items) is not numeric
 
@@ -318,7 +318,7 @@ def test_a_count_is_not_called_a_wrong_prediction(made, monkeypatch):
     assert "wrong predictions" not in found.release.card
     unit = found.prepared.figures["unit of the target"]
     name = f"share of predictions off by more than {unit:g}"
-    assert f"The model's {name} among its own records is " in found.release.card
+    assert f"The model's {name} on its training records is " in found.release.card
     values = {item.name: item.value for item in found.release.items}
     far = np.mean(np.abs(np.exp(1 + 0.5 * x) - y) > unit)  # of the truth; the fit is close to it
     assert values[name] == pytest.approx(far, abs=0.03)
@@ -371,22 +371,22 @@ def test_the_noise_can_be_drawn_by_a_vote(run, tmp_path):
     result = run("patients.parquet", "--target", "response", "--sigma-epsilon", "100")
     assert result.exit_code == 0, result.output
     assert "noise σ: drawn by a private mechanism. Drawn by a vote of 50 blocks" in result.stdout
-    assert "Not depending on any single record costs noise: the least of the" in result.stdout
+    assert "A vote costs extra noise because it hardly depends on any single record" in result.stdout
     card = (tmp_path / "seepage-release" / "model-card.md").read_text()
     assert "ε-differentially private with ε = 100" in card
-    assert "**Beside the noisy numbers.**" in card
+    assert "**Other figures.**" in card
     few = run("people.parquet", "--target", "ill", "--rare", "drop", "--sigma-epsilon", "1")
     assert few.exit_code == 0, few.output  # 120 records: ten blocks
     pq.write_table(people(90), tmp_path / "few.parquet")
     few = run("few.parquet", "--target", "ill", "--rare", "drop", "--sigma-epsilon", "1")
     assert few.exit_code == 2
-    assert "takes 100 records or more" in few.stderr
+    assert "needs 100 records or more" in few.stderr
     # Nobody asked for it: then σ follows the most exposed record, and that is said.
     few = run("few.parquet", "--target", "ill", "--rare", "drop", "--out", "few")
     assert few.exit_code == 0, few.output
     assert "noise σ: on a coarse public grid. The smallest σ that meets the target" in few.stdout
     assert "it depends on the most exposed record" in few.stdout
-    assert "Beside the noisy numbers" not in (tmp_path / "few" / "model-card.md").read_text()
+    assert "**Other figures.**" not in (tmp_path / "few" / "model-card.md").read_text()
 
 
 @pytest.mark.slow
