@@ -225,7 +225,7 @@ class RecordsInMemory(MemorySource):
         return model.fit(self.X, self.y, self.sample_weight)
 
     def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
-        """Return all records, of which only these have a nonzero weight, and these records.
+        """Return all records with weight zero for the chosen ones, and the chosen ones.
 
         This avoids copying most of a large table.
         """

@@ -526,7 +526,7 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path, monkeypat
     monkeypatch.setattr(files, "_CHUNK", 100)
     monkeypatch.setattr(files, "_MOST_UNPACKED", 1000)
     with pytest.raises(
-        InputError, match=r"t\.csv\.gz holds more than 1e-06 GB once it is unpacked"
+        InputError, match=r"t\.csv\.gz holds more than 1e-06 GB after decompression"
     ):
         read_file(tmp_path / "t.csv.gz")
 

@@ -142,7 +142,7 @@ def test_verdict_says_when_nothing_is_left_of_the_model():
     audit = make_audit(target_eta=100.0, sigma=2.9)
     verdict = judge(judged(audit, 0.001, 0.1))
     assert verdict.tone == "caution"
-    assert "the noise leaves little of the model" in verdict.headline
+    assert "the noise leaves the model of little use" in verdict.headline
 
 
 @pytest.mark.parametrize(

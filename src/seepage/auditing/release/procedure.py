@@ -97,11 +97,11 @@ class Procedure(ReleaseQuestion):
             try:
                 ends[name] = (float(low), float(high))
             except ValueError:
-                raise InputError(f"--domain takes column=low:high, not {shown(text)}.") from None
+                raise InputError(f"--domain must be column=low:high, not {shown(text)}.") from None
             finite = all(map(math.isfinite, ends[name]))
             if not name or not ends[name][0] < ends[name][1] or not finite:
                 raise InputError(
-                    f"--domain takes column=low:high with low below high, not {shown(text)}."
+                    f"--domain must be column=low:high with low below high, not {shown(text)}."
                 )
         return ends
 

@@ -55,7 +55,7 @@ def settle_rare_names(
     if choice == "refuse" or (choice == "merge" and text):
         what = f"Few {who} share a value"
         if text:
-            what = f"Nearly every {'record' if owner is None else 'person'} has a value of its own"
+            what = f"Nearly every {'record' if owner is None else 'person'} has a unique value"
         ways = "--drop or --rare drop" if text else "--rare drop, --rare merge or --drop"
         held = {name: list(sizes[name].values()) for name in rare[:5]}
         which = "; ".join(

@@ -153,7 +153,7 @@ class People:
     def names_of(self, names: Sequence[str]) -> list[str]:
         """Return column names as they are spelt here; case and white space are ignored.
 
-        Names that differ in nothing else stay as they are.
+        Names that differ in nothing else are kept unchanged.
         """
         here, folded = {_folded(name): name for name in self.columns}, list(map(_folded, names))
         alone = [folded.count(text) == 1 for text in folded]
@@ -231,8 +231,8 @@ class People:
         """Return the loss of the other table's records, and the matches, by some columns.
 
         A record of the other table may be any of its matches here, so it gets their largest loss. A
-        *person* of the other table gets all matches of their records, each counted once. By columns
-        that identify nobody, each of their records is one of the people who match it.
+        *person* of the other table gets all matches of their records, each counted once. If the
+        columns identify nobody, each of their records is one of the people who match it.
         """
         values, place = np.unique(self._rows(by, others), return_inverse=True)
         rows = others._rows(by, self)

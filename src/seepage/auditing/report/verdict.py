@@ -93,7 +93,7 @@ def judge(audit: Audit) -> Verdict:
         tone, label = "caution", f"{label}, but usefulness not measured"
     elif useless and private:
         tone, label = "caution", "Private, but of little use"
-        headline = headline[:-1] + ", but the noise leaves little of the model."
+        headline = headline[:-1] + ", but the noise leaves the model of little use."
     return Verdict(
         tone,
         label,
@@ -264,7 +264,7 @@ def _tell_fixes(audit: Audit) -> str:
         )
     if not changes:
         return (
-            f"No remedy that was tried. {capital(useless)} would bring every {one(audit.unit)} "
+            f"None of the remedies tried. {capital(useless)} would bring every {one(audit.unit)} "
             f"within {_aim(audit)}, but leaves a model that is no better than a constant "
             "prediction."
         )

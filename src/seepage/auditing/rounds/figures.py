@@ -74,7 +74,7 @@ def draw_information(audit: RecordingAudit) -> Drawing:
     alternative = (
         f"V-information of {counted(len(kept), 'layer')} about the property: most at "
         f"{short(most)}, {number(max(by_layer[most], 0))} of {number(entropy)} {by_layer.unit}; "
-        f"{counted(len(telling), 'layer')} told at the 5 % level."
+        f"significant at the 5 % level in {counted(len(telling), 'layer')}."
     )
     height = 1.25 + 0.33 * len(kept)
     return render("layers", alternative, caption, draw, (height, height))
@@ -121,7 +121,7 @@ def draw_since(audit: RecordingAudit) -> Drawing | None:
     )
     alternative = (
         f"For {counted(len(kept), 'layer')} and {counted(len(over.rounds), 'round')}, whether the "
-        "property is told: "
+        "property is revealed: "
         + (
             "never at the 5 % level."
             if first is None

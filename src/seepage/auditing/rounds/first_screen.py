@@ -120,7 +120,7 @@ def _left(audit: RecordingAudit) -> Remedies:
         tuple(lines),
         "accuracy lost",
         legend=(
-            (unit, f"what an update tells, of {number(float(entropy[0]))} in all"),
-            ("P", "how often chance tells as much; told: at most 0.05"),
+            (unit, f"what an update reveals, of {number(float(entropy[0]))} in total"),
+            ("P", "how often chance reveals as much; revealed: at most 0.05"),
         ),
     )
