@@ -62,7 +62,7 @@ class GuessLoss:
     """Privacy loss of a release about the values of classes and categories.
 
     A value is guessed among those that it could have: a record is *replaced*, not left out.
-    ``distance`` holds, by column, the largest distance μ between the releases of two values; it is
+    ``distance`` holds, by column, the largest distance μ between the releases of two values. It is
     infinite if unknown, and zero for a column that the release does not use. ε and δ are those of
     the figures published beside the noisy numbers, for such a replacement. Over independent
     releases, squared distances, ε and δ add up.

@@ -183,7 +183,7 @@ class People:
         columns. A stranger from the same population then matches nobody with at least that
         probability; if everybody matches somebody, as by sex alone, a match is uninformative.
         Records without a match are compared again with each column left out in turn, under the same
-        condition; such a match then counts.
+        condition; such a match counts, but as doubtful.
         """
         names = self.shared(others)
         decisive = [[n] for n in {self.identity: 0, others.identity: 0} if n in names]
