@@ -487,7 +487,7 @@ def test_cells_of_several_types_become_one(tmp_path, cells, column):
 
 
 def test_databases_of_bytes_or_without_tables_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"Column 'x' of bytes\.db holds bytes\."):
+    with pytest.raises(InputError, match=r"Column 'x' of bytes\.db holds bytes;"):
         read_file(database(tmp_path / "bytes.db", 1, b"\x00"))
     with pytest.raises(InputError, match=r"none\.db holds no table\."):
         read_file(database(tmp_path / "none.db"))
