@@ -1,4 +1,4 @@
-"""The command line: a thin layer that imports what a command needs only when it runs."""
+"""The command line: a thin layer that imports a command's modules only when it runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from seepage.support.memory_limit import least_memory, memory_limit, run_in_chil
 
 Check = Annotated[
     Path | None,
-    "Check file (.json, with a .txt sheet) for whoever decides about the release.",
+    "Check file (.json, with a .txt sheet) for the person who decides about the release.",
 ]
 Table = Annotated[Path, "A table in a file, as for an audit."]
 Json = Annotated[bool, "--json", "Print only the summary, as JSON."]
@@ -50,7 +50,7 @@ Folder = Annotated[
 
 
 def _command(group: typer.Typer, name: str | None = None) -> Callable[[Callable[..., None]], None]:
-    """Register a command: the fields of the dataclasses that it takes are options of it."""
+    """Register a command; the fields of its dataclass arguments become options."""
 
     def register(function: Callable[..., None]) -> None:
         @wraps(function)
@@ -66,7 +66,7 @@ def _command(group: typer.Typer, name: str | None = None) -> Callable[[Callable[
 
 
 def _flat(function: Callable[..., Any]) -> Iterator[Parameter]:
-    """Yield the parameters of a function, of dataclasses their fields, annotated for typer."""
+    """Yield the parameters of a function, with dataclasses as their fields, annotated for typer."""
     for parameter in signature(function, eval_str=True).parameters.values():
         if is_dataclass(parameter.annotation):
             yield from _flat(parameter.annotation)  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def _flat(function: Callable[..., Any]) -> Iterator[Parameter]:
 
 
 def _made(function: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Call a function with the given options, building its dataclasses; ``None`` is the default."""
+    """Call a function with the given options, building its dataclasses; ``None``: the default."""
     arguments = {}
     for parameter in signature(function, eval_str=True).parameters.values():
         if is_dataclass(parameter.annotation):
@@ -100,7 +100,7 @@ INPUT, FAILURE = 2, 3  # exit statuses: bad input; seepage itself failed
 
 
 class _PlainErrors(TyperGroup):
-    """Answers bad input and failures with one line and an exit status, not a traceback."""
+    """Reports bad input and failures in one line with an exit status, not as a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -134,11 +134,11 @@ def _say(kind: str, sentence: str) -> None:
 
 
 def _failed(error: Exception) -> str:
-    """Say what failed and where, without others' messages, which may quote the data."""
+    """Report what failed and where, without foreign messages, which may quote the data."""
     if type(error).__module__.partition(".")[0] in ("distributed", "dask"):
         return (
-            f"The cluster was lost or failed ({type(error).__name__}); nothing was written. Look "
-            "at its logs, or audit without it."
+            f"The cluster was lost or failed ({type(error).__name__}); nothing was written. Check "
+            "its logs, or audit without it."
         )
     ours = Path(__file__).parent
     places = [
@@ -147,7 +147,7 @@ def _failed(error: Exception) -> str:
     where = f" at {Path(places[-1].filename).name}:{places[-1].lineno}" if places else ""
     return (
         f"seepage itself failed ({type(error).__name__}{where}); nothing was written. Please "
-        "report it, without the data."
+        "report this as a bug, without the data."
     )
 
 
@@ -183,7 +183,7 @@ def seepage(
         ),
     ] = False,
 ) -> None:
-    """Measure how much of its training data seeps out of a machine-learning model."""
+    """Measure how much a machine-learning model leaks about its training data."""
 
 
 @_command(app)
@@ -210,7 +210,7 @@ def audit(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Report what a model of a table leaks about its records."""
+    """Report what a model fitted on a table leaks about its records."""
     folder = out or (None if as_json else Path("seepage-audit"))
     if model_kind is None:
         from seepage.auditing.command import run_audit
@@ -253,9 +253,9 @@ def release(
     ] = None,
     max_guess_tpr: Annotated[
         float | None,
-        "Limit: true positive rate at 1 % false positives for any value of a class or category "
-        "(1: no limit); overrides the preset. Exceeded if a published figure rules a value out for "
-        "certain.",
+        "Limit: true positive rate at 1 % false positives for any value of a class or category (1: "
+        "no limit); overrides the preset. It is exceeded if a published figure certainly rules out "
+        "a value.",
     ] = None,
     out: Annotated[Path, "Folder to publish: the model and its card, nothing else."] = Path(
         "seepage-release"
@@ -267,10 +267,11 @@ def release(
     check: Check = None,
     as_json: Json = False,
 ) -> None:
-    """Fit a linear model of a table and write it with noise and its card, to be published.
+    """Fit a linear model to a table, and write it with noise and its card, for publication.
 
-    Refits without and with other values of the most exposed records show which published figures
-    would change. If a limit is exceeded, nothing is released; the private report gives the reason.
+    Refits without the most exposed records, and with other values for them, show which published
+    figures would change. If a limit is exceeded, nothing is released; the private report gives the
+    reason.
     """
     from seepage.auditing.release.command import run_release
     from seepage.auditing.release.ledger import find_ledger
@@ -301,10 +302,10 @@ def attack(
     out: Annotated[Path | None, "Report folder (default seepage-attack; none with --json)."] = None,
     as_json: Json = False,
 ) -> None:
-    """Report what can be drawn out of a fine-tuned language model.
+    """Report what can be extracted from a fine-tuned language model.
 
-    Gives the probability that sampling emits each secret of the training text, before and after
-    fine-tuning. An attack shows what can be found, never that nothing more can.
+    It gives the probability that sampling emits each secret of the training text, before and after
+    fine-tuning. An attack shows what can be extracted, never that nothing more can be.
     """
     from seepage.auditing.language_model.command import run_extraction
 
@@ -327,11 +328,11 @@ def attack_release(
     ] = None,
     ledger: Ledger = None,
 ) -> None:
-    """Attack releases as `seepage release` makes them, and compare with the ledger.
+    """Attack releases as `seepage release` makes them, and compare the result with the ledger.
 
-    A likelihood-ratio test distinguishes releases of the table from releases without a record (with
-    --person, a person) or with it changed, with σ drawn again each time. Nothing is written. Exit
-    status 1: it succeeds more often than the ledger states.
+    A likelihood-ratio test distinguishes releases of the table from releases of a changed table:
+    without a record (with --person, a person), or with it changed. σ is drawn again each time.
+    Nothing is written. Exit status 1: the attack succeeds more often than the ledger states.
     """
     from seepage.auditing.release.attack import run_release_attack
 
@@ -389,7 +390,8 @@ def layers(
 ) -> None:
     """Report what recorded updates of federated learning reveal about a property of clients.
 
-    Reports which layer reveals it, from which round on, and which clients' updates are outliers.
+    It reports which layer reveals the property, from which round on, and which clients' updates are
+    outliers.
     """
     from seepage.auditing.rounds.command import run_layers
 
@@ -398,7 +400,7 @@ def layers(
 
 
 def _reproduction(module: str) -> Any:
-    """Return a module of the papers' tables and figures, which only a clone has."""
+    """Return a module of the papers' tables and figures, found only in a repository clone."""
     clone = Path(__file__).resolve().parents[2]
     if not (clone / "reproduction" / "__init__.py").is_file():
         raise InputError(
@@ -423,7 +425,7 @@ def reproduce(
         for line in _reproduction("reproduction").list_lines():
             typer.echo(line)
     elif name is None:
-        raise InputError("Say what to reproduce: a name of `seepage reproduce --list`, or all.")
+        raise InputError("Name what to reproduce: a name from `seepage reproduce --list`, or all.")
     else:
         make = _reproduction("reproduction.reproducing").reproduce
         make(name, out, quick=quick, say=typer.echo)
@@ -467,7 +469,7 @@ def where(
 def fetch(
     name: Annotated[str, "A data set of `seepage data list`."], folder: Folder = None
 ) -> None:
-    """Download a data set from its publisher, with checksums; resumes."""
+    """Download a data set from its publisher and verify its checksums; resumes if interrupted."""
     from seepage.data import obtain
     from seepage.data.registry import data_set
 
@@ -490,7 +492,7 @@ def show(
     target_eta: Annotated[float, "Largest η of a record over all entries."] = (
         ReleaseQuestion.target_eta
     ),
-    people: Annotated[Path | None, "Private Parquet file to write each row's numbers to."] = None,
+    people: Annotated[Path | None, "Private Parquet file for each row's numbers."] = None,
     ledger: Ledger = None,
     as_json: Json = False,
 ) -> None:
@@ -515,7 +517,7 @@ def void(
 
 
 def main() -> None:
-    """Run the command line; where memory is limited, in a child process that may fail."""
+    """Run the command line; if memory is limited, in a child process that may fail."""
     limit, least = memory_limit(), least_memory()
     if limit is None:
         app()

@@ -152,7 +152,7 @@ def test_limits_that_mean_nothing_are_refused(audit: Audit) -> None:
         check_limits(Limits(max_membership=0.3), False)
     with pytest.raises(sp.InputError, match="between 0 and 1"):
         check_limits(Limits(max_guess_gain=2.0), False)
-    with pytest.raises(sp.InputError, match=r"cannot be checked\. Membership and guesses were not"):
+    with pytest.raises(sp.InputError, match=r"cannot be checked\. Membership and attribute"):
         find_gates(Limits(max_membership=0.9), replace(audit, risks=None))
 
 

@@ -24,7 +24,7 @@ def test_the_demo_writes_the_report(audit, tmp_path, monkeypatch):
     monkeypatch.setattr("seepage.auditing.demo.measure", lambda: audit)
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--verbose"])
     assert result.exit_code == 0, result.output
-    for words in ("569 records", "What was done", "can come closest to", "What would help"):
+    for words in ("569 records", "What was done", "can estimate best", "What would help"):
         assert words in result.output
     assert f"Report: {tmp_path / 'report.html'}" in result.output
     for name in ("report.html", "leakage.parquet", "summary.json"):

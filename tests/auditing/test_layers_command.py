@@ -36,7 +36,7 @@ def test_an_answer_and_a_report(folder, tmp_path, recording):
     assert result.exit_code == 0, result.output
     assert "1 layer of 4 reveals “glasses”, the first after round 1" in result.output
     assert "bn1.buffers" in result.output
-    assert "Beside the network, clients sent “num-examples” and “loss”" in result.output
+    assert "Besides the network, clients sent “num-examples” and “loss”" in result.output
     assert (tmp_path / "out" / "report.html").is_file()
 
 
@@ -103,13 +103,13 @@ def test_the_gate_of_the_attack(folder):
 def test_an_area_that_means_nothing_is_no_limit(folder, limit):
     result = run(folder, "--json", "--max-auc", limit)
     assert result.exit_code == 2
-    assert f"--max-auc is an area above 0.5 (chance) and below 1, not {limit}" in result.stderr
+    assert f"--max-auc must be an area above 0.5 (chance) and below 1, not {limit}" in result.stderr
 
 
 @pytest.mark.slow
 def test_values_are_shown_when_asked_with_a_warning(folder, tmp_path):
     result = run(folder, "--show-values", "--out", str(tmp_path / "out"))
-    assert "warning: the report shows what is known of each client" in result.stderr
+    assert "warning: the report shows the property of each client" in result.stderr
     assert (tmp_path / "out" / "report.html").read_text().count(">yes</span>") == 5
 
 

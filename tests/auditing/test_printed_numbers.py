@@ -162,7 +162,7 @@ def expected_of_remedies(summary):
             yield f"With σ = {remedy['sigma']:.3g} instead of {sigma:.3g} no record leaks more than"
         elif remedy["name"] == "more noise":
             yield f"The target η = {target:.3g} is met."
-            yield f"half of it takes σ = {remedy['sigma']:.3g}"
+            yield f"half the leakage needs σ = {remedy['sigma']:.3g}"
         elif remedy["kind"] in ("penalty", "combination"):
             yield f"With λ = {remedy['l2']:.3g} instead of {l2:.3g}"
             yield f"σ = {remedy['sigma']:.3g} "
@@ -307,7 +307,7 @@ def test_an_attack_prints_its_fields(attacked, capsys):
     best = max(summary["attacks"], key=lambda attack: attack["auc"])
     assert summary["strongest"] == best["method"]
     low, high = map(in_100, best["auc_interval"])
-    picks = f"picks the right one {in_100(best['auc'])} % of the time (95 % CI {low} to {high} %"
+    picks = f"identifies the member {in_100(best['auc'])} % of the time (95 % CI {low} to {high} %"
     for rate, found in best["tpr"].items():
         picked = f"{100 * found['rate']:.2g} % of the members at {100 * float(rate):g} % false"
         assert picked in said

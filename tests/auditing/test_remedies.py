@@ -189,7 +189,7 @@ def test_what_is_not_known_is_not_reached_by_its_absence_but_said() -> None:
     assert not asked.reached(replace(unknown, gain=0.3))
     assert not asked.reached(replace(unknown, tpr=0.6))
     told = tell_remedy(audited(1.0), unknown)
-    assert "Membership inference and guesses were not measured for it." in told
+    assert "Membership and attribute inference were not measured for this remedy." in told
     assert name_change(audited(1.0), unknown) == ""
 
 

@@ -84,7 +84,7 @@ def test_too_few_people_leave_predictions_alone():
     # One covariance below a leverage of 0.1 is that far from two.
     assert found.median == pytest.approx(np.median(right), abs=2e-3)
     said = AuditReport(audit).summary()["verdict"]["headline"]
-    assert "Without noise, membership is certain to an attacker who knows all others" in said
+    assert "Without noise, an attacker who knows all others infers membership with" in said
     (told,) = (a.text for a in AuditReport(audit).verdict.answers if "fewer records" in a.question)
     assert "too few records" in told
     assert "up to 100 %" in told

@@ -104,7 +104,7 @@ def test_the_same_twice(fake, draw_anew, run, tmp_path):
     ("arguments", "complaint"),
     [
         (("fake-figur1",), "did you mean 'fake-figure1'"),
-        ((), "Say what to reproduce"),
+        ((), "Name what to reproduce"),
         (("fake-figure1", "--out", "taken"), "'taken' is a file"),
     ],
 )

@@ -173,10 +173,10 @@ def audit_table(
 ) -> Audit:
     """Audit the release of a linear model fitted on an encoded table, in memory or in chunks.
 
-    By default the kind of model follows from the target (see :func:`choose_model`), the penalty λ
-    is 0.001 (0.01 if the classes can be separated without error), and the noise is the smallest
-    with which no record leaks more than ``target_eta`` (1 by default). Remedies aim at that target
-    and at the ``limits`` on risks. ``attacker`` is an attacker who knows fewer records. The success
+    By default the kind of model follows from the target (see :func:`choose_model`), and the penalty
+    λ is 0.001 (0.01 if the classes can be separated without error). The noise is the smallest with
+    which no record leaks more than ``target_eta`` (1 by default). Remedies aim at that target and
+    at the ``limits`` on risks. ``attacker`` is an attacker who knows fewer records. The success
     rate is reported for the stated noise, or without noise if none was stated. ``sensitive`` names
     columns (the target may be one) for which the error on every record is reported; by default
     those of ``table``. ``fitted`` is a model of :mod:`seepage.glm` to audit instead of fitting one.

@@ -226,7 +226,7 @@ class Measures:
     def attributes(
         self, sigma: float, target: tuple[str, str, float], same: Container[str] = ()
     ) -> tuple[AttributeFinding, ...]:
-        """Return the leakage of every column, with the target last.
+        """Return the leakage of every column; that of ``target`` (name, kind, spread) comes last.
 
         ``same`` names the columns that are constant within every person.
         """

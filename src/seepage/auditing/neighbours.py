@@ -41,8 +41,8 @@ def other_labels(own: Any, known: Sequence[Any]) -> list[Any]:
 def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> DisclosureCheck | None:
     """Return the most exposed records that would change the coarse σ, if that is quick to compute.
 
-    The encoding is held fixed, since an audit treats its means and deviations as public constants.
-    A record that is alone in its class is listed separately: without it, the model has other
+    The encoding is held fixed, since its means and deviations count as public constants in an
+    audit. A record that is alone in its class is listed separately: without it, the model has other
     outputs for every σ.
     """
     if trained.refit_work > _MANY_REFITS:

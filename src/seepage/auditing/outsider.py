@@ -1,4 +1,4 @@
-"""Membership inference by an attacker who knows only part of the other records.
+"""Membership inference by an attacker who knows only some of the other records.
 
 The success rate is an estimate, and is always reported beside that of an attacker who knows all
 other records. Refits on other people check it for the most exposed records; if an attack succeeds

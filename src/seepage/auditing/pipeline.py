@@ -260,8 +260,8 @@ def _told_steps(opened: Unwrapped, followed: FollowedColumns, refitted: bool) ->
         steps.append(REFITTED)
     if followed.gaps:
         steps.append(
-            f"{counted(followed.gaps, 'cell')} had no value, and so nothing to leak; the values "
-            "that replaced them count as part of the preprocessing."
+            f"{counted(followed.gaps, 'cell')} had no value, and so nothing to leak; the imputed "
+            "values count as part of the preprocessing."
         )
     return steps
 

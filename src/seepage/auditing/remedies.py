@@ -1,9 +1,9 @@
 """Remedies for the most exposed records: settings, protection and cost of each.
 
 Each remedy is strengthened until the most exposed record meets the target for leakage η, membership
-inference and attribute inference. It is reported with its error on held-out records and that of a
-constant prediction. The choice of noise and penalty depends on the data, so both are taken from a
-coarse grid.
+inference and attribute inference. Each is reported with its held-out error and that of a constant
+prediction. The choice of noise and penalty depends on the data, so both are taken from a coarse
+grid.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ RisksOf = Callable[[TrainedModel, float, Gaussian | None], RiskFinding | None]
 
 @dataclass(frozen=True)
 class Protection:
-    """The target: the largest leakage of any record, and its largest risks."""
+    """The target: the largest leakage of any record, and the largest risks."""
 
     eta: float
     membership: float = MAX_MEMBERSHIP
@@ -67,7 +67,7 @@ class Protection:
 
     @classmethod
     def asked(cls, eta: float, limits: Limits | None) -> Protection:
-        """Return the limits set by the caller, or else the default limits of the verdict."""
+        """Return the limits set by the caller, or the verdict's default limits."""
         if limits is None:
             return cls(eta)
         stated = {
@@ -106,14 +106,15 @@ def find_remedies(
     wanted: Sequence[str] | None = None,
     say: Callable[[str], object] = lambda words: None,
 ) -> tuple[Remedy, ...]:
-    """Return remedies by other noise, penalties, weights and noise shapes, in order of rank.
+    """Return remedies with other noise, penalties, weights and noise shapes, in order of rank.
 
-    Refitting the model several times is tried for tables in memory only, and within a budget unless
-    a remedy is ``wanted`` by the value of its kind. ``worst`` is the largest leakage of a record at
-    σ = 1, ``risks`` are those of the present release, and ``risks_of`` computes those of another
-    model or noise. ``curve`` has the errors with other noise; each remedy's model is compared with
-    a constant prediction over ``splits`` splits. ``say`` is called with the name of each stage.
-    Remedies whose model is not better than a constant prediction come last.
+    Remedies that refit the model several times are tried for tables in memory only, and within a
+    budget unless a remedy is ``wanted`` by the value of its kind. ``worst`` is the largest leakage
+    of a record at σ = 1, ``risks`` holds the risks of the present release, and ``risks_of``
+    computes those of another model or noise. ``curve`` holds the errors with other noise; each
+    remedy's model is compared with a constant prediction over ``splits`` train/test splits. ``say``
+    is called with the name of each stage. Remedies whose model is no better than a constant
+    prediction come last.
     """
     kinds = KINDS if wanted is None else tuple(RemedyKind(name) for name in wanted)
     within = {name: wanted is not None or trained.work <= most for name, most in _BUDGETS.items()}
@@ -173,7 +174,7 @@ def _ordered(
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """A model with its noise, and the target of its remedies."""
+    """A model with its noise, and the target for its remedies."""
 
     trained: TrainedModel
     trial: HeldOutTrial
@@ -204,7 +205,7 @@ class _Search:
         return replace(found, error=self.trial.error(found.sigma), usefulness=known)
 
     def penalty(self) -> Remedy:
-        """Search for the smallest λ for which the present noise suffices, by bisection of log λ."""
+        """Search for the smallest λ with which the present noise suffices, by bisecting log λ."""
         steps = 5 if self.trained.work > _MANY_PENALTIES else 12
 
         @cache
@@ -242,7 +243,7 @@ class _Search:
         return self._tried(tried(l2), self._refitted(l2), self._after(l2))
 
     def combination(self) -> Remedy:
-        """Return the stronger penalty with the smallest error, and the noise it then needs."""
+        """Return the stronger penalty with the smallest error, and the noise that it needs."""
         work, tried = self.trained.work, []
         factors = (3, 10, 30, 100, 300, 1000)
         few = factors[3:4] if work > _MANY_PENALTIES else factors[1::2]
@@ -259,8 +260,8 @@ class _Search:
     def weights(self, affordable: bool) -> Remedy:
         """Refit with weights that even out the leakage (Hannun et al. 2021, algorithm 1).
 
-        The leakage is that of the whole procedure: the choice of the weights depends on the data
-        and can leak more than it saves. Its risks are unknown.
+        The leakage is that of the whole procedure: the weights depend on the data, and choosing
+        them can leak more than they save. Its risks are unknown.
         """
         trained, kind = self.trained, RemedyKind.WEIGHTS
         if trained.owner is not None:  # what weights leak is computed for single records
@@ -295,7 +296,7 @@ class _Search:
         return self._tried(tried, other, try_out(other, trained.settings, self.seed))
 
     def shape(self, public: RecordsInMemory) -> Remedy:
-        """Return the remedy of noise shaped by a model of public records."""
+        """Return the remedy whose noise is shaped by a model of public records."""
         trained, trial = self.trained, self.trial
         pilot = trained.settings.fit(public)
         shape = noise_shape(pilot, public.X, public.y)
@@ -309,7 +310,7 @@ class _Search:
         return found if gained else replace(found, reason="no gain")
 
     def _tried(self, remedy: Remedy, trained: TrainedModel, trial: HeldOutTrial) -> Remedy:
-        """Return a remedy with its error, and how that compares with a constant prediction."""
+        """Return a remedy with its error, compared with that of a constant prediction."""
         assert remedy.sigma is not None  # noqa: S101 - told to the type checker
         found = judge_usefulness(trained, trial, [remedy.sigma], self.seed, self.splits)
         error = trial.error(remedy.sigma)
@@ -341,7 +342,7 @@ class _Search:
     ) -> Remedy:
         """Return a remedy with the smallest noise, from ``least`` on, that meets the target.
 
-        ``worst`` is the largest leakage of a model's records at σ = 1. Its risks are computed once:
+        ``worst`` is the largest leakage of a model's records at σ = 1. Its risks are computed once;
         they fall with the noise by closed forms.
         """
         known, sigma = self.risks, self.sigma
@@ -363,14 +364,14 @@ class _Search:
 
 
 def with_noise(risks: RiskFinding, sigma: float, noise: float) -> RiskFinding:
-    """Return the risks with noise ``sigma`` of the same model with another noise: upper limits.
+    """Return upper limits on the risks of the same model with the noise ``sigma``.
 
     Distances μ between releases are inversely proportional to the noise, and membership inference
-    is right ``Φ(μ/2)`` of the time. Whatever the prior, a guess among K levels, none of which is
-    farther than μ from another, gains at most ``(1 − 1/K)(2Φ(μ/2) − 1)``: with the commonest level
-    ``k`` of prior ``p``, ``∫ maxⱼ pⱼfⱼ ≤ p + Σⱼ pⱼ∫(fⱼ − fₖ)₊``. No guess gains more than the
-    largest gain, which is known for the noise scales of the curve. All risks include the figures
-    published beside the noisy numbers.
+    succeeds ``Φ(μ/2)`` of the time. For any prior, a guess among K levels, no two of which are
+    farther apart than μ, gains at most ``(1 − 1/K)(2Φ(μ/2) − 1)``: with the most common level ``k``
+    of prior ``p``, ``∫ maxⱼ pⱼfⱼ ≤ p + Σⱼ pⱼ∫(fⱼ − fₖ)₊``. No guess gains more than the largest
+    gain, which is known for the noise scales of the curve. All risks include the figures published
+    beside the noisy numbers.
     """
     times, most = noise / sigma, math.inf
     absent, values = (risks.epsilon, risks.delta), (risks.guess_epsilon, risks.guess_delta)

@@ -29,13 +29,12 @@ def report(
 ) -> Path:
     """Write the report of an audit into a private folder; return the path of its page.
 
-    The folder holds what :func:`~seepage.auditing.report.rendering.Report.write`
-    lists; for an audit by attack the page, ``summary.json`` and ``records.parquet``. In a
-    notebook, an audit of a linear model shows the same page.
+    The folder holds the files that :func:`~seepage.auditing.report.rendering.Report.write` lists;
+    for an audit by attack the page, ``summary.json`` and ``records.parquet``. In a notebook, an
+    audit of a linear model shows the same page.
 
-    A leakage is audited first, with its noise and against its attacker. ``leak.report(folder)`` and
-    ``found.report(folder)`` are the same. For an audit of recorded rounds, ``seepage layers``
-    also names the recording and the property.
+    A leakage is audited first, with its noise and its attacker: ``leak.report(folder)`` is the
+    same.
 
     Examples
     --------
@@ -60,17 +59,17 @@ def report(
 
 
 def _audit_of(leak: Leakage[Any] | OutsiderLeakage) -> Audit:
-    """Return the audit of the model that a leakage was asked of."""
+    """Return the audit of the model that a leakage was measured for."""
     inputs, noise = leak.inputs, leak.noise
     if inputs is None or len(noise) > 1 or any(one.on for one in noise):
         raise InputError(
-            "A report is written about the released parameters of one linear model on a table in "
-            "memory; write others one by one: sp.report(sp.audit(model, X, y), folder)."
+            "A report covers the released parameters of one linear model on a table in memory; for "
+            "other models, use sp.report(sp.audit(model, X, y), folder)."
         )
     options = dict(inputs.options)
     if options.pop("attributes") is not None:
         raise InputError(
-            "A report finds out by itself which columns belong together; leave out attributes=, "
+            "A report determines by itself which columns belong together; leave out attributes=, "
             "and fit a pipeline with OneHotEncoder on the raw table: sp.audit(pipeline, X, y)."
         )
     sigma: Any = noise[0] if noise else None
@@ -85,8 +84,8 @@ def check(
 ) -> Path:
     """Write the check of an audit for an output checker; return the path of the sheet.
 
-    A JSON file and, beside it, a sheet as text, readable by their owner only: a recommendation
-    (``refuse``, ``review`` or ``release``), its reasons, the command, and the files.
+    It writes a JSON file and, beside it, a text sheet, readable by their owner only: a
+    recommendation (``refuse``, ``review`` or ``release``), its reasons, the command, and the files.
 
     Parameters
     ----------
@@ -96,9 +95,9 @@ def check(
     path
         The JSON file.
     files
-        The audited files, each by its role, such as ``{"table": "ward.csv"}``; their SHA-256 is
-        recorded. None of them may be published: only ``seepage release`` makes files to publish,
-        and recommends ``release``.
+        The audited files by role, such as ``{"table": "ward.csv"}``; their SHA-256 is recorded.
+        None of them may be published: only ``seepage release`` makes files to publish, and
+        recommends ``release``.
 
     Notes
     -----
@@ -136,8 +135,8 @@ def check(
     named = {role: Path(file) for role, file in (files or {}).items()}
     if LEAVES in named:
         raise InputError(
-            f"No file has the role {LEAVES!r} here: an audit is about the model with noise, and "
-            "`seepage release --check` writes and checks the files that carry it."
+            f"No file can have the role {LEAVES!r} here: an audit is about the model with noise, "
+            "and `seepage release --check` writes and checks the files that hold it."
         )
     pending = PendingCheck(Path(path), named, ())
     pending.write(report, "audit", {})

@@ -1,8 +1,8 @@
-"""The privacy–utility trade-off: error on held-out records against the noise.
+"""The privacy–utility trade-off: held-out error against noise.
 
 A model is fitted without some records and tested on them with noise. The error is a sum of losses
-over those records, computed where they are stored: the noise draws, a few parameter vectors, are
-sent to the records. The leakage in the curve is that of the release itself.
+over those records, computed where they are stored: only the noise draws, a few parameter vectors,
+are sent there. The leakage in the curve is that of the release itself.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _HEAVY = 2e9  # multiplications in one pass above which no split is repeated
 class _LossSums:
     """Sums over held-out records of their losses ``l`` and of the terms of a constant's loss.
 
-    The loss of a constant prediction is ``f·w`` with ``f`` a record's class, one-hot, or the powers
-    ``(1, a, a²)`` of its distance ``a`` from the mean of all records; ``w`` is known once all sums
-    are. Sums over l are for the mean loss of the draws at each noise scale.
+    The loss of a constant prediction is ``f·w``, where ``f`` is a record's one-hot class, or the
+    powers ``(1, a, a²)`` of its distance ``a`` from the mean of all records; ``w`` is known once
+    all sums are. The sums of l are for the mean loss of the draws at each noise scale.
     """
 
     count: int
@@ -53,7 +53,7 @@ class _LossSums:
 
 @dataclass(eq=False)
 class HeldOutTrial:
-    """A model fitted without some records, with the predictions of its noisy copies for them."""
+    """A model fitted without some records, and its noisy copies' predictions for them."""
 
     held_out: RowSource  # the records that are tried
     # The model, and how it was fitted
@@ -94,9 +94,10 @@ class HeldOutTrial:
             self._known[s] = (self.as_error(loss), self._judge(constant, loss, float(square), m))
 
     def error(self, sigma: float) -> float:
-        """Return the error with noise σ, the mean over the draws (root mean square for regression).
+        """Return the error with noise σ, averaged over the draws (root mean square for regression).
 
-        Draws are the same for every σ, so that errors differ because of the noise, not by chance.
+        The draws are the same for every σ, so that errors differ because of the noise, not by
+        chance.
         """
         return self._at(sigma)[0]
 
@@ -119,7 +120,7 @@ class HeldOutTrial:
         return np.diag(held_out.labels) if self.settings.classifies else held_out.labels[0]
 
     def _constant(self, held_out: _LossSums) -> np.ndarray:
-        """Return w for the loss of predicting the training records' commonest class, or mean."""
+        """Return w for the loss of predicting the training records' most common class, or mean."""
         counts, seen = self.labels.counts, self._each(held_out)
         if counts is None:
             # From the mean of all records to that of the others: (a − t)² = t² − 2ta + a².
@@ -151,12 +152,12 @@ class HeldOutTrial:
 
 
 def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutTrial:
-    """Fit without a fifth of the records (or people), at most 20,000, to test the noise on those.
+    """Fit without a fifth of the records (or people), at most 20,000, to test the noise on them.
 
-    The fit starts from the model of all records, only a step or two away. A level that only
-    held-out records have leaves its coefficient undetermined without a penalty, so a weak penalty
-    is used then; if there is still no model (all records of a class are held out), the model of all
-    records is used instead.
+    The fit starts from the model of all records, which is only a step or two away. Without a
+    penalty, a level that only held-out records have leaves its coefficient undetermined, so a weak
+    penalty is then used. If there is still no model (all records of a class are held out), the
+    model of all records is used instead.
     """
     if math.isinf(trained.refit_work):
         # The labels of a table beyond memory are not known, but every class keeps some of so many.
@@ -249,9 +250,9 @@ def noisy_margins(
     draws: int = DRAWS,
     root: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the margins (m, K) of some records, and the changes by noise draws at σ = 1.
+    """Return the margins (m, K) of some records, and how noise draws at σ = 1 change them.
 
-    ``root`` is the lower triangle ``L`` of a covariance ``LLᵀ`` for noise of another shape.
+    ``root`` is the lower triangular ``L`` of a covariance ``LLᵀ`` for noise of another shape.
     """
     coef = np.atleast_2d(np.asarray(model.coef_, dtype=float)).T  # (D, K)
     if settings.intercept:
@@ -281,7 +282,7 @@ def _told_wrongly(chunk: Chunk, model: Any, settings: FitSettings) -> int:
 def draw_curve(
     trial: HeldOutTrial, sigma: float, calibrated: float, median: float, worst: float
 ) -> TradeoffCurve:
-    """Return error and leakage over noise scales around those of the release and of the target.
+    """Return error and leakage at noise scales around those of the release and of the target.
 
     ``median`` and ``worst`` are the leakages of records at σ = 1.
     """
@@ -306,7 +307,7 @@ def draw_curve(
 def _noises(sigma: float, calibrated: float) -> np.ndarray:
     """Return noise scales around two given ones, in ascending order.
 
-    Both are included, and twice the noise. Above them come all points of the coarse grid, from
+    Both are included, and also twice the noise. Above them come all points of the coarse grid from
     which remedies choose, so that no statement needs interpolation.
     """
     low, high = min(sigma, calibrated), max(sigma, calibrated)
@@ -325,12 +326,12 @@ def judge_usefulness(
     seed: int,
     splits: int = SPLITS,
 ) -> tuple[UsefulnessFinding, ...]:
-    """Return how much better a model is than a constant prediction, at some noise scales.
+    """Return how much better a model predicts than a constant, at some noise scales.
 
-    Over several splits, each of which holds other records out, with an interval that allows for
-    their sharing most records (Nadeau and Bengio 2003); over the held-out records of the ``first``
-    alone if only one is requested, or more fits would take too long. Returns nothing if the model
-    was fitted on the test records.
+    Over several splits with different held-out records, the interval allows for the records they
+    share (Nadeau and Bengio 2003). If only one split is requested, or more fits would take too
+    long, it is over the held-out records of the ``first`` only. It returns nothing if the model was
+    fitted on the test records.
     """
     wanted = [float(s) for s in scales]
     trials, found = 1 if trained.refit_work > _HEAVY else splits, []
@@ -359,9 +360,9 @@ def split(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the training and held-out rows, with every class in the training rows.
 
-    About the same share of every class is held out, so that the error of a constant prediction on
-    the held-out records does not vary by chance. With an ``owner`` of every row, a fifth of the
-    owners are held out with all of their rows.
+    About the same share of every class is held out, so that the held-out error of a constant
+    prediction does not vary by chance. With an ``owner`` of every row, a fifth of the owners are
+    held out with all of their rows.
     """
     if owner is not None:
         return _split_of_people(y, classes, seed, owner)
@@ -385,7 +386,8 @@ def split(
     wanted = min(wanted, len(rest) - 1)
     if wanted < 1:
         raise InputError(
-            f"The table has {n} usable rows, too few to fit a model on some and test it on others."
+            f"The table has {n} usable rows, too few to fit a model on some and test it on others; "
+            "add rows."
         )
     return np.sort(np.concatenate([train, rest[wanted:]])), np.sort(rest[:wanted])
 
@@ -393,7 +395,7 @@ def split(
 def _split_of_people(
     y: np.ndarray, classes: bool, seed: int, owner: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of people to fit on and of those held out, by their first labels."""
+    """Return the rows of people to fit on, and of those held out, by their first labels."""
     first = np.unique(owner, return_index=True)[1]
     held_out = np.isin(owner, split(y[first], classes, seed)[1])
     if classes:
@@ -403,7 +405,7 @@ def _split_of_people(
     if not held_out.any():
         raise InputError(
             f"The table has {len(first)} usable people, too few to fit a model on some and test it "
-            "on others."
+            "on others; add people."
         )
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 

@@ -1,4 +1,4 @@
-"""The audited object: a fitted model, its settings, its records, and the meaning of its columns."""
+"""The audited object: a fitted model with its settings, records, and the meaning of its columns."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class FitSettings:
-    """A kind of model, its penalty λ, and whether it has an intercept: enough to fit it again."""
+    """A kind of model, its penalty λ, and whether it has an intercept: enough to refit it."""
 
     model: str
     l2: float
@@ -81,7 +81,7 @@ class FitSettings:
     refits: bool = True
 
     def fit(self, source: RowSource, start: Any = None) -> Any:
-        """Fit it on the records of a source, from ``start`` if that is a model of its classes."""
+        """Fit on the records of a source, from ``start`` if it is a model of the same classes."""
         model = self.estimator()
         if self.model == "softmax" and start is not None:
             start = start if len(start.classes_) == len(source.classes) else None
@@ -91,7 +91,7 @@ class FitSettings:
     def estimator(self) -> Any:
         """Return the model to be fitted."""
         if not self.refits:
-            raise InputError("This model can be fitted only by its own library.")
+            raise InputError("This model can be fitted only by its own library; fit it there.")
         if self.family is not None:
             return GeneralizedLinearRegression(self.family, self.l2, self.intercept)
         return MODELS[self.model](l2=self.l2, fit_intercept=self.intercept)
@@ -103,7 +103,7 @@ class FitSettings:
 
 
 def choose_model(model: str | None, target_kind: str, target: str) -> str:
-    """Return the kind of model for a target; raise if the requested one does not suit it."""
+    """Return the kind of model for a target; raise if the requested kind does not suit it."""
     if model is None:
         return _BY_TARGET[target_kind]
     if model not in MODELS:
@@ -117,7 +117,7 @@ def choose_model(model: str | None, target_kind: str, target: str) -> str:
 
 
 def settings_of(fit: FittedGLM, rows: int) -> FitSettings:
-    """Return the settings of our estimator for a described model of this many rows."""
+    """Return the settings of our estimator for a described model with this many rows."""
     penalty, intercept = fit.ridge / rows, fit.intercept is not None
     # Our own estimators know neither an L1 penalty nor transformed labels.
     refits = fit.tilt is None and fit.label_unit is None and fit.family != squared_hinge
@@ -130,7 +130,7 @@ def settings_of(fit: FittedGLM, rows: int) -> FitSettings:
 
 @dataclass(frozen=True, eq=False)
 class Attribute:
-    """One column of the caller's table, and the model's features that it moves."""
+    """One column of the caller's table, with the model features that it moves."""
 
     # As in :class:`~seepage.auditing.findings.AttributeFinding`
     name: str
@@ -149,16 +149,16 @@ class Attribute:
 
     @property
     def plain(self) -> bool:
-        """Whether it is one feature times a factor."""
+        """Whether the column is one feature times a factor."""
         return self.directions.shape == (1, 1)
 
     @property
     def factor(self) -> float:
-        """How far a plain attribute's feature moves for one unit of it, without the sign."""
+        """How far one unit of a plain attribute moves its feature, without the sign."""
         return abs(float(self.directions[0, 0]))
 
     def unknowns(self) -> Unknowns:
-        """Return the column as unknowns: its feature, or several in steps of its scale."""
+        """Return the column as unknowns: its feature, or several features in steps of its scale."""
         if self.plain:
             return Unknowns(self.columns, False)
         return Unknowns(self.columns, False, self.directions * self.scale)
@@ -179,7 +179,7 @@ class LabelFacts:
 
     @classmethod
     def of(cls, y: np.ndarray, classes: bool) -> LabelFacts:
-        """Return the facts of labels in memory."""
+        """Return the facts about labels in memory."""
         if classes:
             known, places = distinct(y)
             counts = np.bincount(places).tolist()
@@ -193,7 +193,7 @@ class LabelFacts:
         return self.spread if self.counts is None and self.spread > 0 else 1.0
 
     def deviation(self, target_kind: str) -> float:
-        """Return the standard deviation of the label; of a class, that of its code."""
+        """Return the standard deviation of the label; for a class, that of its code."""
         if self.counts is None:
             return self.step
         shares = np.asarray([n for _, n in sorted(self.counts.items())], dtype=float)
@@ -204,7 +204,7 @@ class LabelFacts:
 
 
 class RecordsInMemory(MemorySource):
-    """Records in memory, each with its row number (:data:`ROW`), its groups and its person."""
+    """Records in memory, each with its row number (:data:`ROW`), groups and person."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class RecordsInMemory(MemorySource):
         return model.fit(self.X, self.y, self.sample_weight)
 
     def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
-        """Return all records, some of them with weight zero, and these.
+        """Return all records with weight zero for the chosen ones, and the chosen ones.
 
         This avoids copying most of a large table.
         """
@@ -253,7 +253,7 @@ class RecordsInMemory(MemorySource):
 
     @property
     def holders(self) -> list[np.ndarray]:
-        """The positions of the records of each unit: one record, or all of a person."""
+        """The positions of the records of each unit: one record, or all records of a person."""
         return list(members(self.owner).values())
 
     def weighted_by(self, weight: np.ndarray) -> RecordsInMemory:
@@ -289,13 +289,13 @@ class InLabelSteps(MeasuredRelease):
         self.template = inner.template.with_label_step(step)
 
     def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
-        """Return the Jacobian about the records of a chunk."""
+        """Return the Jacobian with respect to the records of a chunk."""
         return self.inner.jacobian(chunk).with_label_step(self.step)
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedTable:
-    """An encoded table, and the meaning of its columns."""
+    """An encoded table, with the meaning of its columns."""
 
     # The records: features and labels; :data:`ROW` and the groups (text, ``(missing)`` for none)
     # can be read too. Labels are floats for ``numeric`` and ``count``, whole numbers or text for
@@ -337,7 +337,9 @@ class EncodedTable:
     def values(self) -> dict[str, list[str]]:
         """Return the caller's cells as text."""
         if self.raw is None:
-            raise InputError("The values of data read in chunks are not kept.")
+            raise InputError(
+                "The values of data read in chunks are not kept; audit the table in memory."
+            )
         return {
             name: ["" if cell is None else str(cell) for cell in self.raw.column(k).to_pylist()]
             for k, name in enumerate(self.raw.column_names)
@@ -346,7 +348,7 @@ class EncodedTable:
 
 @dataclass(frozen=True, eq=False)
 class TrainedModel:
-    """A fitted model of seepage, its settings, and its training table."""
+    """A fitted seepage model, its settings, and its training table."""
 
     model: Any
     settings: FitSettings
@@ -371,12 +373,12 @@ class TrainedModel:
 
     @property
     def owner(self) -> np.ndarray | None:
-        """The person of every record, by number, if the unit is the person."""
+        """The number of every record's person, if the unit is the person."""
         return None if self.table.person is None else self.records.owner
 
     @property
     def holders(self) -> list[np.ndarray]:
-        """The positions of the records of each unit: one record, or all of a person."""
+        """The positions of the records of each unit: one record, or all records of a person."""
         return self.records.holders
 
     @property
@@ -387,8 +389,8 @@ class TrainedModel:
     def basis(self) -> np.ndarray | None:
         """Return how the features move with the columns, each in its own step, ``(D, t)``.
 
-        ``None`` stands for the identity: every feature is a column of its own step. Raw columns
-        that are traced to the features take the features' place.
+        ``None`` stands for the identity: every feature is its own column in its own step. If raw
+        columns are traced to the features, they replace the features.
         """
         through = self.table.through
         features = len(self.source.names) if through is None else through.directions
@@ -410,7 +412,7 @@ class TrainedModel:
         return basis
 
     def measured(self, noise: Gaussian) -> Leakage[Any]:
-        """Return the leakage of the release about its records, the label in its own step.
+        """Return the leakage of the release about its records, with the label in its own step.
 
         Its unknowns are whole records in :meth:`basis`, or some attributes.
         """
@@ -429,16 +431,16 @@ class TrainedModel:
 
     @property
     def work(self) -> float:
-        """The number of multiplications of one sum of outer products over the records."""
+        """The number of multiplications in one sum of outer products over the records."""
         return float(len(self.source)) * float(len(self.source.names)) ** 2
 
     @property
     def refit_work(self) -> float:
-        """The same where models of some of the records are fitted; infinite beyond memory."""
+        """The same number for fits on some of the records; infinite if they exceed memory."""
         return math.inf if self.source.lazy else self.work
 
     def taken(self) -> TrainedModel:
-        """Return the same with records in memory, if allowed and if they are not too many.
+        """Return the same with records in memory, if that is allowed and they are not too many.
 
         Stages with refits then run as for a table in memory.
         """
@@ -456,10 +458,11 @@ class TrainedModel:
         noise: float | Gaussian,
         groups: Mapping[str, Sequence[str | int]] | None = None,
     ) -> Leakage[Any]:
-        """Return the leakage of a release with a noise about records, with the model's notes.
+        """Return the leakage of a release with this noise, with the model's notes.
 
-        Plain noise is a standard deviation. With people as the unit, it is about people.
-        ``groups`` are the features of each column; where they are several, they count together.
+        Plain noise is given by its standard deviation. With people as the unit, the leakage is
+        about people. ``groups`` holds the features of each column; several features of one column
+        count together.
         """
         several = {name: columns for name, columns in (groups or {}).items() if len(columns) > 1}
         added = noise if isinstance(noise, Gaussian) else Gaussian(noise)
@@ -474,7 +477,7 @@ class TrainedModel:
     def leakage_to(
         self, attacker: Attacker, sigma: float | None, predictions: Predictions | None = None
     ) -> OutsiderLeakage:
-        """Return the same for an attacker who knows fewer records; without noise if σ is ``None``.
+        """Return the leakage for an attacker who knows fewer records; σ ``None`` means no noise.
 
         ``predictions`` are the released values, if not the parameters.
         """
@@ -488,7 +491,7 @@ class TrainedModel:
     def refitted(
         self, settings: FitSettings | None = None, source: RowSource | None = None
     ) -> TrainedModel:
-        """Return it refitted with other settings or records, starting from the present fit."""
+        """Return the model refitted with other settings or records, from the present fit."""
         settings, source = settings or self.settings, source or self.source
         table = replace(self.table, source=source)
         model = settings.fit(source, self.model)

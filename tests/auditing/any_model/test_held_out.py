@@ -195,7 +195,7 @@ def test_labels_are_numbered_for_what_takes_only_numbers() -> None:
         (DecisionTreeClassifier(), X, NUMBER, "Unknown label type: continuous"),
         (DecisionTreeRegressor(), X, CLASS, "could not convert string to float"),
         (RandomForestRegressor(), X[:, 0], NUMBER, r"X has the shape \(90,\)"),
-        (DecisionTreeRegressor(), X, NUMBER[:-1], "X has 90 rows and y 89"),
+        (DecisionTreeRegressor(), X, NUMBER[:-1], "X has 90 rows and y has 89"),
         (
             DecisionTreeRegressor(),
             pd.DataFrame(X[:, :2], columns=["a", "a"]),
@@ -247,7 +247,7 @@ def test_an_attack_that_exceeds_a_limit_fails_its_gate() -> None:
     report = AttackReport(held)
     assert (report.verdict.tone, report.verdict.label) == ("bad", "Over the limit")
     assert not report.verdict.passed
-    assert report.summary()["gates"][1]["text"].endswith("A stronger attack may be over it.")
+    assert report.summary()["gates"][1]["text"].endswith("A stronger attack may exceed it.")
     with pytest.raises(sp.InputError, match="--max-eta is for linear models"):
         hold_to(Limits(max_eta=1.0), audit)
 
@@ -277,7 +277,7 @@ def test_a_model_that_holds_records_is_not_to_be_released() -> None:
     assert (verdict.tone, verdict.label) == ("bad", "Records are in the model")
     kept = next(risk for risk in audit.structure if risk.keeper is not None).records
     assert verdict.headline == (
-        f"Do not release the model file: it holds {kept} records as they are."
+        f"Do not release the model file: it holds {kept} records verbatim."
     )
 
 

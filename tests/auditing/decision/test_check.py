@@ -202,7 +202,7 @@ def test_checks_in_python(folder):
     assert second["files"] == []
     assert second["passed"] is None
     assert any("No limit was set" in reason for reason in second["reasons"])
-    with pytest.raises(sp.InputError, match="No file has the role 'release' here"):
+    with pytest.raises(sp.InputError, match="No file can have the role 'release' here"):
         sp.check(found, folder / "check.json", files={"release": folder / "people.csv"})
     with pytest.raises(sp.InputError, match="is not a file on this machine"):
         sp.check(found, folder / "check.json", files={"table": "gone.csv"})

@@ -47,9 +47,7 @@ def draws(values: list[int], rows: int = 90) -> np.ndarray:
 def test_codes_are_named_on_the_first_screen_and_in_the_steps(audited, values, kind, taken) -> None:
     said, summary = audited(draws(values))
     assert (summary["model"]["kind"], summary["model"]["codes"]) == (kind, len(values))
-    words = (
-        f"has only {len(values)} different values, all whole numbers, and was treated as {taken}"
-    )
+    words = f"has only {len(values)} different values, all whole numbers, and was read as {taken}"
     first = " ".join(said.partition("leakage η")[0].split())  # before any number
     assert words in first
     assert "use --categorical 'status'" in first

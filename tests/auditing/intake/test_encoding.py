@@ -256,7 +256,7 @@ def test_public_records_are_many_enough_and_have_known_labels_and_columns():
         private.slice(0, 9),
         pa.table({"x": x, "y": ["perhaps"] * 40}),
     ):
-        with pytest.raises(InputError, match="at least 10, each with a label that the audited"):
+        with pytest.raises(InputError, match="at least 10 public records, each with a label"):
             public(few)
     with pytest.raises(InputError, match="The public records have no column 'x'"):
         public(private.drop_columns("x"))

@@ -198,7 +198,7 @@ def test_a_careless_table_from_file_to_numbers(tmp_path):
         plan_columns(table, "id")
     with pytest.raises(InputError, match="is an identifier"):
         plan_columns(table, "row")
-    with pytest.raises(InputError, match="one value only"):
+    with pytest.raises(InputError, match="only one value"):
         plan_columns(table, "constant")
     found = encode(table, plan_columns(table, "y"))
     assert found.names == ("x",)

@@ -90,7 +90,7 @@ def test_exposure_has_a_limit(folder):
 
 def test_secrets_are_shown_when_they_are_asked_for(folder, tmp_path):
     result = run(folder, "--show-values", "--out", tmp_path / "out", "--temperature", 0.7)
-    assert "do not pass it on" in result.stderr
+    assert "do not share it" in result.stderr
     assert "temperature 0.7" in result.output
     assert ">8</span>" in (tmp_path / "out" / "report.html").read_text()
     assert "secret" in pq.read_table(tmp_path / "out" / "secrets.parquet").column_names

@@ -131,7 +131,7 @@ def test_what_cannot_take_its_place_is_voided(release, monkeypatch, error):
     assert not Path("seepage-release").exists()
     (entry,) = ReleaseLedger.read(Path("seepage-ledger.json")).entries
     assert state_of(entry) == "voided"
-    assert "could not take its place" in entry.about["reason"]
+    assert "could not be moved into place" in entry.about["reason"]
     assert ReleaseLedger.read(Path("seepage-ledger.json")).releases == ()
 
 
@@ -146,7 +146,7 @@ def test_a_folder_that_is_gone_may_be_with_somebody(release, monkeypatch):
     sp.LedgerFile().spent({"x": [0.0], "y": [0.0]})
     (entry,) = ReleaseLedger.read(path).entries
     assert state_of(entry) == "committed"
-    assert "somebody may have it" in entry.about["reason"]
+    assert "may have been copied" in entry.about["reason"]
 
 
 @pytest.mark.slow

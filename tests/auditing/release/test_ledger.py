@@ -155,7 +155,7 @@ def test_a_column_in_common_that_tells_nobody_apart_spends_nobodys_budget(run):
     doubtful = run(other, "--target", "score", "--sigma", "9")
     assert doubtful.exit_code == 0, doubtful.output
     assert "warning: 1 earlier release shares only 'sex' with this table" in doubtful.stderr
-    assert "is unknown, and they count as new people" in doubtful.stderr
+    assert "so they count as new people" in doubtful.stderr
     assert "--person" in doubtful.stderr
     assert "in earlier releases of the ledger" not in doubtful.stdout
 
@@ -210,7 +210,7 @@ def test_the_column_that_identifies_people_holds_by_value_too(run, tmp_path):
     assert recognised(tmp_path, strangers, person="number") == ROWS - 3
     # Without that column everybody is known by the others.
     assert recognised(tmp_path, fractions()) == ROWS
-    with pytest.raises(InputError, match="no column 'id' with which to identify"):
+    with pytest.raises(InputError, match="no column 'id' to identify people by"):
         recognised(tmp_path, older, person="id")
 
 
@@ -303,7 +303,7 @@ def test_a_damaged_ledger_is_refused(once, tmp_path, damage):
     path = Path(shutil.copy(once / "ledger", tmp_path))
     told = json.loads(path.read_text())
     path.write_text(json.dumps(told | {"releases": [damage(told["releases"][0])]}))
-    with pytest.raises(InputError, match="is not a ledger of releases, or it is damaged"):
+    with pytest.raises(InputError, match="is not a ledger of releases, or is damaged"):
         ReleaseLedger.read(path)
 
 

@@ -130,7 +130,7 @@ def test_nothing_private_goes_where_the_release_goes(run):
         (PEOPLE, "1 value of 'job' (of 4; 0 of a single record)"),
         ((*PEOPLE, "--least-holders", "0"), "least-holders"),
         ((*PEOPLE, "--rare", "perhaps"), "refuse, drop or merge"),
-        ((*PEOPLE, "--rare", "merge", "--missing", "impute"), "gaps would be released too"),
+        ((*PEOPLE, "--rare", "merge", "--missing", "impute"), "gaps would be published too"),
         ((*PEOPLE, "--rare", "merge", "--domain", "age=5:1"), "low below high"),
         ((*PEOPLE, "--rare", "merge", "--domain", "aeg=1:5"), "no column 'aeg'"),
         ((*PEOPLE, "--rare", "merge", "--domain", "age=0:30"), "outside its declared domain"),
@@ -195,7 +195,7 @@ def test_a_file_of_another_format_is_no_ledger(tmp_path):
 def test_the_column_that_tells_records_apart_is_no_feature():
     fitted = Procedure(target="ill", person="number", rare="merge").fit(people())
     assert [part.name for part in fitted.table.coding.parts] == ["age", "job"]
-    with pytest.raises(InputError, match="least-holders must be at least one, not 0"):
+    with pytest.raises(InputError, match="least-holders must be at least 1, not 0"):
         Procedure(target="ill", least_holders=0).fit(people())
     with pytest.raises(InputError, match="Only 4 rows can be used, too few for a release"):
         Procedure(target="response", least_holders=1).fit(patients().slice(0, 4))
@@ -255,7 +255,7 @@ def test_columns_become_features_by_their_levels_whatever_the_type_of_a_cell():
     np.testing.assert_array_equal(model.transform(table), [[-1, 1, 1, 0], [1, 0, 0, 1]])
     np.testing.assert_array_equal(model.predict(table), [1, 2])
     assert model.feature_names_in_.tolist() == ["age", "arm=true", "dose=2.5", "dose=3"]
-    with pytest.raises(InputError, match="'dose' has the level '4', which is unknown to this"):
+    with pytest.raises(InputError, match="'dose' has the level '4', which this model does not"):
         model.predict(table | {"dose": [1, 4]})
     with pytest.raises(InputError, match="'age' must hold numbers"):
         model.predict(table | {"age": ["old", "young"]})
@@ -308,9 +308,9 @@ def test_how_often_a_large_release_is_wrong_is_told_with_noise(numeric, made, mo
     for one in (item, constant):
         assert "ε-differentially private with ε = 0.05" in one.how
         assert "scale 0.04" in one.how
-    said = f"{item.value:.0%}, the best constant prediction's {constant.value:.0%}."
-    assert f"The model's {name} among its own records is {said}" in card
-    worse = "it is no better than a constant" in card
+    said = f"{item.value:.0%}, that of the best constant prediction {constant.value:.0%}."
+    assert f"The model's {name} on its training records is {said}" in card
+    worse = "the model is no better than a constant" in card
     assert worse == (item.value >= constant.value)
     assert ("scaling" in items) is not numeric
 
@@ -325,7 +325,7 @@ def test_a_count_is_not_called_a_wrong_prediction(made, monkeypatch):
     assert "wrong predictions" not in found.release.card
     unit = found.prepared.figures["unit of the target"]
     name = f"share of predictions off by more than {unit:g}"
-    assert f"The model's {name} among its own records is " in found.release.card
+    assert f"The model's {name} on its training records is " in found.release.card
     values = {item.name: item.value for item in found.release.items}
     far = np.mean(np.abs(np.exp(1 + 0.5 * x) - y) > unit)  # of the truth; the fit is close to it
     assert values[name] == pytest.approx(far, abs=0.03)
@@ -378,22 +378,22 @@ def test_the_noise_can_be_drawn_by_a_vote(run, tmp_path):
     result = run("patients.parquet", "--target", "response", "--sigma-epsilon", "100")
     assert result.exit_code == 0, result.output
     assert "noise σ: drawn by a private mechanism. Drawn by a vote of 50 blocks" in result.stdout
-    assert "Not depending on any single record costs noise: the least of the" in result.stdout
+    assert "A vote costs extra noise because it hardly depends on any" in result.stdout
     card = (tmp_path / "seepage-release" / "model-card.md").read_text()
     assert "ε-differentially private with ε = 100" in card
-    assert "**Beside the noisy numbers.**" in card
+    assert "**Other figures.**" in card
     few = run("people.parquet", "--target", "ill", "--rare", "drop", "--sigma-epsilon", "1")
     assert few.exit_code == 0, few.output  # 120 records: ten blocks
     pq.write_table(people(90), tmp_path / "few.parquet")
     few = run("few.parquet", "--target", "ill", "--rare", "drop", "--sigma-epsilon", "1")
     assert few.exit_code == 2
-    assert "takes 100 records or more" in few.stderr
+    assert "needs 100 records or more" in few.stderr
     # Nobody asked for it: then σ follows the most exposed record, and that is said.
     few = run("few.parquet", "--target", "ill", "--rare", "drop", "--out", "few")
     assert few.exit_code == 0, few.output
-    assert "noise σ: on a coarse public grid. The least that meets the target" in few.stdout
+    assert "noise σ: on a coarse public grid. The smallest σ that meets the target" in few.stdout
     assert "it depends on the most exposed record" in few.stdout
-    assert "Beside the noisy numbers" not in (tmp_path / "few" / "model-card.md").read_text()
+    assert "**Other figures.**" not in (tmp_path / "few" / "model-card.md").read_text()
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def test_what_shows_is_said_with_the_level_of_the_test(report, figures, page):
         assert "beyond doubt" not in words
         assert "certain" not in words
     drawn = " ".join(figure.alternative for figure in figures)
-    assert "1 layer told at the 5 % level" in drawn
+    assert "significant at the 5 % level in 1 layer" in drawn
     assert "0 clients with an approximate P ≤ 0.05" in drawn
     for text in (page, drawn):
         assert "beyond doubt" not in text

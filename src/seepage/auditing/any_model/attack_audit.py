@@ -77,24 +77,25 @@ def audit_estimator(
     estimator
         The estimator; it is cloned and fitted on all records and on random halves.
     X, y
-        The records and their labels. A data frame is given to the estimator as it is, with the
-        names of its columns, so that a pipeline may encode text; an estimator that takes no text or
-        missing values gets an encoding before it, listed in :attr:`AttackAudit.steps`.
+        The records and their labels. A data frame is passed to the estimator unchanged, with its
+        column names, so that a pipeline may encode text. An estimator that accepts no text or
+        missing values gets an encoding step before it, listed in :attr:`AttackAudit.steps`.
     source, target
-        Their names in the report.
+        The names of the data and of the labels in the report.
     shadows
-        How many shadow models to fit. jobs How many to fit at a time. seed The seed of the halves.
+        How many shadow models to fit. jobs How many models to fit at a time. seed The seed of the
+        random halves.
     together
-        The positions of the columns of each attribute, by its name, where several encode one; by
-        default every column is an attribute.
+        For attributes encoded in several columns: the column positions, by attribute name. By
+        default, every column is an attribute.
     groups
-        Labels of all records, by a name, such as ``{"sex": table["sex"]}``: the report then gives
+        The group of every record, by name, such as ``{"sex": table["sex"]}``. The report then gives
         the success rate of guesses in each group.
     limits, preset
-        Limits on the audit, or the name of a preset: exceeding a limit fails, being within it
-        proves nothing.
+        Limits on attack success, or the name of a preset. Exceeding a limit fails; staying within
+        it proves nothing.
     steps
-        Earlier processing of the data, in sentences.
+        Sentences about earlier processing of the data.
     tell
         Called with the name of each stage.
 

@@ -32,21 +32,21 @@ class AttackAudit(Reportable, ResultTable):
     attacked
         The positions of the records that were attacked: all, or some drawn at random.
     shadows, targets
-        How many models were fitted as shadow models, and how many were attacked.
+        The number of shadow models fitted, and the number of models attacked.
     structure
-        Structural risks, which need no attack.
+        Structural risks, found without an attack.
     by_record
         Their per-record values, by name.
     guesses
         How often each column of a record is guessed, with the model and without it.
     held_out
-        The error on records that were not in the data, and the gap to those that were.
+        The held-out error, and the generalisation gap.
     steps
         The processing steps, one sentence each.
     versions
         Versions of the software that computed this.
     groups
-        The group of every record, by the name of what groups them.
+        The group of every record, by the name of the grouping.
     gates
         The limits checked. An attack within a limit does not prove that the limit holds.
     preset

@@ -27,20 +27,20 @@ class HeldOutFinding:
     error_name
         ``error rate`` of a classifier, ``root mean squared error`` of a regressor.
     error, low, high
-        On held-out records, with a 95 % interval.
+        The held-out error, with a 95 % interval.
     constant
-        That of a constant prediction on the same records: the most frequent class, or the mean, of
-        the records that the model was fitted on.
+        The held-out error of a constant prediction: the most frequent class, or the mean, of the
+        training records.
     advantage, advantage_low, advantage_high
         How much smaller the model's error is than the constant's, with a 95 % interval.
     own
-        The error on the records that the model was fitted on.
+        The error on the training records.
     gap, gap_low, gap_high
-        The generalisation gap: held-out error less own error, with a 95 % interval.
+        The generalisation gap: held-out error minus training error, with a 95 % interval.
     distance, p_value
-        The largest distance (Kolmogorov and Smirnov) between the losses of members and those of
-        non-members of one model, and the probability of such a distance if they had one
-        distribution, for the attacked model where it is smallest, times their number.
+        The Kolmogorov–Smirnov distance between the losses of members and non-members, and its
+        P-value, for the attacked model with the smallest P-value, times the number of attacked
+        models (Bonferroni).
     models
         How many models were fitted.
     """

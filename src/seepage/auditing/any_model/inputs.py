@@ -71,7 +71,7 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.hstack(made)
 
     def _columns(self, X: Any) -> list[tuple[bool, np.ndarray]]:
-        """Return every column as floats or as text, in which a gap is a value of its own."""
+        """Return every column as floats or as text, in which a gap is a separate value."""
         columns = columns_as_they_are(X, self.text)
         return [
             (text, np.array([str(cell) for cell in values.tolist()]) if text else values)

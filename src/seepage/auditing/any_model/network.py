@@ -35,13 +35,15 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
     shape
         The shape of a record.
     loss
-        Its own mean loss, down to which copies with new weights are trained.
+        The network's mean loss on its records, down to which copies with new weights are trained.
     train
-        The owner's training instead: a function of inputs and targets that returns a network.
+        The owner's training function, used instead: it takes inputs and targets, and returns a
+        network.
     seed
-        Of new weights and batches.
+        The seed of new weights and batches.
     epochs, batch_size
-        The most passes, for copies that do not reach that loss, and the records in a step.
+        The largest number of passes, for copies that do not reach that loss, and the number of
+        records per step.
     """
 
     def __init__(

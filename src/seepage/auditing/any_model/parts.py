@@ -24,7 +24,7 @@ class Part(NamedTuple):
 def parts_of(model: Any, X: Any) -> Iterator[Part]:
     """Yield the models inside a fitted estimator, and the steps before them.
 
-    A forest is one part, and so is a boosting model that reports each record's leaf.
+    A forest counts as one part, and so does a boosting model that reports each record's leaf.
     """
     kind = own_name(model, "sklearn")
     if kind == "Pipeline":

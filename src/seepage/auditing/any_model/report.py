@@ -340,7 +340,7 @@ def _changes(audit: AttackAudit) -> Remedies:
 
 
 def _counts(audit: AttackAudit) -> tuple[int, int]:
-    """Return how many structural risks were found, of how many that apply."""
+    """Return how many structural risks were found, and how many apply."""
     known = [risk.found for risk in audit.structure if risk.found is not None]
     return sum(known), len(known)
 

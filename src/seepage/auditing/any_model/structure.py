@@ -38,14 +38,14 @@ class StructuralRisk:
     found
         Whether it was found; ``None`` if it does not apply to this model.
     records, among
-        The number of records concerned, and of all records.
+        The number of records affected, and of all records.
     value
-        The number that is compared with ``limit``: of cells, leaves and degrees of freedom the
-        risk counts as found below it, of all others above it. ``None`` if there is none.
+        The number compared with ``limit``. For cells, leaves and degrees of freedom, the risk
+        counts as found below the limit; for all others, above it. ``None`` if there is none.
     limit, whose
-        A rule of thumb, and whose it is, if not ours.
+        A rule of thumb, and its source, if it is not ours.
     reason
-        Why it does not apply.
+        Why the risk does not apply.
     """
 
     name: str

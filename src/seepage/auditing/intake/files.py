@@ -272,8 +272,8 @@ class _TextFile:
                     size += len(block)
                     if self.packed and size > _MOST_UNPACKED:
                         raise InputError(
-                            f"{self.path.name} holds more than {_MOST_UNPACKED / 1e9:g} GB once it "
-                            "is unpacked; unpack it, and write it as Parquet."
+                            f"{self.path.name} holds more than {_MOST_UNPACKED / 1e9:g} GB after "
+                            "decompression; decompress it, and write it as Parquet."
                         )
         except (OSError, pa.ArrowException) as error:
             raise not_whole(self.path.name, self.packed or "text") from error

@@ -138,7 +138,7 @@ def panel_notices(
             yield (
                 f"Column {shown(name)} is named like an identifier and counts as a feature: each "
                 f"of its few values is in many rows. If it identifies people, use --person {flag}; "
-                "all numbers here treat each row as another person."
+                "all numbers here count each row as a different person."
             )
     named = {n: _repeated(raw, n, sums) for n in features if n not in settled}
     for name, count in ((n, count) for n, count in named.items() if count):
@@ -146,8 +146,8 @@ def panel_notices(
         yield (
             f"Column {shown(name)} has {count:,} values, each in a few of the {rows:,} rows, as "
             "the identifier of people with several rows would. It counts as a feature, and all "
-            "numbers here treat each row as another person. If it identifies people, use --person "
-            f"{flag}; if not, leave it out with --drop {flag} or declare its kind with "
+            "numbers here count each row as a different person. If it identifies people, use "
+            f"--person {flag}; if not, leave it out with --drop {flag} or declare its kind with "
             "--categorical or --quantity."
         )
     if raw is not None and not any(named.values()):

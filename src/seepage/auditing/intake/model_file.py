@@ -20,9 +20,9 @@ Both formats hold the same content. The model must minimise, on the audited tabl
 :func:`save_model` (``sp.save``) writes such a file.
 
 **safetensors** (``.safetensors``): the tensors ``coefficients``, (d,) or for softmax (K, d), and
-optionally ``intercept``, one number or for softmax (K,), in float64 or float32; the metadata
+optionally ``intercept``, one number or for softmax (K,), in float64 or float32. The metadata hold
 ``family`` and ``l2`` as text, ``classes`` and ``features`` as JSON lists. (Safetensors stores an
-array as it lies in memory: pass ``numpy.ascontiguousarray(coef)``, not a transposed view.)
+array in its memory order: pass ``numpy.ascontiguousarray(coef)``, not a transposed view.)
 
 Pickles are not read, because opening one can run arbitrary code.
 """

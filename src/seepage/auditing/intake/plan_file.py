@@ -139,7 +139,7 @@ def _facts(table: TableToAudit, name: str, sums: ColumnSums) -> ColumnFacts:
         return ColumnFacts(name, "drop", "; ".join([why, *missing]))
     words = [_different(table, name, profile, sums), *missing]
     if is_named_like_identifier(name) and profile.whole and profile.distinct > 2:
-        asked = "identifier? name it as person above, or take it for categorical or numeric"
+        asked = "identifier? name it as person above, or declare it categorical or numeric"
         return ColumnFacts(name, "drop", "; ".join([asked, *words]))
     if profile.kind == "categorical":
         sizes = list((sums.levels or {}).values())
@@ -163,7 +163,7 @@ def _useless(profile: ColumnProfile) -> str:
     if profile.distinct == 1:
         return "one value only"
     if profile.almost_numbers:
-        return "numbers, but also text: correct that, or take it for categorical"
+        return "numbers, but also text: correct that, or declare it categorical"
     return f"identifier: its values {profile.identifier}" if profile.identifier else ""
 
 

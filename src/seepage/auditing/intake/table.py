@@ -289,10 +289,10 @@ def plan_columns(
     or the most frequent value. ``person`` is the column that identifies people; it is not a
     feature. ``classes`` reads a target of whole numbers as classes.
 
-    An error is raised for names that are not columns; for dates, nested or infinite values and too
-    many categories; for a target that is an identifier, has only one value or has too many classes;
-    for columns named like an identifier, unless their role is stated; for missing values, unless
-    ``missing`` allows them; and for tables without any feature.
+    An error is raised for names that are not columns, for dates, nested or infinite values and too
+    many categories, and for tables without any feature. It is also raised for a target that is an
+    identifier, has only one value or has too many classes; for columns named like an identifier,
+    unless their role is stated; and for missing values, unless ``missing`` allows them.
     """
     whose = () if person is None else (person,)
     _check_names(table.names, target, drop, sensitive, groups, categorical, quantities, whose)

@@ -88,7 +88,7 @@ def show_extraction(result: ExtractionResult, limited: bool) -> FirstScreen:
             (f"within {_FEW:,} tries", "most exposed"),
             tuple(lines),
             note="Train again with one change and attack the new model; comparing the two reports "
-                 "shows its effect.",
+            "shows its effect.",
         ),
         open=("attackers with other prompts", "secrets of kinds that were not searched for"),
         standard=None if limited else ("Limit (--max-probability, --max-exposure):", "none set"),

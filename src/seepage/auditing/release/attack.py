@@ -20,8 +20,8 @@ figure differs between the tables, it is disclosed, and the statement is certain
 
 Two further statements are reported. One uses the ε and δ of σ for this pair of tables
 (:meth:`~seepage.auditing.release.noise_vote.NoiseDraw.beside`); no entry may state less. The other
-is what ``ε = ε₀ + log 1/a`` of the table alone, without δ, would state (ε₀ is the ε of a vote, a
-the probability that one vote is enough); a table that needs more noise refutes it.
+is what ``ε = ε₀ + log 1/a`` of the table alone, without δ, would state, with ε₀ the ε of a vote and
+a the probability that one vote is enough. A table that needs more noise refutes it.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ PROTECTIONS = {
 
 @dataclass(frozen=True)
 class Item:
-    """One item, published or withheld, and its protection."""
+    """One item, published or withheld, with its protection."""
 
     name: str
     protection: str  # a key of :data:`PROTECTIONS`
@@ -64,7 +64,7 @@ class Item:
     @classmethod
     def read(cls, content: Any, place: int) -> Item:
         """Return the item from its JSON form, or raise ``ValueError``."""
-        check_fields(content, _ITEM, f"item {place} of what leaves")
+        check_fields(content, _ITEM, f"item {place} of the release")
         return cls(**content)
 
     def __str__(self) -> str:
@@ -136,7 +136,7 @@ class Release(Listing):
     sensitive = False
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with a line for each thing that leaves or is withheld."""
+        """Return a data frame with one row per published or withheld item."""
         names = ("name", "protection", "count", "how")
         columns = {name: [getattr(item, name) for item in self.items] for name in names}
         return build_frame(columns, library or "pyarrow")
@@ -145,9 +145,9 @@ class Release(Listing):
     def of(model: Any) -> Release:
         """Return the release of a model with noise from :func:`seepage.release`.
 
-        Its inputs are features; their encoding from raw columns is not included. The
-        names, the classes, the noise and the constructor's parameters are listed as declared
-        public, because their origin is unknown.
+        The model takes features; their encoding from raw columns is not included. The names, the
+        classes, the noise and the constructor's parameters are listed as declared public, because
+        their origin is unknown.
         """
         record = getattr(model, "release_", None)
         if record is None:
@@ -158,9 +158,7 @@ class Release(Listing):
             raise InputError("Noise from a fixed seed gives no protection: release without a seed.")
         noise = repr(record.noise)
         learnt = [
-            Item(
-                f"learnt by {step}", "declared", "It is published unchanged, and counts as public."
-            )
+            Item(f"learnt by {step}", "declared", "It is published unchanged and counts as public.")
             for step in record.public
         ]
         model = model[-1] if learnt or is_pipeline(model) else model
@@ -186,14 +184,14 @@ class Release(Listing):
     ) -> Path:
         """Write the folder to share atomically, and return it.
 
-        ``model.safetensors`` (the noisy coefficients), ``release.json`` (the encoding of columns,
-        and all items with their protection), ``model-card.md``, and the ``manifest.json`` with the
-        checksums of these.
+        It holds ``model.safetensors`` (the noisy coefficients), ``release.json`` (the encoding of
+        columns, and all items with their protection), ``model-card.md``, and ``manifest.json`` with
+        their checksums.
 
         Parameters
         ----------
         folder
-            Where to write it.
+            The folder to write.
         keep
             Files that must not change: the inputs.
         sign
@@ -202,7 +200,8 @@ class Release(Listing):
             The folder of an earlier release that this one replaces; ``release.json`` names it by
             the SHA-256 of its manifest.
         complete
-            Called with the new folder when everything is written, before it takes its place.
+            Called with the new folder once everything is written, before the folder is moved into
+            place.
         """
         model, out = self.model.estimator, Path(folder)
         family = {maker: name for name, maker in MODELS.items()}.get(type(model))
@@ -254,7 +253,7 @@ def _declared(model: Any) -> list[Item]:
         how = "The classes are released by name."
         items.append(Item("classes", "declared", how, len(classes), [str(c) for c in classes]))
     settings = {key: value for key, value in model.get_params().items() if value is not None}
-    how = "The constructor's parameters; a penalty tuned on the data would be a release."
+    how = "These are the constructor's parameters; a penalty tuned on the data would itself leak."
     items.append(
         Item("settings", "declared", how, len(settings), {k: str(v) for k, v in settings.items()})
     )
@@ -287,9 +286,9 @@ def check_origin(
 def load_release(folder: str | Path, *, key: str | Path | None = None) -> ReleasedModel:
     """Return the model in a release folder, which predicts from raw tables.
 
-    The folder must hold the files of a release, exactly as its manifest lists them, and no other.
-    The model has ``predict``, ``predict_proba``, ``coef_``, ``intercept_`` and ``classes_``, as
-    scikit-learn's do; ``transform`` turns a data frame, or a mapping of columns, into its features.
+    The folder must hold exactly the files that its manifest lists. The model has ``predict``,
+    ``predict_proba``, ``coef_``, ``intercept_`` and ``classes_``, as scikit-learn's do;
+    ``transform`` turns a data frame, or a mapping of columns, into its features.
 
     Parameters
     ----------
@@ -314,7 +313,7 @@ class ReleaseFolder:
     def sentences(self, trusted: bool) -> Iterator[str]:
         """Yield the verified facts; ``trusted`` means that the signature's key was given."""
         signature = self.manifest.signature
-        yield f"All {len(_FILES)} files are as the manifest lists them, and there is no other."
+        yield f"All {len(_FILES)} files match the manifest, and there are no others."
         if signature is None:
             yield "It is not signed: a forger could have changed the manifest with the files."
         else:
@@ -325,7 +324,7 @@ class ReleaseFolder:
 
 
 def read_release(folder: Path, key: str | Path | None = None) -> ReleaseFolder:
-    """Return the content of a release folder after checking all of it; see :func:`load_release`."""
+    """Return the content of a release folder after a full check; see :func:`load_release`."""
     if key is not None:
         check_input(key)
     trusted = None if key is None else public_key(Path(key))
@@ -346,14 +345,14 @@ def _read(folder: Path, name: str) -> tuple[ReleasedModel, tuple[Item, ...], str
         if len(counts) < len(items):
             raise ValueError("it lists something twice")
         if counts.get("coefficients") != np.size(released.coef_):
-            raise ValueError("it does not count the coefficients of the model")
+            raise ValueError("its number of coefficients differs from the model's")
     except (ValueError, OSError) as error:
         raise InputError(f"{_LIST} in {name!a} cannot be read ({error}).") from error
     return released, items, listing.get("replaces")
 
 
 def _safetensors(released: ReleasedModel, family: str) -> bytes:
-    """Return the model as ``seepage audit --model-file`` and :func:`load_release` read it."""
+    """Return the model as the file that ``--model-file`` and :func:`load_release` read."""
     from safetensors.numpy import save
 
     model = released.estimator

@@ -1,4 +1,4 @@
-"""Published figures that would change if a record were removed or replaced.
+"""Finds published figures that would change if a record were removed or replaced.
 
 The whole procedure is rerun from the raw table for each of the most exposed records: without it,
 with another label, with its numbers at the ends of their domain, and with another level of one of
@@ -30,7 +30,7 @@ from seepage.tables.columns import decoded
 
 
 class Neighbour(NamedTuple):
-    """The figures of a table in which a record, or person, is changed."""
+    """The figures of a table in which one record, or person, is changed."""
 
     row: int
     change: str
@@ -83,7 +83,7 @@ def released_numbers(model: object) -> np.ndarray:
 
 
 def rows_beside(raw: pa.Table, row: int, person: str | None) -> np.ndarray:
-    """Return the rows that change together with one: itself, or all of its person."""
+    """Return the rows that change together with a row: itself, or all rows of its person."""
     if person is None:
         return np.array([row])
     column = raw.column(person)
@@ -192,9 +192,9 @@ class NeighbouringTables:
 
 
 def _ends(raw: pa.Table, name: str, domain: Domain) -> tuple[float, float]:
-    """Return the ends of a column's domain: as stated, or the smallest and largest value.
+    """Return the ends of a column's domain: as declared, or its smallest and largest values.
 
-    Those of whole numbers are the outermost whole numbers of the domain.
+    For whole numbers, they are the outermost whole numbers of the domain.
     """
     if name in domain:
         low, high = domain[name]
@@ -205,7 +205,7 @@ def _ends(raw: pa.Table, name: str, domain: Domain) -> tuple[float, float]:
 
 
 def _replaced(raw: pa.Table, rows: np.ndarray, cells: Mapping[str, Any]) -> pa.Table:
-    """Return the table with other cells in some rows: the same in each of them."""
+    """Return the table with the same new cells in each of some rows."""
     changed = np.zeros(raw.num_rows, dtype=bool)
     changed[rows] = True
     for name, cell in cells.items():

@@ -1,10 +1,10 @@
 """Error rates published with a large release: exact, noisy, and their likelihood.
 
-Given the released model, which is counted already, adding, removing or replacing a record moves the
-share of wrong predictions by at most ``1/(n − 1)``, and so the least such share of all constants;
-with Laplace noise of scale ``2/((n − 1) ε)`` on each, both together are ε-differentially private.
-For n people with any number of records, the rate is the mean of their own rates, which one person
-changes by no more than that.
+Given the released model, which is already accounted for, adding, removing or replacing a record
+changes the error rate by at most ``1/(n − 1)``, and likewise the smallest error rate of any
+constant. With Laplace noise of scale ``2/((n − 1) ε)`` on each, both together are ε-differentially
+private. For n people with any number of records, the rate is the mean of each person's own rate,
+which one person changes by no more than that.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class ErrorRates:
 
     @property
     def published(self) -> bool:
-        """Whether they are published: with fewer than a thousand people, noise would dominate."""
+        """Whether they are published; with fewer than a thousand people, noise would dominate."""
         return bool(self._people >= 1000)
 
     def exact(self, model: ReleasedModel) -> np.ndarray:
         """Return both rates before noise.
 
-        A number is wrong if it is off by more than the published unit.
+        A predicted number is wrong if it is off by more than the published unit.
         """
         source, unit = self.prepared.trained.records, self._unit
         predicted, truth = model.estimator.predict(source.X), source.y
@@ -55,7 +55,7 @@ class ErrorRates:
 
     @property
     def epsilon(self) -> float:
-        """The ε of both together; zero if they are not published."""
+        """The ε of both rates together; zero if they are not published."""
         return rate_noise(self._people)[1] if self.published else 0.0
 
     @property
@@ -84,10 +84,10 @@ def rate_noise(people: int, epsilon: float = 0.05) -> tuple[Laplace, float]:
 
 
 def wrong_constant(truth: np.ndarray, unit: float | None, weight: np.ndarray) -> float:
-    """Return the error rate of the best constant: the commonest class, or the fullest window.
+    """Return the error rate of the best constant: the most common class, or the fullest window.
 
-    Every record counts by its weight; they add up to one. A number counts as wrong outside a window
-    of two units around the constant; an optimal window begins at a record.
+    Every record counts by its weight; the weights add up to one. A number counts as wrong outside a
+    window of two units around the constant; some optimal window begins at a record.
     """
     if unit is None:
         return float(1 - np.bincount(distinct(truth)[1], weight).max())
@@ -98,10 +98,10 @@ def wrong_constant(truth: np.ndarray, unit: float | None, weight: np.ndarray) ->
 
 
 def log_likelihood(rates: Usefulness, exact: np.ndarray) -> float:
-    """Return the log-likelihood of published error rates, up to a constant, if these are exact.
+    """Return the log-likelihood of published error rates given exact ones, up to a constant.
 
-    A rate clipped to 0 or 1 may have had any value beyond: ``log F(−exact/b)``, with F the
-    distribution of Laplace noise of scale 1, and the same from the other end.
+    A rate clipped to 0 or 1 may have had any value beyond that end: ``log F(−exact/b)``, with F the
+    distribution of Laplace noise of scale 1; likewise at the other end.
     """
     seen = np.array([rates.share, rates.constant])
     apart = (seen - exact) / rates.scale

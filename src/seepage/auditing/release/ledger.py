@@ -1,16 +1,16 @@
-"""The ledger of releases: the privacy loss of every record in each, for composition.
+"""The ledger of releases: each record's privacy loss in every release, for composition.
 
-Every entry has the privacy loss of every record (where a column identifies people, that of all
-records of its person together): η, μ, ε and δ, which compose over independent releases
-(:mod:`seepage.risks.privacy_loss`). It is stored with keyed digests of the record's values
-(:mod:`seepage.auditing.release.recognition`). The key lies in the same file, so anyone with the
-file can test guessed values: it is as private as the table, readable by its owner only, and part of
-no release.
+Every entry holds each record's privacy loss: η, μ, ε and δ, which compose over independent releases
+(:mod:`seepage.risks.privacy_loss`). If a column identifies people, it is the loss of all records of
+the record's person together. The loss is stored with keyed digests of the record's values
+(:mod:`seepage.auditing.release.recognition`). The key is in the same file, so anyone with the file
+can test guessed values. The ledger is therefore as private as the table, readable by its owner
+only, and part of no release.
 
-An entry is *prepared* when a folder is complete on disk but not yet in its final place, *committed*
-once it is, and *voided* if it never will be. A prepared entry counts. An entry left by a killed
-process is settled when the ledger is next opened: voided if the folder is still where it was
-written, and otherwise committed, since somebody may have a copy.
+An entry is *prepared* when its folder is complete on disk but not yet in its final place,
+*committed* once it is there, and *voided* if it never will be. A prepared entry counts. An entry
+left by a killed process is settled when the ledger is next opened: voided if the folder is still
+where it was written, otherwise committed, since the folder may have been copied.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class UnrecognisedRecordsWarning(UserWarning):
 class GuessLoss:
     """Privacy loss of a release about the values of classes and categories.
 
-    A value is guessed among those it could have: a record is *replaced*, not left out. ``distance``
-    has the largest distance μ between the releases of two values, by column; it is infinite if
-    unknown, and zero for a column without a part in the release. ε and δ are those of the figures
-    beside the noisy numbers, for such a replacement. Over independent releases squared distances, ε
-    and δ add up.
+    A value is guessed among those that it could have: a record is *replaced*, not left out.
+    ``distance`` holds, by column, the largest distance μ between the releases of two values. It is
+    infinite if unknown, and zero for a column that the release does not use. ε and δ are those of
+    the figures published beside the noisy numbers, for such a replacement. Over independent
+    releases, squared distances, ε and δ add up.
     """
 
     distance: Mapping[str, float]
@@ -77,8 +77,8 @@ class GuessLoss:
         """Return an entry's privacy loss about a column.
 
         An entry without columns, such as a training run with ε and δ for removal, counts a
-        replacement as removal and addition: ``2ε`` and ``δ(1 + e^ε)``. A distance μ for removal
-        gives no bound for replacement.
+        replacement as a removal and an addition: ``2ε`` and ``δ(1 + e^ε)``. A distance μ for
+        removal gives no bound for replacement.
         """
         if (told := entry.about.get("guesses")) is not None:
             mu = told["distance"].get(column, 0.0)
@@ -90,7 +90,7 @@ class GuessLoss:
         return cls({column: apart}, 2 * most["epsilon"], float(delta))
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
+        """Return the privacy loss as plain JSON values."""
         names, values = list(self.distance), np.array(list(self.distance.values()), dtype=float)
         distance = dict(zip(names, _packed(values), strict=True))
         epsilon = self.epsilon if math.isfinite(self.epsilon) else None
@@ -99,7 +99,7 @@ class GuessLoss:
 
 @dataclass(frozen=True, eq=False)
 class PastRelease:
-    """An earlier release: its time, its description, and the privacy loss of every record."""
+    """An earlier release: its time, description, and each record's privacy loss."""
 
     about: Mapping[str, Any]
     loss: PrivacyLoss
@@ -110,11 +110,11 @@ class PastRelease:
 
     @property
     def of_people(self) -> bool:
-        """Whether every loss is that of all records of a person together."""
+        """Whether every loss is for all records of a person together."""
         return self.about.get("unit") == ONE_PERSON
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
+        """Return the privacy loss as plain JSON values."""
         columns = self.loss.columns
         losses = {n: _packed_once(columns[n]) for n in ("mu", "epsilon", "delta")}
         losses["eta"] = _packed(columns["eta"])
@@ -123,7 +123,7 @@ class PastRelease:
 
 @dataclass(frozen=True, eq=False)
 class PastReleaseAsWritten:
-    """An entry of an earlier version: η by the digest of a whole row's text."""
+    """An entry of an earlier format: η by the digest of a whole row's text."""
 
     about: Mapping[str, Any]
     eta: Mapping[str, float]
@@ -133,16 +133,16 @@ class PastReleaseAsWritten:
 
     @property
     def loss(self) -> PrivacyLoss:
-        """The privacy loss of every record; only η is known."""
+        """Each record's privacy loss, of which only η is known."""
         eta = list(self.eta.values())
         return PrivacyLoss.of(len(self), eta=eta, mu=np.inf, epsilon=np.inf)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
+        """Return the privacy loss as plain JSON values."""
         return {**self.about, "eta": dict(self.eta)}
 
     def earlier_loss(self, written: Sequence[str], people: People) -> Match:
-        """Return the privacy loss of every record, or of its person, and which are known."""
+        """Return the privacy loss of every record, or its person, and which of them are known."""
         found = [self.eta.get(row) for row in written]
         known = np.array([eta is not None for eta in found], dtype=bool)
         every = PrivacyLoss.of(
@@ -172,19 +172,19 @@ class Recognition:
 
 @dataclass(frozen=True, eq=False)
 class ReleaseLedger:
-    """The privacy loss of earlier releases by record, identified by keyed digests of its values."""
+    """The privacy loss of earlier releases per record, found by keyed digests of its values."""
 
     key: bytes = field(default_factory=partial(os.urandom, 32))
     entries: tuple[PastRelease | PastReleaseAsWritten, ...] = ()
 
     @property
     def releases(self) -> tuple[PastRelease | PastReleaseAsWritten, ...]:
-        """The entries that count: all but those that were voided."""
+        """The entries that count: all that were not voided."""
         return tuple(entry for entry in self.entries if state_of(entry) != VOIDED)
 
     @classmethod
     def read(cls, path: Path) -> ReleaseLedger:
-        """Return the ledger in a file; a new one if there is none."""
+        """Return the ledger in a file; a new one if the file does not exist."""
         if not path.exists():
             return cls()
         try:
@@ -197,8 +197,8 @@ class ReleaseLedger:
             *(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError),
         ) as error:
             raise InputError(
-                f"{shown(path.name)} is not a ledger of releases, or it is damaged; restore it, or "
-                "name another with --ledger."
+                f"{shown(path.name)} is not a ledger of releases, or is damaged; restore it from a "
+                "copy, or name another with --ledger."
             ) from error
 
     def write(self, path: Path) -> None:
@@ -213,8 +213,8 @@ class ReleaseLedger:
             write_text(path, json.dumps(content, indent=1, allow_nan=False))
         except OSError as error:
             raise InputError(
-                f"The ledger {shown(path.name)} cannot be written: {error.strerror or error}; make "
-                "room or name another place with --ledger."
+                f"The ledger {shown(path.name)} cannot be written: {error.strerror or error}; free "
+                "disk space, or name another place with --ledger."
             ) from error
 
     @cached_property
@@ -228,13 +228,13 @@ class ReleaseLedger:
     def recognise(self, raw: pa.Table, identity: str | None = None) -> Recognition:
         """Return which records of a table were in earlier releases, and their privacy loss.
 
-        Where a column identifies people, it is that of all records of each person.
+        If a column identifies people, it is the loss of all records of each person.
         """
         cased, written = None, None
         own = self.people(raw, identity)
 
         def spelt(release: PastRelease) -> People:
-            """Return the people of the table with columns named as an entry has them."""
+            """Return the people of the table with its columns named as in an entry."""
             names = release.people.names_of(raw.column_names)
             if names == raw.column_names:
                 return own
@@ -254,11 +254,10 @@ class ReleaseLedger:
         written: Sequence[str] | None = None,
         spelt: Callable[[PastRelease], People] | None = None,
     ) -> Recognition:
-        """Return the same of people whose digests are known.
+        """Return the same for people whose digests are known.
 
-        ``cased`` and ``written`` are the same people as entries of earlier versions have them;
-        without these, such entries are passed over. ``spelt`` gives the same people with columns
-        named as in an entry.
+        ``cased`` and ``written`` are the same people in the form of earlier formats; without them,
+        such entries are skipped. ``spelt`` gives the same people with columns named as in an entry.
         """
         loss, known = PrivacyLoss.of(len(people)), np.zeros(len(people), dtype=bool)
         compared = apart = 0  # earlier records that could be compared, and those without a column
@@ -310,7 +309,7 @@ class ReleaseLedger:
 
     @property
     def of_one_form(self) -> bool:
-        """Whether every entry that counts can be compared with every other."""
+        """Whether every counted entry can be compared with every other."""
         return not any(
             isinstance(entry, PastReleaseAsWritten) or entry.about.get("text") == _CASED
             for entry in self.releases
@@ -325,7 +324,7 @@ class ReleaseLedger:
         return () if digest in (None, *listing) else (tell("unlisted", shown(folder.name)),)
 
     def split_at(self, folder: Path) -> tuple[ReleaseLedger, ReleaseLedger]:
-        """Return the ledger before the release in a folder, and one with its entry alone."""
+        """Return the ledger before the release in a folder, and one with only its entry."""
         digest = _digest(folder)
         for k, entry in enumerate(self.entries):
             where = entry.about.get("folder")
@@ -338,7 +337,7 @@ class ReleaseLedger:
         )
 
     def only(self, number: int) -> ReleaseLedger:
-        """Return the ledger with one entry alone; the first has the number 1."""
+        """Return the ledger with only one entry; entries are numbered from 1."""
         if not 1 <= number <= len(self.entries):
             raise InputError(
                 f"The ledger has no entry {number}; `seepage ledger show` lists them by number."
@@ -346,7 +345,7 @@ class ReleaseLedger:
         return replace(self, entries=self.entries[number - 1 : number])
 
     def with_entry(self, number: int, **about: Any) -> ReleaseLedger:
-        """Return the ledger with one entry changed; the first has the number 1."""
+        """Return the ledger with one entry changed; entries are numbered from 1."""
         entries = list(self.entries)
         entry = entries[number - 1]
         entries[number - 1] = replace(entry, about={**entry.about, **about})
@@ -359,7 +358,7 @@ def state_of(entry: PastRelease | PastReleaseAsWritten) -> str:
 
 
 def _past_release(content: dict[str, Any], cased: bool) -> PastRelease | PastReleaseAsWritten:
-    """Return a release as the file has it, or raise ``ValueError``."""
+    """Return a release from its form in the file, or raise ``ValueError``."""
     written = content["eta"]
     kept = (*_LOSSES, "identity", "columns", "whole")
     about = {name: value for name, value in content.items() if name not in kept}
@@ -392,7 +391,7 @@ def _packed(values: np.ndarray) -> Any:
 
 
 def _packed_once(values: np.ndarray) -> Any:
-    """Return the same; a single number if all are equal, as ε mostly is."""
+    """Return numbers as JSON values; a single one if all are equal, as ε usually is."""
     return _packed(values[:1])[0] if np.unique(values).size == 1 else _packed(values)
 
 
@@ -403,7 +402,7 @@ def _unpacked(content: Any) -> Any:
 
 
 def _as_written(key: bytes, raw: pa.Table, identity: str | None) -> list[str]:
-    """Return the digest of every row as the earlier format has it, of how Python writes the row."""
+    """Return the digest of every row in the earlier format, from Python's text of the row."""
     names = sorted(raw.column_names) if identity is None else [identity]
     columns = [raw.column(name).to_pylist() for name in names]
     return [
@@ -413,11 +412,11 @@ def _as_written(key: bytes, raw: pa.Table, identity: str | None) -> list[str]:
 
 
 def find_ledger() -> Path:
-    """Return the ledger of the project: one for all folders below the one it lies in.
+    """Return the ledger of the project: one for all folders below its own.
 
-    It is the one that ``SEEPAGE_LEDGER`` names; else the nearest in this folder and those above it,
-    up to the home folder or the one that holds ``.git``; else a new one here. Another user's ledger
-    is not used.
+    It is the file that ``SEEPAGE_LEDGER`` names; otherwise the nearest one in this folder and its
+    parents, up to the home folder or the folder with ``.git``; otherwise a new one here. Another
+    user's ledger is not used.
     """
     if named := os.environ.get("SEEPAGE_LEDGER"):
         return Path(named)
@@ -432,7 +431,7 @@ def find_ledger() -> Path:
 
 
 class OpenLedger:
-    """A locked ledger; changes are written to disk at once."""
+    """A locked ledger; changes are written to disk immediately."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.ledger = path, ReleaseLedger.read(path)
@@ -452,8 +451,8 @@ class OpenLedger:
     def prepared(self, entry: PastRelease, folder: Path) -> Iterator[Any]:
         """Yield the function to call with a complete folder, before it is moved into place.
 
-        The call adds a prepared entry; at the end of the block it is committed. If the block fails,
-        it is committed if the folder is in its place nevertheless, else voided.
+        Calling it adds a prepared entry, which is committed at the end of the block. If the block
+        fails, the entry is committed if the folder is in place nevertheless, and otherwise voided.
         """
         where: dict[str, str | None] = {"path": str(folder.resolve())}
 
@@ -466,14 +465,14 @@ class OpenLedger:
         except BaseException as error:
             # Nobody else was here: what is not in its place never was.
             there = "manifest" in where and _lies_in(Path(str(where["path"])), where)
-            reason = f"The folder could not take its place ({type(error).__name__})."
+            reason = f"The folder could not be moved into place ({type(error).__name__})."
             voided = {"state": VOIDED, "reason": reason}
             self._close(where, {"state": COMMITTED} if there else voided)
             raise
         self._close(where, {"state": COMMITTED})
 
     def _close(self, where: Mapping[str, Any], state: Mapping[str, str]) -> None:
-        """Settle the entry of a folder, if it was written."""
+        """Settle the entry of a folder, if one was written."""
         # An interruption may have come after the file was replaced and before that was known here.
         with suppress(InputError):  # left prepared it counts, and is settled the next time
             self.ledger = ReleaseLedger.read(self.path)
@@ -495,7 +494,7 @@ class OpenLedger:
                 "folder."
             )
         if about.get("state") == VOIDED:
-            raise InputError(f"Entry {number} is voided already.")
+            raise InputError(f"Entry {number} is already voided; see `seepage ledger show`.")
         when = datetime.now(UTC).isoformat(timespec="seconds")
         self._keep(self.ledger.with_entry(number, state=VOIDED, reason=reason, voided=when))
 
@@ -508,7 +507,7 @@ class OpenLedger:
 def open_ledger(path: Path) -> Iterator[OpenLedger]:
     """Open a ledger under a lock, and settle entries left by killed processes.
 
-    Links are followed: a new file in place of the link would be a second ledger.
+    Links are followed, since a new file in place of the link would be a second ledger.
     """
     check_path(path)
     path = path.resolve()
@@ -524,13 +523,13 @@ def open_ledger(path: Path) -> Iterator[OpenLedger]:
 
 
 def _settled(where: Mapping[str, Any]) -> dict[str, str]:
-    """Return the state of a prepared entry, from the place of its folder."""
+    """Return the state of a prepared entry, judged by where its folder is."""
     if _lies_in(Path(where["path"]), where):
         return {"state": COMMITTED}
     if _digest(Path(where["written"])) == where["manifest"]:
-        reason = "The process was killed before the folder took its place."
+        reason = "The process was killed before the folder was moved into place."
         return {"state": VOIDED, "reason": reason}
-    return {"state": COMMITTED, "reason": "The folder is gone, and somebody may have it."}
+    return {"state": COMMITTED, "reason": "The folder is gone and may have been copied."}
 
 
 def _lies_in(folder: Path, where: Mapping[str, Any]) -> bool:
@@ -542,7 +541,7 @@ def _lies_in(folder: Path, where: Mapping[str, Any]) -> bool:
 
 
 def _digest(folder: Path) -> str | None:
-    """Return the SHA-256 of a folder's manifest, which holds those of all other files."""
+    """Return the SHA-256 of a folder's manifest, which lists those of all other files."""
     try:
         return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
     except OSError:
@@ -552,14 +551,15 @@ def _digest(folder: Path) -> str | None:
 class LedgerFile(Listing):
     """The ledger of a project, for releases made outside ``seepage release``.
 
-    Record the privacy loss of a training run or of a predictor's answers for the people in a table,
-    **before** publishing; ``seepage release`` then counts it, and vice versa.
+    Record the privacy loss of a training run, or of a predictor's answers, for the people in a
+    table **before** publishing. ``seepage release`` then counts it, and vice versa.
 
     Parameters
     ----------
     path
-        The file. By default the project's ledger: the file that ``SEEPAGE_LEDGER`` names, else the
-        nearest ``seepage-ledger.json`` in this folder and those above it, else a new one here.
+        The file. By default it is the project's ledger: the file that ``SEEPAGE_LEDGER`` names,
+        otherwise the nearest ``seepage-ledger.json`` in this folder and its parents, otherwise a
+        new one here.
 
     Examples
     --------
@@ -581,9 +581,9 @@ class LedgerFile(Listing):
     def spent(
         self, table: Any, person: str | None = None, *, entry: int | None = None
     ) -> PrivacyLoss:
-        """Return the privacy loss of all entries together for every row of a table, or its person.
+        """Return the total privacy loss of all entries for every row of a table, or its person.
 
-        With ``entry``, return that of one entry; zero if it was voided.
+        With ``entry``, return the loss of that entry only; zero if it was voided.
         """
         with open_ledger(self.path) as held:
             ledger = held.ledger if entry is None else held.ledger.only(entry)
@@ -603,28 +603,28 @@ class LedgerFile(Listing):
         target_eta: float | None = None,
         max_membership: float | None = None,
     ) -> int:
-        """Add an entry, and return its number; raise if somebody would exceed a limit.
+        """Add an entry, and return its number; raise if anybody would exceed a limit.
 
         Parameters
         ----------
         table
-            The table with the people: a data frame of any library, or a mapping of columns.
+            The table of the people: a data frame of any library, or a mapping of columns.
         what
             A description, such as ``"training run"``.
         person
             The column that identifies people.
         unit
-            ``"row"`` if the numbers are of single rows, ``"person"`` if they are of all rows of a
+            ``"row"`` if the numbers are for single rows, ``"person"`` if they are for all rows of a
             person together.
         eta, mu, epsilon, delta
-            The privacy loss: one number, or one for each row. ``np.inf`` if unknown.
+            The privacy loss: one number, or one per row; ``np.inf`` if unknown.
         target_eta, max_membership
             The limits on η, and on the success rate of membership inference, over all entries
             together, as for ``seepage release``.
         """
         raw = _arrow(table)
         if unit not in (ONE_ROW, ONE_PERSON):
-            raise InputError(f"unit is 'row' or 'person', not {shown(unit)}.")
+            raise InputError(f"unit must be 'row' or 'person', not {shown(unit)}.")
         if unit == ONE_PERSON and person is None:
             raise InputError("Name the column that identifies people with person=.")
         loss = PrivacyLoss.of(raw.num_rows, eta=eta, mu=mu, epsilon=epsilon, delta=delta)
@@ -639,7 +639,7 @@ class LedgerFile(Listing):
             ):
                 if limit is not None and np.max(values) > limit * (1 + SAME):
                     raise InputError(
-                        f"Over all entries of the ledger {name} would be {np.max(values):.3g} for "
+                        f"Over all entries of the ledger, {name} would be {np.max(values):.3g} for "
                         f"row {int(np.argmax(values))}, above the limit of {limit:g}; nothing was "
                         "recorded: add noise, or leave that row out."
                     )
@@ -652,7 +652,7 @@ class LedgerFile(Listing):
             return held.add(PastRelease(about, loss, earlier.people))
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with a line for each entry: what it is, and its largest numbers."""
+        """Return a data frame with one row per entry: its description and largest numbers."""
         with open_ledger(self.path) as held:
             entries = held.ledger.entries
         columns: dict[str, list[Any]] = {
@@ -677,13 +677,13 @@ class LedgerFile(Listing):
 
 
 def _arrow(table: Any) -> pa.Table:
-    """Return a table of any kind as one of Arrow."""
+    """Return a table of any kind as an Arrow table."""
     try:
         if isinstance(table, Mapping):
             return pa.table({str(name): list(values) for name, values in table.items()})
         return nw.from_native(table, eager_only=True).to_arrow()
     except (TypeError, ValueError) as error:
         raise InputError(
-            "The table must be a data frame, or a mapping of columns of one length, each of one "
-            f"type; this {type(table).__name__} is not."
+            "The table must be a data frame, or a mapping of columns of equal length with one type "
+            f"each; this {type(table).__name__} is not."
         ) from error

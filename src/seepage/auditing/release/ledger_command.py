@@ -43,12 +43,14 @@ def show_ledger(
     people: Path | None,
     as_json: bool,
 ) -> None:
-    """Print the entries of a ledger, and the remaining privacy budgets of a table's people.
+    """Print the entries of a ledger, and the remaining privacy budgets of the people in a table.
 
-    ``people`` is a Parquet file for the numbers of every row, for its owner only.
+    ``people`` is a private Parquet file for the numbers of every row.
     """
     if table is None and (people is not None or person is not None):
-        raise InputError("The ledger holds no values: name the table of the people in question.")
+        raise InputError(
+            "The ledger holds no values: name the table of the people whose budgets you want."
+        )
     raw = None if table is None else read_whole(table, options)
     with _opened(path) as held:
         entries = list(_entries(held))
@@ -74,7 +76,7 @@ def void_entry(path: Path | None, number: int, reason: str) -> None:
     """Void an entry of a ledger."""
     with _opened(path) as held:
         held.void(number, reason)
-    typer.echo(f"Entry {number} is voided: {escaped(reason)}")
+    typer.echo(f"Entry {number} is now voided: {escaped(reason)}")
 
 
 def _opened(path: Path | None) -> Any:
@@ -89,7 +91,7 @@ def _opened(path: Path | None) -> Any:
 
 
 def _entries(held: OpenLedger) -> Iterator[dict[str, Any]]:
-    """Yield every entry with its largest privacy losses, and those over all entries."""
+    """Yield every entry with its largest privacy losses, and the largest over all entries."""
     for number, entry in enumerate(held.ledger.entries, 1):
         about = {key: value for key, value in entry.about.items() if key != "folder"}
         folder = entry.about.get("folder")
@@ -136,7 +138,7 @@ def _number(value: float) -> str:
 
 
 def _of_table(found: Recognition, target_eta: float) -> dict[str, Any]:
-    """Return the remaining privacy budget of a table's rows, in total."""
+    """Return the remaining privacy budget over all rows of a table."""
     eta = found.loss.eta
     return {
         "rows": len(eta),

@@ -1,4 +1,4 @@
-"""Make a release of a table: run the procedure, add the noise, list its items, write the card."""
+"""Makes a release of a table: runs the procedure, adds noise, lists items, writes the card."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class MadeRelease:
 def make_release(
     procedure: Procedure, raw: pa.Table, *, limits: Limits, name: str, tell: Tell
 ) -> MadeRelease:
-    """Make a release, audit it, check its limits, and search for disclosing figures."""
+    """Make a release, audit it, check its limits, and search for figures that disclose a record."""
     tell("fitting")
     prepared = procedure.prepare(raw)
     tell("records left out and replaced")
@@ -130,10 +130,10 @@ def make_release(
 
 
 def left_out_privacy(prepared: Prepared, tried: Sequence[Neighbour]) -> PrivacyLoss:
-    """Return ε and δ of a drawn σ for the table with and without every record, or person.
+    """Return ε and δ of a drawn σ, for the table with and without every record, or person.
 
-    Refits give the noise needed without each of the most exposed. For all others, it is the noise
-    needed in this table, times the largest change seen in the refits.
+    Refits give the noise needed without each of the most exposed records. For all others, it is the
+    noise needed for this table times the largest change seen in the refits.
     """
     vote, needed = prepared.vote, prepared.needed
     if vote is None:
@@ -153,12 +153,13 @@ def left_out_privacy(prepared: Prepared, tried: Sequence[Neighbour]) -> PrivacyL
 
 @dataclass(frozen=True, eq=False)
 class _Moves:
-    """How far a release moves without each record, or person.
+    """Measures how far the released numbers move without each record, or person.
 
-    The penalty is λ for each record, so without m of n records nλ becomes (n − m)λ, while
-    distances of :meth:`~seepage.core.leakage.Leakage.membership` hold nλ fixed: the penalty's own
-    move comes on top. Of the most exposed, refits know the sum. Of the others, it is at most what
-    it is in the whole table, twice, since the table without them may move farther.
+    The penalty is λ per record, so without m of n records nλ becomes (n − m)λ. The distances of
+    :meth:`~seepage.core.leakage.Leakage.membership` hold nλ fixed, so the effect of the penalty is
+    added. For the most exposed records, refits give the total. For the others, the penalty's effect
+    is at most twice its effect in the whole table, since it may be larger in the table without
+    them.
     """
 
     trained: TrainedModel
@@ -167,7 +168,7 @@ class _Moves:
 
     @classmethod
     def of(cls, prepared: Prepared, tried: Sequence[Neighbour]) -> _Moves:
-        """Refit the table with the penalty of fewer records, and take what was refitted before."""
+        """Refit the table with the penalty of fewer records, reusing earlier refits."""
         trained, numbers = prepared.trained, released_numbers(prepared.trained.model)
         records, sizes = len(trained.records), np.array([len(rows) for rows in trained.holders])
         of_size = {}
@@ -183,7 +184,7 @@ class _Moves:
         return cls(trained, np.array([of_size[size] for size in sizes.tolist()]), refitted)
 
     def __call__(self, held: np.ndarray, places: np.ndarray | None) -> np.ndarray:
-        """Return the distances of those at some places, the largest of them by refits."""
+        """Return the distances at some positions, the largest of them from refits."""
         places = np.arange(len(self.drift)) if places is None else places
         known = ~np.isnan(self.refitted[places])
         found = np.where(known, self.refitted[places], held + self.drift[places])
@@ -193,7 +194,7 @@ class _Moves:
         return found
 
     def _refit(self, place: int) -> float:
-        """Return how far the numbers move without somebody, given the columns' coding."""
+        """Return how far the numbers move without a unit, given the encoding of the columns."""
         records, numbers = self.trained.records, released_numbers(self.trained.model)
         rest = np.delete(np.arange(len(records)), self.trained.holders[place])
         try:
@@ -208,10 +209,10 @@ class _Moves:
 def replaced_privacy(
     prepared: Prepared, tried: Sequence[Neighbour], useful: Usefulness | None
 ) -> dict[str, tuple[float, float]]:
-    """Return ε and δ of the figures beside the noisy numbers where a record is replaced, by change.
+    """Return ε and δ of the figures beside the noisy numbers if a record is replaced, by change.
 
-    The largest over all replacements that were tried and that no other figure gives away. These
-    are of the most exposed; anybody else counts as they do.
+    They are the largest over all tried replacements that no other figure discloses. These are for
+    the most exposed records; all others are assigned the same values.
     """
     vote, more = prepared.vote, 0.0 if useful is None else useful.epsilon
     found: dict[str, tuple[float, float]] = {}
@@ -225,7 +226,7 @@ def replaced_privacy(
 
 
 def _worst_beside(vote: NoiseDraw, low: float, high: float) -> tuple[float, float]:
-    """Return the largest ε and δ beside tables that need a noise between two ends."""
+    """Return the largest ε and δ with respect to tables whose needed noise lies in a range."""
     least, most = (need if math.isinf(need) else round_up(need, COARSER) for need in (low, high))
     between = vote.grid[(vote.grid > least) & (vote.grid < most)]
     found = [vote.beside(need) for need in (least, *between.tolist(), most)]
@@ -237,7 +238,7 @@ def _largest(
 ) -> tuple[float, float]:
     """Return the largest ε and δ of the figures beside the noisy numbers, over people left out.
 
-    Figures that differ with certainty are reported separately.
+    Figures that certainly differ are reported separately.
     """
     told = {n.row for n in tried if n.change == LEFT_OUT and n.figures}
     hidden = beside.at(np.flatnonzero(~np.isin(prepared.rows, list(told))))
@@ -291,7 +292,7 @@ def _with_disclosures(
 ) -> RiskFinding:
     """Return the risks, including certain disclosure by published figures.
 
-    If a figure would change without a record, or with another class or other values of it, an
+    If a figure would change without a record, or with another class or other values for it, an
     attacker who knows everything else learns its membership, its class, or values that it does not
     have.
     """
@@ -337,25 +338,25 @@ def _items(
         yield Item("scaling by domains", "declared", how, 2 * by_domain)
     if by_domain < len(scaled):
         how = (
-            "Unit and centre are the standard deviation and the mean of a normal column with the "
-            "same central nine tenths; units are rounded up to 2 or 5 times 10ᵏ, centres to whole "
-            "units."
+            "Unit and centre are the standard deviation and mean of a normal distribution with the "
+            "same central 90 % interval; units are rounded up to 2 or 5 times 10ᵏ, centres to "
+            "whole units."
         )
         yield Item("scaling", "coarse", how, 2 * (len(scaled) - by_domain))
     names = sum(len(c.levels) or 2 for c in model.columns if c.kind != "numeric")
     if names:
-        how = f"Only values that at least {procedure.least_holders} {many(unit)} have are named."
+        how = f"Only values shared by at least {procedure.least_holders} {many(unit)} are named."
         yield Item("names of levels", "coarse", how, names)
     yield Item("names of columns", "declared", "They are the table's.", len(model.columns))
     if classes := list(figures["classes"]):
         how = f"Each has at least {procedure.least_holders} {many(unit)}."
         yield Item("classes", "coarse", how, len(classes), classes)
     if "unit of the target" in figures:
-        how, protection = "A quarter of its domain.", "declared"
+        how, protection = "It is a quarter of the width of its domain.", "declared"
         if procedure.target not in procedure.domains:
             how, protection = (
-                "The standard deviation of a normal column with the same central nine tenths, "
-                "rounded up to 2 or 5 times 10ᵏ.",
+                "It is the standard deviation of a normal distribution with the same central 90 % "
+                "interval, rounded up to 2 or 5 times 10ᵏ.",
                 "coarse",
             )
         yield Item("unit of the target", protection, how, 1, figures["unit of the target"])
@@ -367,8 +368,8 @@ def _items(
         yield Item(useful.name, "noised", how, 1, useful.share)
         yield Item(constant, "noised", how, 1, useful.constant)
     withheld = (
-        f"Leakage of {many(unit)}, columns and groups, errors without noise, quantiles and counts "
-        "of values are in the private report only."
+        f"The leakage of {many(unit)}, columns and groups, errors without noise, quantiles and "
+        "counts of values are only in the private report."
     )
     yield Item("all other figures", "withheld", withheld)
 
@@ -379,23 +380,24 @@ def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
     if prepared.vote is not None:
         vote = prepared.vote
         how = (
-            f"Drawn by a vote of {vote.blocks} blocks of {many(unit)}, each by itself, until it "
+            f"Drawn by a vote of {vote.blocks} blocks of {many(unit)}, fitted separately, until it "
             f"met the target; every draw is ε-differentially private with ε = {vote.epsilon:g} "
             f"(one {one(unit)} added, removed or replaced), given the figures on a grid."
         )
         return Item("noise σ", "drawn", how, 1, prepared.sigma)
     if procedure.sigma is None:
-        how = "The least that meets the target, rounded up to 1, 2 or 5 times 10ᵏ."
+        how = "The smallest σ that meets the target, rounded up to 1, 2 or 5 times 10ᵏ."
         return Item("noise σ", "coarse", how, 1, prepared.sigma)
-    how = "Declared beforehand, and checked to meet the target."
+    how = "Declared beforehand, and confirmed to meet the target."
     return Item("noise σ", "declared", how, 1, prepared.sigma)
 
 
 def _loss(prepared: Prepared, audit: Audit) -> PrivacyLoss:
     """Return the privacy loss of the noisy numbers for every record, or person.
 
-    Those not refitted count as the most exposed of those who were, as in the statement about
-    membership. The loss is infinite for those whose absence would change a published figure.
+    Those not refitted count like the most exposed of those that were, as in the statement about
+    membership inference. The loss is infinite where removing the record or person would change a
+    published figure.
     """
     every, risks = audit.records.every, audit.risks
     mu: Any = np.inf
@@ -408,10 +410,10 @@ def _loss(prepared: Prepared, audit: Audit) -> PrivacyLoss:
 
 
 def _guess_loss(prepared: Prepared, audit: Audit, tried: Sequence[Neighbour]) -> GuessLoss:
-    """Return the privacy loss of the release about values, by column.
+    """Return the release's privacy loss about values, by column.
 
-    It is infinite for a column without a measured guess, or whose values a published figure rules
-    out.
+    It is infinite for a column whose guesses were not measured, or whose values a published figure
+    rules out.
     """
     table, risks = prepared.trained.table, audit.risks
     distance = dict.fromkeys([table.target, *(a.name for a in table.attributes)], math.inf)
@@ -427,10 +429,10 @@ def _guess_loss(prepared: Prepared, audit: Audit, tried: Sequence[Neighbour]) ->
 def _with_guesses(
     finding: LedgerFinding, audit: Audit, own: GuessLoss, recognition: Recognition | None
 ) -> LedgerFinding:
-    """Return the finding with the gain of a guess of a class or category over all releases.
+    """Return the finding with the largest gain of a guess of a class or category over all releases.
 
-    Two values of a record are distinguished over all of them with accuracy A at even odds, so a
-    guess among K levels gains at most ``(1 − 1/K)(2A − 1)``, whatever the prior (see
+    Two values of a record are distinguished over all releases with accuracy A at even odds, so a
+    guess among K levels gains at most ``(1 − 1/K)(2A − 1)`` for any prior (see
     :func:`~seepage.auditing.remedies.with_noise`).
     """
     if audit.risks is None or recognition is None or not finding.known:
@@ -483,7 +485,7 @@ def _ledger_finding(
 
 
 def _enough(earlier: PrivacyLoss, loss: PrivacyLoss, sigma: float, limit: float) -> float | None:
-    """Return the σ with which membership over all releases is within a limit, if there is one.
+    """Return the σ that keeps membership inference over all releases within a limit, if any.
 
     μ is inversely proportional to σ.
     """

@@ -1,9 +1,9 @@
 """The procedure from a table to its published figures, which can be rerun without a record.
 
-All data-dependent figures published without noise are on a coarse grid: the scaling of the
-columns, the number of records, and σ, which is drawn from it. The rest is declared: the penalty,
-the target, the family. So small changes of a record change only the coefficients, and given the
-figures on the grid these are the only leakage.
+All data-dependent figures published without noise lie on a coarse grid: the scaling of the columns,
+the number of records, and σ, which is drawn from the grid. The penalty, the target and the family
+are declared. So small changes of a record change only the coefficients; given the figures on the
+grid, only these leak.
 """
 
 from __future__ import annotations
@@ -97,11 +97,11 @@ class Procedure(ReleaseQuestion):
             try:
                 ends[name] = (float(low), float(high))
             except ValueError:
-                raise InputError(f"--domain takes column=low:high, not {shown(text)}.") from None
+                raise InputError(f"--domain must be column=low:high, not {shown(text)}.") from None
             finite = all(map(math.isfinite, ends[name]))
             if not name or not ends[name][0] < ends[name][1] or not finite:
                 raise InputError(
-                    f"--domain takes column=low:high with low below high, not {shown(text)}."
+                    f"--domain must be column=low:high with low below high, not {shown(text)}."
                 )
         return ends
 
@@ -118,7 +118,7 @@ class Procedure(ReleaseQuestion):
     def prepare(self, raw: pa.Table, seats: Seats | None = None) -> Prepared:
         """Fit, measure and choose the noise; warn first if the ledger cannot match people.
 
-        ``seats`` are the rows' seats in the vote; drawn if not given.
+        ``seats`` are the rows' seats in the vote; by default they are drawn.
         """
         if self.ledger is not None:
             for doubt in self.ledger.recognise(raw, self.person).doubts:
@@ -137,16 +137,16 @@ class Procedure(ReleaseQuestion):
         return Prepared(trained, eta, recognition, sigma, least, figures, needed, seats, vote)
 
     def figures(self, raw: pa.Table, prepared: Prepared) -> dict[str, Any]:
-        """Return the noiseless figures of a table that differs by a record, or a person.
+        """Return the figures without noise of a table that differs by a record, or a person.
 
-        A drawn σ is held fixed: only whether it still suffices can change.
+        A drawn σ is held fixed; only whether it still suffices can change.
         """
         return self.rerun(raw, prepared)[0]
 
     def rerun(
         self, raw: pa.Table, prepared: Prepared
     ) -> tuple[dict[str, Any], float, TrainedModel]:
-        """Return the same, the σ that keeps everybody within their budget, and the model."""
+        """Return the figures, the σ that keeps everybody within their budget, and the model."""
         trained = self.fit(raw, prepared.trained)
         earlier = self.ledger is not None and self.ledger.releases
         known = self._recognise(raw, trained) if earlier else None
@@ -161,15 +161,16 @@ class Procedure(ReleaseQuestion):
             check_positive(self.sigma_epsilon, "sigma_epsilon")
             if self.sigma is not None:
                 raise InputError(
-                    "--sigma declares the noise and --sigma-epsilon draws it: give one of them."
+                    "--sigma declares the noise and --sigma-epsilon draws it: give only one of "
+                    "them."
                 )
         if self.missing == "impute":
             raise InputError(
-                "The values that fill gaps would be released too: fill the gaps beforehand, or use "
-                "--missing drop."
+                "The values that fill gaps would be published too: fill the gaps beforehand, or "
+                "use --missing drop."
             )
         if self.least_holders < 1:
-            raise InputError(f"--least-holders must be at least one, not {self.least_holders}.")
+            raise InputError(f"--least-holders must be at least 1, not {self.least_holders}.")
         drop = tuple(dict.fromkeys(self.drop))
         plan = self._plan(raw, drop)
         settled, more, steps = settle_rare_names(raw, plan, self.least_holders, self.rare)
@@ -246,8 +247,8 @@ class Procedure(ReleaseQuestion):
     ) -> NoiseDraw | None:
         """Draw the noise; labels are measured in their published unit, which depends on no record.
 
-        ``None`` if σ is declared, if there are too few records for a vote that was not requested,
-        or if no point of the grid suffices.
+        Return ``None`` if σ is declared, if there are too few records for a vote that was not
+        requested, or if no point of the grid suffices.
         """
         if self.sigma is not None:
             return None
@@ -264,7 +265,7 @@ class Procedure(ReleaseQuestion):
         return vote_on_noise(public, allowed, grid, block, blocks, epsilon, least)
 
     def _noise(self, needed: float, vote: NoiseDraw | None) -> float:
-        """Return the noise: as declared, or as drawn, and sufficient for the target."""
+        """Return the noise, declared or drawn, which must suffice for the target."""
         least = round_up(needed, COARSER)
         if self.sigma is None:
             return least if vote is None else max(least, vote.sigma)
@@ -294,5 +295,5 @@ def spent_by(trained: TrainedModel, recognition: Recognition | None) -> np.ndarr
 
 
 def _coded(table: EncodedTable) -> list[ColumnCoding]:
-    """Return the encoding of a table's columns, in a form that may be published."""
+    """Return the encoding of a table's columns in a form that may be published."""
     return [ColumnCoding.of(part) for part in (table.coding.parts if table.coding else ())]

@@ -1,8 +1,8 @@
 """Rare values that would identify people if published as names of levels.
 
 A category becomes one feature for each of its levels, and the names of the levels are published
-with the model. A level with one record is that person's own text, and so are most values of a text
-column with nearly unique values. Both are reported before fitting. Where people have several
+with the model. A level with one record is that person's own text. So are most values of a text
+column whose values are nearly unique. Both are reported before the fit. If people have several
 records, holders are people: a value in twenty records of one person has one holder.
 """
 
@@ -27,7 +27,7 @@ CHOICES = ("refuse", "drop", "merge")
 def settle_rare_names(
     raw: pa.Table, plan: ColumnPlan, holders: int, choice: str
 ) -> tuple[pa.Table, tuple[str, ...], tuple[str, ...]]:
-    """Return the table with rare values merged, columns to drop, and the changes in words.
+    """Return the table with rare values merged, the columns to drop, and the changes in words.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def settle_rare_names(
     if choice == "refuse" or (choice == "merge" and text):
         what = f"Few {who} share a value"
         if text:
-            what = f"Nearly every {'record' if owner is None else 'person'} has a value of its own"
+            what = f"Nearly every {'record' if owner is None else 'person'} has a unique value"
         ways = "--drop or --rare drop" if text else "--rare drop, --rare merge or --drop"
         held = {name: list(sizes[name].values()) for name in rare[:5]}
         which = "; ".join(
@@ -76,11 +76,12 @@ def settle_rare_names(
     steps = []
     if drop:
         steps.append(
-            f"{counted(len(drop), 'column')} dropped for values of few {who}: {listed(drop)}."
+            f"{counted(len(drop), 'column')} dropped because few {who} share some of their values: "
+            f"{listed(drop)}."
         )
     if merged:
         steps.append(
-            f"Values that fewer than {holders} {who} have were put together as {OTHER!r}: "
+            f"Values shared by fewer than {holders} {who} were merged into {OTHER!r}: "
             f"{listed(merged)}."
         )
     return raw, tuple(drop), tuple(steps)
@@ -99,7 +100,7 @@ def _counts(raw: pa.Table, name: str, owner: np.ndarray | None) -> dict[str, int
 def _merged(
     raw: pa.Table, name: str, counts: dict[str, int], holders: int, owner: np.ndarray | None
 ) -> pa.Table:
-    """Merge rare values of a column, with further values until there are enough holders.
+    """Merge rare values of a column, adding further values until there are enough holders.
 
     A person with two of the merged values counts as one holder.
     """

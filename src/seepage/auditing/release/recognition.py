@@ -1,12 +1,12 @@
-"""Recognises the records of a table in earlier ones, by value, whatever the type of a cell.
+"""Recognises a table's records in earlier tables by value, whatever the type of a cell.
 
-A cell is stored as a keyed digest of its column's name and its value in canonical form: 45, 45.0
-and the text "45" are one value, and so are a number and its rounding to single precision, or texts
-that differ in case and white space. Two records count as the same person if they agree in every
-column that both tables have, so columns may be reordered, added and dropped, and their names
-written in capitals. In doubt, they count as the same: a false match costs noise, whereas a missed
-match violates the guarantee. So a record without a full match that matches another in all columns
-but one (a filled gap, a corrected value) counts as that person.
+A cell is stored as a keyed digest of its column's name and its value in canonical form. The values
+45, 45.0 and the text "45" are the same, and so are a number and its rounding to single precision,
+or texts that differ only in case and white space. Two records count as the same person if they
+agree in every column that both tables have. Columns may therefore be reordered, added and dropped,
+and their names written in capitals. In doubt, they count as the same: a false match costs noise,
+whereas a missed match breaks the guarantee. So a record without a full match that agrees with
+another in all columns but one (a filled gap, a corrected value) counts as the same person.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _TRUTH = {"true": 1, "false": 0}
 def canonical(value: Any, *, cased: bool = False) -> tuple[str, str]:
     """Return a value's canonical forms for comparison: in single precision, and exact.
 
-    Case and white space of a text do not count, unless ``cased``, as an earlier version had it.
+    Case and white space of a text are ignored, unless ``cased``, as in an earlier version.
 
-    The two differ for whole numbers from 2²⁴ on, such as the numbers of patients: single precision
-    holds only some of those.
+    The two differ for whole numbers from 2²⁴ on, such as patient numbers, of which single precision
+    holds only some.
 
     Examples
     --------
@@ -70,13 +70,13 @@ def canonical(value: Any, *, cased: bool = False) -> tuple[str, str]:
 
 
 def _folded(text: str) -> str:
-    """Return a text without case, in one form of Unicode, with single spaces."""
+    """Return a text without case, in one Unicode form, with single spaces."""
     once = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(unicodedata.normalize("NFKC", once).split())
 
 
 def _of_text(text: str) -> Any:
-    """Return the meaning of a text: a number, a truth value, a date, nothing, or a text."""
+    """Return what a text stands for: a number, a truth value, a date, nothing, or a text."""
     text = unicodedata.normalize("NFC", text.strip())
     if text in MISSING:
         return None
@@ -114,7 +114,7 @@ class Match(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class People:
-    """The keyed digests of a table's cells, column by column, and the column that identifies."""
+    """The keyed digests of a table's cells, column by column, and the identifying column."""
 
     columns: Mapping[str, np.ndarray]  # of values in single precision
     whole: Mapping[str, np.ndarray]  # of exact values, where single precision falls short of them
@@ -124,7 +124,7 @@ class People:
         return len(next(iter(self.columns.values()), ()))
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
+        """Return the digests as plain JSON values."""
         return {
             "identity": self.identity,
             **{
@@ -151,9 +151,9 @@ class People:
         return cls(columns, whole, identity)
 
     def names_of(self, names: Sequence[str]) -> list[str]:
-        """Return names of columns as they are spelt here: case and white space do not count.
+        """Return column names as they are spelt here; case and white space are ignored.
 
-        Those that differ in nothing else stay as they are.
+        Names that differ in nothing else are kept unchanged.
         """
         here, folded = {_folded(name): name for name in self.columns}, list(map(_folded, names))
         alone = [folded.count(text) == 1 for text in folded]
@@ -167,23 +167,23 @@ class People:
         return [name for name in self.columns if name in others.columns]
 
     def same_rows(self, others: People) -> bool:
-        """Return whether both are the same rows of the same columns, in the same order."""
+        """Return whether both hold the same rows of the same columns, in the same order."""
         return self.columns.keys() == others.columns.keys() and all(
             np.array_equal(digests, others.columns[name]) for name, digests in self.columns.items()
         )
 
     def earlier_loss(self, loss: PrivacyLoss, others: People, *, of_people: bool) -> Match | None:
-        """Return the loss of every record of the other table by the losses here, and the matches.
+        """Return the loss of every record of the other table from the losses here, and the matches.
 
-        ``loss`` has one entry for every record here; with ``of_people``, it is that of all records
-        of its person together. ``None`` if the tables cannot be compared. The column that
-        identifies people in either table decides where both tables have it; of two such columns,
-        the one with the larger loss. Otherwise all shared columns must agree. If columns of this
-        table are missing in the other, at least half of the records here must be unique in the
-        shared ones. A stranger drawn from the same population then matches nobody with that
-        probability; where everybody matches somebody, as by sex alone, a match is uninformative.
-        Records without a match are compared again without each of the columns, under the same
-        condition; a match then counts as known, in doubt.
+        ``loss`` has one entry per record here; with ``of_people``, it is for all records of its
+        person together. Return ``None`` if the tables cannot be compared. If both tables have the
+        column that identifies people in either of them, that column decides; of two such columns,
+        the one with the larger loss. Otherwise all shared columns must agree. If the other table
+        lacks columns of this one, at least half of the records here must be unique in the shared
+        columns. A stranger from the same population then matches nobody with at least that
+        probability; if everybody matches somebody, as by sex alone, a match is uninformative.
+        Records without a match are compared again with each column left out in turn, under the same
+        condition; such a match counts, but as doubtful.
         """
         names = self.shared(others)
         decisive = [[n] for n in {self.identity: 0, others.identity: 0} if n in names]
@@ -231,8 +231,8 @@ class People:
         """Return the loss of the other table's records, and the matches, by some columns.
 
         A record of the other table may be any of its matches here, so it gets their largest loss. A
-        *person* of the other table is assigned all matches of their records, each counted once. By
-        columns that identify nobody, each of their records is one of the people who match it.
+        *person* of the other table gets all matches of their records, each counted once. If the
+        columns identify nobody, each of their records is one of the people who match it.
         """
         values, place = np.unique(self._rows(by, others), return_inverse=True)
         rows = others._rows(by, self)
@@ -263,7 +263,7 @@ class People:
         return np.unique(rows, return_inverse=True)[1].reshape(-1)
 
     def _rows(self, names: Sequence[str], others: People) -> np.ndarray:
-        """Return one number per record for its values in some columns, in any order of these.
+        """Return one number per record for its values in some columns, independent of their order.
 
         Digests are pseudorandom and differ by column, so their sum modulo 2⁶⁴ serves as a digest of
         the row.
@@ -287,7 +287,7 @@ class People:
 
 @dataclass(frozen=True, eq=False)
 class CellDigests:
-    """Makes digests of cells under a key, with a cache."""
+    """Computes digests of cells under a key, with a cache."""
 
     key: bytes
     cased: bool = False  # as an earlier version made them
@@ -296,7 +296,10 @@ class CellDigests:
     def people(self, raw: pa.Table, identity: str | None) -> People:
         """Return the digests of a table."""
         if identity is not None and identity not in raw.column_names:
-            raise InputError(f"There is no column {shown(identity)} with which to identify people.")
+            raise InputError(
+                f"There is no column {shown(identity)} to identify people by; name a column of the "
+                "table."
+            )
         columns, whole = {}, {}
         for name in raw.column_names:
             cells = [self._of_cell(name, value) for value in raw.column(name).to_pylist()]
@@ -308,7 +311,7 @@ class CellDigests:
         return People(columns, whole, identity)
 
     def _of_cell(self, name: str, value: Any) -> tuple[int, int]:
-        """Return the digests of a value in single precision, and of the exact one."""
+        """Return the digests of a value in single precision, and of the exact value."""
         # A list is no key of a dictionary, and a nan would be kept again every time.
         kept = None if isinstance(value, list | dict) or value != value else (name, value)
         if kept in self._made:
@@ -325,7 +328,7 @@ class CellDigests:
 
 
 def _firsts(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the position of every pair of two numbers, each pair once."""
+    """Return the position of every pair of two numbers among the distinct pairs."""
     pairs = first.astype(np.int64) * (int(second.max(initial=0)) + 1) + second
     return np.asarray(np.unique(pairs, return_index=True)[1])
 

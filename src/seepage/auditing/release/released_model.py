@@ -59,7 +59,9 @@ class ColumnCoding:
             try:
                 numbers = np.asarray(values, dtype=float)
             except (TypeError, ValueError):
-                raise InputError(f"Column {shown(self.name)} must hold numbers.") from None
+                raise InputError(
+                    f"Column {shown(self.name)} must hold numbers; convert it."
+                ) from None
             return ((numbers - self.centre) / self.unit).reshape(-1, 1)
         place = {level: k for k, level in enumerate(self.levels)}
         out = np.zeros((len(values), len(self.levels)))
@@ -69,8 +71,8 @@ class ColumnCoding:
                 level = OTHER
             if level not in place:
                 raise InputError(
-                    f"Column {shown(self.name)} has the level {shown(level)}, which is unknown to "
-                    "this model."
+                    f"Column {shown(self.name)} has the level {shown(level)}, which this model "
+                    "does not know; drop those rows, or replace the value."
                 )
             out[row, place[level]] = 1.0
         return out[:, 1:]
@@ -114,7 +116,7 @@ class ReleasedModel:
 
     @classmethod
     def of_table(cls, estimator: Any, coding: TableEncoding | None) -> ReleasedModel:
-        """Return a model that takes tables of the encoded kind; features, if there is none."""
+        """Return a model that takes tables of the encoded kind, or features without an encoding."""
         parts = [] if coding is None else [ColumnCoding.of(p, coding.scale) for p in coding.parts]
         return cls(estimator, parts)
 
@@ -136,7 +138,9 @@ class ReleasedModel:
             }
         missing = [c.name for c in self.columns if c.name not in found]
         if missing:
-            raise InputError(f"The table has no column {shown(missing[0])}, which the model uses.")
+            raise InputError(
+                f"The table has no column {shown(missing[0])}, which the model uses; add it."
+            )
         return np.hstack([column.features(found[column.name]) for column in self.columns])
 
     def predict(self, table: Any) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""The report: findings of an audit for people and for machines.
+"""The report: the findings of an audit for people and for machines.
 
-This folder turns an :class:`~seepage.auditing.findings.Audit` into sentences, figures, a
-self-contained page, a summary, a table of records and a paragraph for a model card; packages of
-other kinds of audits use the same renderer. Nothing here measures anything.
+This package turns an :class:`~seepage.auditing.findings.Audit` into sentences, figures, a
+self-contained page, a summary, a table of records and a paragraph for a model card. Other kinds of
+audits use the same renderer. Nothing here measures anything.
 """
 
 from __future__ import annotations

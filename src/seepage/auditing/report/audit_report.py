@@ -1,9 +1,9 @@
-"""The report on a linear model: its page, its summary, its table of records and its model card.
+"""The report on a linear model: its page, summary, table of records and model card.
 
-``summary.json`` is the audit for machines in a documented and versioned form without records;
-``leakage.parquet`` the table of records; and ``model-card.md`` a page to paste into a model card or
-a data-protection impact assessment. The card names no record and no small group, and gives figures
-that depend on the data in coarse bands, errors on held-out records to two digits.
+``summary.json`` is the audit for machines, in a documented and versioned form without records;
+``leakage.parquet`` is the table of records; ``model-card.md`` is a page to paste into a model card
+or a data-protection impact assessment. The card names no record and no small group. It gives
+data-dependent figures in coarse bands, and held-out errors to two digits.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class AuditReport(Report):
         )
 
     def _listed(self, some: SomeRecords) -> list[dict[str, Any]]:
-        """Return records for a table, each with its share of the largest leakage."""
+        """Return records for a table, each with its leakage relative to the largest."""
         largest = self.audit.records.largest("eta") or 1.0
         eta, columns, label, _ = (some.numbers[name].tolist() for name in NUMBERS)
         shares = np.clip(np.asarray(eta) / largest, 0, 1).tolist()
@@ -148,7 +148,7 @@ class AuditReport(Report):
         return [dict(zip(keys, line, strict=True)) for line in lines]
 
     def _guarantees(self) -> dict[str, Any] | None:
-        """Return the bounds by adversary, with numbered assumptions; ``None`` without any."""
+        """Return the bounds by adversary, with numbered assumptions; ``None`` if there are none."""
         found = self.audit.guarantees
         if found is None or not any(line.applies for line in found.rows):
             return None
@@ -210,7 +210,7 @@ class AuditReport(Report):
     def summary(self) -> dict[str, Any]:
         """Return the summary as plain JSON values; ``docs/report.md`` has the schema.
 
-        An infinite error (no unbiased attack exists) and an unknown number are ``None``.
+        Infinite errors (no unbiased attack exists) and unknown numbers are ``None``.
         """
         audit, verdict, records = self.audit, self.verdict, self.audit.records
         risks, bounds = audit.risks, audit.guarantees
@@ -304,10 +304,10 @@ class AuditReport(Report):
 def record_table(
     records: SomeRecords, index: np.ndarray | None = None, unit: str = ONE_ROW
 ) -> pa.Table:
-    """Return one row per record; ``error of <column>`` for every sensitive attribute.
+    """Return one row per record, with ``error of <column>`` for every sensitive attribute.
 
-    ``index`` has the labels of a pandas table, which become a column of text. For people, ``row``
-    is the first row of each, and ``rows`` their number.
+    ``index`` holds the labels of a pandas table, which become a text column. For people, ``row`` is
+    the first row of each, and ``rows`` their number.
     """
     columns: dict[str, Any] = {"row": np.asarray(records.row, np.int64)}
     if unit == ONE_PERSON:

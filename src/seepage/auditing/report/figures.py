@@ -1,7 +1,7 @@
 """The figures of the report, and the style of every figure in the project.
 
-Deterministic SVG, real text, colours that follow the page's theme; drawn for a wide page and for a
-phone. The papers' figures are drawn in the same style.
+Figures are deterministic SVG with real text and colours that follow the page's theme, drawn for a
+wide page and for a phone. The papers' figures are drawn in the same style.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ class Drawing:
 
 
 def load_beside() -> None:
-    """Load the drawing library in the background; it takes a second and 30 MB."""
+    """Load the plotting library in the background, which takes a second and 30 MB."""
     Thread(target=import_module, args=("matplotlib.figure",)).start()
 
 
 def render(
     name: str, alternative: str, caption: str, draw: Draw, height: tuple[float, float]
 ) -> Drawing:
-    """Draw a figure twice; ``draw(figure, narrow)`` fills it, ``height`` is in inches."""
+    """Draw a figure twice; ``draw(figure, narrow)`` fills it, and ``height`` is in inches."""
     wide = _save(name, alternative, draw, (10.0, height[0]), narrow=False)
     narrow = _save(name + "-narrow", alternative, draw, (4.7, height[1]), narrow=True)
     return Drawing(name, alternative, caption, wide, _inline(wide), _inline(narrow))
@@ -111,7 +111,7 @@ def _save(name: str, title: str, draw: Draw, size: tuple[float, float], *, narro
 
 @contextmanager
 def house_style(name: str) -> Iterator[None]:
-    """While inside, draw and save in the common style; ``name`` is the figure's."""
+    """Draw and save in the common style inside this context; ``name`` is the figure's name."""
     from matplotlib import rc_context
 
     # The salt names the parts of the file, so two figures on a page never share a name.
@@ -154,14 +154,14 @@ def word_ticks(axis: Any) -> None:
 
 
 def name_rows(axes: Any, names: Sequence[str], narrow: bool, width: int = 34) -> None:
-    """Write names down the vertical axis, the first on top, cut to fit."""
+    """Write names along the vertical axis, the first on top, shortened to fit."""
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_yticks(range(len(names)), [short(name, 16 if narrow else width) for name in names])
     axes.tick_params(axis="y", colors=INK, length=0)
 
 
 def draw_figures(audit: Audit) -> tuple[Drawing, ...]:
-    """Return the figures of an audit, those of the groupings numbered from 1."""
+    """Return the figures of an audit; those of the groupings are numbered from 1."""
     drawn = [draw_histogram(audit), draw_attributes(audit)]
     drawn += [draw_grouping(g, i, one(audit.unit)) for i, g in enumerate(audit.groupings[:6], 1)]
     drawn.append(draw_curve(audit))
@@ -222,7 +222,7 @@ def draw_histogram(audit: Audit) -> Drawing:
 
 
 def draw_attributes(audit: Audit) -> Drawing | None:
-    """Draw the minimum error of attacks on each column; nothing if no attack exists."""
+    """Draw the minimum attack error for each column; nothing if no attack exists."""
     ranked = [a for a in most_exposed(audit.attributes) if np.isfinite(a.smallest_error)]
     ranked = [a for a in ranked if relative_error(a, a.smallest_error) > 0][:15]
     if not ranked:
@@ -264,9 +264,9 @@ def draw_attributes(audit: Audit) -> Drawing | None:
 
     most = ranked[0]
     caption = (
-        "The further left, the more precisely the column can be estimated from the release. At the "
-        "dashed line an attacker's error is as large as the column's own spread (for a category: a "
-        "whole level)."
+        "The further left, the more precisely the release allows the column to be estimated. At "
+        "the dashed line an attacker's error is as large as the column's own spread (for a "
+        "category: a whole level)."
         + (" * marks the columns marked as sensitive." if any(a.sensitive for a in ranked) else "")
     )
     alternative = (
@@ -280,7 +280,7 @@ def draw_attributes(audit: Audit) -> Drawing | None:
 
 
 def draw_grouping(grouping: GroupingFinding, place: int, who: str = "record") -> Drawing:
-    """Draw the mean and the worst leakage of every group of one column."""
+    """Draw the mean and the largest leakage of every group of one column."""
     from matplotlib.ticker import MaxNLocator
 
     ranked = grouping.ranked(12)
@@ -313,7 +313,7 @@ def draw_grouping(grouping: GroupingFinding, place: int, who: str = "record") ->
 
 
 def draw_curve(audit: Audit) -> Drawing | None:
-    """Draw test error and leakage against the noise, or nothing if there is no curve."""
+    """Draw test error and leakage against the noise; nothing if there is no curve."""
     curve, limit = audit.curve, find_limit(audit)
     sigma = np.asarray(curve.sigma, float)
     usable = sigma > 0
@@ -379,9 +379,9 @@ def draw_curve(audit: Audit) -> Drawing | None:
         figure.legend(loc="outside lower left", ncols=1 if narrow else 4, columnspacing=1.4)
 
     caption = (
-        "Read it downwards: a noise scale on the horizontal axis costs the error above and buys "
-        "the leakage below. The error is that of a model fitted to part of the records, measured "
-        "on the rest."
+        "Read it downwards: for a noise scale on the horizontal axis, the upper curve gives the "
+        "error and the lower one the leakage. The error is that of a model fitted on some of the "
+        "records, measured on the rest."
     )
     if error.max() > highest:
         caption += " Beyond the top of the figure, the model is worse than a constant prediction."
@@ -395,7 +395,7 @@ def draw_curve(audit: Audit) -> Drawing | None:
 
 
 def _write(axes: Any, x: float, y: float, words: str, side: str, above: bool) -> None:
-    """Write beside a horizontal line, on a background that no curve crosses."""
+    """Write beside a horizontal line, on a background that covers the curves."""
     axes.annotate(
         words,
         (x, y),

@@ -1,7 +1,7 @@
 """The first screen of a report page: three numbers with baselines, a histogram, and remedies.
 
 Reports of every kind fill the same slots. All text and counts, for every computed noise and every
-group, are prepared here; the template and the script only place them.
+group, are prepared here; the template and the script only display them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Bar:
-    """A histogram bar: the number of people between two ends."""
+    """A histogram bar: the number of people between two values."""
 
     ends: str
     count: int
@@ -70,7 +70,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Histogram:
-    """A histogram of people, and the line of the limit."""
+    """A histogram of people, with a line at the limit."""
 
     bars: tuple[Bar, ...]
     title: str
@@ -83,7 +83,7 @@ class Histogram:
 
     @property
     def most(self) -> int:
-        """The most people in a bar."""
+        """The largest number of people in a bar."""
         return max([1, *(max(bar.count, bar.others or 0) for bar in self.bars)])
 
     def height(self, count: int) -> float:
@@ -104,7 +104,7 @@ class RemedyLine:
 
 @dataclass(frozen=True)
 class Remedies:
-    """Remedies, the best first, beside the present release."""
+    """Remedies, the best first, compared with the present release."""
 
     columns: tuple[str, ...]  # the headings of what is protected
     lines: tuple[RemedyLine, ...]
@@ -127,7 +127,7 @@ class NoiseStop:
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """Contents of the first screen beside the verdict."""
+    """Contents of the first screen apart from the verdict."""
 
     cards: tuple[Card, ...]
     histogram: Histogram | None
@@ -150,7 +150,7 @@ class FirstScreen:
 
 
 def show_audit(audit: Audit) -> FirstScreen:
-    """Return the first screen of an audit of a linear model, or of a release of one."""
+    """Return the first screen for the audit of a linear model, or for its release."""
     groups = [name for name, places in audit.members.items() if len(places)][:40]
     edges = _Edges(audit) if audit.records.examined else None
     curve, risks = audit.curve, audit.risks
@@ -209,7 +209,7 @@ def _standard(audit: Audit) -> tuple[str, str] | None:
 
 
 def _cards(audit: Audit, stop: int | None = None) -> Iterator[Card]:
-    """Yield the numbers of the release, or of the same with another noise of the curve."""
+    """Yield the numbers of the release, or of the same model with other noise of the curve."""
     if audit.risks is not None:
         yield _membership(audit, stop)
     value = _value(audit, stop)
@@ -267,7 +267,7 @@ def _membership(audit: Audit, stop: int | None) -> Card:
 
 
 def _named(audit: Audit, limit: float) -> str:
-    """Return a sentence on the rows whose membership risk exceeds the limit; empty if none does."""
+    """Return a sentence on the rows whose membership risk exceeds the limit, if any."""
     over = count_recognised(audit, limit)
     if not (over and audit.records.examined and audit.risks is not None):
         return ""
@@ -278,7 +278,7 @@ def _named(audit: Audit, limit: float) -> str:
 
 
 def _outsider(audit: Audit) -> str:
-    """Return a sentence on an attacker who knows fewer records, beside the informed one."""
+    """Return a sentence comparing an attacker who knows fewer records with the informed one."""
     found = audit.outsider
     if found is None:
         return "outsider: not estimated" if audit.outsider_reason else _INFORMED
@@ -290,7 +290,7 @@ def _outsider(audit: Audit) -> str:
 
 
 def _value(audit: Audit, stop: int | None) -> Card | None:
-    """Return the guess to which the release adds most, else the number that it narrows most."""
+    """Return the guess that gains most from the release, or the number that it narrows most."""
     risks = audit.risks
     numbers = [a for a in most_exposed(audit.attributes) if a.kind == "numeric" and a.spread > 0]
     numbers = [a for a in numbers if a.sensitive] or numbers
@@ -327,7 +327,7 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
 
 
 def _number(audit: Audit, column: AttributeFinding, times: float) -> Card:
-    """Return the narrowing of a normal prior as wide as the column, at a multiple of the noise."""
+    """Return how much a normal prior as wide as the column narrows, at a multiple of the noise."""
     ratio = relative_error(column, column.smallest_error * times)
     kept = spread_kept(ratio)
     return Card(
@@ -348,7 +348,7 @@ _GUESSER = {"model": "predicted from other records", "frequencies": "commonest a
 
 
 class _Edges:
-    """Histogram of membership risk from chance to certainty; one bar begins at the limit."""
+    """Histogram of membership risk from chance to certainty; one bar starts at the limit."""
 
     def __init__(self, audit: Audit) -> None:
         self.audit, risks = audit, audit.risks
@@ -366,7 +366,7 @@ class _Edges:
         self.distances[0] = 0.0
 
     def counts(self, sigma: float, places: np.ndarray | None = None) -> tuple[int, ...]:
-        """Return the number of people, or of a group, in each bar for another noise."""
+        """Return the number of people, or of group members, in each bar at another noise."""
         records, disclosed = self.audit.records, self.audit.risks.disclosed  # type: ignore[union-attr]
         own = np.concatenate([np.zeros(0, int), *map(records.place_of, disclosed)])
         # μ is inversely proportional to σ.
@@ -433,7 +433,7 @@ LEGEND = (
 def _remedies(audit: Audit) -> Remedies:
     """Return the present release and its remedies, by rank.
 
-    A constant prediction is included: models after it are not better.
+    A constant prediction is included; the models listed after it are no better.
     """
     constant, error = audit.curve.trivial_error, error_at(audit, audit.sigma)
     risks = audit.risks
@@ -484,7 +484,7 @@ def _remedies(audit: Audit) -> Remedies:
 
 
 def _met(audit: Audit, remedy: Remedy) -> str:
-    """Return whether a remedy brings a release within the limits, as far as known."""
+    """Return whether a remedy brings a release within the limits, as far as is known."""
     risks = audit.risks
     if risks is not None and risks.disclosed:  # by figures that no remedy changes
         return "no"

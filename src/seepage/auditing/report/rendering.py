@@ -1,6 +1,7 @@
 """Rendering of audits by templates: sentences, page, terminal output, JSON and folder.
 
-Templates of pages are escaped throughout and share one style; all fail on an undefined name.
+Page templates are escaped throughout and share one style; an undefined name is an error in all
+templates.
 """
 
 from __future__ import annotations
@@ -77,14 +78,14 @@ def environment() -> Environment:
 
 
 class Report(ABC):
-    """The report of an audit of any kind; its parts are made on demand."""
+    """The report of an audit of any kind; its parts are computed on demand."""
 
     verdict: Verdict
     screen: str  # the template of what a terminal shows
 
     @abstractmethod
     def summary(self) -> dict[str, Any]:
-        """Return the findings for JSON, without those about single records."""
+        """Return the findings for JSON, without per-record findings."""
 
     @abstractmethod
     def about(self) -> dict[str, Any]:
@@ -103,7 +104,7 @@ class Report(ABC):
         return ()
 
     def texts(self) -> Mapping[str, str]:
-        """Return other texts of the folder, by the names of their files."""
+        """Return further texts for the folder, by file name."""
         return {}
 
     def to_json(self) -> str:
@@ -113,10 +114,10 @@ class Report(ABC):
     def write(self, out: str | os.PathLike[str], keep: Sequence[Path] = ()) -> Path:
         """Write the report into the folder ``out`` and return the path of its page.
 
-        ``report.html``, ``summary.json``, a table of single records, ``figures/*.svg`` and
-        ``manifest.json``, which lists them, readable by their owner only. Everything is made first.
-        An earlier report there is replaced, in one step; a folder that holds anything else is
-        refused. ``keep`` names files that must not change: the inputs.
+        The folder holds ``report.html``, ``summary.json``, a table of single records,
+        ``figures/*.svg`` and ``manifest.json``, which lists them; only their owner can read them.
+        Everything is made first. An earlier report there is replaced in one step; a folder with any
+        other content raises an error. ``keep`` names files that must not change: the inputs.
         """
         out, figures = Path(out), self.figures()
         texts = {f"figures/{figure.name}.svg": figure.file for figure in figures}
@@ -136,8 +137,8 @@ class Report(ABC):
     def tell(self, page: Path | None, *, as_json: bool, private: str | None = None) -> bool:
         """Print the main findings on one screen, or JSON; return whether every limit is met.
 
-        With JSON, limits that are not met are named on the standard error. ``private`` names the
-        values of the data that the report shows, if any.
+        With JSON, exceeded limits are named on standard error. ``private`` names the data values
+        that the report shows, if any.
         """
         if as_json:
             typer.echo(self.to_json(), nl=False)
@@ -145,7 +146,7 @@ class Report(ABC):
             screen = render(self.screen, verdict=self.verdict, page=page, **self.about())
             typer.echo(screen, nl=False)
         if private is not None:
-            typer.echo(f"warning: the report shows {private}; do not pass it on.", err=True)
+            typer.echo(f"warning: the report shows {private}; do not share it.", err=True)
         for gate, text in self.verdict.gates if as_json else ():
             if not gate.passed:
                 typer.echo(f"over the limit {gate.name}: {text}", err=True)

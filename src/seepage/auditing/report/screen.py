@@ -1,7 +1,7 @@
 """Terminal output of an audit: the verdict, the risks, the remedies and the files.
 
-It fits a screen of 25 lines and 80 columns; ``--verbose`` and the page have the rest.
-Colour is for terminals only. Numbers and wording are those of the report.
+It fits a screen of 25 lines and 80 columns; ``--verbose`` and the page show the rest. Colour is for
+terminals only. Numbers and wording are those of the report.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ COLOURS = {"good": "green", "caution": "yellow", "bad": "red"}
 def tell_briefly(report: AuditReport, page: Path | None, private: str | None = None) -> bool:
     """Print an audit on one screen; return whether every limit is met.
 
-    ``private`` names the values of the data that the report shows, if any.
+    ``private`` names the data values that the report shows, if any.
     """
     from rich.console import Console
 
@@ -190,7 +190,7 @@ def _as_it_is(audit: Audit) -> tuple[str, ...]:
 
 
 def _line(audit: Audit, remedy: Remedy) -> tuple[str, ...]:
-    """Return a remedy as cost and benefit, and how its model compares with a constant."""
+    """Return a remedy's benefit and cost, and how its model compares with a constant prediction."""
     guessed = audit.risks is not None and audit.risks.worst_guess is not None
     unknown = "–" if audit.risks is None else NOT_MEASURED
     remark = "" if remedy.compared == NOT_MEASURED else remedy.compared

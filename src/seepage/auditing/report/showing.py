@@ -18,7 +18,7 @@ def _counted(audit: Audit) -> str:
 
 
 class ReportRendering:
-    """The report as a short text, or in a frame of a notebook."""
+    """Shows the report as a short text, or as a frame in a notebook."""
 
     def text(self, audit: Audit) -> str:
         """Return the name of the audited data, and the verdict."""
@@ -38,7 +38,7 @@ class ReportRendering:
         )
 
     def html(self, audit: Audit) -> str:
-        """Return the report, in a frame of its own."""
+        """Return the report as an HTML frame."""
         report = AuditReport(audit)
         page = escape(report.page(report.figures()))
         return (

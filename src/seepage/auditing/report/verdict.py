@@ -1,7 +1,7 @@
-"""The verdict on an audit: its numbers compared with the limits, for any reader.
+"""The verdict on an audit: compares its numbers with the limits, for any reader.
 
-It has a headline, answers to frequent questions, and a few sentences that need no prior knowledge.
-This module selects the sentences; the templates hold their wording.
+It consists of a headline, answers to frequent questions, and a few sentences that need no prior
+knowledge. This module selects the sentences; the templates hold their wording.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def judge(audit: Audit) -> Verdict:
         who = "person" if audit.unit == ONE_PERSON else "row"
         headline = (
             f"No {one(audit.unit)} leaks more than {limit.words} allows, but the membership risk "
-            f"of a {who} was not measured."
+            f"was not measured for any {who}."
         )
     else:
         within = "target" if audit.noise.how == "target" else "default limits"
@@ -93,7 +93,7 @@ def judge(audit: Audit) -> Verdict:
         tone, label = "caution", f"{label}, but usefulness not measured"
     elif useless and private:
         tone, label = "caution", "Private, but of little use"
-        headline = headline[:-1] + ", but the noise leaves little of the model."
+        headline = headline[:-1] + ", but the noise leaves the model of little use."
     return Verdict(
         tone,
         label,
@@ -113,7 +113,7 @@ _COMPARED = {
 
 
 def meets_limits(audit: Audit) -> bool:
-    """Return whether a release is within the limits: the caller's, and the default ones."""
+    """Return whether a release is within the caller's limits and the default ones."""
     over = count_over(audit) > 0 and (audit.risks is None or _asks_eta(audit))
     return not over and not _stands_out(audit) and all(gate.passed for gate in audit.gates)
 
@@ -125,7 +125,7 @@ def _asks_eta(audit: Audit) -> bool:
 
 
 def _tell_within(audit: Audit) -> str:
-    """State the largest risks of a release within the limits."""
+    """State the largest risks of a release that is within the limits."""
     risks = audit.risks
     assert risks is not None  # noqa: S101 - the caller has looked
     membership = limit_on(audit, "--max-membership", MAX_MEMBERSHIP)
@@ -141,7 +141,7 @@ def _tell_within(audit: Audit) -> str:
 
 
 def _narrowed(column: AttributeFinding) -> str:
-    """State the precision of an estimate of a number, with and without the release."""
+    """State how precisely a number can be estimated, with and without the release."""
     kept = spread_kept_of(column) or 0.0
     return (
         f"“{short(column.name)}” is estimated to within ±{number(kept * column.spread)} at best, "
@@ -154,7 +154,7 @@ def _points(gain: float) -> str:
 
 
 def _stands_out(audit: Audit) -> str:
-    """State the risks that exceed the limits, the caller's or the default ones."""
+    """State the risks that exceed the caller's limits or the default ones."""
     risks = audit.risks
     if risks is None:
         return ""
@@ -227,7 +227,7 @@ def _tell_sure(audit: Audit) -> str:
 
 
 def _explain(audit: Audit) -> Iterator[str]:
-    """Yield the verdict's reasons in leakage η and minimum errors."""
+    """Yield the reasons for the verdict, as leakage η and minimum errors."""
     yield tell("limit", audit)
     yield tell("worst_record", audit)
     yield tell("label", audit)
@@ -259,14 +259,14 @@ def _tell_fixes(audit: Audit) -> str:
             return ""
         who = "person" if audit.unit == ONE_PERSON else "row"
         return (
-            f"More noise protects the {who} that stands out (--max-membership and --max-guess-tpr "
-            "say how much it takes)."
+            f"More noise protects the most exposed {who} (--max-membership and --max-guess-tpr "
+            "compute how much)."
         )
     if not changes:
         return (
-            f"Nothing that was tried. {capital(useless)} would bring every "
-            f"{one(audit.unit)} within {_aim(audit)}, but leaves a model not better than a "
-            "constant prediction."
+            f"None of the remedies tried. {capital(useless)} would bring every {one(audit.unit)} "
+            f"within {_aim(audit)}, but leaves a model that is no better than a constant "
+            "prediction."
         )
     listed = changes[0] if len(changes) == 1 else f"{', '.join(changes[:-1])}, or {changes[-1]}"
     ending = "it brings" if len(changes) == 1 else "each of these brings"
@@ -311,12 +311,12 @@ def tell_remedy(audit: Audit, remedy: Remedy) -> str:
 
 
 def tell_gate(audit: Audit, gate: Gate) -> str:
-    """State how a measured number compares with a limit; records by row, never by value."""
+    """State how a measured number compares with a limit; name records by row, never by value."""
     return tell("gate", audit, gate)
 
 
 def tell_codes(audit: Audit) -> str:
-    """State that a target of few whole numbers was taken as a number; empty otherwise."""
+    """State that a target of few whole numbers was read as a number; empty otherwise."""
     return tell("codes", audit) if audit.codes else ""
 
 
@@ -326,7 +326,7 @@ def tell_noise(audit: Audit) -> str:
 
 
 def tell_outsider(audit: Audit) -> str:
-    """State the success of an attacker who knows fewer records; empty if not requested."""
+    """State how often an attacker who knows fewer records succeeds; empty if not requested."""
     asked = audit.outsider is not None or audit.outsider_reason
     return tell("outsider", audit) if asked else ""
 
@@ -337,7 +337,7 @@ def tell_not_measured(audit: Audit) -> str:
 
 
 def warn_of_constant(audit: Audit) -> str:
-    """State that the noisy model is not better than a constant prediction; empty otherwise."""
+    """State that the noisy model is no better than a constant prediction; empty otherwise."""
     found = audit.usefulness
     if found is None or found.compared == "better":
         return ""
@@ -345,18 +345,20 @@ def warn_of_constant(audit: Audit) -> str:
 
 
 def tell_steps(audit: Audit) -> tuple[str, ...]:
-    """State the processing of the data and further findings, a sentence each."""
+    """State how the data were processed, and further findings, one sentence each."""
     sentences, curve = list(audit.steps), audit.curve
     if audit.preset is not None:
         sentences.append(_tell_preset(audit.preset))
     if audit.codes:
         sentences.append(tell_codes(audit))
     if not curve.held_out:
-        sentences.append("No model could be fitted without the held-out records: it saw them all.")
+        sentences.append(
+            "No model could be fitted without the held-out records, so it was fitted on them too."
+        )
     elif curve.l2 is not None and curve.l2 != audit.l2:
         sentences.append(
-            f"The privacy–utility curve was drawn with λ = {curve.l2:g}: without a "
-            "penalty the model is not determined on a part of the rows."
+            f"The privacy–utility curve was computed with λ = {curve.l2:g}, because without a "
+            "penalty some rows alone do not determine the model."
         )
     if audit.risks_reason:
         sentences.append(tell_not_measured(audit))
@@ -376,7 +378,7 @@ def _tell_preset(name: str) -> str:
 
 
 def tell_ledger(ledger: LedgerFinding) -> list[str]:
-    """State the ledger's entries about the records, with warnings to the owner."""
+    """State the ledger's entries about the records, with warnings for the owner."""
     sentences = list(ledger.doubts)
     if ledger.known:
         sentences.append(
@@ -389,7 +391,7 @@ def tell_ledger(ledger: LedgerFinding) -> list[str]:
 
 
 def tell_disclosures(check: DisclosureCheck) -> list[str]:
-    """State the outcome of the check of the most exposed records, and what to do."""
+    """State the result of the check of the most exposed records, and what to do."""
     if check.everything and not check.found:
         return [
             "As far as was tried, no published figure would change if one of the most exposed "

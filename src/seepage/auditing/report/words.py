@@ -1,7 +1,7 @@
-"""Formatting of numbers and names, and quantities derived from an audit for the report.
+"""Formats numbers and names, and derives quantities from an audit for the report.
 
-Output is short, printable and escaped, whatever the table holds. The sentences themselves are
-templates (``templates/sentences.j2``), which :mod:`seepage.auditing.report.verdict` chooses.
+Output is short, printable and escaped, whatever the table contains. The sentences themselves are
+templates (``templates/sentences.j2``), selected by :mod:`seepage.auditing.report.verdict`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def short(text: object, width: int = 48) -> str:
 
 
 def sentence(text: object, width: int = 2000) -> str:
-    """Return a sentence that may quote names, shortened if a name made it far too long."""
+    """Return a sentence that may quote names, shortened if they make it far too long."""
     return short(text, width)
 
 
@@ -84,22 +84,22 @@ def markdown(text: object, width: int = 48) -> str:
 
 
 def at_most(value: float) -> str:
-    """Write a figure that depends on the data as the next point of the coarse grid above it."""
+    """Write a data-dependent figure as the next point of the coarse grid above it."""
     return number(round_up(value)) if np.isfinite(value) and value > 0 else number(value)
 
 
 def at_least(value: float) -> str:
-    """Write it as the next point of the coarse grid below it."""
+    """Write a data-dependent figure as the next point of the coarse grid below it."""
     return number(round_down(value)) if np.isfinite(value) and value > 0 else number(value)
 
 
 def bits(value: float) -> str:
-    """Write an estimate of bits; below zero counts as zero."""
+    """Write an estimate in bits; negative values count as zero."""
     return number(round(max(value, 0.0), 3)) if math.isfinite(value) else "–"
 
 
 def interval(value: float, low: float, high: float) -> str:
-    """Write an estimate of bits with its 95 % interval."""
+    """Write an estimate in bits with its 95 % interval."""
     return f"{bits(value)} ({bits(low)} to {bits(high)})"
 
 
@@ -116,7 +116,7 @@ def quoted(name: object, kind: str = "", width: int = 48) -> str:
 
 
 def several(names: Sequence[object], most: int = 4, kind: str = "") -> str:
-    """Return names for a sentence; of many, the last are only counted."""
+    """Return names for a sentence; beyond a few, the rest are only counted."""
     said = [quoted(name, kind) for name in names[:most]]
     if len(names) > most:
         return ", ".join(said) + f" and {len(names) - most} more"
@@ -125,7 +125,7 @@ def several(names: Sequence[object], most: int = 4, kind: str = "") -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """A frequent question, and its answer."""
+    """A frequent question with its answer."""
 
     question: str
     text: str
@@ -133,7 +133,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict in words, printed by every report and added to the summary."""
+    """The verdict in words, printed in every report and added to the summary."""
 
     tone: str  # ``good``, ``caution`` or ``bad``: the colour of the box; ``label`` says it in words
     # The kind of answer, and the answer
@@ -150,7 +150,7 @@ class Verdict:
         return all(gate.passed for gate, _ in self.gates)
 
     def summary(self) -> dict[str, Any]:
-        """Return the verdict and its gates, each with its sentence beside its numbers."""
+        """Return the verdict and its gates, each gate with its sentence and its numbers."""
         return {
             "verdict": {"tone": self.tone, "label": self.label, "headline": self.headline},
             "gates": [asdict(gate) | {"text": text} for gate, text in self.gates],
@@ -167,7 +167,7 @@ class Limit:
 
 
 def find_limit(audit: Audit) -> Limit:
-    """Return the caller's gate, else the target of the calibration, else one standard deviation."""
+    """Return the caller's limit, else the calibration target, else one standard deviation."""
     for gate in audit.gates:
         if gate.name == "--max-eta":
             return Limit(gate.limit, "your limit")
@@ -205,8 +205,8 @@ def count_recognised(audit: Audit, limit: float) -> int:
 def relative_error(attribute: AttributeFinding, error: float) -> float:
     """Return an attack's error relative to the natural variation of a column.
 
-    For numbers that is the standard deviation. A category's error is on its one-hot code, where 1
-    is a whole level, and stays unchanged.
+    For numbers, that is the standard deviation. A category's error is on its one-hot code, where 1
+    is a whole level, and is returned unchanged.
     """
     if attribute.kind == "numeric" and np.isfinite(attribute.spread) and attribute.spread > 0:
         return float(error / attribute.spread)
@@ -214,12 +214,12 @@ def relative_error(attribute: AttributeFinding, error: float) -> float:
 
 
 def level_error(attribute: AttributeFinding) -> float | None:
-    """Return the minimum standard error of a category, in levels; ``None`` if unknown.
+    """Return the minimum standard error for a category, in levels; ``None`` if unknown.
 
-    A category moves by whole levels, so an estimate need be unbiased only at its values, and
-    ``1/η`` does not bound it. Of two values that move the release by ``μ`` noise
-    deviations the bound is ``1/√(exp(μ²) − 1)`` (Hammersley 1950; Chapman and Robbins 1951), the
-    Cramér–Rao one for small μ only. μ is that of the finite change, for which the values are
+    A category changes by whole levels, so an estimate need be unbiased only at its values, and
+    ``1/η`` does not bound its error. For two values whose releases lie ``μ`` noise deviations
+    apart, the bound is ``1/√(exp(μ²) − 1)`` (Hammersley 1950; Chapman and Robbins 1951); it agrees
+    with Cramér–Rao for small μ only. μ is that of the finite change, for which the values are
     distinguished with the true positive rate ``Φ(Φ⁻¹(0.01) + μ)``.
     """
     if attribute.tpr is None:
@@ -231,12 +231,12 @@ def level_error(attribute: AttributeFinding) -> float | None:
 def protection(attribute: AttributeFinding) -> str:
     """Return ``strong``, ``partial`` or ``weak`` for the easiest record of a column.
 
-    For a category, by the gain of the best guess from the release: strong up to 5 percentage
-    points, weak from 20. A guess of a rare level gains little even where the level is recognised,
-    so its true positive rate at 1 % false positives counts as well: strong up to 10 %, weak from
-    50 %. For a number, strong if the best unbiased attack errs by at least the spread of the
-    column, so that a normal prior of that spread narrows to 0.71 of it or more; weak if by less
-    than half of it.
+    A category is judged by how much the best guess gains from the release: strong up to 5
+    percentage points, weak from 20. A guess of a rare level gains little even if the level is
+    recognised, so its true positive rate at 1 % false positives counts as well: strong up to 10 %,
+    weak from 50 %. A number is strong if the best unbiased attack errs by at least the spread of
+    the column, so that a normal prior of that spread narrows to 0.71 of it or more. It is weak if
+    the attack errs by less than half of the spread.
     """
     if attribute.gain is not None:
         tpr = 0.0 if attribute.tpr is None else attribute.tpr
@@ -250,12 +250,12 @@ def protection(attribute: AttributeFinding) -> str:
 
 
 def one(unit: str) -> str:
-    """Return the unit of a statement, in one word."""
+    """Return the unit of a statement in one word."""
     return "person" if unit == ONE_PERSON else "record"
 
 
 def many(unit: str) -> str:
-    """Return the same for several."""
+    """Return the unit of a statement in the plural."""
     return "people" if unit == ONE_PERSON else "records"
 
 
@@ -265,7 +265,7 @@ def number_of(count: int, unit: str) -> str:
 
 
 def whom(audit: Audit, row: int, unit: str | None = None) -> str:
-    """Return the subject of a statement: a row, or a person by the first row, never by identity."""
+    """Return the subject of a statement: a row, or a person, named by the first row only."""
     called = short(audit.called(row))
     if (unit or audit.unit) != ONE_PERSON:
         return f"row {called}"
@@ -275,7 +275,7 @@ def whom(audit: Audit, row: int, unit: str | None = None) -> str:
 
 
 def tried(audit: Audit, guess: GuessFinding) -> str:
-    """Return the number of records examined for a guess, if not all."""
+    """Return how many records were examined for a guess, if not all."""
     total = audit.records.count if guess.unit == audit.unit else audit.records.rows
     counted_on = f", of the {guess.looked_at:,} {many(guess.unit)} tried"
     return "" if guess.looked_at == total else counted_on
@@ -287,12 +287,12 @@ def capital(text: str) -> str:
 
 
 def most_exposed(attributes: tuple[AttributeFinding, ...]) -> tuple[AttributeFinding, ...]:
-    """Return the attributes from the easiest to attack to the hardest."""
+    """Return the attributes, the easiest to attack first."""
     return tuple(sorted(attributes, key=lambda a: relative_error(a, a.smallest_error)))
 
 
 def error_at(audit: Audit, sigma: float) -> float | None:
-    """Return the model's test error at a noise scale, read off the curve, or None outside it."""
+    """Return the model's test error at a noise scale from the curve; ``None`` outside it."""
     scales, errors = np.asarray(audit.curve.sigma), np.asarray(audit.curve.error)
     order = np.argsort(scales)
     scales, errors = scales[order], errors[order]
@@ -302,9 +302,9 @@ def error_at(audit: Audit, sigma: float) -> float | None:
 
 
 def usefulness(audit: Audit, sigma: float) -> float | None:
-    """Return the share of the model's advantage over a constant prediction that remains with noise.
+    """Return the share of the model's advantage over a constant prediction that the noise leaves.
 
-    It is 0 without any advantage, and ``None`` outside the curve.
+    It is 0 without an advantage, and ``None`` outside the curve.
     """
     error = error_at(audit, sigma)
     gain = audit.curve.trivial_error - audit.curve.noiseless_error
@@ -316,10 +316,10 @@ def usefulness(audit: Audit, sigma: float) -> float | None:
 
 
 def compared(audit: Audit, sigma: float) -> str:
-    """Return how the model with a noise of the curve compares with a constant prediction.
+    """Return how the model at a noise of the curve compares with a constant prediction.
 
-    It is ``better``, ``not told apart`` or ``worse`` by the interval of the difference of their
-    errors; ``not measured`` if unknown.
+    It is ``better``, ``not told apart`` or ``worse`` by the interval of the difference between
+    their errors; ``not measured`` if unknown.
     """
     found = audit.curve.usefulness_at(sigma)
     return NOT_MEASURED if found is None else found.compared
@@ -374,18 +374,18 @@ def in_100(probability: float) -> str:
 
 
 def spread_kept(ratio: float) -> float:
-    """Return the posterior deviation over the prior one, ``1/√(1 + 1/r²)``, of a normal prior.
+    """Return the ratio of posterior to prior deviation, ``1/√(1 + 1/r²)``, for a normal prior.
 
-    ``r`` is the error of the best unbiased estimate over the deviation of the prior: information
+    ``r`` is the error of the best unbiased estimate divided by the prior deviation: information
     adds up, ``1/post² = 1/prior² + 1/error²``.
     """
     return float(1 / np.hypot(1, 1 / ratio)) if ratio > 0 else 0.0
 
 
 def spread_kept_of(attribute: AttributeFinding) -> float | None:
-    """Return the posterior deviation over the spread of a column of numbers, for its worst record.
+    """Return the posterior deviation relative to a numeric column's spread, for its worst record.
 
-    ``None`` for categories, and for columns without a spread.
+    It is ``None`` for categories, and for columns without a spread.
     """
     if attribute.kind != "numeric" or not attribute.spread > 0:
         return None

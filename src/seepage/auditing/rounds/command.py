@@ -21,19 +21,19 @@ from seepage.support.number_check import check_positive
 
 
 def run_layers(question: RecordingQuestion, *, out: Path | None, as_json: bool) -> bool:
-    """Audit a recording, write the report, print it; return whether every gate was passed."""
+    """Audit a recording, write and print the report; return whether every gate was passed."""
     bits, area = question.max_bits, question.max_auc
     if bits is not None:
         check_positive(bits, "--max-bits")
     if area is not None and not 0.5 < area < 1:
-        raise InputError(f"--max-auc is an area above 0.5 (chance) and below 1, not {area:g}.")
+        raise InputError(f"--max-auc must be an area above 0.5 (chance) and below 1, not {area:g}.")
     inputs = (question.recording, question.property)
     if out is not None:
         check_folder(out, "report", inputs)
     known = read_client_property(question.property, question.column)
     report = _report(question, known)
     page = None if out is None else report.write(out, inputs)
-    private = "what is known of each client" if question.show_values else None
+    private = "the property of each client" if question.show_values else None
     return report.tell(page, as_json=as_json, private=private)
 
 

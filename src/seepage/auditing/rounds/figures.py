@@ -29,14 +29,14 @@ def draw_recording(audit: RecordingAudit) -> tuple[Drawing, ...]:
 
 
 def shown_layers(audit: RecordingAudit) -> list[int]:
-    """Return the places of the layers that are drawn, in the order of the network."""
+    """Return the positions of the layers to draw, in network order."""
     information = audit.layers.v_information
     first = information.ranking()[:24]
     return [k for k, name in enumerate(information.layers) if name in first]
 
 
 def draw_information(audit: RecordingAudit) -> Drawing:
-    """Draw the leakage of each layer about the property, with intervals."""
+    """Draw how much each layer leaks about the property, with intervals."""
     by_layer, telling = audit.layers.v_information, set(audit.telling())
     kept = shown_layers(audit)
     entropy = float(by_layer.columns["entropy"][0])
@@ -68,20 +68,20 @@ def draw_information(audit: RecordingAudit) -> Drawing:
 
     most = by_layer.ranking()[0]
     caption = (
-        "Bars are estimates on updates of clients that the adversary has not learnt from, lines "
-        "95 % intervals. With few clients they are wide."
+        "Bars are estimates on the updates of clients that were not used to train the attack; "
+        "lines are 95 % intervals. With few clients, the intervals are wide."
     )
     alternative = (
         f"V-information of {counted(len(kept), 'layer')} about the property: most at "
         f"{short(most)}, {number(max(by_layer[most], 0))} of {number(entropy)} {by_layer.unit}; "
-        f"{counted(len(telling), 'layer')} told at the 5 % level."
+        f"significant at the 5 % level in {counted(len(telling), 'layer')}."
     )
     height = 1.25 + 0.33 * len(kept)
     return render("layers", alternative, caption, draw, (height, height))
 
 
 def draw_since(audit: RecordingAudit) -> Drawing | None:
-    """Draw the rounds after which layers reveal the property; nothing if not tested."""
+    """Draw the rounds after which each layer reveals the property; nothing if not tested."""
     over = audit.over_rounds
     if over is None or len(over.rounds) < 2:
         return None
@@ -121,7 +121,7 @@ def draw_since(audit: RecordingAudit) -> Drawing | None:
     )
     alternative = (
         f"For {counted(len(kept), 'layer')} and {counted(len(over.rounds), 'round')}, whether the "
-        "property is told: "
+        "property is revealed: "
         + (
             "never at the 5 % level."
             if first is None
@@ -144,7 +144,7 @@ def ranked_clients(audit: RecordingAudit) -> list[int]:
 
 
 def draw_clients(audit: RecordingAudit) -> Drawing:
-    """Draw how far each client's updates lie from the others'."""
+    """Draw how far each client's updates lie from those of the others."""
     who, kept = audit.clients, ranked_clients(audit)[:30]
     named = set(map(str, who.named()))
     times = who.times[kept]
@@ -180,8 +180,8 @@ def draw_clients(audit: RecordingAudit) -> Drawing:
         figure.legend(loc="outside upper left", ncols=2, handletextpad=0.2, columnspacing=1.2)
 
     caption = (
-        "Each client at the layer in which it stands out most. The P-values in the table are "
-        "approximate: an indication of how unusual that is among this many clients and layers."
+        "Each client is shown at the layer in which it stands out most. The P-values in the table "
+        "are approximate: an indication of how unusual that is among this many clients and layers."
     )
     alternative = (
         f"Distance of {counted(len(kept), 'client')} from the middle, relative to the median "

@@ -21,9 +21,9 @@ from seepage.layers.recording_audit import RecordingAudit
 
 
 def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScreen:
-    """Return the first screen of an audit of recorded rounds, about the property of this name.
+    """Return the first screen of an audit of recorded rounds, for the property of this name.
 
-    Without limits (``limited`` false), it says so.
+    Without limits (``limited`` is false), the screen says so.
     """
     found, told, apart = audit.layers.v_information, audit.telling(), audit.clients.named()
     best = found.ranking()[0]
@@ -99,7 +99,7 @@ def _clients(audit: RecordingAudit) -> Histogram | None:
 
 
 def _left(audit: RecordingAudit) -> Remedies:
-    """Return the remaining leakage of a whole update under each remedy, the least first."""
+    """Return the remaining leakage of a whole update under each remedy, the smallest first."""
     first, *others = audit.layers.remedies
     lines = [
         RemedyLine(
@@ -120,7 +120,7 @@ def _left(audit: RecordingAudit) -> Remedies:
         tuple(lines),
         "accuracy lost",
         legend=(
-            (unit, f"what an update tells, of {number(float(entropy[0]))} in all"),
-            ("P", "how often chance tells as much; told: at most 0.05"),
+            (unit, f"what an update reveals, of {number(float(entropy[0]))} in total"),
+            ("P", "how often chance reveals as much; revealed: at most 0.05"),
         ),
     )

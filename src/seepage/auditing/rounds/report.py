@@ -1,4 +1,4 @@
-"""The report on recorded rounds: its page, its summary, its screen and its table of clients."""
+"""The report on recorded rounds: its page, summary, screen and table of clients."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class RecordingReport(Report):
         write_private(folder / "clients.parquet", lambda file: pq.write_table(table, file))
 
     def summary(self) -> dict[str, Any]:
-        """Return the summary as JSON values, without any client; ``docs/report.md`` has it."""
+        """Return the summary as JSON values, without any client; schema in ``docs/report.md``."""
         audit, over = self.audit, self.audit.over_rounds
         known_as = {"name": "layer", "value": "v_information", "since": "since_round"}
         summary = {

@@ -16,7 +16,7 @@ _LITTLE = 0.05  # bits of a whole update: of less, what remedies leave is not wo
 
 
 def untestable(audit: RecordingAudit) -> bool:
-    """Return whether there are too few clients for any P-value at the level."""
+    """Return whether there are too few clients for any P-value to reach the level."""
     return audit.over_rounds is not None and audit.least_p_value() > LEVEL
 
 
@@ -28,7 +28,7 @@ def told_by_all_updates(audit: RecordingAudit) -> frozenset[str]:
 
 
 def judge_recording(audit: RecordingAudit, name: str, gates: tuple[Gate, ...]) -> Verdict:
-    """Return the verdict on the leakage of a recording about the property of this name."""
+    """Return the verdict on what a recording leaks about the property of this name."""
     what = f"“{short(name)}”"
     telling, apart = audit.telling(), audit.clients.named()
     failed = [gate for gate in gates if not gate.passed]
@@ -82,7 +82,7 @@ def judge_recording(audit: RecordingAudit, name: str, gates: tuple[Gate, ...]) -
 
 @dataclass(frozen=True)
 class LayerAdvice:
-    """One piece of advice, and the remaining leakage of a whole update, if tried."""
+    """One piece of advice, with the remaining leakage of a whole update, if tried."""
 
     name: str
     layers: tuple[str, ...] = ()  # those it is about
