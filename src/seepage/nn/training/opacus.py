@@ -532,8 +532,7 @@ def attach(
         source = _Source(_optimizer_of(target), net, (noise_multiplier, max_grad_norm))
     else:
         raise InputError(
-            f"attach() takes an Opacus optimiser or PrivacyEngine, not a "
-            f"{type(target).__name__}."
+            f"attach() takes an Opacus optimiser or PrivacyEngine, not a {type(target).__name__}."
         )
     secure = bool(getattr(source.optimizer, "secure_mode", False))
     if not secure:
