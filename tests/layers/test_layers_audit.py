@@ -95,7 +95,7 @@ def test_which_layers_are_dropped():
     assert _drops(["a"], "abc") == ([("a",)], [])
     alone, notes = _drops(many, [*many, *"abc"])
     assert alone == [tuple(many)]
-    assert "not dropped one by one" in notes[0]
+    assert "too many to test dropping them one by one" in notes[0]
 
 
 def test_table_text_and_figure(found):

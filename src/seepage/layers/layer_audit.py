@@ -31,7 +31,7 @@ from seepage.tables.source import as_numpy, build_frame
 
 _NEED_RECORDS = {
     "sensitivity": "which is the derivative of one gradient with respect to its records' targets: "
-    "it needs the records, and an update of several steps is no gradient",
+    "it needs the records, and an update of several steps is not a gradient",
     "Fisher information": "which is about single records, and a recording holds none",
     "PLIS": "which is about single records, and a recording holds none",
 }
@@ -121,7 +121,7 @@ class LayerAudit(ResultTable):
             lines.append([name, *own, str(information.span(name)), p_value, mark])
         left = [(r.name, str(Span(r.value, r.low, r.high))) for r in self.remedies]
         refused = [f"Not measured: {name}, {reason}." for name, reason in self.refused.items()]
-        heading = f"What a whole update tells ({information.unit}):"
+        heading = f"Leakage of a whole update ({information.unit}):"
         text = [text_table(lines, heads), "", heading, text_table(left, indent=2), ""]
         return "\n".join([*text, *self.notes, *refused, NOTICE])
 
@@ -302,8 +302,8 @@ def _tried(
     beside = [*recorded.beside, *([METRICS] if recorded.metrics else [])]
     if beside:
         notes.append(
-            "Clipping and noise were tried on the trained parameters only; what is sent beside "
-            f"them stays as it is: {listed(beside)}."
+            "Clipping and noise were tested on the trained parameters only; other values sent "
+            f"stay as they are: {listed(beside)}."
         )
     remedies = [
         whole("as it is", recorded),
@@ -349,10 +349,12 @@ def _drops(
     if len(named) <= 8:  # each takes as long as the whole update
         single = [(name,) for name in named]
     if not single and named:
-        notes.append(f"The {len(named)} layers to protect were not dropped one by one: too many.")
+        notes.append(
+            f"The {len(named)} layers to protect are too many to test dropping them one by one."
+        )
     if whole:
         notes.append(
-            "Every layer is to be protected, but without all of them nothing is left to send"
+            "Every layer should be protected, but if all are dropped nothing is left to send"
             f"{': each was dropped alone' if single else ''}."
         )
         return single, notes

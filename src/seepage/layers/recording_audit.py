@@ -112,7 +112,7 @@ class RecordingAudit(ResultTable):
     def _opening(self) -> str:
         telling = self.telling()
         if not telling:
-            return "No layer tells the property at the 5 % level."
+            return "No layer reveals the property at the 5 % level."
         since = self.over_rounds.first() if self.over_rounds is not None else None
         when = "" if since is None else f", the first after round {since}"
         return f"The property shows in {listed(telling)} at the 5 % level{when}."
@@ -120,7 +120,8 @@ class RecordingAudit(ResultTable):
     def __repr__(self) -> str:
         return (
             f"<audit of {self.updates:,} updates of {len(self.clients.clients):,} clients: "
-            f"{len(self.telling())} layers tell, {len(self.clients.named())} clients stand out>"
+            f"{len(self.telling())} layers reveal it, {len(self.clients.named())} clients stand "
+            "out>"
         )
 
 
@@ -186,17 +187,18 @@ def audit_recording(
     notes = list(layers.v_information.notes)
     if known.alone:
         notes.append(
-            "A value of the property belongs to a single client: the information in the layers "
-            "is about telling that client from the others, by this property or anything else."
+            "A value of the property belongs to a single client, so the layers' information may "
+            "come from any difference between that client and the others, not only from this "
+            "property."
         )
     if not known.by_client:
         notes.append(
-            "Clients have several values of the property, so exchanging clients cannot show the "
-            "first round that tells it."
+            "Clients have several values of the property, so a permutation test over clients "
+            "cannot find the first round that reveals it."
         )
     elif rounds is None:
         notes.append(
-            "The recording has no rounds, so the first round that tells the property is not known."
+            "The recording has no rounds, so the first round that reveals the property is unknown."
         )
     if known.by_client and rounds is not None:
         over_rounds = since_when(sent, known.values, permutations=permutations, seed=seed)

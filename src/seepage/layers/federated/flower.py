@@ -215,9 +215,8 @@ class UpdateRecorder:
     def _there_already(self, server_round: int) -> str:
         where = "this recorder" if self.path is None else str(self.path)
         return (
-            f"Round {server_round} is in {where} already, from another run, whose nodes are not "
-            "those of this one: record every run into a file of its own, or go on with the number "
-            "of the next round."
+            f"Round {server_round} is in {where} already, from another run with different nodes: "
+            "record every run in its own file, or continue with the number of the next round."
         )
 
     def _parts(self) -> list[LayerGradients]:

@@ -61,7 +61,7 @@ class RoundByRound(ResultTable):
 
     def __repr__(self) -> str:
         first = self.first()
-        when = "no layer tells so far" if first is None else f"first told after round {first}"
+        when = "no layer leaks so far" if first is None else f"first leak after round {first}"
         return (
             f"<{len(self.layers)} layers after {len(self.rounds)} rounds: {when}, "
             f"smallest P-value {self.p_values.min():.3g}>"

@@ -32,11 +32,11 @@ from seepage.support.number_check import check_choice, check_count
 _VIEWS: dict[str, type[View]] = {"target": Label, "input": Input}
 _ESTIMATED = (
     "The norms of single records are estimated from random directions; their standard errors are "
-    "in `errors`, and the intervals over the records contain that uncertainty."
+    "in `errors`, and the intervals over the records include that uncertainty."
 )
 _NO_RANGE = (
-    "Records for which a layer's gradient is constant but its Jacobian is not have no range to "
-    "divide by; they are left out of that layer's mean."
+    "If a layer's gradient is constant for a record but its Jacobian is not, there is no range to "
+    "divide by; such records are left out of that layer's mean."
 )
 
 

@@ -275,8 +275,8 @@ class UpdateRelease(MeasuredRelease):
 
 _HIDDEN = (
     "The derivative of the update disagrees with its change over a small step: something in the "
-    "network hides the records from differentiation (torch.no_grad(), .detach()), or they lie on "
-    "a kink; ask with method='finite'."
+    "network hides the records from differentiation (torch.no_grad(), .detach()), or the records "
+    "lie on a kink; use method='finite'."
 )
 
 

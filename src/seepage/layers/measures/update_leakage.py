@@ -196,15 +196,15 @@ class UpdateLeakage(Leakage):
     def conditions(self) -> tuple[str, ...]:
         """The assumptions under which the numbers hold, as sentences."""
         known = (
-            "One update leaves, after all local steps, with the stated noise, and nothing else.",
-            "The adversary knows the model that was sent, how the client trains and in which order "
-            "it takes its records.",
+            "Only one update is released, after all local steps, with the stated noise.",
+            "The adversary knows the model that was sent, how the client trains, and the order in "
+            "which it uses its records.",
         )
         if not self.mixed:
             return known
         together = (
-            "Records interact in the network's BatchNorm: a record also shows through the others "
-            "of its batches, which are held fixed."
+            "Records interact in the network's BatchNorm, so a record also leaks through the "
+            "other records in its batches, which are held fixed."
         )
         return (*known, together)
 
@@ -381,7 +381,7 @@ class UpdateLeakage(Leakage):
         of = " of all records" if view == "dataset" else ""
         over = (
             f"The derivative of the update is its change over a step of {h:g} to either side in "
-            "the unknowns; smaller or larger changes may show something else."
+            "the unknowns; smaller or larger changes may leak differently."
         )
         return Estimate(
             values,

@@ -38,10 +38,7 @@ from seepage.support.number_check import check_choice, check_count
 from seepage.tables.source import as_numpy
 
 _UNITS = {"nats": 1.0, "bits": math.log(2)}
-_BELOW = (
-    "An estimate on records the predictor has not seen can come out below zero where there is "
-    "nothing to find."
-)
+_BELOW = "A held-out estimate can fall below zero if there is no information."
 
 
 class FewGroupsWarning(UserWarning):
@@ -203,13 +200,13 @@ class PropertyTask:
         if np.bincount(np.unique([labels, nodes], axis=1)[0]).min() < 2:
             words = (
                 "A class of the property comes from a single node, so the gradients were not "
-                "grouped by nodes: the numbers say how well that node can be told from the "
-                "others, by this property or anything else."
+                "grouped by nodes: the numbers say how well that node can be distinguished from "
+                "the others, by this property or any other difference."
             )
             return PropertyTask.read(property, None, len(seen), folds, seed), [words]
         count = int(nodes.max()) + 1
         task = PropertyTask.read(property, nodes, len(seen), min(folds, count), seed)
-        note = f"The gradients were grouped by the {count} nodes they came from."
+        note = f"The gradients were grouped by their {count} nodes."
         return replace(task, notes=(note,)), []
 
     @staticmethod
@@ -488,7 +485,7 @@ def _too_few(exchange: Exchange, ways: float) -> str:
     what = f"{len(exchange.label)} groups" if exchange.grouped else "gradients"
     return (
         f"The labels of the {what} can be exchanged in only {ways:.0f} ways, so no P-value can be "
-        f"below {1 / ways:.2g}: the test cannot find anything, whatever there is; record more."
+        f"below {1 / ways:.2g} and the test cannot detect any leakage; record more."
     )
 
 

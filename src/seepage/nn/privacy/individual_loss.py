@@ -23,9 +23,10 @@ from seepage.tables.source import build_frame
 Numbers = NDArray[np.float64]
 
 CONDITIONS = (
-    "It is about adding or removing this one record, with all others unchanged.",
-    "No amplification by subsampling is claimed: which steps a record takes part in is known.",
-    "It is measured along the run that took place; a promise made beforehand needs a filter that "
+    "The figure is for adding or removing this one record, with all others unchanged.",
+    "No amplification by subsampling is claimed: the attacker may know which steps a record was "
+    "in.",
+    "It is measured for the run that took place; a guarantee in advance needs a filter that "
     "stops a record when its budget is spent (Feldman and Zrnic 2021).",
 )
 

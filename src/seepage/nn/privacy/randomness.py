@@ -19,17 +19,17 @@ SECURE, SEED, FAST, UNSTATED = "secure", "seed", "fast", "unstated"
 SEEDED_AND_FAST = "seed and fast"
 
 _SEEDED = (
-    "Noise and batches came from a seed: it holds only against attackers who neither know nor "
-    "guess the seed, since whoever has it can draw the batches again and subtract the noise."
+    "Noise and batches came from a seed, so this holds only against attackers who neither know "
+    "nor guess the seed; anyone who has it can regenerate the batches and subtract the noise."
 )
 _TRIED_OUT = (
-    "The noise (in Opacus also the batches) came from torch's own generator, which keeps as little "
-    "as 32 bits of a seed: it holds only against attackers who do not try them all, since whoever "
-    "does can subtract the noise."
+    "The noise (in Opacus also the batches) came from torch's own generator, which keeps as "
+    "little as 32 bits of a seed, so this holds only against attackers who do not try all seeds; "
+    "anyone who does can subtract the noise."
 )
 _ASSUMED = (
-    "It is assumed that nobody can draw the noise and the batches again: where they came from was "
-    "not stated."
+    "The origin of noise and batches was not stated; it is assumed that attackers cannot "
+    "regenerate them."
 )
 _CONDITIONS: dict[str, tuple[str, ...]] = {
     SECURE: (),

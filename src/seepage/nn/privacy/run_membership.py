@@ -28,16 +28,16 @@ from seepage.nn.privacy.run_privacy import (
 from seepage.privacy.trade_off import LossTradeOff, both_ways, gaussian_losses
 
 GUARANTEED = (
-    "Nothing leaves but the noisy gradients of the steps, or results computed from them.",
-    "It holds for every record, because the clip bounds the contribution of each to a step.",
+    "Only the noisy gradients of the steps, or results computed from them, are released.",
+    "It holds for every record, because the clip bounds each record's contribution to a step.",
 )
 MEASURED = (
     GUARANTEED[0],
-    "It is an estimate along the run that took place: the record's own norms are composed, and "
-    "steps without it are charged like those with it. Its norms depend on earlier outputs, so it "
-    "is no upper end; that needs a filter (Feldman and Zrnic 2021).",
+    "It is an estimate for the run that took place: the record's own norms are composed, and "
+    "steps without the record are charged like those with it. The norms depend on earlier "
+    "outputs, so it is not an upper bound; a bound needs a filter (Feldman and Zrnic 2021).",
 )
-UNSEEN = "The record was in no batch, so it is charged the most that the clip allows."
+UNSEEN = "The record was in no batch, so it is charged the maximum that the clip allows."
 
 
 @dataclass(frozen=True, eq=False, repr=False)

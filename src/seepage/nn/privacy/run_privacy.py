@@ -41,12 +41,12 @@ ZERO_OUT = "blank out one record (no gradient in its place)"
 RELATIONS = {"add-or-remove": ADD_OR_REMOVE, "replace": REPLACE, "zero-out": ZERO_OUT}
 
 _DECLARED = (
-    "Rate, divisor and number of steps were stated before the data were seen, and do not depend on "
-    "how many records there are."
+    "Rate, divisor and number of steps were declared before the data were seen and do not depend "
+    "on the number of records."
 )
 _PUBLIC_COUNT = (
-    "The number of records counts as public: the batches' rate follows from it, so whether there "
-    "was one record more or less is not protected. A declared sample_rate protects it."
+    "The number of records counts as public: the sampling rate follows from it, so it is not "
+    "protected whether there was one record more or less. A declared sample_rate protects it."
 )
 
 

@@ -122,7 +122,7 @@ class SamplerCheck:
     def _complaint(self, size: int, repeats: int) -> str:
         whole = self.sampler == FIXED and not self.shared
         if whole and self.last_size >= 0 and size != self.last_size:
-            return f"Batches of {self.last_size} and of {size} records came, not of one size."
+            return f"Batches had {self.last_size} and {size} records, so they are not of one size."
         rate = self.batch_size / self.records
         spread = math.sqrt(self.batch_size * (1 - rate) * self.steps)
         # Eight standard deviations, for a check that is made at every step
@@ -134,7 +134,7 @@ class SamplerCheck:
         varies = self.batch_size * (1 - rate) >= 4
         # For Poisson batches far less likely than one in a million
         if self.sampler == POISSON and varies and self.same_size >= 12:
-            return f"12 batches in a row had {size} records, which no Poisson sample has."
+            return f"12 batches in a row had {size} records, unlike Poisson samples."
         # Among independent draws, entries²/(2 records) repeat an earlier one (while that is small).
         # Their absence counts as evidence once 40 are expected. Of as many draws as there were: the
         # spread of the sizes is larger than the number of repetitions at first.
