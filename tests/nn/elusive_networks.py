@@ -207,20 +207,20 @@ KINKED: dict[str, tuple[Function | nn.Module, str]] = {
     "selu": (functional.selu, "uses SELU"),
     "ELU(0.5)": (nn.ELU(0.5), "uses ELU"),
     "elu(alpha=1.1)": (lambda h: functional.elu(h, alpha=1.1), "uses ELU"),
-    "h*(h>0)": (lambda h: h * (h > 0), "slope of a record's loss jumps"),
-    "h*(h>0).float()": (lambda h: h * (h > 0).to(h.dtype), "slope of a record's loss jumps"),
+    "h*(h>0)": (lambda h: h * (h > 0), "slope of the loss jumps"),
+    "h*(h>0).float()": (lambda h: h * (h > 0).to(h.dtype), "slope of the loss jumps"),
     "gather at argmax": (
         lambda h: torch.tanh(h) * h.gather(1, h.argmax(1, keepdim=True)),
-        "slope of a record's loss jumps",
+        "slope of the loss jumps",
     ),
     "cummax": (lambda h: h.cummax(1).values, "uses cummax"),
     "1-norm": (
         lambda h: torch.tanh(h) * h.norm(p=1, dim=1, keepdim=True),
-        "slope of a record's loss jumps",
+        "slope of the loss jumps",
     ),
     "remainder": (lambda h: torch.remainder(h, 1.0), "uses remainder"),
-    "sqrt(h²)": (lambda h: (h * h).sqrt(), "slope of a record's loss jumps"),
-    "norm over one entry": (lambda h: h[..., None].norm(dim=-1), "slope of a record's loss jumps"),
+    "sqrt(h²)": (lambda h: (h * h).sqrt(), "slope of the loss jumps"),
+    "norm over one entry": (lambda h: h[..., None].norm(dim=-1), "slope of the loss jumps"),
 }
 SMOOTH: dict[str, Function | nn.Module] = {
     "tanh": torch.tanh,

@@ -1,8 +1,8 @@
-"""Leakage by layer of a network: per-layer measures and federated rounds; needs torch.
+"""Measures what each layer of a network leaks, also over federated rounds; needs torch.
 
-``measures`` gives one number per layer, with its interval; ``federated`` simulates or records the
-updates that clients send. The audits combine the two. Measures of a whole network are in
-:mod:`seepage.nn`, attacks on recordings in :mod:`seepage.attacks`.
+``measures`` gives one number per layer, with its confidence interval; ``federated`` simulates or
+records the updates that clients send. The audits combine the two. Measures for a whole network are
+in :mod:`seepage.nn`, and attacks on recordings in :mod:`seepage.attacks`.
 
 Everything here is imported on first use, so that ``import seepage`` does not import torch.
 """

@@ -1,4 +1,4 @@
-"""Conversion of a caller's inputs and targets to tensors for the network and its loss."""
+"""Converts a caller's inputs and targets to tensors for the network and its loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seepage.tables.source import as_numpy
 
 
 def read_inputs(x: Any, net: nn.Module) -> Inputs:
-    """Return inputs with NumPy arrays, nested ones too, converted to tensors of the network's type.
+    """Return inputs with NumPy arrays (nested too) converted to tensors of the network's dtype.
 
     Other values (tensors, graphs, masks that are ``None``) are left unchanged.
 
@@ -53,12 +53,12 @@ def read_pair(
 ) -> tuple[Inputs, Tensor]:
     """Return a pair of inputs and targets as tensors; raise if they are invalid.
 
-    There must be a target for each of at least one record, and no NaN or infinity; ``where`` names
-    the pair, as in "Batch 3".
+    There must be at least one record, a target for each, and no NaN or infinity. ``where`` names
+    the pair in errors, as in "Batch 3".
     """
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InputError(
-            f"{where} must be a pair of inputs and targets, but is of type {type(pair).__name__}."
+            f"{where} must be a pair (inputs, targets), but is of type {type(pair).__name__}."
         )
     x, y = read_inputs(pair[0], net), read_targets(pair[1], net, loss)
     if len(y) == 0 or batch_size(x) != len(y):
@@ -72,14 +72,14 @@ def read_pair(
 
 
 def is_finite(x: Any) -> bool:
-    """Return whether tensors, nested ones too, are free of NaN and infinity."""
+    """Return whether tensors, including nested ones, are free of NaN and infinity."""
     # The answers are gathered before they are fetched, since fetching waits for the device.
     finite = [part.isfinite().all() for part in _tensors_of(x) if part.is_floating_point()]
     return not finite or bool(torch.stack([each.to(finite[0].device) for each in finite]).all())
 
 
 def check_labels(net: nn.Module, loss: str | nn.Module | Loss, x: Any, y: Any, where: str) -> None:
-    """Raise if a class number is not one of the network's classes; the network is unchanged."""
+    """Raise if a class number is not among the network's classes; the network is unchanged."""
     with torch.no_grad(), kept_buffers(net):
         output = call(net, rows_of(x, slice(0, 2)))  # BatchNorm has no variance for a single one
     check_classes(loss, output, y, where)
@@ -88,8 +88,8 @@ def check_labels(net: nn.Module, loss: str | nn.Module | Loss, x: Any, y: Any, w
 def check_classes(loss: str | nn.Module | Loss, output: Any, target: Tensor, where: str) -> None:
     """Raise if a class number is not one of the classes in the network's output.
 
-    Only losses for classification are checked. ``where`` names the origin of the targets, as
-    in "Batch 3".
+    Only losses for classification are checked. ``where`` names the origin of the targets in errors,
+    as in "Batch 3".
     """
     each = per_record(loss)
     axis = class_axis(each)

@@ -1,4 +1,4 @@
-"""Audit of a network's layers: sensitivity, V-information, layers to protect, and remedies."""
+"""Audits a network's layers: sensitivity, V-information, layers to protect, and remedies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from seepage.tables.source import as_numpy, build_frame
 
 _NEED_RECORDS = {
     "sensitivity": "which is the derivative of one gradient with respect to its records' targets: "
-    "it needs the records, and an update of several steps is no gradient",
+    "it needs the records, and an update of several steps is not a gradient",
     "Fisher information": "which is about single records, and a recording holds none",
     "PLIS": "which is about single records, and a recording holds none",
 }
@@ -39,7 +39,7 @@ _NEED_RECORDS = {
 
 @dataclass(frozen=True)
 class LayerRemedy:
-    """V-information of a whole update after a remedy."""
+    """The V-information of a whole update after a remedy."""
 
     name: str  # the remedy
     # The V-information of the whole update about the property, and its 95 % interval
@@ -51,26 +51,26 @@ class LayerRemedy:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LayerAudit(ResultTable):
-    """Leakage of each layer, and the effect of remedies.
+    """The leakage of each layer, and the effect of remedies.
 
     Parameters
     ----------
     sensitivity, v_information
-        The two measures, layer by layer; the first only if the records are given.
+        The two measures, layer by layer; sensitivity only if the records are given.
     protect
-        The layers whose V-information is clearly above zero (by the test, adjusted for the number
-        of layers, and by the interval or an estimate of at least half the highest) and whose
-        interval overlaps that of the highest. If none is named, layers may still leak: with few
-        groups the test has little power. The rule considers each layer alone; the leakage of the
-        other layers is shown by the remedies and, over a whole training, by
-        :func:`seepage.attacks.compare_remedies`.
+        The layers whose V-information is clearly above zero and whose interval overlaps that of the
+        highest. "Clearly" means significant in the test, adjusted for the number of layers, and
+        with an interval above zero or an estimate of at least half the highest. If no layer is
+        named, layers may still leak: with few groups the test has little power. The rule considers
+        each layer alone; the remedies show the leakage of the other layers, as does
+        :func:`seepage.attacks.compare_remedies` over a whole training run.
     remedies
         The V-information of the whole update, unchanged and after each remedy.
     mix
         How the batches were drawn: ``"matched"`` or ``"confounded"``; ``"recorded"`` for recorded
         updates.
     notes
-        The remedies that could not be tried, and why.
+        The remedies that could not be tested, and why.
     refused
         The measures that do not apply here, and why.
     """
@@ -86,7 +86,7 @@ class LayerAudit(ResultTable):
     value_column = "v_information"
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with one row per layer and the measures."""
+        """Return a data frame with one row per layer and one column per measure."""
         information = self.v_information
         sensitive = {} if self.sensitivity is None else {"sensitivity": self.sensitivity.values}
         columns = {
@@ -102,9 +102,9 @@ class LayerAudit(ResultTable):
         return build_frame(columns, library or "pyarrow")
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw a panel for each measure, and return the array of their matplotlib axes.
+        """Plot one panel per measure, and return the array of matplotlib axes.
 
-        ``ax`` are as many axes as there are measures, one or two.
+        ``ax`` holds one matplotlib axis per measure, one or two.
         """
         sensitive = [] if self.sensitivity is None else [self.sensitivity]
         return draw_layers([self.v_information, *sensitive], ax)
@@ -121,7 +121,7 @@ class LayerAudit(ResultTable):
             lines.append([name, *own, str(information.span(name)), p_value, mark])
         left = [(r.name, str(Span(r.value, r.low, r.high))) for r in self.remedies]
         refused = [f"Not measured: {name}, {reason}." for name, reason in self.refused.items()]
-        heading = f"What a whole update tells ({information.unit}):"
+        heading = f"Leakage of a whole update ({information.unit}):"
         text = [text_table(lines, heads), "", heading, text_table(left, indent=2), ""]
         return "\n".join([*text, *self.notes, *refused, NOTICE])
 
@@ -151,15 +151,15 @@ def audit(
     width: int = WIDTH,
     seed: int = 0,
 ) -> LayerAudit:
-    """Measure every layer both ways, name those to protect, and try the remedies.
+    """Measure every layer's sensitivity and V-information, name layers to protect, test remedies.
 
     Batches with and without the property are drawn from the records with the same mix of labels
     (unless ``mix`` says otherwise), from pools that share no record, one pool per fold. Remedies
-    are tried on the recorded gradients: dropping each of the named layers alone (if there are at
-    most 8), and all of them together, if other layers remain to be sent; clipping the parameters to
-    their median norm; and Gaussian noise of ``noise`` times that norm on top. The network is used
-    in its present mode: in training mode, with BatchNorm or dropout, per-record gradients do not
-    exist, so sensitivity is not measured, and the result says so.
+    are tested on the recorded gradients: dropping each of the named layers alone (if there are at
+    most 8), and all of them together (if other layers remain to be sent); clipping the parameters
+    to their median norm; and, in addition, Gaussian noise of ``noise`` times that norm. The network
+    is used in its current mode. In training mode, with BatchNorm or dropout, per-record gradients
+    do not exist, so sensitivity is not measured, and the result says so.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def audit(
     x, y, property
         Records, their main-task classes, and the property of each; tensors or NumPy arrays.
     batch_size, batches
-        Records in a batch, and batches for each class of the property.
+        The number of records per batch, and of batches per class of the property.
     mix, people
         As for :func:`property_batches`.
     family, folds, unit, width
@@ -176,7 +176,7 @@ def audit(
     layers
         Names of modules; by default every module that has parameters of its own.
     records
-        The number of records for the sensitivity.
+        The number of records used for the sensitivity.
     noise
         The noise multiplier of the last remedy.
     seed
@@ -236,10 +236,10 @@ def audit_updates(
     V-information does not depend on how a client trained (one step or many, momentum, Adam, weight
     decay). Values sent besides parameters are measured too: buffers, and metrics (number of
     records, loss) as the entry ``"client metrics"``. The remedies are those of :func:`audit`.
-    Measures that need the records are refused, each with its reason.
+    Measures that need the records are not computed; ``refused`` gives the reason for each.
 
-    Updates are taken as recorded: clients with and without the property need not have the same
-    labels, so a layer may reveal the property through the labels.
+    Updates are used as recorded. Clients with and without the property may have different labels,
+    so a layer may reveal the property through the labels.
 
     Parameters
     ----------
@@ -248,9 +248,9 @@ def audit_updates(
     property
         The property of every update, ``(n,)``: usually that of its client.
     groups
-        As for :func:`v_information`, by default the nodes that the recording knows. Updates of one
-        client are similar: without groups, a classifier learns to recognise clients rather than the
-        property. ``False`` for none.
+        As for :func:`v_information`; by default the nodes of the recording. Updates of one client
+        are similar: without groups, a classifier would learn to recognise clients rather than the
+        property. ``False`` for no groups.
     family, folds, unit
         As for :func:`v_information`.
     noise
@@ -302,8 +302,8 @@ def _tried(
     beside = [*recorded.beside, *([METRICS] if recorded.metrics else [])]
     if beside:
         notes.append(
-            "Clipping and noise were tried on the trained parameters only; what is sent beside "
-            f"them stays as it is: {listed(beside)}."
+            "Clipping and noise were tested on the trained parameters only; other values sent "
+            f"stay as they are: {listed(beside)}."
         )
     remedies = [
         whole("as it is", recorded),
@@ -325,7 +325,7 @@ def _tried(
 
 
 def _refused(net: nn.Module) -> dict[str, str]:
-    """Return the measures that are undefined in the network's present mode, and why."""
+    """Return the measures that are undefined in the network's current mode, and why."""
     try:
         refuse_modes(net)
     except InputError as error:
@@ -336,7 +336,7 @@ def _refused(net: nn.Module) -> dict[str, str]:
 def _drops(
     protect: Sequence[str], layers: Sequence[str]
 ) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Return the sets of layers to drop, each a remedy, and notes.
+    """Return the sets of layers to drop, each of which is a remedy, and notes.
 
     Metrics, which are not a layer, may be dropped too, but some layer must remain.
     """
@@ -349,10 +349,12 @@ def _drops(
     if len(named) <= 8:  # each takes as long as the whole update
         single = [(name,) for name in named]
     if not single and named:
-        notes.append(f"The {len(named)} layers to protect were not dropped one by one: too many.")
+        notes.append(
+            f"The {len(named)} layers to protect are too many to test dropping them one by one."
+        )
     if whole:
         notes.append(
-            "Every layer is to be protected, but without all of them nothing is left to send"
+            "Every layer should be protected, but if all are dropped nothing is left to send"
             f"{': each was dropped alone' if single else ''}."
         )
         return single, notes
@@ -363,9 +365,9 @@ def layers_to_protect(information: PerLayer) -> list[str]:
     """Return the layers that leak significantly and are not clearly below the highest.
 
     The P-values are adjusted for the number of layers by the rule of Benjamini and Hochberg (1995):
-    without any leakage, the probability that a layer is named is 5 %. With few clients the interval
-    is wide even if all are classified correctly, so a layer whose interval reaches zero may also be
-    named, if its estimate is at least half the highest.
+    if nothing leaks, the probability that any layer is named is 5 %. With few clients the interval
+    is wide even if all are classified correctly. So a layer whose interval includes zero may also
+    be named, if its estimate is at least half the highest.
     """
     from scipy.stats import false_discovery_control
 

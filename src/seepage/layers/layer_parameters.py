@@ -1,4 +1,4 @@
-"""The parameters of each layer: those of one module, under its name in the network."""
+"""The parameters of each layer, which is one module, under its name in the network."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Layout = dict[str, tuple[str, ...]]
 def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Layout:
     """Return the trained parameters of every layer, in the order of the network.
 
-    A layer is a module that has parameters of its own, known by its name in
-    ``net.named_modules()``; a parameter of the network itself is a layer under its own name.
-    Weights that several modules share belong to the first. If modules are named, each is a layer
-    with everything below it (``"encoder.block1"``).
+    A layer is a module with parameters of its own, under its name in ``net.named_modules()``. A
+    parameter of the network itself is a layer under its own name. Weights that several modules
+    share belong to the first of them. If modules are named (``"encoder.block1"``), each is a layer
+    together with its submodules.
 
     Examples
     --------
@@ -29,13 +29,13 @@ def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Lay
     trained = [name for name, p in net.named_parameters() if p.requires_grad]
     if not trained:
         raise InputError(
-            "The network has no parameter with requires_grad, so nothing of it is sent; unfreeze "
-            "some."
+            "The network has no parameter with requires_grad, so nothing is sent; unfreeze some "
+            "parameters."
         )
     names_by_layer: dict[str, list[str]] = {}
     asked = [layers] if isinstance(layers, str | int) else layers
     if asked is not None and not len(asked):
-        raise InputError("layers is empty; leave it out to take all layers.")
+        raise InputError("layers is empty; leave the argument out to use all layers.")
     if asked is None:
         for name in trained:
             names_by_layer.setdefault(name.rpartition(".")[0] or name, []).append(name)

@@ -1,4 +1,4 @@
-"""Audit of recorded federated rounds: layers that reveal a property, and outlying clients."""
+"""Audits recorded federated rounds for layers that reveal a property and for outlying clients."""
 
 from __future__ import annotations
 
@@ -27,29 +27,30 @@ Recording = LayerGradients | str | os.PathLike[str]  # a recording, or its file
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordingAudit(Reportable, ResultTable):
-    """Leakage of a recording of federated rounds about a property of the clients.
+    """The leakage of recorded federated rounds about a property of the clients.
 
     Parameters
     ----------
     layers
         The leakage of each layer over all rounds, without and with remedies.
     over_rounds
-        The first round after which each layer reveals the property; ``None`` if clients have
-        several values of it, or rounds are unknown.
+        The first round after which each layer reveals the property; ``None`` if a client has
+        several values of the property, or rounds are unknown.
     clients
         How far each client's updates lie from those of the other clients.
     by_client
-        Whether the property belongs to clients: each has a single value.
+        Whether each client has a single value of the property.
     shares
-        The number of clients with each value of the property (of updates, if clients have several).
+        The number of clients with each value of the property; if clients have several values, the
+        number of updates.
     updates
         The number of recorded updates.
     rounds
-        The first and the last round, where they are known.
+        The first and the last round, if known.
     metrics
         The metrics that clients sent besides the network's state.
     notes
-        Caveats, in words.
+        Caveats, as sentences.
     """
 
     layers: LayerAudit
@@ -65,18 +66,18 @@ class RecordingAudit(Reportable, ResultTable):
     value_column = "v_information"
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with one row per layer: what each tells over all rounds."""
+        """Return a data frame with one row per layer: its leakage over all rounds."""
         return self.layers.table(library)
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw what each layer tells over all rounds; see :meth:`LayerAudit.plot`."""
+        """Plot the leakage of each layer over all rounds; see :meth:`LayerAudit.plot`."""
         return self.layers.plot(ax)
 
     def telling(self) -> tuple[str, ...]:
         """Return the layers that reveal the property at the 5 % level, the strongest first.
 
-        These are the layers that reveal it after some round; without any leakage, the probability
-        that one is named is 5 %. If rounds were not tested, they are the layers named by the layer
+        These are the layers that reveal it after some round. If nothing leaks, the probability that
+        any layer is named is 5 %. If rounds were not tested, they are the layers named by the layer
         audit.
         """
         if self.over_rounds is None:
@@ -85,7 +86,7 @@ class RecordingAudit(Reportable, ResultTable):
         return tuple(k for k in self.layers.v_information.ranking() if k in sure)
 
     def least_p_value(self) -> float:
-        """Return the smallest P-value that exchanging the clients' labels can give.
+        """Return the smallest P-value that permuting the clients' labels can give.
 
         Ten clients, five with the property, can be labelled in 252 ways; each labelling and its
         complement give the same statistic, so the minimum is 2/252. With one client against nine it
@@ -114,7 +115,7 @@ class RecordingAudit(Reportable, ResultTable):
     def _opening(self) -> str:
         telling = self.telling()
         if not telling:
-            return "No layer tells the property at the 5 % level."
+            return "No layer reveals the property at the 5 % level."
         since = self.over_rounds.first() if self.over_rounds is not None else None
         when = "" if since is None else f" in the test over rounds, the first after round {since}"
         names = [_called("layer", name) for name in telling[:5]]
@@ -124,7 +125,8 @@ class RecordingAudit(Reportable, ResultTable):
     def __repr__(self) -> str:
         return (
             f"<audit of {self.updates:,} updates of {len(self.clients.clients):,} clients: "
-            f"{len(self.telling())} layers tell, {len(self.clients.named())} clients stand out>"
+            f"{len(self.telling())} layers reveal it, {len(self.clients.named())} clients stand "
+            "out>"
         )
 
 
@@ -140,15 +142,15 @@ def audit_recording(
     permutations: int = 999,
     seed: int = 0,
 ) -> RecordingAudit:
-    """Audit recorded rounds: layers that reveal a property, the first such round, outlying clients.
+    """Audit recorded rounds: layers that reveal a property, the first such round, and outliers.
 
     Parameters
     ----------
     recording
         A recording with nodes, or its file.
     property
-        A mapping from clients (nodes) to values, or from pairs of client and round; or one value
-        for every update, ``(n,)``. Nodes may be given as numbers or as text.
+        A mapping from clients (nodes), or from pairs of client and round, to values; or one value
+        per update, ``(n,)``. Nodes may be numbers or strings.
     family, noise, folds, unit
         As for :func:`audit_updates`; fewer folds are used if a value of the property is rare.
     permutations
@@ -190,17 +192,18 @@ def audit_recording(
     notes = list(layers.v_information.notes)
     if known.alone:
         notes.append(
-            "A value of the property belongs to a single client: the information in the layers "
-            "is about telling that client from the others, by this property or anything else."
+            "A value of the property belongs to a single client, so the layers' information may "
+            "come from any difference between that client and the others, not only from this "
+            "property."
         )
     if not known.by_client:
         notes.append(
-            "Clients have several values of the property, so exchanging clients cannot show the "
-            "first round that tells it."
+            "Clients have several values of the property, so a permutation test over clients "
+            "cannot find the first round that reveals it."
         )
     elif rounds is None:
         notes.append(
-            "The recording has no rounds, so the first round that tells the property is not known."
+            "The recording has no rounds, so the first round that reveals the property is unknown."
         )
     if known.by_client and rounds is not None:
         over_rounds = since_when(sent, known.values, permutations=permutations, seed=seed)
@@ -256,12 +259,12 @@ class KnownUpdates:
         if len(levels) < 2:
             raise InputError(
                 "All clients have the same property, so there is nothing to infer; record clients "
-                "of another class."
+                "with another value too."
             )
         if whole and 2 * len(levels) > len(who.clients):
             raise InputError(
-                f"The property takes {len(levels)} values among {len(who.clients)} clients; put "
-                "them into classes first, such as below and above the median."
+                f"The property takes {len(levels)} values among {len(who.clients)} clients; group "
+                "the values into classes first, such as below and above the median."
             )
         return KnownUpdates(
             seen,
@@ -274,19 +277,19 @@ class KnownUpdates:
 
     @property
     def alone(self) -> bool:
-        """Whether a value of the property occurs in one client only."""
+        """Whether any value of the property occurs in one client only."""
         return self.by_client and min(self.shares.values()) < 2
 
 
 def property_of_updates(property: Any, recording: LayerGradients) -> Any:
-    """Return the property of every update from that of its client, or of client and round."""
+    """Return the property of every update, looked up by client, or by client and round."""
     if not isinstance(property, Mapping):
         return property
     known = {_key(key): value for key, value in property.items()}
     nodes = [str(node) for node in _listed(recording.nodes)]
     pairs = any(isinstance(key, tuple) for key in known)
     if pairs and recording.rounds is None:
-        raise InputError("The recording has no rounds; give the property by client.")
+        raise InputError("The recording has no rounds; give the property per client.")
     rounds = [str(number) for number in _listed(recording.rounds)] if pairs else []
     wanted: list[Any] = list(zip(nodes, rounds, strict=True)) if pairs else list(nodes)
     missing = list(dict.fromkeys(key for key in wanted if key not in known))

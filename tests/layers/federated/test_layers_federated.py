@@ -312,8 +312,8 @@ def test_recorded_updates_are_the_gradients_of_the_batches():
     [
         ({"method": "fedprox"}, "method must be"),
         ({"local_steps": 2}, "use method='fedavg'"),
-        ({"optimizer": torch.optim.Adam}, "neither epochs nor an optimiser"),
-        ({"local_epochs": 1}, "neither epochs nor an optimiser"),
+        ({"optimizer": torch.optim.Adam}, "without epochs or an optimiser"),
+        ({"local_epochs": 1}, "without epochs or an optimiser"),
         ({"method": "fedavg", "local_epochs": 0}, "at least 1"),
         ({"method": "fedavg", "local_epochs": 2, "local_steps": 2}, "not both"),
         ({"lr": 0.0}, "lr must be a finite number above zero"),
@@ -341,7 +341,7 @@ def test_clients_need_data():
     net, data = problem()
     with pytest.raises(InputError, match="Client 1 has 0 records"):
         simulate(net, LOSS, [data[0], (torch.zeros(0, 3), torch.zeros(0))], rounds=1)
-    with pytest.raises(InputError, match="There are no clients"):
+    with pytest.raises(InputError, match="No clients were given"):
         simulate(net, LOSS, [], rounds=1)
     with pytest.raises(InputError, match="Client 0 must be a pair"):
         simulate(net, LOSS, data[0], rounds=1)

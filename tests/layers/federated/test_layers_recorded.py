@@ -250,7 +250,7 @@ def test_no_damaged_recording_is_read_in_silence(tmp_path):
     [
         ({"norms": np.ones((5, 1))}, "one row for each of the 5"),
         ({"norms": np.full((6, 1), np.nan)}, "norms"),
-        ({"variance 0": np.ones(4)}, "the width stated"),
+        ({"variance 0": np.ones(4)}, "its stated width"),
         ({"block 0": np.full((6, 5), np.inf, np.float32)}, "not finite"),
         ({"column client": np.arange(4)}, "column 'client'"),
     ],

@@ -185,7 +185,7 @@ def test_a_property_by_client_by_update_and_in_order_is_the_same():
     assert "The property shows in 'fc1' at the 5 % level, the first after round 1." in str(
         answers[0]
     )
-    assert "1 layers tell, 0 clients stand out" in repr(answers[0])
+    assert "1 layers reveal it, 0 clients stand out" in repr(answers[0])
 
 
 @pytest.mark.slow
@@ -244,4 +244,4 @@ def test_a_recording_without_rounds_has_no_first_one():
     assert found.over_rounds is None
     assert any("no rounds, so the first round" in note for note in found.notes)
     assert found.telling() == ()
-    assert str(found).startswith("No layer tells the property at the 5 % level.")
+    assert str(found).startswith("No layer reveals the property at the 5 % level.")

@@ -112,7 +112,7 @@ def test_five_clients_are_said_to_be_too_few():
 def test_a_class_of_one_node_is_not_grouped_and_said_so():
     updates, _ = updates_of(6, 10, 0)
     p = [update.clients[0] == 0 for update in updates]
-    with pytest.warns(sp.layers.FewGroupsWarning, match="told from the others"):
+    with pytest.warns(sp.layers.FewGroupsWarning, match="distinguished from the others"):
         found = v_information(record_updates(NET, updates), p, **QUICK)
     assert found.values[0] > 0.1
 

@@ -245,7 +245,7 @@ def test_what_has_no_answer_is_refused_with_the_reason():
         ask().records(method="finite")
     with pytest.raises(InputError, match="method must be 'exact' or 'finite', not 'fast'"):
         ask().layers(method="fast")
-    with pytest.raises(InputError, match=r"label with view=sp.nn.Label"):
+    with pytest.raises(InputError, match=r"label, use view=sp.nn.Label"):
         ask().labels()
     with pytest.raises(InputError, match="diverges"):
         ask(training=sp.layers.LocalTraining(lr=1e200, epochs=9, weight_decay=1e9)).records()
@@ -301,7 +301,7 @@ def small(noise=None, net=None, x=None):
 def test_what_an_update_cannot_tell_is_refused():
     with pytest.raises(InputError, match="contains NaN or infinity; drop"):
         small(x=records()[0] * np.nan)
-    with pytest.raises(InputError, match="so nothing of it is sent; unfreeze some"):
+    with pytest.raises(InputError, match="so nothing is sent; unfreeze some parameters"):
         small(net=network().requires_grad_(False))
     leak = small()
     with pytest.raises(InputError, match="rows is only for method='finite'"):
@@ -312,7 +312,7 @@ def test_what_an_update_cannot_tell_is_refused():
     assert leak.release.template.with_label_step(1.0) is leak.release.template
     with pytest.raises(InputError, match=r"cannot be counted in steps of 0\.5"):
         leak.release.template.with_label_step(0.5)
-    with pytest.raises(InputError, match="label cannot be replaced here"):
+    with pytest.raises(InputError, match="label cannot be replaced with this view"):
         leak.refits().parameters(0, records()[0][:1], [1])
 
 

@@ -223,7 +223,7 @@ def test_recalibration_makes_boasting_modest_and_keeps_constants():
         ({"property": np.arange(39)}, "40 gradients"),
         ({"property": np.r_[np.nan, np.arange(39) % 2]}, "NaN"),
         ({"property": np.array([None, *"ab" * 19, "a"], object)}, "1 of the 40 gradients"),
-        ({"property": np.array(["a", 1] * 20, object)}, "mixes kinds"),
+        ({"property": np.array(["a", 1] * 20, object)}, "mixes types"),
         ({"property": np.arange(40) < 3}, "the rarest, True, has 3"),
         ({"folds": 1}, "folds must be at least 2"),
         ({"resamples": 0}, "at least 1"),
@@ -239,7 +239,7 @@ def test_recalibration_makes_boasting_modest_and_keeps_constants():
         ({"width": 0}, "width must be"),
         ({"family": ExtraTreesClassifier}, r"give an instance of it, such as ExtraTrees"),
         ({"groups": [None, *range(39)]}, "groups is missing"),
-        ({"groups": np.array(["a", 1] * 20, object)}, "groups mixes kinds"),
+        ({"groups": np.array(["a", 1] * 20, object)}, "groups mixes types"),
         ({"seed": -1}, "seed must lie between 0"),
         ({"gradients": {0: np.ones((40, 2))}}, "strings; call it '0'"),
         ({"gradients": {"all layers": np.ones((40, 2))}}, "reserved for all layers together"),
@@ -335,5 +335,5 @@ def test_the_projection_keeps_lengths_and_the_law_of_noise():
 def test_a_class_that_one_group_has_alone_cannot_be_learnt():
     g, p = gaussian_classes(1.0, 0.2, 50)
     groups = np.where(p == 1, 0, 1 + np.arange(50) % 4)
-    with pytest.raises(InputError, match="outside some fold there is none of it to learn from"):
+    with pytest.raises(InputError, match="some fold leaves none of it for training"):
         v_information(g, p, groups=groups, folds=5, **QUICK)

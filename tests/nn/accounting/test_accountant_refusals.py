@@ -42,7 +42,7 @@ def test_bad_settings_are_refused(change, words):
         ([-1, 1, 2], "no record -1"),
         ([4, 4, 5], "Record 4 is in the batch 2 times"),
         ([0.0, 1.7, 2.0], "whole numbers, not as float32"),
-        ([True, False, True], "not a mask of true and false"),
+        ([True, False, True], "not a boolean mask"),
     ],
 )
 def test_bad_batches_are_refused(index, words):

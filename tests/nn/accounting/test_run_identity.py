@@ -110,7 +110,7 @@ def test_equal_measurements_told_in_other_ways_are_put_together(first, second):
 
 
 def test_other_noise_is_named():
-    with pytest.raises(InputError, match=r"noise_multiplier is 1\.0 in the one, 2\.0"):
+    with pytest.raises(InputError, match=r"noise_multiplier is 1\.0 in one run, 2\.0"):
         merge_runs([_run(), _run(noise_multiplier=2.0)])
 
 

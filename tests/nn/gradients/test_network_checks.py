@@ -187,7 +187,7 @@ def test_a_batch_as_long_as_a_sequence() -> None:
 def test_integer_inputs_are_sent_to_embeddings() -> None:
     net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 3))
     tokens = torch.randint(0, 9, (5, 3))
-    with pytest.raises(sp.InputError, match="ask about an embedding"):
+    with pytest.raises(sp.InputError, match="measure their embedding"):
         Engine(net, "cross_entropy").norms(tokens, Y)
     engine = Engine(net, "cross_entropy", view=snn.Embedding("0"))
     assert engine.unknowns(tokens, Y) == 12

@@ -54,7 +54,7 @@ def changed(tensor: Tensor, row: int, value: float) -> Tensor:
         ({"x": X[:, :3]}, "does not run on these inputs .each .3,. of float32.: "),
         ({"x": X.numpy()}, "x must be a torch tensor, .* contains a value of type ndarray"),
         ({"y": Y.tolist()}, "y must be a torch tensor, not of type list"),
-        ({"y": Y.float(), "loss": "mse"}, "as many numbers for each record"),
+        ({"y": Y.float(), "loss": "mse"}, "the same number of entries per record"),
         ({"y": changed(torch.zeros(10, 3), 6, torch.nan), "loss": "mse"}, "Record 6 .* in y"),
         ({"y": Y[:4]}, "There are 10 records but 4 labels"),
         ({"y": torch.tensor(1)}, "There are 10 records but no labels"),
@@ -169,7 +169,7 @@ def test_an_output_that_is_no_tensor_needs_a_loss_of_its_own():
     net = Pair(lambda output: {"scores": output})
     with pytest.raises(sp.InputError, match="returns a dict, which is neither a tensor nor has"):
         rows(net, (X, X), view=snn.Embedding("inner.0"))
-    with pytest.raises(sp.InputError, match="number of classes cannot be read off"):
+    with pytest.raises(sp.InputError, match="does not show the number of classes"):
         snn.Label().variable(net, (X, X), Y)
 
 

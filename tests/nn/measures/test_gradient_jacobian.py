@@ -201,7 +201,7 @@ def test_what_cannot_be_asked_is_said():
         leak.records("fil", label=True)
     with pytest.raises(sp.InputError, match="the answer is exact"):
         leak.records("dfil", "hutch++", columns=[0])
-    with pytest.raises(sp.InputError, match="A record's label cannot be replaced here"):
+    with pytest.raises(sp.InputError, match="A record's label cannot be replaced with this view"):
         leak.refits().moves(2, y[:1, None], labels=y[:1])
 
 

@@ -54,7 +54,7 @@ def test_selu_leaks_several_times_what_its_derivative_says() -> None:
 def test_the_derivative_can_be_had_with_a_warning() -> None:
     net, x, y = made(lambda h: h * (h > 0), 5, 8, 3, records=12)
     net, x = net.double(), x.double()
-    with pytest.warns(sp.nn.KinkWarning, match="slope of a record's loss jumps"):
+    with pytest.warns(sp.nn.KinkWarning, match="slope of the loss jumps"):
         found = leakage(net, x, y, method="derivative").rows("dfil", method="exact")
     truth = dfil(jacobians(net, entropy, x, y, clip=None, step=1e-7))
     np.testing.assert_allclose(np.asarray(found), truth, rtol=1e-5)
@@ -79,7 +79,7 @@ def test_the_first_batch_decides_for_the_whole_run() -> None:
     again.observe(range(10, 20), x[10:], y[10:])
     assert again.records("dfil").about == "the input"
     other = sp.nn.FisherAccountant(net, "cross_entropy", **options)
-    with pytest.warns(sp.nn.KinkWarning, match="slope of a record's loss jumps"):
+    with pytest.warns(sp.nn.KinkWarning, match="slope of the loss jumps"):
         other.observe(range(10, 20), x[10:], y[10:])
     assert "over steps of" in other.records("dfil").about
 

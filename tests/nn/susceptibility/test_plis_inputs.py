@@ -176,7 +176,7 @@ def test_batches_that_a_run_refuses(problem: tuple) -> None:
     net, x, y = problem
     watch = watching(net)
     for mask in (torch.arange(9) < 2, (np.arange(9) < 2).tolist(), [True, False]):
-        with pytest.raises(sp.InputError, match="not a mask of true and false"):
+        with pytest.raises(sp.InputError, match="not a boolean mask"):
             watch.observe(mask, x[:2], y[:2])
     for index in ([0.0, 1.9], torch.tensor([0.0, 1.0]), ["a", "b"]):
         with pytest.raises(sp.InputError, match="as whole numbers"):

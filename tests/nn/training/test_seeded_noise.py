@@ -96,7 +96,7 @@ def test_every_statement_says_that_the_noise_can_be_drawn_again(case):
         assert marks(words) == wanted, name
         told = " ".join(conditions)
         assert ("neither know nor guess the seed" in told) == ("seed" in wanted), name
-        assert ("draw the batches again" in told) == ("seed" in wanted), name
+        assert ("regenerate the batches" in told) == ("seed" in wanted), name
         assert ("32 bits of a seed" in told) == ("fast" in wanted), name
         assert "was not stated" not in told, name
     assert marks(str(accountant.ledger)) == wanted

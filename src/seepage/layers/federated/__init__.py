@@ -1,5 +1,5 @@
-"""Updates of federated clients, layer by layer: simulated, recorded, or from Flower.
+"""Federated clients' updates, layer by layer: simulated, recorded, or from Flower.
 
-Rounds of a simulation, the recording of gradients and updates, and the recorded gradients
-themselves, projected where they are too wide to hold.
+Contains simulated rounds, the recording of gradients and updates, and the recorded gradients
+themselves, projected if they are too wide to hold.
 """

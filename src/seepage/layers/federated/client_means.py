@@ -1,8 +1,8 @@
-"""Each client's mean update over the rounds so far, less the mean over all clients.
+"""Each client's mean update over the rounds so far, minus the mean over all clients.
 
-The mean over its round, which is the common course of training, is subtracted from every update,
-and every round is brought to one scale, so that late and small updates count as much as early and
-large ones. Then a client's updates are averaged over the rounds.
+The mean over its round (the common course of training) is subtracted from every update. Every round
+is then rescaled, so that late, small updates count as much as early, large ones. Then a client's
+updates are averaged over the rounds.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ClientRounds:
         return ClientRounds(tuple(clients.tolist()), tuple(int(r) for r in rounds), client, number)
 
     def means(self, block: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield after every round each client's deviation, ``(clients, width)``, and who has one.
+        """Yield each client's deviation after every round, ``(clients, width)``, and who has one.
 
         A round with a single update has no mean to compare with and is skipped.
         """

@@ -1,9 +1,9 @@
 """Records the updates of a Flower project, on the server or in a client, so they can be audited.
 
 An update is ``θ_sent − θ_returned``, layer by layer: the client's change of the model, with the
-sign of a gradient. Buffers (the running statistics of BatchNorm) travel with the parameters and are
-recorded too, as are the metrics that clients send along (number of records, loss).
-Needs ``flwr``: ``pip install 'seepage[flower]'``.
+sign of a gradient. Buffers (BatchNorm's running statistics) are sent with the parameters and
+recorded too, as are the metrics that clients send (number of records, loss). Needs ``flwr``: ``pip
+install 'seepage[flower]'``.
 """
 
 from __future__ import annotations
@@ -50,24 +50,25 @@ except ImportError:  # the rest of this file works without it
 class UpdateRecorder:
     """Records updates layer by layer, with the round and node of each.
 
-    Buffers that a client sends are an entry of their own beside their layer, ``"bn1.buffers"``
-    beside ``"bn1"``.
+    Buffers that a client sends form a separate entry next to their layer, ``"bn1.buffers"`` next to
+    ``"bn1"``.
 
     Parameters
     ----------
     net
         The network that is trained; it names the layers.
     path
-        The owner-only file to write after every round; by default none. Several recorders of one
-        run, even in several processes, may write to one file: each adds its new updates, and reads
-        those of the other recorders.
+        The file to write after every round, readable by its owner only; by default none. Several
+        recorders of one run, even in several processes, may write to one file: each adds its new
+        updates, and reads those of the other recorders.
     layers, width, seed
         As for :func:`seepage.layers.record_gradients`.
     resume
-        Whether a file that exists is continued, with the same layers, width and seed; otherwise it
-        is refused. Flower numbers its nodes anew in every simulation, so a second run in the same
-        file would count every client twice, which inflates the significance of any labels. For the
-        same reason, a round that the file already holds from another run is refused.
+        Whether to continue an existing file, with the same layers, width and seed; otherwise an
+        existing file raises an error. Flower numbers its nodes anew in every simulation, so a
+        second run in the same file would count every client twice, which inflates the significance
+        of any labels. For the same reason, a round that the file already holds from another run
+        raises an error.
     """
 
     def __init__(
@@ -121,10 +122,10 @@ class UpdateRecorder:
     ) -> None:
         """Record one client's update from the state it was sent and the state it returned.
 
-        Everything it returned is recorded: the change of arrays it was sent, other arrays
-        unchanged, and the metrics it sent along (numbers of records, losses). ``run`` is Flower's
-        number of the run, if known: a round of another run is refused, and so is a node's second
-        update of a round.
+        Everything it returned is recorded: for arrays that it was sent, the change; other arrays as
+        they are; and its metrics (numbers of records, losses). ``run`` is Flower's number of the
+        run, if known. A round of another run raises an error, as does a node's second update of a
+        round.
         """
         self._refuse_again(server_round, node, run, self._seen)
         sent, returned = (with_own_names(self.net, state) for state in (sent, returned))
@@ -139,7 +140,7 @@ class UpdateRecorder:
             if name in sent and sent[name].shape != value.shape:
                 raise InputError(
                     f"Node {node} returned {name!r} in the shape {tuple(value.shape)}, but was "
-                    f"sent {tuple(sent[name].shape)}."
+                    f"sent {tuple(sent[name].shape)}; return arrays in the shapes sent."
                 )
         returned = {
             name: dequantised(value, name, real=name in self._real)
@@ -168,7 +169,7 @@ class UpdateRecorder:
     def gradients(self) -> LayerGradients:
         """Return the updates recorded so far, for :func:`seepage.layers.v_information`.
 
-        They carry their nodes, by which V-information groups them, and their rounds.
+        They include their rounds and their nodes, by which V-information groups them.
         """
         if not self._parts():
             raise InputError("No update has been recorded yet; run at least one round.")
@@ -193,7 +194,7 @@ class UpdateRecorder:
             self._seen = _origins(self._parts())
 
     def refuse_round(self, server_round: int) -> None:
-        """Raise if updates of a round that is about to begin are recorded already."""
+        """Raise if updates of a round that is about to begin are already recorded."""
         if server_round in self._seen:
             raise InputError(self._there_already(server_round))
 
@@ -208,15 +209,14 @@ class UpdateRecorder:
         if node in there:
             raise InputError(
                 f"Node {node} has an update of round {server_round} in the recording already; give "
-                "every round a number of its own, and every run a recorder."
+                "every round its own number, and every run its own recorder."
             )
 
     def _there_already(self, server_round: int) -> str:
         where = "this recorder" if self.path is None else str(self.path)
         return (
-            f"Round {server_round} is in {where} already, from another run, whose nodes are not "
-            "those of this one: record every run into a file of its own, or go on with the number "
-            "of the next round."
+            f"Round {server_round} is in {where} already, from another run with different nodes: "
+            "record every run in its own file, or continue with the number of the next round."
         )
 
     def _parts(self) -> list[LayerGradients]:
@@ -226,8 +226,8 @@ class UpdateRecorder:
         recording, _ = load_gradients(path)
         if recording.nodes is None or recording.rounds is None:
             raise InputError(
-                f"{path} holds gradients without the rounds and nodes they came from, so it was "
-                "not written by a recorder; name another file."
+                f"{path} holds gradients without their rounds and nodes, so it was not written by "
+                "a recorder; name another file."
             )
         # What clients send besides the trained parameters is known only once they do.
         state = self.net.state_dict()
@@ -273,7 +273,7 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
     strategy
         Any strategy of ``flwr.serverapp.strategy``, such as ``FedAvg``.
     recorder
-        Where the updates go.
+        The recorder that stores the updates.
     """
 
     def __init__(self, strategy: Any, recorder: UpdateRecorder) -> None:
@@ -288,7 +288,7 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: Any, grid: Any
     ) -> Any:
-        """Store the state sent to clients; raise if the round is recorded already."""
+        """Store the state sent to clients; raise if the round is already recorded."""
         self.recorder.refuse_round(server_round)
         self._sent = _tensors(arrays)
         return self.strategy.configure_train(server_round, arrays, config, grid)
@@ -324,12 +324,12 @@ def recording_mod(recorder: UpdateRecorder) -> Any:
     """Return a mod for Flower's ``ClientApp`` that records this client's updates.
 
     ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates.npz", resume=True)), …])``, where
-    ``resume`` allows for clients that start late, or anew for every round. Put it first: Flower
-    wraps the first mod around all others, so it sees the update as sent, after the mods that follow
-    it in the list (clipping, noise). With secure aggregation (``secaggplus_mod``) put it right
-    after that one, to record the update itself; before it, only masked updates are visible, and
-    nothing is recorded. Rounds are the server's, which Flower's strategies send along as
-    ``server-round``; without it, the node's own rounds are counted.
+    ``resume`` allows clients to start late, or anew for every round. Put it first: Flower wraps the
+    first mod around all others. Placed first, this mod sees the update as sent, after the mods that
+    follow it in the list (clipping, noise). With secure aggregation, put it right after
+    ``secaggplus_mod`` to record the update itself; before that mod, only masked updates are
+    visible, and nothing is recorded. Rounds are numbered by the server, and Flower's strategies
+    send the number as ``server-round``; without it, the node's own rounds are counted.
     """
 
     def mod(message: Message, context: Any, call_next: Any) -> Message:
@@ -355,20 +355,20 @@ def _round_of(message: Message, before: int) -> int:
 
 
 def _arrays_of(message: Message) -> ArrayRecord:
-    """Return the arrays of a message, or ``None`` without any."""
+    """Return the arrays of a message, or ``None`` if it has none."""
     from flwr.app import ArrayRecord
 
     records = list(message.content.array_records.values())
     if len(records) > 1:
         raise InputError(
-            f"A training message carries {len(records)} sets of arrays, so it is not clear which "
-            "are the parameters; send one ArrayRecord."
+            f"A training message carries {len(records)} sets of arrays, so it is unclear which of "
+            "them holds the parameters; send one ArrayRecord."
         )
     return records[0] if records else ArrayRecord()
 
 
 def _metrics_of(message: Message) -> dict[str, float]:
-    """Return the numbers that a client sent besides arrays, each entry of a list by itself."""
+    """Return the numbers that a client sent besides arrays, with list entries separate."""
     metrics: dict[str, float] = {}
     for record in message.content.metric_records.values():
         for name, value in record.items():

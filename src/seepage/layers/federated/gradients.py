@@ -1,9 +1,9 @@
 """Recorded gradients of federated rounds, layer by layer.
 
-Gradients too wide to hold are projected at random: every entry, with a random sign, to a bucket.
-This is the count sketch (Charikar, Chen and Farach-Colton 2002; "feature hashing"): it takes one
-addition per entry, preserves inner products in expectation, and turns independent noise into
-independent noise, so that noise may be added before or after.
+Gradients too wide to hold are projected at random: every entry is added to a random bucket with a
+random sign. This is the count sketch (Charikar, Chen and Farach-Colton 2002; "feature hashing"): it
+takes one addition per entry, preserves inner products in expectation, and turns independent noise
+into independent noise, so noise may be added before or after the projection.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SAFETENSORS = ".safetensors"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LayerGradients:
-    """One row per recorded gradient, one block of columns per layer, projected where too wide.
+    """One row per recorded gradient and one block of columns per layer, projected if too wide.
 
     Parameters
     ----------
@@ -47,23 +47,23 @@ class LayerGradients:
     norms
         The Euclidean norms of the layers' gradients before any projection, ``(n, layers)``.
     variances
-        For every layer, the variance in each column of unit noise on the gradient.
+        For every layer and column, the variance that unit noise on the gradient causes.
     projections
         For every layer that was projected, the number that identifies its projection.
     nodes
-        The client each gradient came from, ``(n,)``, if known: gradients of one client are similar,
-        so V-information and the attacks group by it by default.
+        The client of each gradient, ``(n,)``, if known. Gradients of one client are similar, so
+        V-information and the attacks group by client by default.
     rounds
-        The round each was sent in, ``(n,)``, if known.
+        The round in which each gradient was sent, ``(n,)``, if known.
     metrics
-        Other numbers that were sent along (number of records, loss), by name, each ``(n,)``; nan
-        where missing. They are sent too, but are not part of the gradient: clipping and noise do
-        not apply to them.
+        Other numbers that were sent (number of records, loss), by name, each ``(n,)``; nan if
+        missing. They are not part of the gradient, so clipping and noise do not apply to them.
     beside
-        The entries that are sent beside the trained parameters: buffers (running statistics,
-        counters), frozen parameters, other arrays. Clipping and noise do not apply to them either.
+        The entries that are sent in addition to the trained parameters: buffers (running
+        statistics, counters), frozen parameters, other arrays. Clipping and noise do not apply to
+        them either.
     runs
-        Flower's number of the run of each, ``(n,)``, if known.
+        Flower's run number of each gradient, ``(n,)``, if known.
 
     Examples
     --------
@@ -118,7 +118,9 @@ class LayerGradients:
             # Metrics have further columns that say whether they were sent.
             wide = block.shape[1] > self.sizes[layer] and layer != METRICS
             if wide or self.variances[layer].shape != block.shape[1:]:
-                raise InputError(f"Layer {layer!r} does not have the width stated for it.")
+                raise InputError(
+                    f"Layer {layer!r} does not have its stated width; record it again."
+                )
             if not np.isfinite(block).all():
                 raise InputError(
                     f"The gradients of layer {layer!r} are not finite; drop those with NaN or "
@@ -132,7 +134,7 @@ class LayerGradients:
     def of(
         blocks: Mapping[str, Any] | LayerGradients, *, width: int = WIDTH, seed: int = 0
     ) -> LayerGradients:
-        """Return gradients by layer, ``{name: (n, size)}``, as one object, wide ones projected.
+        """Return gradients by layer, ``{name: (n, size)}``, as one object; wide ones are projected.
 
         Arrays are read in chunks, so they may be memory-mapped.
         """
@@ -176,7 +178,7 @@ class LayerGradients:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The layers' trained parameters: all entries but those sent beside them."""
+        """The layers of trained parameters: all entries except those sent in addition."""
         return tuple(k for k in self.blocks if k not in self.beside)
 
     @property
@@ -253,8 +255,9 @@ class LayerGradients:
     def with_metrics(self) -> LayerGradients:
         """Return the recording with its metrics as the last entry, ``"client metrics"``.
 
-        That entry has a column for each metric (zero where it was not sent) and, for metrics that
-        were not always sent, another that says whether they were. Without metrics, nothing changes.
+        That entry has one column per metric (zero if it was not sent) and, for metrics that were
+        not always sent, a second column that says whether they were. Without metrics, nothing
+        changes.
         """
         if not self.metrics:
             return self
@@ -299,10 +302,10 @@ class LayerGradients:
                 )
 
     def clipped(self, max_norm: float) -> LayerGradients:
-        """Return the gradients, clipped to this norm of their trained parameters.
+        """Return the gradients, clipped to this norm over their trained parameters.
 
-        Entries sent beside the parameters are unchanged and not part of the norm: a counter of
-        batches may be larger than all parameters together.
+        Entries sent in addition are unchanged and not part of the norm, since a batch counter may
+        be larger than all parameters together.
         """
         check_positive(max_norm, "max_norm")
         factor = np.minimum(1.0, max_norm / np.maximum(self.parameter_norms(), 1e-300))[:, None]
@@ -315,10 +318,10 @@ class LayerGradients:
 
     @accepts_other_names
     def noised(self, scale: float, *, seed: int = 0) -> LayerGradients:
-        """Return the gradients with Gaussian noise of that standard deviation on every parameter.
+        """Return the gradients with Gaussian noise of this standard deviation on every parameter.
 
         Noise on projected layers is drawn after the projection, from its projected distribution.
-        The norms stay those of the gradients without noise.
+        The norms remain those of the gradients without noise.
         """
         check_not_negative(scale, "scale")
         draw = np.random.default_rng(seed)
@@ -351,7 +354,8 @@ class LayerGradients:
 def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
     """Return several recordings with the same layers and projection as one.
 
-    It has nodes, rounds or runs if all of them do; metrics that one of them lacks are nan there.
+    The result has nodes, rounds or runs only if all recordings have them; metrics that a recording
+    lacks are nan in its rows.
     """
     first = parts[0]
     for part in parts[1:]:
@@ -386,8 +390,8 @@ def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **co
     """Write recorded gradients, with further columns, one entry per gradient.
 
     The nodes, rounds and runs of the recording, if known, are written as the columns ``node``,
-    ``round`` and ``run`` unless these are given. A name ending in ``.safetensors`` gives that
-    format, any other a NumPy archive (``.npz``).
+    ``round`` and ``run`` unless these are given. A name ending in ``.safetensors`` selects that
+    format; any other name, a NumPy archive (``.npz``).
     """
     own = {k.removesuffix("s"): v for k, v in gradients._origins().items() if v is not None}
     columns = own | columns

@@ -1,4 +1,4 @@
-"""Local training of a FedAvg client: its optimiser, epochs and batches.
+"""The local training of a FedAvg client: its optimiser, epochs and batches.
 
 The optimisers are written as plain arithmetic on tensors, so that a whole local run is a
 differentiable map from the client's records to its update.
@@ -26,9 +26,9 @@ _OPTIMISERS = ("sgd", "adam", "adamw")
 @accepts_other_names
 @dataclass(frozen=True)
 class LocalTraining:
-    """A client's local steps, as torch's optimisers take them.
+    """Describes a client's local steps, which follow torch's optimisers.
 
-    Every step is on the mean loss of its batch, and every client begins with a new optimiser.
+    Every step uses the mean loss of its batch, and every client starts with a new optimiser.
 
     Parameters
     ----------
@@ -37,13 +37,14 @@ class LocalTraining:
     epochs
         The number of the client's passes over its records.
     batch_size
-        Records in a batch, reshuffled every epoch; by default all of them, so one step per epoch.
+        The number of records in a batch, reshuffled every epoch; by default all records, so one
+        step per epoch.
     optimizer
         ``"sgd"``, ``"adam"`` or ``"adamw"``.
     momentum
         Of ``"sgd"``.
     weight_decay
-        As in torch: added to the gradient, or with ``"adamw"`` taken off the parameters.
+        As in torch: added to the gradient, or with ``"adamw"`` subtracted from the parameters.
     betas, eps
         Of ``"adam"`` and ``"adamw"``.
     batches
@@ -77,8 +78,8 @@ class LocalTraining:
         check_positive(self.eps, "eps")
         if self.optimizer not in _OPTIMISERS:
             raise InputError(
-                f"optimizer must be 'sgd', 'adam' or 'adamw', not {self.optimizer!r}; updates of "
-                "any other can be recorded and audited (sp.layers.audit_updates)."
+                f"optimizer must be 'sgd', 'adam' or 'adamw', not {self.optimizer!r}; for other "
+                "optimisers, record their updates and audit them (sp.layers.audit_updates)."
             )
         for name in ("momentum", "weight_decay"):
             check_not_negative(getattr(self, name), name)
@@ -103,8 +104,8 @@ class LocalTraining:
             for number, rows in enumerate(steps):
                 if int(rows.min()) < 0 or int(rows.max()) >= records:
                     raise InputError(
-                        f"Local step {number} takes a record that does not exist; the client has "
-                        f"{records}, counted from 0."
+                        f"Local step {number} uses a record that does not exist; the client has "
+                        f"{records} records, counted from 0."
                     )
             return steps
         if self.batch_size is None or self.batch_size >= records:
@@ -116,9 +117,9 @@ class LocalTraining:
     def reach(self, records: int) -> float:
         """Return how far the steps move a parameter whose gradient is always one.
 
-        ``lr`` times the number of steps for plain SGD, more with momentum: the divisor that turns
-        an update into a gradient, if that were constant. Adam moves equally far for every gradient,
-        so it has no such number.
+        This is ``lr`` times the number of steps for plain SGD, and more with momentum. It is the
+        divisor that turns an update into a gradient, if the gradient were constant. Adam moves
+        equally far for every gradient, so it has no such divisor.
 
         Examples
         --------
@@ -128,7 +129,7 @@ class LocalTraining:
         """
         if self.optimizer != "sgd":
             raise InputError(
-                f"An update of {self.optimizer!r} does not grow with the gradient, which therefore "
+                f"An update of {self.optimizer!r} does not grow with the gradient, so the gradient "
                 "cannot be computed from it; use optimizer='sgd'."
             )
         rest = {"": torch.zeros(1, dtype=torch.float64)}
@@ -143,8 +144,8 @@ class LocalTraining:
         parameters
             The parameters that the client was sent.
         gradient
-            Returns the gradient of the mean loss over some records at given parameters. If it is
-            differentiable, so is the update.
+            Returns the gradient of the mean loss over some records at given parameters. If this
+            function is differentiable, so is the update.
         steps
             The records of every step.
         """
@@ -180,7 +181,7 @@ class LocalTraining:
 
 
 def _root(squares: Tensor) -> Tensor:
-    """Return square roots, with slope zero rather than infinite at zero."""
+    """Return square roots, with a slope of zero, not infinity, at zero."""
     moved = squares > 0
     return torch.where(moved, torch.where(moved, squares, 1.0).sqrt(), 0.0)
 

@@ -1,4 +1,4 @@
-"""Recording of client updates: gradients of batches, or observed updates."""
+"""Records client updates: gradients of batches, or observed updates."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def record_gradients(
     seed: int = 0,
     nodes: Any = None,
 ) -> LayerGradients:
-    """Return the mean gradient of every batch, layer by layer, as sent by FedSGD.
+    """Return the mean gradient of every batch, layer by layer, as FedSGD sends it.
 
-    The network is used in its present mode and is not changed: buffers that change in a forward
-    pass (running statistics of BatchNorm in training mode) are restored after every batch.
+    The network is used in its current mode and left unchanged: buffers that change in a forward
+    pass (BatchNorm's running statistics in training mode) are restored after every batch.
 
     Parameters
     ----------
@@ -51,11 +51,11 @@ def record_gradients(
     layers
         Names of modules; by default every module that has parameters of its own.
     width
-        Layers with more numbers than this are randomly projected to it.
+        Layers with more entries than this are randomly projected to this width.
     seed
-        The seed of the projection; recordings to be compared need the same one.
+        The seed of the projection; recordings can be compared only if it is the same.
     nodes
-        The client each batch belongs to; V-information groups by it.
+        The client to which each batch belongs; V-information groups by client.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def record_gradients(
 def batch_gradients(
     net: nn.Module, loss: str | nn.Module | Loss, batches: Iterable[tuple[Any, Tensor]]
 ) -> Iterator[dict[str, Tensor]]:
-    """Yield the mean gradient of every batch by names of parameters; the network is not changed.
+    """Yield the mean gradient of every batch by parameter name; the network is unchanged.
 
     Examples
     --------
@@ -103,15 +103,15 @@ def record_updates(
 ) -> LayerGradients:
     """Return observed updates, layer by layer, including buffers and other arrays sent.
 
-    Each is an :class:`Update` or ``{name: tensor or array}`` with every trained parameter. Buffers
-    that were sent along (the running statistics of BatchNorm) are an entry of their own beside
-    their layer, ``"bn1.buffers"`` beside ``"bn1"``; anything else is an entry under its own name.
-    All updates must hold the same entries. Names may be those of a wrapper (Opacus), of peft's
-    adapters or of a plain list (:mod:`seepage.layers.federated.sent_names`). The other parameters
-    are those of :func:`record_gradients`; ``net`` gives the layers their names and sizes. An
-    :class:`Update` knows its clients and its round: unless ``nodes`` are given, its clients serve
-    as its node. Whole numbers (int8) in place of parameters are refused, because they are quantised
-    by a scale that is not known.
+    Each update is an :class:`Update` or ``{name: tensor or array}`` with every trained parameter.
+    Buffers that were also sent (BatchNorm's running statistics) form a separate entry next to their
+    layer, ``"bn1.buffers"`` next to ``"bn1"``; any other array is an entry under its own name. All
+    updates must hold the same entries. Names may be those of a wrapper (Opacus), of peft's adapters
+    or of a plain list (:mod:`seepage.layers.federated.sent_names`). The other parameters are those
+    of :func:`record_gradients`; ``net`` gives the layers their names and sizes. An :class:`Update`
+    holds its clients and its round; unless ``nodes`` are given, its clients serve as its node.
+    Integers (int8) in place of parameters raise an error, because the scale of their quantisation
+    is unknown.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def record_updates(
         recorder = recorder or _Recorder(net, values, layers, width, seed)
         recorder.add(values)
     if recorder is None:
-        raise InputError("There is nothing to record: give at least one batch or update.")
+        raise InputError("There is nothing to record; give at least one batch or update.")
     seen = recorder.result()
     if len(rounds) == len(seen):
         seen = replace(seen, nodes=np.array(senders), rounds=np.array(rounds))
@@ -153,7 +153,7 @@ def blank_recording(
     width: int = WIDTH,
     seed: int = 0,
 ) -> LayerGradients:
-    """Return an empty recording for such updates: the layers, sizes and projections.
+    """Return an empty recording for such updates, with layers, sizes and projections.
 
     Examples
     --------
@@ -172,9 +172,9 @@ def sent_layers(
     """Return the names that are sent, by layer, in the order of the network.
 
     Trained parameters belong to their layer, buffers to an entry ``"<layer>.buffers"``, a name that
-    no module can have; anything else that is sent is an entry under its own name: buffers of the
-    network itself, frozen parameters, arrays that the network does not know. With ``layers``, only
-    what lies below them is included.
+    no module can have. Anything else that is sent is an entry under its own name: buffers of the
+    network itself, frozen parameters, and arrays unknown to the network. With ``layers``, only
+    these modules and their submodules are included.
 
     Examples
     --------
@@ -203,9 +203,10 @@ def sent_layers(
 
 
 def real_names(net: nn.Module) -> set[str]:
-    """Return the parameters and buffers that are real numbers in the network: not its counters.
+    """Return the network's real-valued parameters and buffers, without its counters.
 
-    The sent types cannot be used: FedAvg averages counters too, and sends them as real numbers.
+    The types of the sent values cannot be used to decide this: FedAvg averages counters too, and
+    sends them as real numbers.
     """
     own = chain(net.named_parameters(), net.named_buffers())
     return {name for name, value in own if value.is_floating_point()}
@@ -214,7 +215,7 @@ def real_names(net: nn.Module) -> set[str]:
 def dequantised(values: Any, name: str, *, real: bool) -> Tensor:
     """Return sent values as a tensor; raise if the network's real values are sent as integers.
 
-    A quantised tensor of torch carries its scale; plain integers (int8) do not.
+    A quantised torch tensor holds its scale; plain integers (int8) do not.
 
     Examples
     --------

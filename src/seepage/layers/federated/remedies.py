@@ -1,4 +1,4 @@
-"""Remedies that a client applies to some layers: noise, freezing, rare sending, low rank.
+"""Remedies that a client applies to some layers: noise, freezing, less frequent sending, low rank.
 
 Each remedy changes the network that is trained, or the part of it that is sent; a simulated run
 shows its benefit and its cost (:func:`seepage.attacks.compare_remedies`).
@@ -21,16 +21,16 @@ from seepage.support.number_check import check_count, check_positive
 
 @dataclass(frozen=True)
 class UpdateRemedy:
-    """One remedy for some layers; make it with one of the four methods named after its kind.
+    """One remedy for some layers; create it with one of the four methods named after the kinds.
 
     Parameters
     ----------
     kind
         ``"noise"``, ``"freeze"``, ``"rarely"`` or ``"low rank"``.
     layers
-        Names of modules, each with everything below it.
+        Names of modules, each including its submodules.
     amount
-        The standard deviation of the noise, the number of rounds per sending, or the rank.
+        The standard deviation of the noise, the number of rounds between sendings, or the rank.
 
     Examples
     --------
@@ -49,9 +49,9 @@ class UpdateRemedy:
 
     @classmethod
     def noise(cls, layers: str | Sequence[str], deviation: float) -> UpdateRemedy:
-        """Add Gaussian noise of that standard deviation to every entry of the layers' parameters.
+        """Add Gaussian noise with this standard deviation to every entry of the layers' parameters.
 
-        Anything else that is sent (the running statistics of BatchNorm) carries none.
+        Anything else that is sent (BatchNorm's running statistics) gets no noise.
         """
         check_positive(deviation, "deviation")
         return cls("noise", _names(layers), float(deviation))
@@ -63,13 +63,13 @@ class UpdateRemedy:
 
     @classmethod
     def rarely(cls, layers: str | Sequence[str], every: int) -> UpdateRemedy:
-        """Send the layers once every so many rounds; in the others their change is discarded."""
+        """Send the layers in one of ``every`` rounds; in the others their change is discarded."""
         check_count(every, "every", 2)
         return cls("rarely", _names(layers), float(every))
 
     @classmethod
     def low_rank(cls, layers: str | Sequence[str], rank: int) -> UpdateRemedy:
-        """Train and send a change of that rank instead (LoRA, Hu et al. 2021), without biases."""
+        """Train and send a change of this rank instead (LoRA, Hu et al. 2021), without biases."""
         check_count(rank, "rank")
         return cls("low rank", _names(layers), float(rank))
 
@@ -85,7 +85,7 @@ class UpdateRemedy:
         }[self.kind]
 
     def network(self, net: nn.Module) -> nn.Module:
-        """Return a copy of the network as it is trained under this remedy."""
+        """Return a copy of the network as trained under this remedy."""
         layer_parameters(net, self.layers)  # refuses unknown names
         changed = copy.deepcopy(net)
         for layer in self.layers:
@@ -97,8 +97,8 @@ class UpdateRemedy:
                 _below(changed, layer).requires_grad_(False)
         if not any(p.requires_grad for p in changed.parameters()):
             raise InputError(
-                "With these layers frozen, nothing is left to train and send; leave some layer "
-                "free."
+                "With these layers frozen, nothing is left to train and send; leave at least one "
+                "layer unfrozen."
             )
         return changed
 
@@ -126,7 +126,7 @@ class UpdateRemedy:
 
 
 class LowRankChange(nn.Module):  # type: ignore[misc]
-    """A frozen linear layer or convolution, plus a trained change of low rank.
+    """A frozen linear layer or convolution, plus a trained low-rank change.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ class LowRankChange(nn.Module):  # type: ignore[misc]
 
 
 def _below(net: nn.Module, layer: str) -> Any:
-    """Return the module of that name, or the parameter of the network itself."""
+    """Return the module with this name, or the network's own parameter with this name."""
     own = dict(net.named_parameters(recurse=False))
     return own[layer] if layer in own else net.get_submodule(layer)
 

@@ -45,10 +45,10 @@ class Update:
     round
         The round, from 0.
     clients
-        The clients whose updates are summed in it: one, or k with secure aggregation.
+        The clients whose updates are summed: one, or k with secure aggregation.
     values
         The mean of these clients' updates, by name of parameter or buffer; for buffers (the running
-        statistics of BatchNorm), the server's value less the clients'.
+        statistics of BatchNorm), the server's value minus the clients'.
     """
 
     round: int
@@ -65,8 +65,8 @@ class FederatedRun:
     net
         The global model after the last round (a copy; the network passed in is unchanged).
     snapshots
-        By round, the global model's parameters and buffers before it, as every participant received
-        them.
+        For each round, the global model's parameters and buffers before it, as every participant
+        received them.
     """
 
     net: nn.Module
@@ -104,13 +104,13 @@ def simulate(
 ) -> FederatedRun:
     """Simulate federated training, and pass each update that the server sees to an observer.
 
-    In FedSGD every client sends the mean gradient ``g`` of one batch, and the server steps by
-    ``−lr`` times the mean of these. In FedAvg every client takes ``local_steps`` steps of its own
-    and sends ``(θ − θ_client)/lr``, so that both kinds of update are on the scale of gradients;
-    with an ``optimizer`` of your own it sends ``θ − θ_client``.
+    In FedSGD every client sends the mean gradient ``g`` of one batch, and the server changes the
+    model by ``−lr`` times the mean of these gradients. In FedAvg every client takes ``local_steps``
+    steps of its own and sends ``(θ − θ_client)/lr``, so both kinds of update are on the scale of
+    gradients. With your own ``optimizer`` it sends ``θ − θ_client``.
 
-    Every client starts from the server's parameters and buffers. The means are weighted: in FedAvg
-    by the records that a client has, in FedSGD by those of its batch; with noise, every client
+    Every client starts from the server's parameters and buffers. The means are weighted by the
+    number of records: in FedAvg of the client, in FedSGD of its batch. With noise, every client
     counts the same, since the noise must cover each client's share of the mean. Buffers (the
     running statistics of BatchNorm) are sent and averaged too; clipping and noise do not apply to
     them.
@@ -122,34 +122,35 @@ def simulate(
     clients
         The data of every client: inputs and targets, tensors or NumPy arrays.
     rounds
-        How many rounds.
+        The number of rounds.
     method
         ``"fedsgd"`` or ``"fedavg"``.
     batch_size, lr
-        Of every local step; plain SGD.
+        Batch size and learning rate of every local step of plain SGD.
     local_steps
         Local steps of FedAvg, each on a freshly drawn batch.
     local_epochs
         Instead, the number of passes of each client over its records, in shuffled batches.
     optimizer
-        Makes the optimiser of a client from the parameters, for FedAvg:
-        ``lambda parameters: torch.optim.Adam(parameters, lr=1e-3)``. Every client begins every
-        round with a new one. Without this, plain SGD; with it, ``lr`` is not used.
+        For FedAvg, creates a client's optimiser from the parameters: ``lambda parameters:
+        torch.optim.Adam(parameters, lr=1e-3)``. Every client starts every round with a new
+        optimiser. By default plain SGD is used; with an optimiser, ``lr`` is ignored.
     per_round
         How many randomly drawn clients take part in a round; by default all.
     max_norm
         Updates of the parameters are clipped to this norm before they are sent.
     noise_multiplier
-        The sum of the updates that the server sees carries Gaussian noise of this times
-        ``max_norm``; every client adds its share.
+        The sum of updates that the server sees carries Gaussian noise with a standard deviation of
+        this times ``max_norm``; every client adds its share.
     together
-        With secure aggregation, the size of the groups of clients of which only the mean update is
-        seen; clients left over join the last group.
+        The group size for secure aggregation: of each group of clients only the mean update is
+        seen. Remaining clients join the last group.
     remedy
         A remedy that every client applies to some layers, after clipping and noise; the network is
         trained under it.
     snapshots
-        Rounds before which to keep the global model, from 0; ``rounds`` itself keeps the last.
+        Rounds before which to keep the global model, from 0; ``rounds`` itself keeps the final
+        model.
     observe
         Called with every :class:`Update` that reaches the server.
     seed
@@ -190,8 +191,8 @@ def simulate(
     beyond = [number for number in wanted if not 0 <= number <= rounds]
     if beyond:
         raise InputError(
-            f"snapshots asks for the model before round {beyond[0]}, but the rounds are numbered "
-            f"from 0, and {rounds} stands for the end."
+            f"snapshots contains round {beyond[0]}, but rounds are numbered from 0, and {rounds} "
+            "stands for the end."
         )
     kept: dict[int, State] = {}
     for number in progress(range(rounds), method):
@@ -231,8 +232,8 @@ class _Server:
             raise InputError("FedSGD takes one local step; for more, use method='fedavg'.")
         if self.method == "fedsgd" and not (self.local_epochs is None and self.optimizer is None):
             raise InputError(
-                "In FedSGD clients send the gradient of one batch, with neither epochs nor an "
-                "optimiser; use method='fedavg'."
+                "In FedSGD clients send the gradient of one batch, without epochs or an "
+                "optimiser; for those, use method='fedavg'."
             )
         if self.local_epochs is not None and (self.local_epochs < 1 or self.local_steps != 1):
             raise InputError("Give local_epochs (at least 1) or local_steps, not both.")
@@ -241,7 +242,7 @@ class _Server:
             for place, client in enumerate(self.clients)
         ]
         if not self.clients:
-            raise InputError("There are no clients; give a pair of inputs and targets for each.")
+            raise InputError("No clients were given; give a pair (inputs, targets) for each.")
         check_count(self.batch_size, "batch_size")
         check_count(self.local_steps, "local_steps")
         check_positive(self.lr, "lr")
@@ -255,15 +256,15 @@ class _Server:
         taking = len(self.clients) if self.per_round is None else self.per_round
         if not 1 <= self.together <= taking <= len(self.clients):
             raise InputError(
-                f"There are {len(self.clients)} clients, of which {taking} take part in a round, "
-                f"{self.together} aggregated together: each number must be at least the next, and "
-                "none below 1."
+                f"Of {len(self.clients)} clients, {taking} take part in a round, and "
+                f"{self.together} are aggregated together; choose numbers of at least 1, each no "
+                "larger than the one before."
             )
         self._trained = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
         if not self._trained:
             raise InputError(
                 "The network has no parameter with requires_grad, so there is nothing to train; "
-                "unfreeze some."
+                "unfreeze some parameters."
             )
         # How far one unit of an update moves the parameters.
         self._scale = self.lr if self.optimizer is None else 1.0
@@ -381,9 +382,9 @@ class _Server:
 def mean_gradient(
     net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Tensor, where: str = ""
 ) -> State:
-    """Return the gradient of the mean loss, by names of parameters.
+    """Return the gradient of the mean loss, by parameter name.
 
-    Labels are checked if ``where`` names their origin, as in "Batch 3".
+    Labels are checked if ``where`` names their origin for errors, as in "Batch 3".
     """
     trained = {name: p for name, p in net.named_parameters() if p.requires_grad}
     with torch.enable_grad():

@@ -1,9 +1,9 @@
-"""The names under which arrays are sent, translated to the network's own names.
+"""Translates the names under which arrays are sent to the network's own names.
 
 Clients send a ``state_dict`` with the network's own names, or with names changed by their tools:
 with the prefix of a wrapper (Opacus, ``DataParallel``, ``torch.compile``), as a plain list
-(Flower's ``NumPyClient``, whose arrays are called ``"0"``, ``"1"``, …), or as the adapter of peft,
-which leaves the adapter's name out.
+(Flower's ``NumPyClient``, whose arrays are called ``"0"``, ``"1"``, …), or as a peft adapter, which
+leaves out the adapter's name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The classifiers an adversary may use to read a property off gradients, by name."""
+"""The classifiers that an adversary may use to infer a property from gradients, by name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLASSIFIERS: dict[str, Callable[[int], Any]] = {
 
 
 def find_classifier(family: Any, seed: int) -> Any:
-    """Return an unfitted classifier: one of the named ones, or a copy of the caller's own.
+    """Return an unfitted classifier: a named one, or a copy of the caller's own.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def find_classifier(family: Any, seed: int) -> Any:
         if family not in CLASSIFIERS:
             raise InputError(
                 f"There is no family {family!r}{nearest(family, CLASSIFIERS)}; there are "
-                f"{', '.join(CLASSIFIERS)}, or give a classifier of scikit-learn."
+                f"{', '.join(CLASSIFIERS)}, or give a scikit-learn classifier."
             )
         return CLASSIFIERS[family](seed)
     if isinstance(family, type):

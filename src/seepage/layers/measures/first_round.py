@@ -1,15 +1,15 @@
-"""The first round after which updates reveal a property: a test per round and layer.
+"""Finds the first round after which updates reveal a property, with a test per round and layer.
 
 After each round, every client's updates so far are averaged
 (:mod:`seepage.layers.federated.client_means`). A kernel ridge regression predicts the clients'
 labels from these averages, as in the test over all groups
-(:mod:`seepage.layers.measures.independence_test`); the statistic is its sum of squared
+(:mod:`seepage.layers.measures.independence_test`). The statistic is the sum of its squared
 leave-one-client-out errors. If updates are independent of the property, clients' labels are
 exchangeable; the same permutations are used in all rounds and layers, which preserves their
 dependence. Errors are standardised by their mean and spread over the permutations, and P-values are
 adjusted for the number of rounds and layers by the step-down method of Westfall and Young (1993):
-under the null hypothesis, the probability of naming any layer after any round is the level, however
-correlated the rounds are.
+under the null hypothesis, the probability of naming any layer after any round equals the
+significance level, however correlated the rounds are.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from seepage.tables.source import build_frame
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RoundByRound(ResultTable):
-    """P-values by round and layer that the updates reveal the property.
+    """P-values by round and layer, for the test of whether the updates reveal the property.
 
     Parameters
     ----------
     layers
-        Their names.
+        The names of the layers.
     rounds
         The rounds after which the test was made: all, or a selection if there are many.
     p_values
-        ``(rounds, layers)``, adjusted for the number of both.
+        ``(rounds, layers)``, adjusted for the number of rounds and layers.
     clients
         The number of clients that had sent an update by each of these rounds.
     """
@@ -61,14 +61,14 @@ class RoundByRound(ResultTable):
 
     def __repr__(self) -> str:
         first = self.first()
-        when = "no layer tells so far" if first is None else f"first told after round {first}"
+        when = "no layer leaks so far" if first is None else f"first leak after round {first}"
         return (
             f"<{len(self.layers)} layers after {len(self.rounds)} rounds: {when}, "
             f"smallest P-value {self.p_values.min():.3g}>"
         )
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw every layer's P-value over the rounds, and return the matplotlib axes."""
+        """Plot every layer's P-value against the rounds, and return the matplotlib axes."""
         ax = new_axes(ax, figsize=(6.4, 4.0))
         for name, values in zip(self.layers, self.p_values.T, strict=True):
             ax.plot(self.rounds, values, marker=".", label=name)
@@ -95,7 +95,7 @@ def since_when(
 ) -> RoundByRound:
     """Test, after every round, whether each layer reveals a property of the clients.
 
-    If there are more than 24 rounds, 24 are tested, spread evenly over the run up to the last.
+    If there are more than 24 rounds, 24 evenly spaced rounds are tested, including the last.
 
     Parameters
     ----------
@@ -131,8 +131,8 @@ def since_when(
     own[who.client] = labels
     if (own[who.client] != labels).any():
         raise InputError(
-            "A client has several values of the property, but a first round can be named only "
-            "for a property of clients; give each client one value."
+            "A client has several values of the property, but the first round is defined only if "
+            "each client has one; give each client one value."
         )
     draw = np.random.default_rng((seed, 4))
     tried = np.vstack([own, draw.permuted(np.tile(own, (permutations, 1)), axis=1)])
@@ -151,7 +151,7 @@ def since_when(
 
 
 def _standing(means: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return each permutation's error below their mean, in standard deviations."""
+    """Return how far each permutation's error lies below the mean, in standard deviations."""
     if len(means) < 3:
         return np.zeros(len(labels))
     smoother = left_out_smoother(means, np.arange(len(means)))

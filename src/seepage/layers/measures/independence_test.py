@@ -1,26 +1,27 @@
 """Exact test of independence between a layer's gradients and a property.
 
-Under independence, labels are exchangeable: between single gradients, between whole groups of
-gradients (clients) that have one label each, and within a group that has several.
+Under independence, labels are exchangeable between single gradients, between whole groups of
+gradients (clients) with one label each, and within a group with several labels.
 
-*In turn.* The folds are taken in order. The predictor of fold k learns from the folds before it,
-and its log-likelihood ``T`` of the fold's labels is ranked among those of the labels exchanged
-within the fold. Given the earlier folds this rank is uniform, with ties broken at random, so that
+*In turn.* The folds are processed in order. The predictor for fold k is trained on the folds before
+it. Its log-likelihood ``T`` of the fold's labels is ranked among the log-likelihoods of labels
+permuted within the fold. Given the earlier folds this rank is uniform, with ties broken at random,
+so that
 ::
 
     Z = Σ_k w_k Φ⁻¹(1 − p_k) / √(Σ_k w_k²),   w_k² = (gradients before the fold) · (in the fold)
 
-is standard normal, whatever the family of predictors, and nothing is refitted. (If predictors and
-labels of *all* folds were used on both sides, as in cross-fitting, folds that trained one another
-would err in the same direction, and the test would reject too often.) The weights are optimal for a
-predictor whose quality grows with the square root of its training set; every pair of gradients from
-different folds is used once, whereas a single split in halves uses half of all pairs.
+is standard normal, whatever the family of predictors, and nothing is refitted. (If *all* folds were
+used both for training and for testing, as in cross-fitting, their errors would be correlated, and
+the test would reject too often.) The weights are optimal for a predictor whose quality grows with
+the square root of its training set size. Every pair of gradients from different folds is used once;
+a single split in halves would use half of all pairs.
 
-*Over all groups.* Where a fold holds too few groups for that, labels are exchanged over all folds
-and a predictor is refitted to each arrangement, which algebra makes cheap: a ridge regression on
-the groups (their mean embeddings under a Gaussian kernel, label-free) has the residuals
-``(A⁻¹y)_g / (A⁻¹)_gg`` when group g is left out. Their sum of squares is ranked, with ties counted
-against significance.
+*Over all groups.* If a fold holds too few groups for that, labels are permuted over all folds and a
+predictor is refitted to each permutation. This is cheap in closed form: a ridge regression on the
+groups (their mean embeddings under a Gaussian kernel, without labels) has the residuals ``(A⁻¹y)_g
+/ (A⁻¹)_gg`` when group g is left out. Their sum of squares is ranked, with ties counted against
+significance.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Exchange:
 
     @staticmethod
     def of(labels: np.ndarray, fold: np.ndarray, groups: np.ndarray | None) -> Exchange:
-        """Build it from the classes, folds and groups (0 to G − 1, or none) of gradients, ``(n,)``.
+        """Build them from classes, folds and groups (0 to G − 1, or none) of gradients, ``(n,)``.
 
         Examples
         --------
@@ -76,12 +77,12 @@ class Exchange:
         return Exchange(unit, labels[first], cell[first], fold[first], bool(whole.all()))
 
     def over_all(self) -> bool:
-        """Return whether all units are groups, and too few per fold to exchange within folds."""
+        """Return whether all units are groups, with too few per fold to permute within folds."""
         folds = range(1, int(self.fold.max()) + 1)
         return self.grouped and min(self._ways(self.fold == k, self.cell) for k in folds) < 20
 
     def arrangements(self) -> float:
-        """Return in how many ways the tested labels can be arranged, perhaps infinity."""
+        """Return in how many ways the tested labels can be arranged; may be infinity."""
         if self.over_all():
             return self._ways(np.ones(len(self.fold), dtype=bool), np.zeros_like(self.cell))
         return self._ways(self.fold > 0, self.cell)
@@ -112,11 +113,11 @@ def in_turn(
 ) -> float:
     """Return the P-value of a layer, exactly uniform under independence.
 
-    It is never below one over the number of arrangements, or of permutations plus one. Every fold
-    but the first comes with its arrangements, and with the probabilities, ``(m, K)``, that a
-    predictor trained on the folds before it gives its gradients; ``None`` where it could not learn.
-    A fold in which no exchange makes a difference (the predictor is constant) is left out. ``draw``
-    breaks ties.
+    It is at least one over the number of possible arrangements, or over the number of permutations
+    plus one. Every fold but the first comes with its arrangements, and with the probabilities,
+    ``(m, K)``, from a predictor trained on the folds before it; ``None`` if that could not be
+    trained. A fold in which no permutation makes a difference (the predictor is constant) is left
+    out. ``draw`` breaks ties.
     """
     fold = exchange.fold[exchange.unit]
     before, total, weight = int(np.sum(fold == 0)), 0.0, 0.0
@@ -140,7 +141,7 @@ def in_turn(
 
 
 def _compared(scores: np.ndarray, own: np.ndarray, drawn: np.ndarray) -> tuple[int, int]:
-    """Return how many arrangements score above the actual labels, and how many equal them."""
+    """Return how many arrangements score above the actual labels, and how many score the same."""
     units, above, ties = np.arange(len(own)), 0, 0
     level = TIE * (1 + float(np.abs(scores).sum()))
     reached = scores[units, own].sum()
@@ -154,10 +155,10 @@ def _compared(scores: np.ndarray, own: np.ndarray, drawn: np.ndarray) -> tuple[i
 def over_all_groups(
     exchange: Exchange, block: np.ndarray, permutations: int, draw: np.random.Generator
 ) -> float:
-    """Return the P-value of a layer with few groups, whose labels are exchanged over all folds.
+    """Return the P-value of a layer with few groups, whose labels are permuted over all folds.
 
-    ``(1 + number of arrangements that do as well) / (1 + number tried)``: under independence, it is
-    below α with probability at most α. ``block`` holds the layer's gradients, ``(n, width)``.
+    It is ``(1 + number of arrangements that do as well) / (1 + number tried)``. Under independence,
+    it is below α with probability at most α. ``block`` holds the layer's gradients, ``(n, width)``.
     """
     smoother = left_out_smoother(block, exchange.unit)
     if smoother is None:
@@ -171,7 +172,7 @@ def over_all_groups(
 def left_out_smoother(block: np.ndarray, group: np.ndarray) -> np.ndarray | None:
     """Return the matrix that maps the groups' labels to their leave-one-group-out errors.
 
-    ``None`` if all groups' gradients are the same.
+    The result is ``None`` if all groups' gradients are the same.
 
     Parameters
     ----------
@@ -222,7 +223,7 @@ def _group_embeddings(block: np.ndarray, group: np.ndarray) -> np.ndarray:
 
 
 def _shuffled_within(cells: np.ndarray, count: int, draw: np.random.Generator) -> np.ndarray:
-    """Return ``count`` random permutations, each of which leaves every position in its cell."""
+    """Return ``count`` random permutations that keep every position within its cell."""
     home = np.argsort(cells, kind="stable")
     _, cell = np.unique(cells, return_inverse=True)
     shuffled = np.empty((count, len(cells)), dtype=np.intp)

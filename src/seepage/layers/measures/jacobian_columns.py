@@ -1,17 +1,17 @@
-"""How every layer's gradient changes along directions of the target or the input.
+"""Computes how every layer's gradient changes along directions of the target or the input.
 
 ``J_l v`` for a direction ``v`` of one record's soft target ``ŷ`` is the layer's gradient of
 ``v·∂ℓ/∂ŷ``, a plain backward pass (with cross-entropy ``∂ℓ/∂ŷ_k = −log p_k``, so no double-backward
-pass is needed); for a direction of the input it is the tangent of the layer's gradient. Both serve
-all layers and all records of a batch at once, without a gradient per record.
+pass is needed); for a direction of the input it is the tangent of the layer's gradient. Both cover
+all layers and all records of a batch at once, without per-record gradients.
 
-With cross-entropy of two classes, the columns and the gradient itself are all multiples of the
-gradient of the difference of the two outputs: one backward pass gives everything.
+With two-class cross-entropy, the gradient and all columns are multiples of the gradient of the
+difference between the two outputs, so one backward pass suffices.
 
-The per-record gradients of a convolution's weight come from one grouped convolution: with the
-records of a batch laid out as groups of channels of one image, the gradient of its weight holds
-every record's gradient side by side. On a CPU this costs hardly more than the gradient of their
-sum; unfolding patches costs five times as much.
+One grouped convolution gives the per-record gradients of a convolution's weight. If the records of
+a batch are arranged as groups of channels of one image, the gradient of its weight holds every
+record's gradient side by side. On a CPU this costs hardly more than the gradient of the summed
+loss; unfolding patches costs five times as much.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Changes = Iterator[tuple[int, Key, ParameterGradient]]
 
 
 class OutputKeeper:
-    """A loss that keeps its arguments, to show how the output enters the loss."""
+    """A loss that stores its arguments, to show how the loss depends on the output."""
 
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
@@ -59,7 +59,7 @@ class OutputKeeper:
 
 @dataclass(frozen=True)
 class Multiples:
-    """The case in which all columns, and the gradient, are multiples of one gradient."""
+    """The case in which the gradient and all its columns are multiples of one gradient."""
 
     gradients: Gradients  # the common gradient, parameter by parameter
     columns: Tensor  # the factors of the columns, ``(B, K)``
@@ -67,7 +67,7 @@ class Multiples:
 
 
 class TargetColumns:
-    """One forward pass of a batch, from which the gradient and any number of columns follow.
+    """One forward pass of a batch, which yields the gradient and any number of columns.
 
     The network is that of a problem whose view is the label, and whose loss is an
     :class:`OutputKeeper`.
@@ -94,7 +94,7 @@ class TargetColumns:
         self._keeper = network.problem.loss
 
     def multiples(self) -> Multiples | None:
-        """Return how all columns are multiples of one gradient, or ``None`` where they are not."""
+        """Return how all columns are multiples of one gradient, or ``None`` if they are not."""
         keeper, batch = self._keeper, len(self._slopes)
         if not (isinstance(keeper, OutputKeeper) and isinstance(keeper.output, Tensor)):
             return None
@@ -198,8 +198,8 @@ class InputColumns:
 def _output_gradients(keeper: OutputKeeper) -> Tensor:
     """Return the gradients at the output of the loss and of its slopes, ``(B, 1 + K, …)``.
 
-    In double precision: the gradient is proportional to ``1 − p``, which single precision would
-    lose to rounding where the network is confident.
+    They are computed in double precision: the gradient is proportional to ``1 − p``, which single
+    precision would lose to rounding if the network is confident.
     """
     with torch.enable_grad():
         output = keeper.output.detach().double().requires_grad_()
@@ -249,9 +249,9 @@ def _pull(entries: Tensor, z: Tensor) -> Tensor:
 
 
 def quick_geometry(uses: Sequence[GradientTerm]) -> Geometry | None:
-    """Return the geometry of the one convolution that uses a weight, if a grouped one is fast.
+    """Return the geometry of the only convolution that uses a weight, if grouping makes it fast.
 
-    ``None`` for anything else, on an accelerator, and with several images to a record.
+    The result is ``None`` for other layers, on an accelerator, and with several images per record.
     """
     square = uses[0].square
     if len(uses) > 1 or not isinstance(square, partial):

@@ -1,8 +1,8 @@
-"""Norms of every layer's Jacobian, whole or estimated, and the extremes of its gradient.
+"""Norms of every layer's Jacobian, exact or estimated, and the extremes of its gradient.
 
-A full layer's gradient is ``δ tᵀ``: the norms of its entries are products of norms, and its largest
-and smallest entries are products of largest and smallest ones, so it is never formed. Gradients
-that must be formed (convolutions, sequences) are taken a few records at a time.
+The gradient of a fully connected layer is ``δ tᵀ``. Its norms are products of norms, and its
+extreme entries are products of extreme entries, so it is never formed. Gradients that must be
+formed (convolutions, sequences) are computed for a few records at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NORMS: dict[object, str] = {"fro": "F", 1: "1", "inf": "∞"}  # as people write
 
 @dataclass
 class NormTally:
-    """The norm, its squared standard error, and the extremes of every layer's gradient."""
+    """Each layer's Jacobian norm, its squared standard error, and its gradient's extremes."""
 
     norm: dict[str, Tensor] = field(default_factory=dict)
     variance: dict[str, Tensor] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class JacobianNorms:
         return tally
 
     def _multiples(self, one: Multiples) -> NormTally:
-        """Return norms and extremes from the one gradient that all others are multiples of."""
+        """Return norms and extremes from the one gradient of which all others are multiples."""
         tally = NormTally()
         for (name, _), gradient in one.gradients:
             if name in self.home:
@@ -109,7 +109,7 @@ class JacobianNorms:
         return {k: v.sqrt() for k, v in totals.items()} if self.norm == "fro" else totals
 
     def _mixed(self, source: Source, z: Tensor, places: Tensor, tally: NormTally) -> None:
-        """Compute small layers exactly, row by row with respect to the input; estimate others."""
+        """Compute small layers exactly, row by row for the input; estimate the others."""
         done: set[str] = set()
         if isinstance(source, InputColumns):
             small = {n: layer for n, layer in self.home.items() if self.sizes[layer] <= self.exact}
@@ -122,7 +122,8 @@ class JacobianNorms:
         if self.norm == "inf":
             raise InputError(
                 f"The largest entry of a Jacobian with {columns:,} columns cannot be estimated "
-                f"from a few; use norm='fro' or 1, or exact={columns} to compute all of them."
+                f"from a few columns; use norm='fro' or 1, or exact={columns} to compute all of "
+                "them."
             )
         norms_by_direction: dict[str, list[Tensor]] = {}
         scale = 1.0 if self.norm == "fro" else float(columns)
@@ -158,7 +159,7 @@ class JacobianNorms:
 
 
 def _few_at_a_time(count: int) -> list[range]:
-    """Return the numbers below ``count``, a few at a time."""
+    """Return the numbers below ``count`` in small ranges."""
     return [range(k, min(k + 4, count)) for k in range(0, count, 4)]  # more gain nothing
 
 

@@ -1,4 +1,4 @@
-"""One number per layer with its interval: the result that all per-layer measures return."""
+"""One number per layer with its confidence interval: the result of all per-layer measures."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class PerLayer(Result):
     unit
         Their unit; empty if they have none.
     columns
-        Further columns of the table.
+        Additional columns of the table.
     notes
-        Caveats, in words.
+        Caveats, as sentences.
     by_record
         The numbers of each record, ``(n, layers)``, if the measure is a mean over records.
     errors
         For estimates, the standard error of every entry of ``by_record``; zero where it is exact.
     negligible
-        Numbers up to this value count as zero in the ranking.
+        Values up to this one count as zero in the ranking.
     """
 
     low: Any = None
@@ -108,10 +108,10 @@ class PerLayer(Result):
         )
 
     def ranking(self) -> list[str]:
-        """Return the layers, the one that leaks most first; those without a number last.
+        """Return the layers from the most to the least leakage; layers without a number come last.
 
-        Layers that are equal in four significant digits stand in the order of the network, and so
-        do those whose number is below zero or ``negligible``: further digits depend on the
+        Layers that agree to four significant digits keep the order of the network, as do those
+        whose number is below zero or ``negligible``, because further digits depend on the
         processor.
         """
         return [self.layers[k] for k in self.worst_first()]
@@ -123,7 +123,7 @@ class PerLayer(Result):
         return np.argsort(np.where(np.isnan(self.values), np.inf, -rounded), kind="stable")
 
     def foremost(self) -> list[str]:
-        """Return the first layer of the ranking, and those whose interval overlaps its own."""
+        """Return the first layer of the ranking, and the layers whose interval overlaps its own."""
         first = self.span(self.ranking()[0])
         return [name for name in self.ranking() if self.span(name).high >= first.low]
 
@@ -137,7 +137,7 @@ class PerLayer(Result):
 
         if isinstance(other, PerLayer) and other.layers != self.layers:
             raise InputError(
-                "The two results are about different layers; measure the same layers twice."
+                "The two results cover different layers; measure the same layers in both."
             )
         correlated = pearsonr(self.values, np.asarray(other))
         return float(correlated.statistic), float(correlated.pvalue)
@@ -154,7 +154,7 @@ class PerLayer(Result):
         return build_frame(columns | dict(self.columns), library or self.library)
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw a bar for every layer, with its interval, and return the matplotlib axes."""
+        """Plot a bar for every layer, with its interval, and return the matplotlib axes."""
         return draw_layers([self], ax)[0]
 
     def __repr__(self) -> str:
@@ -170,7 +170,7 @@ class PerLayer(Result):
 def mean_interval(each: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the mean over the first axis with the ends of Student's 95 % interval.
 
-    A single number has no interval: its ends are nan. Entries that are nan are left out.
+    A single number has no interval, so its ends are nan. Entries that are nan are left out.
     """
     from scipy.special import stdtrit
 
@@ -183,7 +183,7 @@ def mean_interval(each: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def draw_layers(results: Sequence[PerLayer], axes: Any = None) -> np.ndarray:
-    """Draw one panel per result, the highest layer in another colour; return the axes."""
+    """Plot one panel per result, with the highest layer in another colour; return the axes."""
     width = max(4.5, 1.5 + 0.55 * len(results[0].layers))
     size = (width, 2.6 * len(results))
     panels = np.atleast_1d(new_axes(axes, nrows=len(results), sharex=True, figsize=size))

@@ -1,8 +1,8 @@
-"""Batches with and without a property, with the same mix of main-task labels by default.
+"""Draws batches with and without a property, by default with the same mix of main-task labels.
 
-A property that is correlated with the main task's label (glasses with gender) is revealed by the
-labels of a batch alone, whatever the layer: ``"confounded"`` batches include that effect,
-``"matched"`` batches exclude it.
+If a property is correlated with the main task's label (glasses with gender), a batch's labels alone
+reveal it, whatever the layer: ``"confounded"`` batches include that effect, ``"matched"`` batches
+exclude it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PropertyBatches:
     property
         The property of every batch, ``(n,)``.
     pool
-        Batches of different pools share no record, ``(n,)``.
+        The pool of every batch, ``(n,)``; batches of different pools share no record.
     mix
         ``"matched"`` or ``"confounded"``.
     """
@@ -71,9 +71,9 @@ def property_batches(
     property
         The property of every record, two or more classes.
     batch_size
-        Records in a batch, all different.
+        The number of records in a batch, all different.
     count
-        Batches for each class of the property.
+        The number of batches for each class of the property.
     mix
         ``"matched"``: the labels of every batch are drawn from the same distribution, that of all
         records; ``"confounded"``: each class of the property keeps its own distribution of labels,
@@ -81,7 +81,7 @@ def property_batches(
     pools
         The number of pools that records are divided into; a batch is drawn from one pool.
     people
-        Records of the same person go to the same pool, ``(n,)``.
+        The person behind each record, ``(n,)``; records of one person go to the same pool.
     seed
         The seed of all draws.
 
@@ -106,8 +106,8 @@ def property_batches(
     levels, level = read_property(property, len(labels), "records")
     if len(levels) < 2:
         raise InputError(
-            "All records have the same property, so there is nothing to infer; add some of another "
-            "class."
+            "All records have the same property, so there is nothing to infer; add records of "
+            "another class."
         )
     draw = np.random.default_rng(seed)
     home = _deal(len(labels), pools, people, draw)
@@ -129,7 +129,7 @@ def property_batches(
 def read_property(
     property: Any, count: int, what: str, *, called: str = "property"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the classes of a property, sorted, and for every entry the number of its class.
+    """Return the sorted classes of a property, and the class number of every entry.
 
     For error messages, ``what`` names the entries ("gradients", "records") and ``called`` the
     argument.
@@ -156,7 +156,8 @@ def read_property(
         levels, labels = np.unique(raw, return_inverse=True)
     except TypeError:
         raise InputError(
-            f"{called} mixes kinds of labels, such as words and numbers; make them all of one kind."
+            f"{called} mixes types of labels, such as strings and numbers; convert them all to one "
+            "type."
         ) from None
     return levels, labels
 

@@ -1,11 +1,11 @@
-"""Sensitivity: how strongly each layer's gradient responds to a change of the target or the input.
+"""Sensitivity: how strongly each layer's gradient responds to changes in the target or the input.
 
 For a record k and layer l (Mo et al. 2021, equation 2)::
 
     s_kl = ‖∂g_l/∂ŷ‖_p / range(g_l) / ψ_l,     ψ_l = √size, size, 1  for p = F, 1, ∞
 
-with ``range`` the largest less the smallest entry of the layer's gradient ``g_l``, ``size`` the
-number of its entries, and the norms 1 and ∞ those of the Jacobian's entries in one row.
+Here ``range`` is the largest minus the smallest entry of the layer's gradient ``g_l``, ``size`` is
+the number of its entries, and the norms 1 and ∞ treat the Jacobian's entries as one row.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from seepage.support.number_check import check_choice, check_count
 _VIEWS: dict[str, type[View]] = {"target": Label, "input": Input}
 _ESTIMATED = (
     "The norms of single records are estimated from random directions; their standard errors are "
-    "in `errors`, and the intervals over the records contain that uncertainty."
+    "in `errors`, and the intervals over the records include that uncertainty."
 )
 _NO_RANGE = (
-    "Records for which a layer's gradient is constant but its Jacobian is not have no range to "
-    "divide by; they are left out of that layer's mean."
+    "If a layer's gradient is constant for a record but its Jacobian is not, there is no range to "
+    "divide by; such records are left out of that layer's mean."
 )
 
 
@@ -68,16 +68,16 @@ def sensitivity(
     norm
         ``"fro"``, 1 or ``"inf"``.
     layers
-        Names of modules, each with all that is below it; by default every module that has
-        parameters of its own.
+        Names of modules, each including its submodules; by default every module that has parameters
+        of its own.
     exact
         Jacobians with at most this many columns (entries of the target or input) or, for the input,
         rows (entries of the layer's gradient) are computed in full. Others are estimated: "fro"
-        from random signs, 1 from columns drawn at random; "inf" cannot be.
+        from random signs, 1 from randomly drawn columns; "inf" cannot be estimated.
     directions
         Random directions per record for the estimates.
     chunk_size
-        Records worked on at a time; ``"auto"`` finds what fits.
+        The number of records processed at a time; ``"auto"`` chooses what fits in memory.
     seed
         The seed of the random directions.
 

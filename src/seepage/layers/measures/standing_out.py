@@ -1,15 +1,15 @@
-"""Outlying clients: the distance of each client's updates from the others', layer by layer.
+"""Finds outlying clients by the distance of their updates from the others', layer by layer.
 
-Let ``z_c`` be client c's mean update less the mean of all
-(:mod:`seepage.layers.federated.client_means`), and ``m`` the median over the clients, entry by
-entry. The distance is the root mean square over the entries j of ::
+Let ``z_c`` be client c's mean update minus the mean over all clients
+(:mod:`seepage.layers.federated.client_means`), and ``m`` the entrywise median over the clients. The
+distance is the root mean square over the entries j of ::
 
     |z_cj − m_j| / mean over the others c′ of |z_c′j − m_j|
 
 so that an outlier does not inflate its own scale. The logarithms of these distances are compared
-with those of the nearer three quarters of the clients: their mean and
-spread, which up to a quarter of outliers do not affect. The P-value is the probability that the
-maximum of as many normal variables reaches this distance, times the number of layers.
+with the mean and spread for the nearest three quarters of the clients, which up to a quarter of
+outliers do not affect. The P-value is the probability that the maximum of one normal variable per
+client reaches this distance, times the number of layers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STILL = 1e-12  # a spread that is rounding
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StandingOut(RankedResult):
-    """Distance of each client's updates from those of the other clients.
+    """The distance of each client's updates from those of the other clients.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class StandingOut(RankedResult):
     layer
         The layer in which each client stands out most.
     times
-        Its distance in that layer, as a multiple of the median client's.
+        The client's distance in that layer, as a multiple of the median client's.
     p_value
         P-value of the client's largest distance in any layer, adjusted for the number of clients
         and layers; nan for fewer than four clients.
@@ -58,9 +58,9 @@ class StandingOut(RankedResult):
     def named(self) -> list[object]:
         """Return the clients whose approximate P-value is at most 0.05, the furthest first.
 
-        If the logarithms of distances are normal, at most one recording in twenty names a client
-        when all are alike. In small networks their tails are heavier and false positives far more
-        frequent: investigate a named client, but do not treat this as a test.
+        If all clients are alike and the logarithms of distances are normal, at most one recording
+        in twenty names a client. In small networks the tails are heavier and false positives far
+        more frequent, so investigate a named client, but do not rely on this as a test.
         """
         order = np.lexsort((-self.times, self.p_value))
         return [self.clients[k] for k in order if self.p_value[k] <= LEVEL]
@@ -109,8 +109,9 @@ class StandingOut(RankedResult):
 def standing_out(gradients: LayerGradients) -> StandingOut:
     """Return the distance of each client's updates from the others', with P-values.
 
-    The P-value assumes that the logarithms of the distances are normal: the test is not exact. A
-    client may be an outlier for any reason: its records, their number, its hardware, or malice.
+    The P-value assumes that the logarithms of the distances are normally distributed, so the test
+    is not exact. A client may be an outlier for any reason: its records, their number, its
+    hardware, or malice.
 
     Parameters
     ----------
@@ -167,7 +168,7 @@ def _log_distances(means: np.ndarray) -> np.ndarray:
 
 
 def _standing(logs: np.ndarray) -> np.ndarray:
-    """Return each number's distance above the mean of the nearer ones, in standard deviations."""
+    """Return how far each value lies above the mean of the nearest ones, in standard deviations."""
     kept = math.ceil(0.75 * logs.shape[1])
     nearer = np.sort(logs, axis=1)[:, :kept]
     spread = nearer.std(axis=1, keepdims=True)

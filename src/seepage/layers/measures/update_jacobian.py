@@ -1,9 +1,9 @@
-"""A client's local training as a map from its records to its update, and that map's Jacobian.
+"""Treats local training as a map from a client's records to its update, with its Jacobian.
 
-With ``u(z) = θ_sent − θ_returned`` after all local steps, ``J = s ∂u/∂z`` has no short form: a
-record's effect on an early step propagates through all later ones. Small runs are differentiated
-exactly through all steps, in float64; for larger ones a product with a single direction takes two
-plain runs: ``Jv ≈ s (u(z + hv) − u(z − hv))/2h``.
+With ``u(z) = θ_sent − θ_returned`` after all local steps, ``J = s ∂u/∂z`` has no closed form,
+because a record's effect on an early step propagates through all later steps. Small runs are
+differentiated exactly through all steps, in float64; for larger runs, a product with one direction
+takes two plain runs: ``Jv ≈ s (u(z + hv) − u(z − hv))/2h``.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class LocalRun:
     batch
         All the client's records.
     training
-        How it trains.
+        How the client trains.
     share
         The factor on its update before the noise.
     max_norm
-        The norm that the update is scaled down to before that, or ``None``.
+        The norm to which the update is scaled down before the noise, or ``None``.
     """
 
     problem: NetworkProblem
@@ -96,7 +96,7 @@ class LocalRun:
         return update
 
     def change(self, v: Tensor, h: float) -> Tensor:
-        """Return ``(sent(z + hv) − sent(z − hv))/2h`` by two plain runs."""
+        """Return ``(sent(z + hv) − sent(z − hv))/2h`` from two plain runs."""
         z = self.batch.z
         return ((self.sent(z + h * v) - self.sent(z - h * v)) / (2 * h)).detach()
 
@@ -111,9 +111,9 @@ class UpdateJacobian(ReleaseJacobian):
     noise
         The noise on the update.
     only
-        The records whose Jacobian is taken; by default all of them.
+        The records for which the Jacobian is computed; by default all of them.
     scale
-        The size of the unknowns, if computed already.
+        The size of the unknowns, if already computed.
     """
 
     def __init__(
@@ -139,12 +139,12 @@ class UpdateJacobian(ReleaseJacobian):
 
     @cached_property
     def dense(self) -> Tensor:
-        """The whitened Jacobian about all unknowns, ``(P, n, q)``."""
+        """The whitened Jacobian with respect to all unknowns, ``(P, n, q)``."""
         if self.size * self.rows * self.features > LARGEST:
             raise InputError(
-                f"The Jacobian of {self.size:,} parameters about {self.rows:,} records of "
-                f"{self.features:,} unknowns is too large to form; ask with method='finite', or "
-                "about a part of the input (view=sp.nn.Input(mask)) of a smaller network."
+                f"The Jacobian of {self.size:,} parameters with respect to {self.rows:,} records "
+                f"of {self.features:,} unknowns is too large to form; use method='finite', a "
+                "smaller network, or a part of the input (view=sp.nn.Input(mask))."
             )
         z = self.run.batch.z.clone().requires_grad_()
         sent = self.run.sent(z, differentiable=True)
@@ -164,7 +164,7 @@ class UpdateJacobian(ReleaseJacobian):
         return self.whitened(plain)
 
     def _compare(self, plain: Tensor) -> None:
-        """Raise where the derivative disagrees with the update's change over a small step."""
+        """Raise if the derivative disagrees with the update's change over a small step."""
         if self.run.training.optimizer != "sgd":
             return  # Adam's first step is almost a sign, so no difference step is small enough
         batch = self.run.batch
@@ -193,8 +193,8 @@ class UpdateJacobian(ReleaseJacobian):
     def _block(self, unknowns: Unknowns, rows: Any) -> Tensor:
         if unknowns.label:
             raise InputError(
-                f"This leakage is about {self.run.problem.view.describe()} alone; ask about the "
-                "label with view=sp.nn.Label()."
+                f"This leakage covers {self.run.problem.view.describe()} alone; for the label, use "
+                "view=sp.nn.Label()."
             )
         block: Tensor = unknowns.of(self.dense[:, rows], axis=2)
         return block
@@ -219,12 +219,12 @@ class UpdateMoves:
         """Return the updates for some replacements of a row, ``(K, P)``."""
         if labels is not None:
             raise InputError(
-                "A record's label cannot be replaced here; ask with view=sp.nn.Label()."
+                "A record's label cannot be replaced with this view; use view=sp.nn.Label()."
             )
         return np.stack([self._sent(self._replaced(row, one)) for one in np.asarray(features)])
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return each of those updates less the actual one, ``(K, P)``."""
+        """Return each of those updates minus the actual one, ``(K, P)``."""
         return np.asarray(self.parameters(row, features, labels) - self.theta)
 
     def jacobian(
@@ -245,12 +245,12 @@ class UpdateMoves:
 
 
 class UpdateRelease(MeasuredRelease):
-    """One noisy update of a client, whose records are all in memory.
+    """One noisy update of a client whose records are all in memory.
 
     Parameters
     ----------
     template
-        The Jacobian about all of them.
+        The Jacobian with respect to all records.
     """
 
     template: UpdateJacobian
@@ -260,7 +260,7 @@ class UpdateRelease(MeasuredRelease):
 
     @property
     def sensitivity(self) -> float | None:
-        """Twice the norm that updates are scaled down to, if they are."""
+        """Twice the norm to which updates are scaled down, if they are."""
         reach = self.template.run.max_norm
         return None if reach is None else 2 * reach
 
@@ -269,14 +269,14 @@ class UpdateRelease(MeasuredRelease):
         return self.template
 
     def refits(self) -> UpdateMoves:
-        """Return how the update moves when a record changes by a finite amount."""
+        """Return how the update changes when a record changes by a finite amount."""
         return UpdateMoves(self.template)
 
 
 _HIDDEN = (
     "The derivative of the update disagrees with its change over a small step: something in the "
-    "network hides the records from differentiation (torch.no_grad(), .detach()), or they lie on "
-    "a kink; ask with method='finite'."
+    "network hides the records from differentiation (torch.no_grad(), .detach()), or the records "
+    "lie on a kink; use method='finite'."
 )
 
 

@@ -1,7 +1,7 @@
-"""Fisher information of a noisy FedAvg update about the client's records, also by layer.
+"""Fisher information of a noisy FedAvg update about the client's records, in total and by layer.
 
 The release is ``s(θ_sent − θ_returned) + noise`` after all local steps (several epochs, momentum,
-Adam, weight decay): with ``J`` its Jacobian with respect to a record's unknowns, in units of the
+Adam, weight decay). If ``J`` is its Jacobian with respect to a record's unknowns, in units of the
 noise, ``I = JᵀJ``.
 """
 
@@ -65,10 +65,10 @@ def update_leakage(
     training
         How the client trains.
     noise
-        The noise on every number of the update, ``sp.Gaussian(σ)``, on the scale of parameters.
+        The noise on every entry of the update, ``sp.Gaussian(σ)``, in the units of the parameters.
     share
-        The factor on the update before the noise: the client's share of all records, if
-        noise is added to a mean weighted by numbers of records.
+        The factor on the update before the noise: the client's share of all records, if noise is
+        added to a mean weighted by record counts.
     max_norm
         Longer updates are scaled down to this norm before the noise.
     view
@@ -99,8 +99,8 @@ def update_leakage(
     """
     if not isinstance(noise, Noise):
         raise InputError(
-            "The Fisher information of an update sent without noise is infinite: an observer may "
-            "solve for the records. Give the noise: noise=sp.Gaussian(…)."
+            "The Fisher information of an update sent without noise is infinite: an observer "
+            "could solve for the records. Give the noise: noise=sp.Gaussian(…)."
         )
     check_training(training)
     check_view(view)
@@ -113,15 +113,15 @@ def update_leakage(
     problem = NetworkProblem(net, per_record(loss), view or Input())
     if not problem.released():
         raise InputError(
-            "The network has no parameter with requires_grad, so nothing of it is sent; unfreeze "
-            "some."
+            "The network has no parameter with requires_grad, so nothing is sent; unfreeze some "
+            "parameters."
         )
     run = LocalRun(problem, problem.batch(x, y), training, share, max_norm)
     return UpdateLeakage(run, noise, attributes, mixed, seed)
 
 
 def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Tensor) -> bool:
-    """Return whether records of a batch interact in the network; raise for ambiguous networks."""
+    """Return whether records of a batch interact in the network; raise if that is ambiguous."""
     mixed = False
     for module in net.modules():
         meeting = any(_meets(inner) for inner in module.modules())
@@ -136,8 +136,8 @@ def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Ten
     if changed:
         raise InputError(
             f"The buffer {changed[0]!r} changes with the records in training mode and is sent "
-            "along without noise, so that the Fisher information about the records is infinite. "
-            "Use GroupNorm or LayerNorm instead of BatchNorm, or statistics that are not kept "
+            "without noise, so the Fisher information about the records is infinite. Use "
+            "GroupNorm or LayerNorm instead of BatchNorm, or statistics that are not kept "
             "(track_running_stats=False); call .eval() where they are frozen; or audit recorded "
             "updates (sp.layers.audit_updates)."
         )
@@ -145,7 +145,7 @@ def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Ten
 
 
 def _meets(module: nn.Module) -> bool:
-    """Return whether a module on its own lets records of a batch interact."""
+    """Return whether a module by itself lets records of a batch interact."""
     if not isinstance(module, nn.modules.batchnorm._BatchNorm):
         return False
     return bool(module.training or module.running_mean is None)
@@ -156,11 +156,11 @@ class UpdateLeakage(Leakage):
     """The leakage of one noisy update about the records of its client.
 
     It has all methods of the leakage of a table (``records``, ``cells``, ``columns``,
-    ``groups``, ``subset``, ``information``, …), exactly and in float64 through all local steps, so
-    that bounds and calibration work on it as on any other; and :meth:`layers`. For networks and
-    runs that are too large for that, or have kinks, :meth:`records`, :meth:`layers` and
-    :meth:`dataset` take ``method="finite"``, which measures how far the update moves over steps of
-    a stated size.
+    ``groups``, ``subset``, ``information``, …), computed exactly and in float64 through all local
+    steps, and :meth:`layers`. So bounds and calibration work as for any other leakage. For networks
+    that have kinks, and runs too large for exact computation, :meth:`records`, :meth:`layers` and
+    :meth:`dataset` accept ``method="finite"``, which measures how far the update changes over steps
+    of a stated size.
 
     Parameters
     ----------
@@ -194,24 +194,24 @@ class UpdateLeakage(Leakage):
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """The assumptions under which the numbers hold, in words."""
+        """The assumptions under which the numbers hold, as sentences."""
         known = (
-            "One update leaves, after all local steps, with the stated noise, and nothing else.",
-            "The adversary knows the model that was sent, how the client trains and in which order "
-            "it takes its records.",
+            "Only one update is released, after all local steps, with the stated noise.",
+            "The adversary knows the model that was sent, how the client trains, and the order in "
+            "which it uses its records.",
         )
         if not self.mixed:
             return known
         together = (
-            "Records interact in the network's BatchNorm: a record also shows through the others "
-            "of its batches, which are held fixed."
+            "Records interact in the network's BatchNorm, so a record also leaks through the "
+            "other records in its batches, which are held fixed."
         )
         return (*known, together)
 
     def unknowns(
         self, columns: Columns, label: bool | None = None, simplex: bool = False
     ) -> tuple[Unknowns, str]:
-        """Return the named part of the view, as directions of a record and in words."""
+        """Return the named part of the view, as directions of a record and as text."""
         unknowns, about = super().unknowns(columns, bool(label), simplex)
         return unknowns, self.run.problem.view.describe() if columns is None else about
 
@@ -234,10 +234,10 @@ class UpdateLeakage(Leakage):
         columns, label, measure, simplex
             As for the leakage of a table.
         method
-            ``"exact"``; or ``"finite"``, for the dFIL about whole records: two plain runs of the
-            local training for every record and probe.
+            ``"exact"``; or ``"finite"``, for the dFIL about whole records, which takes two plain
+            runs of the local training per record and probe.
         rows
-            With ``"finite"``, the positions of the records; by default all.
+            With ``"finite"``, the positions of the records to measure; by default all.
         probes
             The number of random directions per record, at least 2.
         scale
@@ -253,8 +253,8 @@ class UpdateLeakage(Leakage):
             return super().records(columns, label, measure, simplex)
         if columns is not None or label or simplex:
             raise InputError(
-                "Finite steps move whole records; to ask about a part, give a view "
-                "(view=sp.nn.Input(mask)) or method='exact'."
+                "Finite steps move whole records; for a part of a record, give a view "
+                "(view=sp.nn.Input(mask)) or use method='exact'."
             )
         which = row_positions(rows, len(self.source), self.source)
         moved = [
@@ -276,7 +276,7 @@ class UpdateLeakage(Leakage):
     ) -> Result:
         """Return the leakage about all the client's records as one number.
 
-        With ``method="finite"`` all of them move at once, so that a probe takes only two runs; the
+        With ``method="finite"`` all records are moved at once, so a probe takes only two runs; the
         parameters are those of :meth:`records`.
         """
         check_choice(method, "method", ("exact", "finite"))
@@ -297,9 +297,9 @@ class UpdateLeakage(Leakage):
     ) -> PerLayer:
         """Return the dFIL of each layer's part of the update about the client's records.
 
-        The squares of all layers add up to that of the whole update. The exact method also gives
-        each record's number (``by_record``); with ``method="finite"`` all records move at once, and
-        the 95 % interval reflects the random directions.
+        The layers' squared dFILs add up to the squared dFIL of the whole update. The exact method
+        also gives each record's number (``by_record``); with ``method="finite"`` all records are
+        moved at once, and the 95 % interval reflects the random directions.
 
         Parameters
         ----------
@@ -315,7 +315,7 @@ class UpdateLeakage(Leakage):
         if self.jacobian.root.dim() == 2:
             raise InputError(
                 "The leakage of one layer is not defined under noise that is correlated between "
-                "layers; give one standard deviation, or one per number."
+                "layers; give one standard deviation, or one per entry."
             )
         check_choice(method, "method", ("exact", "finite"))
         if method == "exact":
@@ -342,11 +342,11 @@ class UpdateLeakage(Leakage):
     def _squares(
         self, rows: np.ndarray | None, measure: str, probes: int, scale: float | None
     ) -> Tensor:
-        """Return ``(Jv)²`` for random signs of some records, the others fixed: ``(probes, P)``."""
+        """Return ``(Jv)²`` for random signs on some records, others fixed: ``(probes, P)``."""
         if measure != "dfil":
             raise InputError(
                 "Finite steps estimate only the average over directions, measure='dfil'; for the "
-                "largest over directions use method='exact'."
+                "largest value over directions use method='exact'."
             )
         check_probes(probes)
         jacobian, h = self.jacobian, self._step(scale)
@@ -381,7 +381,7 @@ class UpdateLeakage(Leakage):
         of = " of all records" if view == "dataset" else ""
         over = (
             f"The derivative of the update is its change over a step of {h:g} to either side in "
-            "the unknowns; smaller or larger changes may show something else."
+            "the unknowns; smaller or larger changes may leak differently."
         )
         return Estimate(
             values,

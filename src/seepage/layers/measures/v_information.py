@@ -1,12 +1,12 @@
-"""V-information: how much a family of predictors can infer about a property from each layer.
+"""V-information: how much a predictor family can infer about a property from each layer.
 
 For a family V of predictors (Mo et al. 2021, equation 1, after Xu et al. 2020)::
 
     I_V(G_l → p) = inf_f mean(−log f[∅](p)) − inf_f mean(−log f[g_l](p))
 
-The first term is the entropy of the property. The second is estimated on gradients that the
-predictor has not seen: cross-fitting over folds, with probabilities recalibrated on other folds.
-The paper takes both infima on the training set; that number is kept as ``training_set_estimate``.
+The first term is the entropy of the property. The second is estimated on held-out gradients: by
+cross-fitting over folds, with probabilities recalibrated on other folds. The paper takes both
+infima on the training set; that figure is kept as ``training_set_estimate``.
 """
 
 from __future__ import annotations
@@ -38,14 +38,11 @@ from seepage.support.number_check import check_choice, check_count
 from seepage.tables.source import as_numpy
 
 _UNITS = {"nats": 1.0, "bits": math.log(2)}
-_BELOW = (
-    "An estimate on records the predictor has not seen can come out below zero where there is "
-    "nothing to find."
-)
+_BELOW = "A held-out estimate can fall below zero if there is no information."
 
 
 class FewGroupsWarning(UserWarning):
-    """Warning: too few groups of gradients for the requested test or interval."""
+    """Warns that there are too few groups of gradients for the requested test or interval."""
 
 
 @accepts_other_names
@@ -62,26 +59,27 @@ def v_information(
     width: int = WIDTH,
     seed: int = 0,
 ) -> PerLayer:
-    """Return the V-information about a property that each layer's gradients carry.
+    """Return the V-information of each layer's gradients about a property.
 
-    **The interval** has 95 % nominal coverage of the family's information, provided there are
-    enough gradients to learn from. In wide layers, where there are not, it covers the information
-    attained by predictors trained on this many gradients. It is a bootstrap interval over gradients
-    (or groups), widened for few groups (:func:`small_sample_factor`). Its upper end is raised by
-    the cost of learning from few gradients (extrapolated from predictors trained on fewer) and of
-    recalibration; its lower end, if above zero, by the latter alone. Where the gains hardly vary
-    (no information, or perfect prediction), it is as wide as the data allow:
-    ``0.000 (0.000 to 0.024)`` says that up to 0.024 may have been missed.
+    **The interval** nominally covers the family's information with 95 % probability, if there are
+    enough gradients to learn from. In wide layers, where gradients are too few, it covers the
+    information that predictors trained on this many gradients attain. It is a bootstrap interval
+    over gradients (or groups), widened for few groups (:func:`small_sample_factor`). Its upper end
+    is raised by the cost of learning from few gradients (extrapolated from predictors trained on
+    fewer) and of recalibration; its lower end, if above zero, is raised by the cost of
+    recalibration alone. If the gains hardly vary (no information, or perfect prediction), the
+    interval is as wide as the data allow: ``0.000 (0.000 to 0.024)`` means that up to 0.024 may
+    have been missed.
 
     **The column** ``p_value`` tests independence of layer and property: under independence, it is
-    below α with probability α (at most α for few groups), whatever the family. Predictors learn
-    from some folds and are tested on later ones, in which labels are exchanged. Groups whose
-    gradients all have one label exchange it as a whole, and the others shuffle theirs within the
-    group, so that similarity within a group is not mistaken for information. Where the folds hold
-    too few such groups, labels are exchanged over all groups, with a kernel ridge regression in
-    place of the family. Ten groups can be labelled in 252 ways, five in 10: where no P-value below
-    0.05 is possible, a :class:`FewGroupsWarning` and a note say so. P-values are not adjusted for
-    the number of layers.
+    below α with probability α (at most α for few groups), whatever the family. Predictors are
+    trained on some folds and tested on later ones, in which labels are permuted. A group whose
+    gradients all have one label is permuted as a whole; in other groups, labels are shuffled within
+    the group. So similarity within a group is not mistaken for information. If the folds hold too
+    few such groups, labels are permuted over all groups, and a kernel ridge regression replaces the
+    family. Ten groups can be labelled in 252 ways, five in 10: if no P-value below 0.05 is
+    possible, a :class:`FewGroupsWarning` and a note say so. P-values are not adjusted for the
+    number of layers.
 
     Parameters
     ----------
@@ -91,23 +89,23 @@ def v_information(
     property
         The property of every gradient, ``(n,)``: two or more classes.
     family
-        ``"logistic"``, ``"random_forest"``, ``"gradient_boosting"``, ``"mlp"``, or any classifier
-        of scikit-learn with ``predict_proba``.
+        ``"logistic"``, ``"random_forest"``, ``"gradient_boosting"``, ``"mlp"``, or any scikit-learn
+        classifier with ``predict_proba``.
     groups
         Gradients of the same group (client, person, pool of records) stay in one fold, ``(n,)``.
-        Without groups, gradients that share records are recognised by those records. By default the
-        nodes of the recording, if it has any, unless a class of the property comes from one node
-        only (there is a warning); ``False`` for no groups.
+        Without groups, a predictor can recognise gradients by the records that they share. By
+        default the nodes of the recording, if it has any, unless a class of the property comes from
+        one node only (with a warning); ``False`` for no groups.
     folds
         The number of folds of the cross-fitting.
     unit
         ``"nats"`` or ``"bits"``.
     resamples, permutations
-        For the interval and the test.
+        The numbers of resamples for the interval and of permutations for the test.
     width
         Arrays with more columns are randomly projected to this many; the result notes it.
     seed
-        Of folds, projections, predictors, resamples and permutations.
+        The seed of folds, projections, predictors, resamples and permutations.
 
     Examples
     --------
@@ -202,13 +200,13 @@ class PropertyTask:
         if np.bincount(np.unique([labels, nodes], axis=1)[0]).min() < 2:
             words = (
                 "A class of the property comes from a single node, so the gradients were not "
-                "grouped by nodes: the numbers say how well that node can be told from the "
-                "others, by this property or anything else."
+                "grouped by nodes: the numbers say how well that node can be distinguished from "
+                "the others, by this property or any other difference."
             )
             return PropertyTask.read(property, None, len(seen), folds, seed), [words]
         count = int(nodes.max()) + 1
         task = PropertyTask.read(property, nodes, len(seen), min(folds, count), seed)
-        note = f"The gradients were grouped by the {count} nodes they came from."
+        note = f"The gradients were grouped by their {count} nodes."
         return replace(task, notes=(note,)), []
 
     @staticmethod
@@ -219,8 +217,8 @@ class PropertyTask:
         levels, labels = read_property(property, count, "gradients")
         if len(levels) < 2:
             raise InputError(
-                "All gradients have the same property, so there is nothing to infer; record some "
-                "of another class."
+                "All gradients have the same property, so there is nothing to infer; record "
+                "gradients of another class too."
             )
         if levels.dtype.kind == "f" and len(levels) > max(20, count // 10):
             raise InputError(
@@ -233,7 +231,7 @@ class PropertyTask:
             raise InputError(
                 f"{folds} folds need at least {folds} gradients of every class of the property, "
                 f"but the rarest, {levels[np.bincount(labels).argmin()]}, has {fewest}; record "
-                "more, or use fewer folds."
+                "more gradients, or use fewer folds."
             )
         member = None if groups is None else _read_groups(groups, count, folds)
         splitter = StratifiedKFold if member is None else StratifiedGroupKFold
@@ -248,8 +246,8 @@ class PropertyTask:
         for k in np.unique(fold):
             if len(np.unique(labels[fold != k])) < len(levels):
                 raise InputError(
-                    "A class of the property occurs in too few groups: outside some fold there "
-                    "is none of it to learn from; use fewer folds."
+                    "A class of the property occurs in too few groups, so some fold leaves none "
+                    "of it for training; use fewer folds."
                 )
         fold = np.unique(fold, return_inverse=True)[1]  # without empty folds
         return PropertyTask(labels, len(levels), fold, member, seed)
@@ -260,7 +258,7 @@ class PropertyTask:
         return float(-np.sum(shares * np.log(shares)))
 
     def held_out(self, classifier: Any, block: np.ndarray) -> np.ndarray:
-        """Return probabilities for every gradient by predictors that have not seen it, (n, K)."""
+        """Return held-out probabilities for every gradient, (n, K)."""
         probabilities = np.empty((len(block), self.classes))
         for k in np.unique(self.fold):
             out = self.fold == k
@@ -270,10 +268,10 @@ class PropertyTask:
     def in_turn(
         self, classifier: Any, block: np.ndarray, last: np.ndarray | None = None
     ) -> list[np.ndarray | None]:
-        """Return predictions for every fold but the first, learnt from the folds before it.
+        """Return predictions for every fold but the first, trained on the folds before it.
 
-        These are probabilities, ``(m, K)``, or ``None`` where the earlier folds are too small.
-        Those for the ``last`` fold may be known already from cross-fitting.
+        These are probabilities, ``(m, K)``, or ``None`` if the earlier folds are too small.
+        Predictions for the ``last`` fold may already be known from cross-fitting.
         """
         predictions: list[np.ndarray | None] = []
         for k in range(1, int(self.fold.max()) + (last is None)):
@@ -286,10 +284,10 @@ class PropertyTask:
     def recalibrated(
         self, held_out: np.ndarray, earlier: Sequence[np.ndarray | None]
     ) -> tuple[np.ndarray, float]:
-        """Return log-probabilities, (n, K), recalibrated on other folds, and the cost of learning.
+        """Return log-probabilities, (n, K), recalibrated on other folds, and the learning cost.
 
-        The loss of predictors that have learnt from m gradients is taken to be ``L + c/m``; c comes
-        from the losses, on the same gradients, of predictors trained on the ``earlier`` folds only.
+        The loss of predictors trained on m gradients is modelled as ``L + c/m``; c comes from the
+        losses, on the same gradients, of predictors trained on the ``earlier`` folds only.
         :meth:`recalibration_cost` is added.
         """
         logs = np.empty_like(held_out)
@@ -311,17 +309,17 @@ class PropertyTask:
     def recalibration_cost(self) -> float:
         """Return ``K/2m``, the loss on new gradients of K free numbers fitted to m gradients.
 
-        It is a cost of the estimate, not of the family: information clearly above zero is
-        underestimated by it.
+        It is a cost of the estimate, not of the family: it lowers estimates of information clearly
+        above zero.
         """
         return self.classes / (2 * self._learnt_from())
 
     def _learnt_from(self) -> float:
-        """Return the mean number of gradients that predictors have learnt from."""
+        """Return the mean number of gradients that predictors were trained on."""
         return len(self.labels) * (1 - 1 / len(np.unique(self.fold)))
 
     def training_loss(self, classifier: Any, block: np.ndarray) -> float:
-        """Return the mean log-loss on the very records that the predictor has learnt from."""
+        """Return the mean log-loss on the predictor's own training records."""
         rows = np.ones(len(block), dtype=bool)
         probabilities = self._predict(classifier, block, rows, rows)
         own = probabilities[np.arange(len(block)), self.labels]
@@ -351,18 +349,18 @@ class PropertyTask:
     def true_at_the_extremes(
         self, low: float, high: float, losses: np.ndarray, probabilities: np.ndarray
     ) -> tuple[float, float]:
-        """Return the ends of a layer's interval, widened where the gains hardly vary.
+        """Return the ends of a layer's interval, widened if the gains hardly vary.
 
         *With little information*, recalibration is flat, and the gains are all zero. The held-out
         scores ``s = log q`` then bound the information missed. A predictor ``p_k ∝ π_k exp(a s_k)``
         gains ``a ū − a²F/2`` to second order, with ``ū`` the mean of ``s_p − Σ_k π_k s_k`` and
-        ``F`` that of the variance of s over π: at most ``ū²/2F``. The upper end is no lower than
-        this at the upper end of ``ū``.
+        ``F`` that of the variance of s over π: at most ``ū²/2F``. The upper end of the interval is
+        at least this value at the upper end of ``ū``.
 
         *If every gain is above zero*, perfect prediction is not excluded, and the upper end is the
-        entropy. Nor is a share ε of gradients of an unseen kind, where ``(1 − ε)^G = 2.5 %`` over
-        the G groups or gradients: each may lose ``log(n + 1)``, the most
-        that recalibration on n gradients allows.
+        entropy. Nor is a share ε of gradients of an unseen kind, with ``(1 − ε)^G = 2.5 %`` for G
+        groups or gradients. Each may lose ``log(n + 1)``, the most that recalibration on n
+        gradients allows.
         """
         units, number = self._units()
         gains = self._gains(losses)
@@ -410,8 +408,8 @@ class PropertyTask:
                 model = clone(classifier).fit(block[learn], self.labels[learn])
             except ValueError as error:
                 raise InputError(
-                    f"The family cannot learn from {int(learn.sum())} gradients ({error}); record "
-                    "more, or use another family."
+                    f"The family cannot be trained on {int(learn.sum())} gradients ({error}); "
+                    "record more, or use another family."
                 ) from error
         probabilities = np.zeros((int(apply.sum()), self.classes))
         probabilities[:, model.classes_] = model.predict_proba(block[apply])
@@ -422,8 +420,8 @@ def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarr
     """Return recalibrated log-probabilities for ``applied_to``, ``(m, K)``, from other gradients.
 
     Held-out probabilities ``q``, ``(n, K)``, become ``p_k ∝ exp(a log q_k + b_k)`` with ``a ≥ 0``.
-    With a = 0 this is constant, so that the best constant prediction always belongs to the family,
-    as the definition of V-information requires ("optional ignorance", Xu et al. 2020). A negative
+    With a = 0 this is constant, so the best constant prediction always belongs to the family, as
+    the definition of V-information requires ("optional ignorance", Xu et al. 2020). A negative
     slope is excluded: it would turn the slight negative correlation between the class shares of a
     fold and of its complement into information.
     """
@@ -458,11 +456,11 @@ def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarr
 
 
 def small_sample_factor(units: int) -> float:
-    """Return ``√(G/(G−1)) · t/z``, by which a bootstrap of ``G`` units is too narrow.
+    """Return ``√(G/(G−1)) · t/z``, the factor by which a bootstrap of ``G`` units is too narrow.
 
     Resampled means of ``G`` units vary by ``(G−1)/G`` of the estimated variance of their mean, and
-    the quantiles belong to Student's law with ``G − 1`` degrees of freedom, not to the normal one:
-    with both corrected, the interval for a mean is Student's.
+    the quantiles are those of Student's distribution with ``G − 1`` degrees of freedom, not the
+    normal. With both corrections, the interval for a mean is Student's.
 
     Examples
     --------
@@ -477,7 +475,9 @@ def small_sample_factor(units: int) -> float:
 def _read_groups(groups: Any, count: int, folds: int) -> np.ndarray:
     levels, member = read_property(groups, count, "gradients", called="groups")
     if len(levels) < folds:
-        raise InputError(f"{len(levels)} groups are too few for {folds} folds; use fewer folds.")
+        raise InputError(
+            f"There are too few groups ({len(levels)}) for {folds} folds; use fewer folds."
+        )
     return member
 
 
@@ -485,7 +485,7 @@ def _too_few(exchange: Exchange, ways: float) -> str:
     what = f"{len(exchange.label)} groups" if exchange.grouped else "gradients"
     return (
         f"The labels of the {what} can be exchanged in only {ways:.0f} ways, so no P-value can be "
-        f"below {1 / ways:.2g}: the test cannot find anything, whatever there is; record more."
+        f"below {1 / ways:.2g} and the test cannot detect any leakage; record more."
     )
 
 

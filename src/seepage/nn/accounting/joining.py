@@ -163,7 +163,7 @@ class MergedRuns(RunReader):
 
     def chance(self) -> tuple[str, ...]:
         """Return, in words, the sources of randomness that the standard errors cover."""
-        return ("It is the mean over several runs, and its interval covers all sources of chance.",)
+        return ("It is the mean over several runs; its interval covers all sources of randomness.",)
 
     @property
     def failure_probability(self) -> float:

@@ -40,20 +40,20 @@ if TYPE_CHECKING:
 VERSION = 6  # of the format of a saved state
 
 _RELEASED = (
-    "Nothing leaves but the noisy gradients of the steps, or results computed from them.",
-    "The figure is a Monte-Carlo estimate: the mean over runs is what bounds the information (Guo "
-    "et al. 2022, theorem 3).",
+    "Only the noisy gradients of the steps, or results computed from them, are released.",
+    "The figure is a Monte Carlo estimate; the bound on the information is the mean over runs "
+    "(Guo et al. 2022, theorem 3).",
 )
-_HIDDEN = "Nobody learns which records were in which batch, nor how many."
+_HIDDEN = "Attackers do not learn which records were in which batch, nor how many."
 _OWN_BATCHES = (
-    "It is about the batches that this one run drew, and its interval covers the probes alone: "
-    "survey_every=… shows what other batches would have given away, merge_runs what other runs "
-    "would."
+    "The figure covers only the batches that this run drew, and its interval only the probes. "
+    "survey_every=… shows what other batches would have leaked, and merge_runs what other runs "
+    "would have leaked."
 )
 _REDRAWN = (
-    "It is the mean over redrawn batches along the iterates of this one run, with an interval "
-    "for that. One run cannot show how the iterates of another would differ; merge_runs of "
-    "several can."
+    "The figure is the mean over batches redrawn at the iterates of this run, with its interval. "
+    "One run cannot show how the iterates of other runs would differ; merge_runs over several "
+    "runs can."
 )
 
 
@@ -153,8 +153,7 @@ class RunReader(ABC):
         if not measured.all():
             unseen = (
                 f"{np.count_nonzero(~measured):,} of {self.n:,} records were in no batch and are "
-                "not measured (nan), which says nothing about what the procedure gives away about "
-                "them.",
+                "not measured (nan); the training procedure may still leak about them.",
             )
         degrees = self.degrees(amplified)
         hidden = amplified and any(entry.sampler != OTHER for entry in self.ledger)
@@ -197,7 +196,7 @@ class RunReader(ABC):
         if not self.failure_probability:
             return (_HIDDEN,)
         may_fail = (
-            "The factor κ of theorem 4 fails to hold for a record with a probability of at most "
+            "For any record, the factor κ of theorem 4 fails with a probability of at most "
             f"{self.failure_probability:.3g} over the steps of the run."
         )
         return _HIDDEN, may_fail
@@ -424,8 +423,9 @@ class MeasuredRun(RunReader):
         count = sum(self.passes.passes(self.steps))
         beside = int(self.sums.uses.sum())
         cost = (
-            f"It rests on {count} passes over all {self.n:,} records, {count * self.n:,} "
-            f"measurements in addition to the {beside:,} of the batches themselves."
+            f"The figure is based on {count} passes over all {self.n:,} records, "
+            f"{count * self.n:,} measurements in addition to the {beside:,} of the batches "
+            "themselves."
         )
         return _REDRAWN, cost
 

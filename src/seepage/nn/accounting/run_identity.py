@@ -114,7 +114,7 @@ def ledger_difference(first: Ledger, other: Ledger) -> str | None:
     for mine, theirs in zip(first, other, strict=False):
         name = first_difference(vars(mine), vars(theirs))
         if name is not None and name != "steps":
-            return f"{name} is {vars(mine)[name]!r} in the one, {vars(theirs)[name]!r} in the other"
+            return f"{name} is {vars(mine)[name]!r} in one run, {vars(theirs)[name]!r} in the other"
     return f"{first}; against {other}"
 
 

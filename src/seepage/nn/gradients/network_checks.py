@@ -37,9 +37,9 @@ from seepage.support.library_classes import library_of
 _NORMS = nn.modules.batchnorm._BatchNorm
 _SMOOTH = "tanh, SiLU or GELU for the activations, average pooling for max pooling"
 _UNTOLD = (
-    "A derivative of its gradients understates the leakage between the kinks and is undefined on "
-    "them: unless told otherwise, dFIL is measured over a finite step instead, and the result says "
-    f"so. For derivatives, use {_SMOOTH}."
+    "The derivative of its gradients understates the leakage between the kinks and is undefined "
+    "at them. By default dFIL is therefore measured over a finite step, and the result says so. "
+    f"For derivatives, use {_SMOOTH}."
 )
 _WITHOUT_GRADIENT = (Tensor.detach, Tensor.data.__get__, Tensor.grad.__get__)
 _LAYOUT_FREE = {
@@ -145,9 +145,8 @@ class Validator:
     def tell_of_measured_kinks(self) -> None:
         """Warn of kinks found by measurement rather than by function names."""
         self._once(
-            "The slope of a record's loss jumps on the way from one record of the first batch to "
-            "another: the network has kinks, in functions that are not known by name for them. "
-            f"{_UNTOLD}",
+            "Between two records of the first batch, the slope of the loss jumps: the network has "
+            f"kinks, in functions that are not known by name to have them. {_UNTOLD}",
             KinkWarning,
         )
 
@@ -162,8 +161,8 @@ class Validator:
         for unruled in network.unruled if rules else ():
             self._once(
                 f"{type(unruled.module).__name__} has no closed form for the per-record gradients "
-                f"of {', '.join(unruled.names)} (used by {', '.join(unruled.functions)}); torch's "
-                "vmap computes them for that module alone, which is slower.",
+                f"of {', '.join(unruled.names)} (used by {', '.join(unruled.functions)}); for that "
+                "module they are computed by torch's vmap, which is slower.",
                 FallbackWarning,
             )
 

@@ -33,7 +33,7 @@ from seepage.nn.problem.clipping import NoClip
 from seepage.nn.problem.problem import Batch, NetworkProblem
 
 REMEDY = (
-    "Take it out, or measure with method='finite', which runs plain training passes and needs no "
+    "Remove it, or measure with method='finite', which runs plain training passes and needs no "
     "derivative."
 )
 # Of a step's size: every record's change by derivative and by difference, (B,)

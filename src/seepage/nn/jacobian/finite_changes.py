@@ -56,13 +56,13 @@ from seepage.nn.problem.problem import Batch, NetworkProblem
 from seepage.nn.problem.sharding import is_sharded
 
 _CONDITION = (
-    "The derivative of the gradient is its change over a step of {0:g} to either side in what is "
-    "unknown: what changes of that size show, not what smaller or larger ones do."
+    "The derivative of the gradient is its change over a step of {0:g} to either side in the "
+    "unknowns; smaller or larger changes may leak differently."
 )
 _BALANCED = (
-    "The derivative of the gradient is its change over a step of {0:g} to either side in what is "
-    "unknown, less the share of rounding; half and twice that step changed its square by up to "
-    "{1:.2g} % in the few records tried, and may change other records more."
+    "The derivative of the gradient is its change over a step of {0:g} to either side in the "
+    "unknowns, minus the share of rounding. With half or twice that step its square changed by up "
+    "to {1:.2g} % for the few records tested; other records may change more."
 )
 THIN = 32  # columns that gradients of wide weights are narrowed to
 _LARGEST_IN_DOUBLE = 50_000_000  # most parameters of a network copied to float64

@@ -46,11 +46,9 @@ from seepage.nn.problem.views import Input, Inputs, View, batch_size, check_labe
 from seepage.support.number_check import check_choice, check_positive
 from seepage.tables.source import MemorySource, Table
 
-CONDITIONS = (
-    "One gradient is released, summed over the batch, with the stated noise, and nothing else.",
-)
+CONDITIONS = ("Only one gradient is released, summed over the batch, with the stated noise.",)
 _FROM_ABOVE = (
-    "Changes along a record's own gradient count in full, as if the clip did not reduce them: "
+    "Changes along a record's own gradient count in full, as if the clip did not reduce them, so "
     "the numbers estimate an upper bound on the leakage."
 )
 

@@ -184,8 +184,8 @@ class LargestEigenvalues:
         return (
             f"The iteration was stopped after {self.steps} products, before "
             f"{int((~self.settled).sum())} of the {len(self.settled)} records had converged: "
-            "their values are lower bounds, and their errors reach to upper bounds that each "
-            f"fail with a probability of at most {self.failure:g}."
+            "their values are lower bounds, and their errors extend to upper bounds, each of "
+            f"which fails with a probability of at most {self.failure:g}."
         )
 
 

@@ -1,9 +1,9 @@
 """The privacy loss of each record under Gaussian noise, as ε, μ and Rényi divergence.
 
-A record whose clipped gradients have the norms ``‖g̃_t‖`` shifts the mean of each release by that
-much. With noise of standard deviation ``s`` this is ``μ``-Gaussian differential privacy of that one
-record, ``μ² = Σ_t ‖g̃_t‖²/s_t² = Σ_t PL_t`` (Mueller et al. 2022, equations 2 to 4; Dong, Roth and
-Su 2021, corollary 3.3 for the sum), and Rényi divergence ``αμ²/2``.
+A record whose clipped gradients have the norms ``‖g̃_t‖`` shifts the mean of release t by
+``‖g̃_t‖``. With noise of standard deviation ``s`` this gives that record ``μ``-Gaussian
+differential privacy, ``μ² = Σ_t ‖g̃_t‖²/s_t² = Σ_t PL_t`` (Mueller et al. 2022, equations 2 to 4;
+Dong, Roth and Su 2021, corollary 3.3 for the sum), and Rényi divergence ``αμ²/2``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from seepage.tables.source import build_frame
 Numbers = NDArray[np.float64]
 
 CONDITIONS = (
-    "It is about adding or removing this one record, with all others unchanged.",
-    "No amplification by subsampling is claimed: which steps a record takes part in is known.",
-    "It is measured along the run that took place; a promise made beforehand needs a filter that "
+    "The figure is for adding or removing this one record, with all others unchanged.",
+    "No amplification by subsampling is claimed: the attacker may know which steps a record was "
+    "in.",
+    "It is measured for the run that took place; a guarantee in advance needs a filter that "
     "stops a record when its budget is spent (Feldman and Zrnic 2021).",
 )
 
@@ -41,7 +42,7 @@ class IndividualLoss(RankedResult):
     conditions
         The assumptions under which the numbers hold.
     rows
-        The records' positions, if these are some of them.
+        The records' positions, if only some records are included.
 
     Examples
     --------
@@ -105,7 +106,7 @@ class IndividualLoss(RankedResult):
         return order * self.privacy_loss / 2
 
     def epsilon(self, delta: float) -> Numbers:
-        """Return the least ε at δ, which for Gaussian noise is exact."""
+        """Return the smallest ε at δ, which is exact for Gaussian noise."""
         return gaussian_epsilon(self.mu(), delta)
 
     def table(  # type: ignore[override]
@@ -128,10 +129,10 @@ class IndividualLoss(RankedResult):
 
 
 def gaussian_epsilon(mu: Numbers, delta: float) -> Numbers:
-    """Return the least ε at which Gaussian mechanisms of these ``μ`` are (ε, δ)-private.
+    """Return the smallest ε for which Gaussian mechanisms with these ``μ`` are (ε, δ)-private.
 
-    The root of ``Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) = δ`` (Balle and Wang 2018, theorem 8), and zero
-    if ε = 0 already gives no more than δ; nan for an unknown ``μ``.
+    The root of ``Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) = δ`` (Balle and Wang 2018, theorem 8), or zero
+    if the left side at ε = 0 is at most δ; nan for an unknown ``μ``.
     """
     from scipy.special import log_ndtr, ndtri
 

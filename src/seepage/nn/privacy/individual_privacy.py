@@ -1,10 +1,10 @@
 """Rényi differential privacy of each record, from the norms of its own gradients.
 
 A record whose clipped gradient has the norm ``c`` shifts a step's mean by ``c``, not by the whole
-sensitivity, so the step costs it the Rényi divergence of a sampled Gaussian of noise multiplier
-``s/c`` (Feldman and Zrnic 2021; Yu et al. 2023). Its norm is seen only in the steps in which it
-takes part; the steps in between are charged the average of those, which makes the total an
-estimate with a standard error.
+sensitivity. The record's privacy loss in the step is thus the Rényi divergence of a sampled
+Gaussian with noise multiplier ``s/c`` (Feldman and Zrnic 2021; Yu et al. 2023). Its norm is
+observed only in the steps in which it takes part. All other steps are charged the average of these,
+so the total is an estimate with a standard error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def sampled_gaussian_renyi(
     ``(1/(α − 1)) log Σ_k C(α, k)(1 − q)^{α−k} q^k e^{(k² − k)μ²/2}`` for integer orders α (Mironov,
     Talwar and Zhang 2019, section 3.3), ``αμ²/2`` for q = 1; μ is the shift in units of the noise.
     At orders above 256, which help only if μ is small, ``αμ²/2`` (the cost without sampling) also
-    replaces a sum with an exponent above 30, as an upper bound.
+    serves as an upper bound for sums with an exponent above 30.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def sampled_gaussian_renyi(
 
 
 class IndividualCosts:
-    """Sums over steps of each record's charge, at every Rényi order."""
+    """Sums each record's privacy cost over the steps, at every Rényi order."""
 
     kept: ClassVar[tuple[str, ...]] = ("costs", "squares", "weights", "norms")
 
@@ -116,7 +116,7 @@ class IndividualCosts:
         """Return the costs of all ``steps`` steps at every order, and their standard errors.
 
         A record that was never in a batch is charged ``worst``, the costs of the whole run at the
-        full sensitivity; its error is nan, as is that of a record seen once.
+        full sensitivity; its standard error is nan, as for a record seen once.
         """
         seen = (self.weights > 0)[:, None]
         weights = torch.where(seen, self.weights[:, None], 1.0)
@@ -132,9 +132,9 @@ class IndividualCosts:
 class IndividualPrivacy(RankedResult):
     """Rényi differential privacy of each record, for adding or removing it.
 
-    Where the number of records counts as public, the record is blanked out instead of removed.
-    It is an estimate along the run that took place: a guarantee before the run needs a filter that
-    stops a record when its budget is spent (Feldman and Zrnic 2021).
+    If the number of records counts as public, the record is zeroed out instead of removed. It is an
+    estimate for the run that took place. A guarantee before the run needs a filter that stops a
+    record when its budget is spent (Feldman and Zrnic 2021).
 
     Parameters
     ----------
@@ -143,16 +143,16 @@ class IndividualPrivacy(RankedResult):
     costs
         The cost of each record at each order, ``(n, orders)``.
     errors
-        Its standard errors; nan for a record that was in fewer than two batches.
+        Standard errors of the costs; nan for a record that was in fewer than two batches.
     run_epsilon
-        The ε of the whole run as a function of δ, which no record's exceeds.
+        The ε of the whole run as a function of δ; no record's ε exceeds it.
     ledger
-        The steps of the run, and with them the trade-off curves of single records.
+        The steps of the run, needed for the trade-off curves of single records.
     norms
-        Of every record, for groups of similar shifts ``μ = ‖g̃‖/s``: how many there were, and the
+        For every record and every group of similar shifts ``μ = ‖g̃‖/s``: their number, and the
         sums of μ² and μ⁴, ``(n, groups, 3)``.
     rows
-        The records' positions, if these are some of them.
+        The records' positions, if only some records are included.
     """
 
     orders: tuple[int, ...]
@@ -228,7 +228,7 @@ class IndividualPrivacy(RankedResult):
         return self.errors[:, self._place(order)]
 
     def epsilon(self, delta: float) -> Numbers:
-        """Return the ε of each record at δ, the least over the orders and that of the whole run.
+        """Return the ε of each record at δ: the smallest over the orders, and at most the run's ε.
 
         ``ρ_α + log(1 − 1/α) − log(δα)/(α − 1)`` (Canonne, Kamath and Steinke 2020, proposition 12).
         """
@@ -241,8 +241,9 @@ class IndividualPrivacy(RankedResult):
     def membership(self, record: int) -> RunMembership:
         """Return the trade-off curve of membership inference for one record.
 
-        It composes the norms of its own gradients, so it is an estimate; for a record that was in
-        no batch, it is the guarantee of the clip for all records (``accountant.membership()``).
+        The curve is composed from the norms of the record's own gradients, so it is an estimate.
+        For a record that was in no batch, it is the guarantee of the clip for all records
+        (``accountant.membership()``).
         """
         if self.ledger is None or self.norms is None:
             raise InputError(
@@ -251,7 +252,8 @@ class IndividualPrivacy(RankedResult):
         places = np.flatnonzero(self.labels() == record)
         if not len(places):
             raise InputError(
-                f"There is no record {record}; the run has {len(self.costs)}, counted from 0."
+                f"There is no record {record}; the run has {len(self.costs)} records, counted from "
+                "0."
             )
         held = self.norms[places[0]].astype(float)
         groups = [

@@ -1,11 +1,11 @@
-"""Predictability of a run's noise and batches, and its effect on guarantees.
+"""How predictable a run's noise and batches are, and what follows for its guarantees.
 
 Differential privacy and leakage both assume noise that the attacker cannot know, and amplification
-by sampling assumes batches that the attacker cannot know. An attacker with a run's seed regenerates
-both and subtracts the noise; an attacker who can try all states of a small generator finds them.
-The ledger stores the origin of each step's noise, and every statement about the run carries the
-resulting condition, worded here. A run whose noise can be regenerated is an *experiment*: its
-results say so, and cannot be published as guarantees.
+by sampling assumes batches that the attacker cannot know. An attacker who knows a run's seed can
+regenerate both and subtract the noise; one who can try all states of a small generator can find
+them. The ledger stores the origin of each step's noise, and every statement about the run includes
+the resulting condition, which is worded here. A run whose noise can be regenerated is an
+*experiment*: its results say so and cannot be published as guarantees.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ SECURE, SEED, FAST, UNSTATED = "secure", "seed", "fast", "unstated"
 SEEDED_AND_FAST = "seed and fast"
 
 _SEEDED = (
-    "Noise and batches came from a seed: it holds only against attackers who neither know nor "
-    "guess the seed, since whoever has it can draw the batches again and subtract the noise."
+    "Noise and batches came from a seed, so this holds only against attackers who neither know "
+    "nor guess the seed; anyone who has it can regenerate the batches and subtract the noise."
 )
 _TRIED_OUT = (
-    "The noise (in Opacus also the batches) came from torch's own generator, which keeps as little "
-    "as 32 bits of a seed: it holds only against attackers who do not try them all, since whoever "
-    "does can subtract the noise."
+    "The noise (in Opacus also the batches) came from torch's own generator, which keeps as "
+    "little as 32 bits of a seed, so this holds only against attackers who do not try all seeds; "
+    "anyone who does can subtract the noise."
 )
 _ASSUMED = (
-    "It is assumed that nobody can draw the noise and the batches again: where they came from was "
-    "not stated."
+    "The origin of noise and batches was not stated; it is assumed that attackers cannot "
+    "regenerate them."
 )
 _CONDITIONS: dict[str, tuple[str, ...]] = {
     SECURE: (),
@@ -62,7 +62,7 @@ def conditions_of(origins: Iterable[str]) -> tuple[str, ...]:
 
 
 def mark_of(conditions: Sequence[str]) -> str:
-    """Return a short mark that the noise can be regenerated, if these conditions say so.
+    """Return a short note that the noise can be regenerated, if these conditions say so.
 
     >>> mark_of(conditions_of(["secure", "seed"]))
     'experiment, noise from a seed: only against attackers who neither know nor guess it'
@@ -71,7 +71,7 @@ def mark_of(conditions: Sequence[str]) -> str:
 
 
 def refuse_experiment(conditions: Sequence[str]) -> None:
-    """Raise if these conditions are an experiment's: its guarantee must not be published."""
+    """Raise if the conditions are those of an experiment, whose guarantee must not be published."""
     mark = mark_of(conditions)
     if mark:
         raise InputError(
@@ -82,7 +82,7 @@ def refuse_experiment(conditions: Sequence[str]) -> None:
 
 
 def marked(words: str, conditions: Sequence[str]) -> str:
-    """Return words about a run with the mark at their end, or before a repr's last ``>``."""
+    """Return a text about a run with the note at its end, or before the last ``>`` of a repr."""
     mark = mark_of(conditions)
     if not mark:
         return words

@@ -1,8 +1,9 @@
-"""Membership inference against a training run: the trade-off curve of false and true positives.
+"""Membership inference on a training run: the trade-off of false and true positive rates.
 
-A run of subsampled Gaussian steps has a curve, not one μ (:mod:`seepage.privacy.trade_off`). Both
-directions come from the privacy loss distributions of dp-accounting, which round towards more loss,
-so every number is an upper bound for the steps that are composed.
+A run of subsampled Gaussian steps has a trade-off curve, not a single μ
+(:mod:`seepage.privacy.trade_off`). Both directions come from dp-accounting's privacy loss
+distributions, which round the loss upwards, so every number is an upper bound for the steps
+composed.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from seepage.nn.privacy.run_privacy import (
 from seepage.privacy.trade_off import LossTradeOff, both_ways, gaussian_losses
 
 GUARANTEED = (
-    "Nothing leaves but the noisy gradients of the steps, or results computed from them.",
-    "It holds for every record, because the clip bounds the contribution of each to a step.",
+    "Only the noisy gradients of the steps, or results computed from them, are released.",
+    "It holds for every record, because the clip bounds each record's contribution to a step.",
 )
 MEASURED = (
     GUARANTEED[0],
-    "It is an estimate along the run that took place: the record's own norms are composed, and "
-    "steps without it are charged like those with it. Its norms depend on earlier outputs, so it "
-    "is no upper end; that needs a filter (Feldman and Zrnic 2021).",
+    "It is an estimate for the run that took place: the record's own norms are composed, and "
+    "steps without the record are charged like those with it. The norms depend on earlier "
+    "outputs, so it is not an upper bound; a bound needs a filter (Feldman and Zrnic 2021).",
 )
-UNSEEN = "The record was in no batch, so it is charged the most that the clip allows."
+UNSEEN = "The record was in no batch, so it is charged the maximum that the clip allows."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -46,8 +47,8 @@ class RunMembership(LossTradeOff):
     Parameters
     ----------
     removed, added
-        The privacy losses of dp-accounting: of the run with the record against the one without it,
-        or with another in its place, and the other way round.
+        dp-accounting's privacy loss distributions: of the run with the record against the run
+        without it (or with another in its place), and the reverse.
     kind
         ``guarantee`` if the clip bounds it for every record, ``estimate`` if it comes from the
         norms of one record's own gradients.
@@ -56,7 +57,8 @@ class RunMembership(LossTradeOff):
     relation
         The neighbouring relation, in words: to add or remove the record, or to replace it.
     doubt
-        The possible error of the advantage from grouping similar norms; zero for a guarantee.
+        The possible error in the membership advantage from grouping similar norms; zero for a
+        guarantee.
     """
 
     kind: str
@@ -89,7 +91,7 @@ def run_membership(ledger: Ledger, neighbours: str | None = None) -> RunMembersh
 
 @dataclass(frozen=True)
 class ShiftGroup:
-    """Steps in which a record moved the sum by similar ``μ = ‖g̃‖/s``.
+    """Steps in which a record shifted the sum by a similar ``μ = ‖g̃‖/s``.
 
     Parameters
     ----------
@@ -118,9 +120,10 @@ class ShiftGroup:
 def own_membership(ledger: Ledger, norms: Sequence[ShiftGroup]) -> RunMembership:
     """Return the curve of one record, by composing the steps at its own norms.
 
-    ``norms`` are those of the batches that held it, in groups of similar ones. All steps of the
-    ledger, which are on Poisson batches of one rate, are charged in their proportions. A record
-    that was in no batch has no norms, and is charged the most that the clip allows.
+    ``norms`` are its gradient norms in the batches that contained it, in groups of similar norms.
+    All steps of the ledger, which use Poisson batches of one rate, are charged in the proportions
+    of these groups. A record that was in no batch has no norms and is charged the maximum that the
+    clip allows.
     """
     if not norms:
         worst = run_membership(ledger, own_relation(ledger))
@@ -148,7 +151,7 @@ def own_membership(ledger: Ledger, norms: Sequence[ShiftGroup]) -> RunMembership
 
 
 def _composed(parts: Sequence[tuple[float, float]], ledger: Ledger, rate: float) -> tuple[Any, Any]:
-    """Return the losses of all steps, at shifts in these proportions, in both directions."""
+    """Return all steps' privacy losses in both directions, with shifts in these proportions."""
     counts = _shared_out(ledger.steps, np.array([count for _, count in parts]))
     total: Any = None
     for (shift, _), count in zip(parts, counts, strict=True):

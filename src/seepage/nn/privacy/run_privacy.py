@@ -1,14 +1,15 @@
-"""The steps of a run and their joint differential privacy, with dp-accounting.
+"""The steps of a run and their joint differential privacy, computed with dp-accounting.
 
-A :class:`Ledger` keeps the releases so far: the number of steps, with their noise, clip and
+A :class:`Ledger` records the releases so far: the number of steps, with their noise, clip and
 batches. Rényi DP and (ε, δ) follow from it. The smooth clip allows gradients of norm 1.1152 C, so
 the effective noise multiplier is ``σC/sensitivity``.
 
-The guarantee depends on the settings declared before the data were seen. If each record joins a
-batch with a declared probability, and sums are divided by a declared number, adding or removing a
-record changes nothing else, and the guarantee covers it. If rate or divisor depend on the number of
-records (a batch size, shuffled epochs, Opacus), one more record changes the rate of all. That
-number then counts as public, and the guarantee covers replacing a record.
+The guarantee depends on the settings that were declared before the data were seen. If each record
+joins a batch with a declared probability, and sums are divided by a declared number, adding or
+removing a record changes nothing else, and the guarantee covers that change. If the rate or divisor
+depends on the number of records (a batch size, shuffled epochs, Opacus), one more record changes
+the rate for all records. That number then counts as public, and the guarantee covers replacing a
+record.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ ZERO_OUT = "blank out one record (no gradient in its place)"
 RELATIONS = {"add-or-remove": ADD_OR_REMOVE, "replace": REPLACE, "zero-out": ZERO_OUT}
 
 _DECLARED = (
-    "Rate, divisor and number of steps were stated before the data were seen, and do not depend on "
-    "how many records there are."
+    "Rate, divisor and number of steps were declared before the data were seen and do not depend "
+    "on the number of records."
 )
 _PUBLIC_COUNT = (
-    "The number of records counts as public: the batches' rate follows from it, so whether there "
-    "was one record more or less is not protected. A declared sample_rate protects it."
+    "The number of records counts as public: the sampling rate follows from it, so it is not "
+    "protected whether there was one record more or less. A declared sample_rate protects it."
 )
 
 
@@ -72,10 +73,10 @@ class Entry:
     randomness
         The origin of noise and batches, as in :mod:`seepage.nn.privacy.randomness`.
     declared
-        Whether rate and divisor were stated before the data were seen. Otherwise they follow from
+        Whether rate and divisor were declared before the data were seen. Otherwise they follow from
         the number of records, which counts as public.
     filtered
-        Whether a record took part only while its budget lasted.
+        Whether each record took part only until its budget was spent.
     """
 
     steps: int
@@ -122,7 +123,7 @@ class Ledger:
         self._entries = list(entries)
 
     def add(self, entry: Entry) -> None:
-        """Add steps; they join the last entry if their settings are the same."""
+        """Add steps; they are merged into the last entry if their settings are the same."""
         if self._entries and replace(self._entries[-1], steps=entry.steps) == entry:
             entry = replace(entry, steps=entry.steps + self._entries.pop().steps)
         self._entries.append(entry)
@@ -143,7 +144,7 @@ class Ledger:
         return any(entry.filtered for entry in self._entries)
 
     def declare(self, randomness: str) -> None:
-        """State the origin of the noise and batches of all steps so far."""
+        """Set the stated origin of the noise and batches of all steps so far."""
         self._entries = [replace(entry, randomness=randomness) for entry in self._entries]
 
     def __iter__(self) -> Iterator[Entry]:
@@ -198,12 +199,12 @@ class PrivacyGuarantee(SummaryTable):
     sensitive = False
 
     def spans(self) -> Mapping[str, tuple[float, float, float]]:
-        """Return ε and δ, which are upper ends."""
+        """Return ε and δ, which are upper bounds."""
         ends = {"epsilon": self.epsilon, "delta": self.delta}
         return {name: (value, math.nan, value) for name, value in ends.items()}
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the largest true positive rate of membership inference that it allows."""
+        """Plot the largest true positive rate of membership inference that the guarantee allows."""
         return PromisedTradeOff(self.epsilon, self.delta).plot(ax)
 
     def html_notes(self) -> tuple[str, ...]:
@@ -218,21 +219,21 @@ class PrivacyGuarantee(SummaryTable):
         return marked(promise, self.conditions)
 
     def statement(self) -> DifferentialPrivacy:
-        """Return it as a statement of :mod:`seepage.privacy`, for ``sp.guarantees(…, dp=…)``.
+        """Return a :mod:`seepage.privacy` statement of it, for ``sp.guarantees(…, dp=…)``.
 
-        It raises for an experiment, whose noise can be regenerated.
+        An experiment, whose noise can be regenerated, raises an error.
         """
         refuse_experiment(self.conditions)
         named = {words: name for name, words in RELATIONS.items() if name in NEIGHBOURS}
         if self.relation not in named:
             raise InputError(
-                f"Bounds follow from a promise about one record, not from one to {self.relation}; "
-                "ask for privacy(delta, neighbours='replace')."
+                f"Bounds need a guarantee for one record, not one to {self.relation}; use "
+                "privacy(delta, neighbours='replace')."
             )
         return DifferentialPrivacy(self.epsilon, self.delta, named[self.relation], self.conditions)
 
     def to_json(self) -> str:
-        """Return the guarantee as text to publish; refused for an experiment."""
+        """Return the guarantee as text to publish; raise for an experiment."""
         refuse_experiment(self.conditions)
         return json.dumps(asdict(self), ensure_ascii=False)
 
@@ -243,7 +244,7 @@ def relation_of(ledger: Ledger) -> str:
 
 
 def own_relation(ledger: Ledger) -> str:
-    """Return the neighbouring relation of one record's guarantees: with or without its gradient."""
+    """Return the neighbouring relation for one record: with or without its gradient."""
     return "add-or-remove" if relation_of(ledger) == "add-or-remove" else "zero-out"
 
 
@@ -253,20 +254,20 @@ def conditions_of_relation(ledger: Ledger) -> tuple[str, ...]:
 
 
 def checked_relation(ledger: Ledger, neighbours: str | None) -> str:
-    """Return the requested relation, by default the run's own; raise if it does not hold."""
+    """Return the requested relation, by default the run's own; raise if unsupported."""
     if neighbours is None:
         return relation_of(ledger)
     check_choice(neighbours, "neighbours", tuple(RELATIONS))
     if neighbours == "add-or-remove" and relation_of(ledger) != neighbours:
         raise InputError(
             "The run has no guarantee for adding or removing a record: its rate depends on the "
-            "number of records, so one more record changes the rate of all. Ask for "
+            "number of records, so one more record changes the rate for all. Use "
             "neighbours='replace', or train with a declared sample_rate= (PrivateSGD: and "
             "expected_batch=)."
         )
     if neighbours == "zero-out" and any(entry.sampler == FIXED for entry in ledger):
         raise InputError(
-            "Batches of fixed size are accounted for as replacing a record; ask for "
+            "Batches of fixed size are accounted for as replacing a record; use "
             "neighbours='replace'."
         )
     return neighbours
@@ -275,11 +276,11 @@ def checked_relation(ledger: Ledger, neighbours: str | None) -> str:
 def renyi(ledger: Ledger, orders: Sequence[float], neighbours: str | None = None) -> np.ndarray:
     """Return the Rényi differential privacy of the run at each order.
 
-    Adding, removing or blanking out a record: Mironov, Talwar and Zhang 2019 for Poisson batches,
-    the plain Gaussian mechanism for others. Replacing one: the pair that dominates Poisson batches
-    (:func:`~seepage.privacy.trade_off.replacement_renyi`); Wang, Balle and Kasiviswanathan 2019 at
-    twice the sensitivity for batches of fixed size, the plain Gaussian mechanism at twice the
-    sensitivity for others.
+    For adding, removing or zeroing out a record: Mironov, Talwar and Zhang 2019 for Poisson
+    batches, the plain Gaussian mechanism for other batches. For replacing a record: the pair that
+    dominates Poisson batches (:func:`~seepage.privacy.trade_off.replacement_renyi`); Wang, Balle
+    and Kasiviswanathan 2019 at twice the sensitivity for batches of fixed size, and the plain
+    Gaussian mechanism at twice the sensitivity for other batches.
     """
     from dp_accounting import NeighboringRelation
     from dp_accounting.rdp import RdpAccountant
@@ -302,7 +303,7 @@ def renyi(ledger: Ledger, orders: Sequence[float], neighbours: str | None = None
 
 
 def losses(ledger: Ledger, neighbours: str | None = None, *, group: int = 1) -> Any:
-    """Return the privacy losses of a run, composed over its steps (dp-accounting's)."""
+    """Return the privacy loss distribution of a run, composed over its steps by dp-accounting."""
     relation = checked_relation(ledger, neighbours)
     if not len(ledger):
         raise InputError(
@@ -343,7 +344,7 @@ def guarantee(
     if group > 1:
         if relation == "replace":
             raise InputError(
-                "Groups are accounted for as added or removed together; ask for "
+                "Groups are accounted for as added or removed together; use "
                 "neighbours='zero-out', or train with a declared sample_rate=."
             )
         method, words = "pld", words.replace("one record", f"{group} records")
@@ -364,9 +365,10 @@ def guarantee(
 
 
 def least_noise(entry: Entry, epsilon: float, delta: float) -> float:
-    """Return the least σ, in thousandths, with which such steps are (ε, δ)-private.
+    """Return the smallest multiple of 0.001 as σ for which these steps are (ε, δ)-private.
 
-    It is found by bisection on :func:`guarantee`, and so is what a run with it will state.
+    It is found by bisection on :func:`guarantee`, so a run with this σ will state the same
+    guarantee.
 
     Examples
     --------
@@ -376,7 +378,8 @@ def least_noise(entry: Entry, epsilon: float, delta: float) -> float:
     """
     if math.isinf(entry.sensitivity):
         raise InputError(
-            "Without a clip no noise keeps a privacy budget; leave clip out, or name 'smooth'."
+            "Without a clip no amount of noise meets a privacy budget; leave clip out, or use "
+            "clip='smooth'."
         )
 
     def suffices(thousandths: int) -> bool:
@@ -389,7 +392,7 @@ def least_noise(entry: Entry, epsilon: float, delta: float) -> float:
         if high > 10**9:
             raise InputError(
                 f"No noise multiplier up to a million gives ε = {epsilon:g} at δ = {delta:g} over "
-                f"{entry.steps:,} steps; take fewer, or raise target_epsilon."
+                f"{entry.steps:,} steps; take fewer steps, or raise target_epsilon."
             )
     low = high // 2 if high > 1000 else 0
     while high - low > 1:

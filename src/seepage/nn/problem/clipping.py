@@ -1,10 +1,10 @@
-"""How a gradient is clipped before it is released: not at all, hard, or smoothly with GELU.
+"""Clips a gradient before it is released: not at all, hard, or smoothly with GELU.
 
 A clipped gradient is ``g̃ = g/φ(n)`` with ``n = ‖g‖``. The clip acts on a change of the gradient as
 
     ∂g̃ = (∂g − (1 − ρ) ĝ ĝᵀ∂g)/φ,     ρ(n) = 1 − nφ′/φ,     ĝ = g/n
 
-so it scales the component across ``g`` by ``1/φ`` and the component along ``g`` by ``ρ/φ``.
+so it scales the component orthogonal to ``g`` by ``1/φ`` and the component along ``g`` by ``ρ/φ``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seepage.support.number_check import check_choice, check_positive
 
 
 class Clip(ABC):
-    """The divisor ``φ(n)`` of a gradient of norm ``n`` before it is summed and released."""
+    """The divisor ``φ(n)`` of a gradient with norm ``n``, before it is summed and released."""
 
     max_grad_norm: float
 
@@ -56,8 +56,8 @@ class Clip(ABC):
         """Return ``‖∂g̃‖²`` of one change from three scalars: ``g·g``, ``g·∂g`` and ``∂g·∂g``.
 
         ``(dd − (1 − ρ²)(g·∂g)²/n²)/φ²``, which for the clip of Guo et al. (2022) expands to
-        ``dd/φ² − 2φ′(g·∂g)²/(nφ³) + φ′²(g·∂g)²/φ⁴``. If ``g·∂g`` is an estimate, ``again`` is an
-        independent one, so that the square is unbiased.
+        ``dd/φ² − 2φ′(g·∂g)²/(nφ³) + φ′²(g·∂g)²/φ⁴``. If ``g·∂g`` is an estimate, ``again`` is a
+        second, independent estimate, so that the square is unbiased.
         """
         square = gd * (gd if again is None else again)
         along = torch.where(gg > 0, square / torch.where(gg > 0, gg, 1.0), 0.0)
@@ -78,7 +78,7 @@ class NoClip(Clip):
 
     @property
     def max_grad_norm(self) -> float:  # type: ignore[override]
-        """One: the noise multiplier is then the standard deviation of the noise itself."""
+        """One, so that the noise multiplier is the standard deviation of the noise itself."""
         return 1.0
 
     @property
@@ -142,8 +142,8 @@ class HardClip(_ThresholdClip):
 class SmoothClip(_ThresholdClip):
     """``φ = GELU(n/C − 1) + 1``, the smooth clip of Guo et al. 2022, section 6.2.
 
-    ``‖g̃‖ ≤ 1.11522 C`` (the paper prints 1.115), and ``|ρ| ≤ 1.0072``, so the cost of
-    :meth:`Clip.conservative` is that changes along the gradient count in full, plus 1.5 %.
+    ``‖g̃‖ ≤ 1.11522 C`` (the paper prints 1.115), and ``|ρ| ≤ 1.0072``, so with
+    :meth:`Clip.conservative`, changes along the gradient count in full, plus 1.5 %.
 
     Parameters
     ----------
@@ -176,8 +176,8 @@ class SmoothClip(_ThresholdClip):
     def radial(self, norms: Tensor) -> Tensor:
         """Return ``ρ = (Φ(−m) − m(m + 1)Φ′(m))/φ``, ``m = n/C − 1``.
 
-        The same as ``1 − nφ′/φ``, but without the difference of two numbers near one, which
-        rounding would dominate for a gradient far beyond the threshold.
+        This equals ``1 − nφ′/φ`` but avoids the difference of two numbers near one, which rounding
+        would dominate for a gradient far beyond the threshold.
         """
         m = norms / self.max_grad_norm - 1
         beyond = torch.erfc(m / math.sqrt(2)) / 2
@@ -192,7 +192,7 @@ _NAMED: dict[str, type[HardClip | SmoothClip]] = {"hard": HardClip, "smooth": Sm
 
 
 def make_clip(clip: str | Clip, max_grad_norm: float) -> Clip:
-    """Return the clip of that name and threshold; a clip object is returned unchanged."""
+    """Return the clip with this name and threshold; a clip object is returned unchanged."""
     if isinstance(clip, Clip):
         return clip
     check_choice(clip, "clip", (*_NAMED, "none"))
@@ -200,7 +200,7 @@ def make_clip(clip: str | Clip, max_grad_norm: float) -> Clip:
 
 
 def choose_clip(clip: str | Clip, max_grad_norm: float | None) -> Clip:
-    """Return the clip of that name and threshold, or a given one; none without a threshold."""
+    """Return the clip with this name and threshold, or the one given; none without a threshold."""
     if max_grad_norm is not None:
         check_positive(max_grad_norm, "max_grad_norm")
     if isinstance(clip, Clip):

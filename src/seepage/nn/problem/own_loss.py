@@ -1,9 +1,9 @@
-"""A model's own loss from the labels it is given, one number per record.
+"""A model's own loss, computed from the labels that it is given, one number per record.
 
-Models of Hugging Face return a ``loss`` next to their outputs: an average over the batch, with
-labels shifted, padding left out and so on. A record's own loss is what the model would return for
+Hugging Face models return a ``loss`` with their outputs: an average over the batch, with labels
+shifted and padding left out, for example. A record's own loss is what the model would return for
 that record alone. So the model is run on the whole batch, and the torch loss functions that it
-calls are made to average over each record instead of all of them.
+calls are made to average over each record instead of the batch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _AVERAGED = {
 class OwnLoss:
     """The model's own loss for each record alone.
 
-    Its inputs are the mapping that a data collator makes, labels included.
+    Its inputs are the mapping that a data collator returns, labels included.
     """
 
     def __call__(self, output: Any, target: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class OwnLoss:
         if loss.shape != (len(target),):
             raise InputError(
                 f"The model's own loss has the shape {tuple(loss.shape)} and cannot be split into "
-                f"those of {len(target)} records; give a function of output and target that "
+                f"losses of {len(target)} records; give a function of output and target that "
                 "returns one loss per record: sp.nn.leakage(model, loss, x, y, …)."
             )
         return loss
@@ -79,7 +79,7 @@ class OwnLoss:
 
 
 def labels_of(batch: Mapping[str, Any]) -> Tensor:
-    """Return the labels of a batch as a data collator makes it."""
+    """Return the labels of a batch from a data collator."""
     labels: Tensor = batch[_key_of(batch)]
     return labels
 
@@ -92,14 +92,14 @@ def _key_of(batch: Mapping[str, Any]) -> str:
     raise InputError(
         "The batch has no labels for the model to compute its loss from, only "
         f"{', '.join(map(str, batch)) or 'nothing'}; add 'labels' as the model expects them "
-        "(those of a language model are its input_ids, with -100 where a token does not count)."
+        "(for a language model its input_ids, with -100 for tokens that do not count)."
     )
 
 
 def target_weights(
     target: Tensor, weight: Tensor | None, ignored: int, dtype: torch.dtype
 ) -> Tensor:
-    """Return the weight of every class number in a mean of torch: zero for ignored ones."""
+    """Return each class's weight in a torch mean: zero for ignored classes."""
     kept = target != ignored
     if weight is None:
         return kept.to(dtype)
@@ -158,8 +158,8 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
     def _aligned(self, target: Tensor, ignored: int) -> Tensor:
         """Return the soft targets of the rows of a loss, ``(B, rows, classes)``.
 
-        A causal model compares its output at a token with the next token, and that at the last one
-        with none.
+        A causal model compares its output at each token with the next token; its output at the last
+        token is not used.
         """
         soft = self.soft
         assert soft is not None  # noqa: S101 - that is where it is called

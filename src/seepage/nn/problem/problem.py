@@ -1,4 +1,4 @@
-"""A network, its loss per record and a view, bound together; and batches of records for it.
+"""Binds a network to its per-record loss and a view, and makes batches of records for it.
 
 The losses ``ℓ_i(w, z_i)`` of a batch are a function of the parameters ``w`` and of each record's
 unknowns ``z_i``. Their gradients with respect to ``w`` are released.
@@ -39,7 +39,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Batch:
-    """Some records, with the present value of the variable that the view names."""
+    """Some records, with the current value of the variable that the view selects."""
 
     x: Inputs
     y: Tensor
@@ -57,7 +57,7 @@ class Batch:
         return Batch(tree_map_only(Tensor, wide, self.x), wide(self.y), wide(self.z))
 
     def on_both_sides(self, move: Tensor) -> Batch:
-        """Return every record twice: all moved forwards, then all moved backwards."""
+        """Return every record twice: first all moved forwards, then all moved backwards."""
         x, y = tree_map_only(Tensor, lambda t: torch.cat((t, t)), (self.x, self.y))
         return Batch(x, y, torch.cat((self.z + move, self.z - move)))
 
@@ -68,7 +68,7 @@ class Batch:
 
 @dataclass
 class NetworkProblem:
-    """The losses of a batch, ``ℓ_i(w, z_i)``, whose gradients in ``w`` are released."""
+    """The losses ``ℓ_i(w, z_i)`` of a batch; their gradients with respect to ``w`` are released."""
 
     # The network, its loss per record, and the view
     net: nn.Module
@@ -93,7 +93,7 @@ class NetworkProblem:
         self.sharded = self.sharded or is_sharded(self.net)
 
     def released(self) -> dict[str, nn.Parameter]:
-        """Return the parameters whose gradients are released: those that are trained."""
+        """Return the parameters whose gradients are released, which are those being trained."""
         net = spread(self.net) if self.sharded else self.net
         return {name: p for name, p in net.named_parameters() if p.requires_grad}
 
@@ -114,7 +114,7 @@ class NetworkProblem:
         return made if self.wider is None else made.of_type(self.wider)
 
     def losses(self, parameters: Mapping[str, Tensor], batch: Batch, z: Tensor) -> Tensor:
-        """Return one loss per record, with these parameters and this value of the variable."""
+        """Return one loss per record, for these parameters and this value of the variable."""
         with self.in_place(parameters, batch, z) as losses:
             return losses()
 
@@ -126,10 +126,10 @@ class NetworkProblem:
         z: Tensor,
         gradients: GatheredGradients | None = None,
     ) -> Iterator[Callable[[], Tensor]]:
-        """While inside, put parameters and variable into the network; yield a function to run it.
+        """Set the network's parameters and variable in this context; yield a function to run it.
 
-        They stay for the backward pass: with gradient checkpointing, the network runs again there.
-        ``gradients`` collects those of parameters that are sharded over processes.
+        They also stay for the backward pass, in which gradient checkpointing runs the network
+        again. ``gradients`` collects the gradients of parameters that are sharded over processes.
         """
         placed = self.view.placed(self.net, batch.x, batch.y, z)
         held = _reparametrize_module(self.net, self._held(parameters), tie_weights=False)
@@ -193,7 +193,7 @@ class NetworkProblem:
 
 
 class _Reopened(TorchFunctionMode):  # type: ignore[misc]
-    """Keeps gradients on where a network switches them off."""
+    """Keeps gradients enabled where a network switches them off."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -204,9 +204,9 @@ class _Reopened(TorchFunctionMode):  # type: ignore[misc]
 
 
 def cross_entropy(output: Any, target: Tensor) -> Tensor:
-    """Return the cross-entropy of each record, classes along the last axis of ``output``.
+    """Return the cross-entropy of each record; the last axis of ``output`` holds the classes.
 
-    ``target`` holds class numbers, or probabilities of the shape of ``output`` (soft targets). For
+    ``target`` holds class numbers, or probabilities in the shape of ``output`` (soft targets). For
     a sequence, it is the mean over the positions.
     """
     output = _one_tensor(output)
@@ -235,8 +235,8 @@ def mse(output: Any, target: Tensor) -> Tensor:
     output = _one_tensor(output)
     if target.numel() != output.numel() or target.shape[:1] != output.shape[:1]:
         raise InputError(
-            f"Targets for outputs of shape {tuple(output.shape)} must have as many numbers for "
-            f"each record, but their shape is {tuple(target.shape)}."
+            f"Targets for outputs of shape {tuple(output.shape)} need the same number of entries "
+            f"per record, but their shape is {tuple(target.shape)}."
         )
     wanted = target.to(output.dtype).reshape(output.shape)
     return (output - wanted).square().reshape(len(output), -1).sum(1) / 2
@@ -246,8 +246,8 @@ def _one_tensor(output: Any) -> Tensor:
     tensor = numbers_of(output)
     if not isinstance(tensor, Tensor):
         raise InputError(
-            f"The network returns a {type(output).__name__}, which is neither a tensor nor has "
-            "logits; give a function of it and the target as the loss."
+            f"The network returns a {type(output).__name__}, which is not a tensor and has no "
+            "logits; give as loss a function of this output and the target."
         )
     return tensor
 
@@ -257,9 +257,9 @@ _NAMED: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse, "own": Ow
 
 
 def per_record(loss: str | nn.Module | Loss) -> Loss:
-    """Return a function ``(output, target) → (batch,)`` for any way of giving a loss.
+    """Return a function ``(output, target) → (batch,)`` for a loss given in any supported form.
 
-    A loss module of torch keeps its options; only the average over the batch is undone.
+    A torch loss module keeps its options; only the average over the batch is removed.
     """
     if isinstance(loss, str):
         if loss not in _NAMED:
@@ -273,18 +273,18 @@ def per_record(loss: str | nn.Module | Loss) -> Loss:
     if not callable(loss):
         raise InputError(
             "loss must be 'cross_entropy', 'mse', 'own' (the model's, from the labels in its "
-            "inputs), a loss module of torch, or a function of output and target that returns one "
+            "inputs), a torch loss module, or a function of output and target that returns one "
             "loss per record."
         )
     return loss
 
 
 class UnreducedLoss:
-    """A loss module of torch with its options, but per record.
+    """A torch loss module with its options, applied per record.
 
-    Several entries of a record are summed under ``reduction="sum"`` and ``"batchmean"``; otherwise
-    averaged as the module would for that record alone: positions with ``ignore_index`` do not
-    count, and others are weighted by class.
+    Several entries of a record are summed under ``reduction="sum"`` and ``"batchmean"``. Otherwise
+    they are averaged as the module would for that record alone: positions with ``ignore_index`` do
+    not count, and others are weighted by class.
     """
 
     def __init__(self, module: _Loss) -> None:
@@ -313,7 +313,7 @@ class UnreducedLoss:
 
 
 def class_axis(loss: Loss) -> int | None:
-    """Return the axis of the output that holds the classes, or ``None`` without any."""
+    """Return the axis of the output that holds the classes, or ``None`` if there is none."""
     inner = getattr(loss, "loss", loss)  # inside a wrapper that only observes it
     if inner is cross_entropy:
         return -1
@@ -331,7 +331,7 @@ def without_output(loss: Loss, target: Tensor, classes: int) -> Tensor:
 
 
 class Chunks:
-    """Splits batches into chunks, and into smaller ones when memory runs out."""
+    """Splits batches into chunks, and into smaller chunks when memory runs out."""
 
     def __init__(self, size: int | str = "auto") -> None:
         if size != "auto" and (not isinstance(size, int) or size < 1):
@@ -340,7 +340,7 @@ class Chunks:
         self.found: int | None = None  # the size that fits, once a larger one has failed
 
     def step(self, count: int, held: int, device: torch.device) -> int:
-        """Return how many of ``count`` records to take at a time, given the bytes of each."""
+        """Return how many of ``count`` records to process at a time, given the bytes per record."""
         if self.size is not None:
             return self.size
         # The bytes that a pass may hold; larger chunks gain nothing. Not those that are free now,

@@ -1,9 +1,9 @@
-"""Networks whose parameters are sharded over processes, as FSDP2 (``fully_shard``) does.
+"""Runs networks whose parameters are sharded over processes, as by FSDP2 (``fully_shard``).
 
-Every process has a shard of each parameter (a ``DTensor``) and its own records. A parameter is
+Each process holds a shard of every parameter (a ``DTensor``) and its own records. A parameter is
 gathered for the one call that uses it, and again in the backward pass, so that no process ever
-holds the whole network. FSDP's own hooks are disabled meanwhile: they would replace the traced
-tensors. All processes must make the same passes, since each waits for the others' shards.
+holds the whole network. FSDP's own hooks are disabled during this, because they would replace the
+traced tensors. All processes must run the same passes, since each waits for the others' shards.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ def is_part(value: Any) -> bool:
 
 
 def spread(net: nn.Module) -> nn.Module:
-    """Return a network whose modules hold shards again, if FSDP has left whole parameters there.
+    """Return a network whose modules hold shards again, if FSDP has left whole parameters in them.
 
-    Its outermost module keeps them after a forward pass, since a backward pass may follow.
+    The outermost module keeps whole parameters after a forward pass, since a backward pass may
+    follow.
     """
     for module in net.modules():
         if any(
@@ -59,7 +60,7 @@ def put_together(tensor: Tensor) -> Tensor:
 
 
 def spread_like(held: Any, whole: Tensor) -> Tensor:
-    """Return a whole tensor sharded like another one: this process's shard, or itself."""
+    """Return a whole tensor sharded like ``held``, or unchanged if ``held`` is whole."""
     if not is_part(held):
         return whole
     from torch.distributed.tensor import distribute_tensor
@@ -70,9 +71,10 @@ def spread_like(held: Any, whole: Tensor) -> Tensor:
 
 @contextmanager
 def gathered(net: nn.Module, gradients: GatheredGradients | None = None) -> Iterator[None]:
-    """While inside, gather parameters where they are used; nesting has no further effect.
+    """In this context, gather parameters where they are used; nesting has no further effect.
 
-    A watcher of parameters must be entered inside it, to see them as the network holds them.
+    A watcher of parameters must be entered inside this context, to see them as the network holds
+    them.
     """
     modes = _get_current_function_mode_stack()
     if not is_sharded(net) or any(isinstance(mode, _Gathering) for mode in modes):
@@ -83,7 +85,7 @@ def gathered(net: nn.Module, gradients: GatheredGradients | None = None) -> Iter
 
 
 class GatheredGradients:
-    """The gradients of whole parameters, which no process holds, collected in a backward pass."""
+    """Collects, in a backward pass, the gradients of whole parameters, which no process holds."""
 
     def __init__(self) -> None:
         self.anchor = torch.zeros((), requires_grad=True)
@@ -104,7 +106,7 @@ class GatheredGradients:
 
 
 class _Gathering(TorchFunctionMode):  # type: ignore[misc]
-    """Calls every function with whole parameters in place of shards."""
+    """Calls every torch function with whole parameters in place of shards."""
 
     def __init__(self, gradients: GatheredGradients | None) -> None:
         super().__init__()
@@ -154,7 +156,7 @@ def _put_together(part: Any) -> Tensor:
 
 
 class _Whole(Function):  # type: ignore[misc]
-    """A whole parameter, whose gradient is collected instead of passed on to its shard."""
+    """A whole parameter whose gradient is collected instead of being passed on to its shard."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, numbers: Any, part: Any, gradients: Any) -> Tensor:

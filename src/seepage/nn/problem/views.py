@@ -1,14 +1,14 @@
-"""Views: the unknowns of a record, such as its input, a part of it, its label, an embedding.
+"""Views select the unknowns of a record: its input, a part of it, its label, or an embedding.
 
-A view names a variable ``z`` with one row per record. The leakage about it follows from
-``J = ∂g̃/∂z``, the Jacobian of the released gradient, with everything else held fixed.
+A view selects a variable ``z`` with one row per record. The leakage about it follows from ``J =
+∂g̃/∂z``, the Jacobian of the released gradient, with everything else held fixed.
 
 The network is run without features that only save time or memory. These do not change its output,
-but obstruct tracing it or differentiating its gradients. Compiled modules hide their functions.
+but they prevent tracing it or differentiating its gradients. Compiled modules hide their functions.
 Hooks of FSDP replace the traced parameters, and hooks of Opacus store tensors at every pass. A
-cache of keys and values is useful only for generating text. A hook that makes the output of an
-embedding require a gradient (Hugging Face's ``enable_input_require_grads``) serves an obsolete kind
-of checkpointing. Checkpointing itself, which reruns parts of a network in the backward pass, has no
+key–value cache is useful only for generating text. A hook that makes the output of an embedding
+require a gradient (Hugging Face's ``enable_input_require_grads``) serves an obsolete kind of
+checkpointing. Checkpointing itself, which reruns parts of a network in the backward pass, has no
 double-backward pass.
 """
 
@@ -43,17 +43,17 @@ _CASTS = {
 
 
 class View(ABC):
-    """The unknowns of every record.
+    """Selects the unknowns of every record.
 
-    ``mask`` says which entries of the variable are unknown, as a boolean array of the shape of one
-    record's variable; ``None`` for all of them.
+    ``mask`` says which entries of the variable are unknown: a boolean array in the shape of one
+    record's variable, or ``None`` for all of them.
     """
 
     mask: Any
 
     @abstractmethod
     def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
-        """Return the variable's present value, ``(B, …)``."""
+        """Return the variable's current value, ``(B, …)``."""
 
     @abstractmethod
     def placed(self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor) -> Placed:
@@ -70,15 +70,14 @@ class View(ABC):
         mask = torch.as_tensor(self.mask, device=z.device)
         if mask.dtype != torch.bool:
             raise InputError(
-                "A mask must hold true and false, not numbers; convert it, for instance with "
-                "mask > 0."
+                "A mask must be boolean, not numeric; convert it, for instance with mask > 0."
             )
         try:
             mask = mask.expand(z.shape[1:])
         except RuntimeError:
             raise InputError(
                 f"A mask for records of shape {tuple(z.shape[1:])} cannot have the shape "
-                f"{tuple(mask.shape)}."
+                f"{tuple(mask.shape)}; give it the records' shape."
             ) from None
         if not bool(mask.any()):
             raise InputError("The mask leaves nothing unknown; give at least one true entry.")
@@ -112,7 +111,7 @@ class Input(View):
     Parameters
     ----------
     mask
-        Which entries of a record are unknown, as true and false; ``None`` for all.
+        Which entries of a record are unknown, as a boolean array; ``None`` for all.
     key
         The name of the input, for a network that takes several: ``"pixel_values"``.
 
@@ -128,7 +127,7 @@ class Input(View):
 
     @staticmethod
     def features(columns: Sequence[int], width: int) -> Input:
-        """Return the view of some columns of a table with ``width`` columns."""
+        """Return the view that selects some columns of a table with ``width`` columns."""
         mask = torch.zeros(width, dtype=torch.bool)
         outside = [c for c in columns if not -width <= c < width]
         if outside:
@@ -140,7 +139,7 @@ class Input(View):
 
     @staticmethod
     def patch(rows: slice, columns: slice, height: int, width: int) -> Input:
-        """Return the view of a ``height`` by ``width`` patch of images, in all channels."""
+        """Return the view of a ``height`` by ``width`` image patch, in all channels."""
         mask = torch.zeros(height, width, dtype=torch.bool)
         mask[rows, columns] = True
         return Input(mask)
@@ -154,15 +153,15 @@ class Input(View):
             x = x[self.key]
         if not isinstance(x, Tensor):
             raise InputError(
-                "The input is not a single tensor; ask about one of its tensors by name: "
-                "view=sp.nn.Input(key='pixel_values'), or about an embedding: "
+                "The input is not a single tensor; select one of its tensors by name with "
+                "view=sp.nn.Input(key='pixel_values'), or an embedding with "
                 "view=sp.nn.Embedding('name of a module')."
             )
         if not x.is_floating_point():
             raise InputError(
                 f"The input holds {str(x.dtype).removeprefix('torch.')} numbers, which cannot be "
-                "varied continuously; ask about an embedding of them: view=sp.nn.Embedding('name "
-                "of the embedding module')."
+                "varied continuously; measure their embedding with view=sp.nn.Embedding('name of "
+                "the embedding module')."
             )
         return x.detach()
 
@@ -205,8 +204,8 @@ class Label(View):
             output = numbers_of(call(net, rows_of(x, slice(0, 1))))
         if not isinstance(output, Tensor):
             raise InputError(
-                "The number of classes cannot be read off the network's output; give y as soft "
-                "targets (one-hot)."
+                "The network's output does not show the number of classes; give y as soft targets "
+                "(one-hot)."
             )
         classes = output.shape[-1]
         counted = y != IGNORED  # ignored targets have no probabilities
@@ -230,10 +229,10 @@ class Label(View):
 
 @dataclass(frozen=True, eq=False)
 class Embedding(View):
-    """The output of a module of the network: the token embeddings of a text, for example.
+    """The output of one of the network's modules, such as the token embeddings of a text.
 
     The unknown is a change added to that output. Parameters before the module are released like
-    all others; the dependence of their gradients on the tokens themselves is not part of this view.
+    all others; how their gradients depend on the tokens themselves is not part of this view.
 
     Parameters
     ----------
@@ -255,7 +254,7 @@ class Embedding(View):
     mask: Any = None
 
     def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
-        """Return zeros of the shape of the module's output: no change."""
+        """Return zeros in the shape of the module's output, which mean no change."""
         return torch.zeros_like(self._output(net, x))
 
     def scale(self, net: nn.Module, x: Inputs, y: Tensor) -> float:
@@ -273,7 +272,8 @@ class Embedding(View):
             with torch.no_grad():
                 call(net, x)
             raise InputError(
-                f"The network runs without using its module {self.module!r}; name one that it uses."
+                f"The network does not use its module {self.module!r} in a run; name one that it "
+                "uses."
             )
         except _ReachedError as reached:
             out = reached.output
@@ -282,7 +282,7 @@ class Embedding(View):
         if not isinstance(out, Tensor) or out.dim() == 0 or out.shape[0] != batch_size(x):
             raise InputError(
                 f"The module {self.module!r} must return one tensor with the records along its "
-                "first axis; name another."
+                "first axis; name another module."
             )
         return out
 
@@ -323,7 +323,7 @@ class Embedding(View):
 
 @dataclass(frozen=True, eq=False)
 class TokenEmbeddings(Embedding):
-    """The embeddings of a record's tokens, as the model looks them up.
+    """The embeddings that the model looks up for a record's tokens.
 
     Padding, where the attention mask is zero, does not count as unknown.
     """
@@ -348,11 +348,11 @@ class TokenEmbeddings(Embedding):
 
 
 class ModelInput(View):
-    """The input of a model, as the model declares it.
+    """The input that a model declares as its own.
 
-    This is a batch's first input of real numbers (``pixel_values``, ``inputs_embeds``), or else the
-    embeddings of its tokens: those of the encoder, if there is a decoder too. It is found at the
-    first batch and then fixed.
+    This is a batch's first real-valued input (``pixel_values``, ``inputs_embeds``), or else its
+    token embeddings; with encoder and decoder, those of the encoder. The first batch determines it;
+    it is then fixed.
     """
 
     mask = None
@@ -361,7 +361,7 @@ class ModelInput(View):
         self.found: View | None = None
 
     def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
-        """Return the variable's present value."""
+        """Return the variable's current value."""
         return self._view(net, x).variable(net, x, y)
 
     def placed(self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor) -> Placed:
@@ -399,9 +399,9 @@ def view_of_input(net: nn.Module, x: Inputs) -> View:
     module = _embedding(net)
     if module is None:
         raise InputError(
-            f"It is not clear which of the inputs {', '.join(map(str, x))} the question is about; "
-            "name it with view=sp.nn.Input(key='name of an input') or view=sp.nn.Embedding('name "
-            "of the embedding module')."
+            f"It is not clear which of the inputs {', '.join(map(str, x))} to measure; name it "
+            "with view=sp.nn.Input(key='name of an input') or view=sp.nn.Embedding('name of the "
+            "embedding module')."
         )
     return TokenEmbeddings(module)
 
@@ -432,7 +432,7 @@ def _root_mean_square(values: Tensor, view: View) -> float:
 
 
 class _ReachedError(Exception):
-    """Ends a run of the network once the module in question has been reached."""
+    """Ends a run of the network once the required module has been reached."""
 
     def __init__(self, output: Any) -> None:
         super().__init__()
@@ -440,7 +440,7 @@ class _ReachedError(Exception):
 
 
 def call(net: nn.Module, x: Inputs, held: Mapping[str, Tensor] | None = None) -> Any:
-    """Run a network by itself, whose parameters may be sharded over processes; see :func:`run`."""
+    """Run a network whose parameters may be sharded over processes; see :func:`run`."""
     with gathered(net), plain_run(net):
         return run(net, x, held)
 
@@ -448,7 +448,7 @@ def call(net: nn.Module, x: Inputs, held: Mapping[str, Tensor] | None = None) ->
 def run(net: nn.Module, x: Inputs, held: Mapping[str, Tensor] | None = None) -> Any:
     """Run a network on a tensor, on a tuple of arguments, or on named arguments.
 
-    Tensors in ``held`` replace its own parameters and buffers.
+    Tensors in ``held`` replace the network's parameters and buffers.
     """
     named = dict(x) if isinstance(x, Mapping) else {}
     given = () if named else tuple(x) if isinstance(x, tuple | list) else (x,)
@@ -458,12 +458,12 @@ def run(net: nn.Module, x: Inputs, held: Mapping[str, Tensor] | None = None) -> 
 
 
 def numbers_of(output: Any) -> Any:
-    """Return the tensor in a network's output: the logits of a Hugging Face output."""
+    """Return the tensor in a network's output; for Hugging Face models, the logits."""
     return output if isinstance(output, Tensor) else getattr(output, "logits", output)
 
 
 def leaves(x: Inputs) -> list[Tensor]:
-    """Return all tensors of the inputs, and refuse anything else in them."""
+    """Return all tensors of the inputs; raise if they contain anything else."""
     if isinstance(x, Tensor):
         tensors = [x]
     elif isinstance(x, Mapping):
@@ -512,7 +512,7 @@ def rows_of(x: Inputs, rows: Any) -> Inputs:
 
 @contextmanager
 def plain_run(net: nn.Module) -> Iterator[None]:
-    """While inside, switch off features that only save time or memory."""
+    """In this context, switch off features that only save time or memory."""
     with ExitStack() as stack:
         for module in net.modules():
             switch_off(stack, module, "_compiled_call_impl", None)  # of ``module.compile()``
@@ -528,7 +528,7 @@ def plain_run(net: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """While inside, dropout and the like are off; every module's mode is restored."""
+    """In this context, dropout and similar modules are off; every module's mode is restored."""
     modes = [(module, module.training) for module in net.modules()]
     net.eval()
     try:
@@ -539,7 +539,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 def switch_off(stack: ExitStack, owner: Any, name: str, off: Any) -> None:
-    """Set an attribute that is on to off, until the stack is left."""
+    """Set an attribute that is true to false, until the exit stack closes."""
     value = getattr(owner, "__dict__", {}).get(name)
     if value:
         object.__setattr__(owner, name, off)
@@ -547,7 +547,7 @@ def switch_off(stack: ExitStack, owner: Any, name: str, off: Any) -> None:
 
 
 def _unhook(stack: ExitStack, hooks: Any) -> None:
-    """Remove hooks that obstruct until the stack is left; the order of all of them is restored."""
+    """Remove obstructing hooks until the exit stack closes, then restore all hooks in order."""
     before = dict(hooks)
     for key, hook in before.items():
         if _obstructs(hook):
@@ -564,7 +564,7 @@ def _unhook(stack: ExitStack, hooks: Any) -> None:
 
 
 def _obstructs(hook: Any) -> bool:
-    """Return whether a hook asks for gradients, or is one of FSDP's or Opacus's."""
+    """Return whether a hook requires gradients, or belongs to FSDP or Opacus."""
     function = getattr(hook, "func", hook)  # Opacus registers partial functions
     home = str(getattr(function, "__module__", ""))
     asks = getattr(function, "__name__", "") in _HOOKS
@@ -577,10 +577,11 @@ def runs_in_double(net: nn.Module) -> bool:
 
 
 class StaysInDouble(TorchFunctionMode):  # type: ignore[misc]
-    """Keeps a network that runs in float64 there when it asks for float32.
+    """Keeps a float64 network in float64 where it casts to float32.
 
-    Networks cast to float32 to lengthen 16-bit numbers for a while (Hugging Face's do for logits
-    and norms); this would shorten float64, and rounding would dominate differences of gradients.
+    Networks cast 16-bit numbers to float32 for some operations (Hugging Face models do so for
+    logits and norms). This would reduce float64 to float32, and rounding would dominate differences
+    of gradients.
     """
 
     def __torch_function__(

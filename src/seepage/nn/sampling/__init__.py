@@ -1,5 +1,5 @@
-"""Sampling of batches, checks that batches arrive as stated, and amplification by sampling.
+"""Batch sampling, checks that batches are drawn as stated, and amplification by subsampling.
 
-Samplers, checks of incoming batches, and the amplification factors κ. Of the gradients, only their
-norms are used here.
+Samplers, checks of incoming batches, and the amplification factors κ. Only the norms of gradients
+are used here.
 """

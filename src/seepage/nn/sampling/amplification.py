@@ -1,8 +1,9 @@
-"""Amplification by subsampling: the factor κ on the information about a record in hidden batches.
+"""Amplification by subsampling: the factor κ that hidden batches put on a record's information.
 
 One step releases ``Σ g̃ + N(0, s²)``. If a record that takes part has information ``I = J̃ᵀJ̃/s²``
-and the batch is secret, the information of the step is at most ``κ q I``: ``I`` counted in the
-steps in which the record does take part, times κ. Three factors, from the loosest to the tightest:
+and the batch is secret, the information of the step is at most ``κ q I``: ``I`` is counted in the
+steps in which the record takes part, and multiplied by κ. There are three factors, from the loosest
+to the tightest:
 
 * ``κ = 1`` (Guo et al. 2022, theorem 4, equation 2): for any batches chosen independently of the
   data.
@@ -32,7 +33,7 @@ _STEP = 1 / 128  # of the table of κ, in units of the shift
 
 
 class MixtureFactor:
-    """κ from the exact mixture of a subsampled step, with no failure probability.
+    """Computes κ from the exact mixture of a subsampled step, with no failure probability.
 
     With the record in the batch the release is ``p₁ = N(m₁, s²)``, without it (or with another in
     its place) ``p₀ = N(m₀, s²)``, and the observer sees ``q p₁ + (1 − q) p₀``, whose second part
@@ -40,10 +41,10 @@ class MixtureFactor:
 
         w(x) = q/(q + (1 − q) e^{μx − μ²/2})
 
-    the information is exactly ``q I`` times ``E[w]`` across the direction ``m₁ − m₀`` and
-    ``E[x² w]`` along it; κ is the larger of the two. Averaging over the other records of the batch
-    only lowers it (the map ``(a, b) → a²/b`` is convex). The factor runs from ``q`` at ``μ = 0`` to
-    one, and is read at the next larger point of a table, so that it stays a bound.
+    the information is exactly ``q I`` times ``E[w]`` orthogonal to ``m₁ − m₀`` and times ``E[x²
+    w]`` along it; κ is the larger of the two. Averaging over the other records of the batch only
+    lowers it (the map ``(a, b) → a²/b`` is convex). The factor rises from ``q`` at ``μ = 0`` to
+    one. It is read from a table at the next larger point, so it remains an upper bound.
 
     Examples
     --------
@@ -58,7 +59,7 @@ class MixtureFactor:
         self.sample_rate = float(sample_rate)
 
     def __call__(self, shifts: Tensor) -> Tensor:
-        """Return κ for each shift ``μ = ‖m₁ − m₀‖/s``; one if it is unknown (nan)."""
+        """Return κ for each shift ``μ = ‖m₁ − m₀‖/s``; one for an unknown shift (nan)."""
         table = _mixture_table(self.sample_rate, shifts.device)
         known = torch.nan_to_num(shifts.double(), nan=math.inf, posinf=math.inf)
         place = torch.ceil(known / _STEP).clamp(max=table.shape[0] - 1)
@@ -67,7 +68,7 @@ class MixtureFactor:
 
 @lru_cache(maxsize=8)
 def _mixture_table(sample_rate: float, device: torch.device) -> Tensor:
-    """Return κ at the shifts 0, 1/128, … 12, forced to be non-decreasing, and then one."""
+    """Return κ at the shifts 0, 1/128, … 12, made non-decreasing, followed by one."""
     if sample_rate == 1.0:
         return torch.ones(2, dtype=torch.float64, device=device)
     spacing = 0.02  # of the quadrature, over nine standard deviations to either side
@@ -101,8 +102,8 @@ def paper_epsilon(noise_multiplier: float, delta: float) -> float:
     """Return ``1.115·2·sqrt(2 log(1.25/δ))/σ``, the ε in algorithm 1 of Guo et al. 2022.
 
     It is the classic formula of the Gaussian mechanism, which is proved only for ε ≤ 1 and does not
-    bound the ratio of densities that the theorem needs; it serves the reproduction only. For a
-    valid bound, use :func:`privacy_loss_quantile`.
+    bound the ratio of densities that the theorem needs; it is used only to reproduce the paper. For
+    a valid bound, use :func:`privacy_loss_quantile`.
     """
     return 1.115 * 2 * math.sqrt(2 * math.log(1.25 / delta)) / noise_multiplier
 
@@ -117,10 +118,10 @@ def privacy_loss_quantile(shift: float, delta: float) -> float:
 
 
 class FailureBudget:
-    """Division of theorem 4's failure probability over the steps of a run.
+    """Divides the failure probability of theorem 4 among the steps of a run.
 
-    In a run with a known number of steps each gets the same part; further steps get none. Without a
-    known end, step ``t`` gets ``6/(π²t²)`` of the whole; these parts sum to one.
+    If the number of steps is known, each step gets the same share and further steps get none.
+    Otherwise step ``t`` gets the share ``6/(π²t²)``; these shares sum to one.
     """
 
     def __init__(self, total: float, steps: int | None) -> None:
@@ -144,7 +145,7 @@ class FailureBudget:
 
 
 class Amplification:
-    """κ for the records of a step, each of which takes part with probability ``sample_rate``.
+    """Computes κ for a step's records, each of which takes part with probability ``sample_rate``.
 
     By ``"mixture"`` (:class:`MixtureFactor`), ``"theorem4"`` (equation 3 of Guo et al. 2022; the
     only one with failure probabilities, from the budget) or ``"none"``: one (equation 2). Batches
@@ -191,8 +192,8 @@ class Amplification:
         if delta == 0.0:
             if not self._warned:
                 warnings.warn(
-                    f"The run is longer than the announced {budget.steps} steps, over which "
-                    "theorem 4 spreads its failure probability: further steps count in full (κ = "
+                    f"The run is longer than the announced {budget.steps} steps, among which "
+                    "theorem 4 divides its failure probability; further steps count in full (κ = "
                     "1).",
                     stacklevel=2,
                 )

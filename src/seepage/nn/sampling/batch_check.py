@@ -1,4 +1,4 @@
-"""Checks of incoming batches: valid record numbers, and sampling as stated."""
+"""Checks that incoming batches have valid record numbers and are sampled as stated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FACTS = ("steps", "entries", "same_size", "last_size", "warned")
 def checked_index(index: Any, size: int, records: int, before: Tensor | None = None) -> Tensor:
     """Return the numbers of a batch's records, ``(B,)``; raise if they are invalid.
 
-    ``before`` are those of earlier parts of the same step.
+    ``before`` holds the record numbers in earlier parts of the same step.
     """
     try:
         given = torch.as_tensor(index).flatten().cpu()
@@ -29,8 +29,8 @@ def checked_index(index: Any, size: int, records: int, before: Tensor | None = N
         ) from None
     if given.dtype == torch.bool:
         raise InputError(
-            "index must hold the numbers of the batch's records, not a mask of true and false; "
-            "give torch.nonzero(mask).flatten()."
+            "index must hold the numbers of the batch's records, not a boolean mask; give "
+            "torch.nonzero(mask).flatten()."
         )
     if len(given) and (given.is_floating_point() or given.is_complex()):
         raise InputError(
@@ -58,25 +58,25 @@ def checked_index(index: Any, size: int, records: int, before: Tensor | None = N
     again = chosen[:0] if before is None else chosen[torch.isin(chosen, before)]
     if len(again):
         raise InputError(
-            f"Record {int(again[0])} was already observed in this step; a batch in several parts "
-            "must have each record in only one of them. End the step (more=False, or the "
-            "optimiser's step) before the next one begins."
+            f"Record {int(again[0])} was already observed in this step; if a batch comes in "
+            "several parts, each record must be in only one of them. End the step (more=False, or "
+            "the optimiser's step) before the next one begins."
         )
     return chosen
 
 
 class SamplerWarning(UserWarning):
-    """Warning: the batches are not drawn as stated to the accountant."""
+    """Warns that batches are not drawn as stated to the accountant."""
 
 
 class SamplerCheck:
-    """Tracks the sizes of batches and how often records recur (nothing for ``other``).
+    """Tracks batch sizes and how often records recur (not for ``other``).
 
-    Batches from shuffled epochs repeat no record until the epoch ends, whereas independent draws
-    soon repeat some; a fixed size is not a Poisson sample, and a varying one is not a sample of
+    Shuffled epochs repeat no record until the epoch ends, whereas independent draws soon repeat
+    some. Batches of constant size are not Poisson samples, and batches of varying size are not of
     fixed size. ``batch_size`` is the size, or mean size, of the batches that this process sees; if
-    others see the rest of each batch (``shared``), its part varies in size even if the whole does
-    not.
+    other processes see the rest of each batch (``shared``), its part varies in size even if the
+    whole batch does not.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class SamplerCheck:
         return not self.warned and self.entries < self.records
 
     def trust(self) -> None:
-        """Stop checking: the batches come from a sampler of this package."""
+        """Stop checking, because the batches come from one of seepage's own samplers."""
         self.warned = True
 
     def step(self, size: int, repeats: int) -> None:
-        """Count a batch; so far ``repeats`` draws were of records seen before."""
+        """Count a batch; ``repeats`` is the number of draws so far of records seen before."""
         self.steps += 1
         self.entries += size
         self.same_size = self.same_size + 1 if size == self.last_size else 1
@@ -122,7 +122,7 @@ class SamplerCheck:
     def _complaint(self, size: int, repeats: int) -> str:
         whole = self.sampler == FIXED and not self.shared
         if whole and self.last_size >= 0 and size != self.last_size:
-            return f"Batches of {self.last_size} and of {size} records came, not of one size."
+            return f"Batches had {self.last_size} and {size} records, so they are not of one size."
         rate = self.batch_size / self.records
         spread = math.sqrt(self.batch_size * (1 - rate) * self.steps)
         # Eight standard deviations, for a check that is made at every step
@@ -134,7 +134,7 @@ class SamplerCheck:
         varies = self.batch_size * (1 - rate) >= 4
         # For Poisson batches far less likely than one in a million
         if self.sampler == POISSON and varies and self.same_size >= 12:
-            return f"12 batches in a row had {size} records, which no Poisson sample has."
+            return f"12 batches in a row had {size} records, unlike Poisson samples."
         # Among independent draws, entries²/(2 records) repeat an earlier one (while that is small).
         # Their absence counts as evidence once 40 are expected. Of as many draws as there were: the
         # spread of the sizes is larger than the number of repetitions at first.
@@ -153,6 +153,6 @@ class SamplerCheck:
         return {name: int(getattr(self, name)) for name in _FACTS}
 
     def take(self, facts: Mapping[str, int]) -> None:
-        """Resume from the counts that :meth:`facts` returned."""
+        """Restore the counts that :meth:`facts` returned."""
         for name in _FACTS:
             setattr(self, name, facts[name])

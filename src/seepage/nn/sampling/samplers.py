@@ -1,6 +1,6 @@
-"""Samplers: Poisson sampling of each record, or a set of fixed size.
+"""Samplers: Samples batches: each record independently (Poisson), or a set of fixed size.
 
-Both are functions of a seed and a step, so a stopped run can resume with the same batches.
+Both depend only on a seed and a step, so a stopped run can resume with the same batches.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ SAMPLERS = (POISSON, FIXED, OTHER)
 
 
 class Sampler(ABC):
-    """Draws batches of a size, or mean size, from a data set.
+    """Draws batches of a given size, or mean size, from a data set.
 
-    A seed fixes all batches, for experiments; by default they are different in every run, with a
-    key from the operating system. Keep it secret: an attacker who knows the batches learns more
+    A seed fixes all batches, for experiments. By default they differ in every run, with a key from
+    the operating system. Keep the seed or key secret: an attacker who knows the batches learns more
     than the accountant states.
     """
 
@@ -46,7 +46,7 @@ class Sampler(ABC):
             self._stream = seed if isinstance(seed, KeyedStream) else KeyedStream.of_seed(seed)
 
     def batch(self, step: int) -> Tensor:
-        """Return the records of the batch of a step, in ascending order."""
+        """Return the records in a step's batch, in ascending order."""
         return torch.from_numpy(self._draw(self._stream.child("batch", step)))
 
     @abstractmethod
@@ -114,7 +114,7 @@ def make_sampler(
     seed: int | KeyedStream,
     sample_rate: float | None = None,
 ) -> Sampler:
-    """Return the sampler of that name, by the size of its batches or a declared rate."""
+    """Return the sampler with this name, for a batch size or a declared rate."""
     check_choice(kind, "sampling", tuple(_KINDS))
     if batch_size is None:
         return PoissonSampler(records, None, seed, sample_rate=sample_rate)
@@ -122,6 +122,6 @@ def make_sampler(
 
 
 def check_rate(sample_rate: float) -> None:
-    """Raise unless a sampling rate lies above zero and not above one."""
+    """Raise unless the sampling rate is above zero and at most one."""
     if not 0 < sample_rate <= 1:
         raise InputError(f"The sampling rate must lie in (0, 1], not {sample_rate!r}.")

@@ -225,7 +225,7 @@ class PlisOverTraining:
         if sampled:
             conditions += (
                 f"{sampled} of {self.records} records were left out of some steps; they are "
-                "charged for the steps they took part in, as if it were known which those are.",
+                "charged for the steps they took part in, as if the attacker knew which.",
             )
         index = None
         if self.labels:  # a record's number where no label came with it

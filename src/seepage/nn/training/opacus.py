@@ -130,8 +130,8 @@ class SumCheck:
         return (
             f"most in {worst!r}. Observe the batch of the step, before the step, in the mode "
             "(train or eval) used in training, and give attach() the criterion used in training; "
-            "if all of that holds, Opacus differentiates the module of this parameter "
-            "differently, and its leakage must not be trusted."
+            "if all of that is done, Opacus differentiates the module of this parameter "
+            "differently; do not rely on its leakage."
         )
 
 
@@ -537,8 +537,7 @@ def attach(
         source = _Source(_optimizer_of(target), net, (noise_multiplier, max_grad_norm))
     else:
         raise InputError(
-            f"attach() takes an Opacus optimiser or PrivacyEngine, not a "
-            f"{type(target).__name__}."
+            f"attach() takes an Opacus optimiser or PrivacyEngine, not a {type(target).__name__}."
         )
     secure = bool(getattr(source.optimizer, "secure_mode", False))
     if not secure:
