@@ -89,11 +89,11 @@ CASES = {
         lambda: sp.calibrate(
             leak(), mse=0.5, view=sp.bounds.biased_leakage(leak().rows(), bias=1.0)
         ),
-        "met with no noise at all",
+        "met without noise",
     ),
     "rows and groups that leave": (
         lambda: leak().membership(rows=[1], groups=Y > 0),
-        "leave out rows= or groups=",
+        "cannot be combined",
     ),
     "a refit of another length": (
         lambda: leak().membership(refit=lambda rows: np.zeros(5)),
@@ -123,7 +123,7 @@ CASES = {
     ),
     "a number that is several columns": (
         lambda: leak(attributes={"g": [0, 1]}).within("g", 1.0),
-        "more than one number",
+        "has several columns",
     ),
     "no measure to write": (
         lambda: leak().write_rows("never.parquet", measures=[]),
@@ -175,7 +175,7 @@ CASES = {
     "a missing group label": (lambda: leak().groups([None] + ["a"] * 39), "row 0 is missing"),
     "a row that is not there": (lambda: leak().subset(rows=[40]), "no row 40"),
     "rows that are not positions": (lambda: leak().subset(rows=[0.5]), "row positions"),
-    "no rows": (lambda: leak().subset(rows=np.zeros(40, bool)), "No row was chosen"),
+    "no rows": (lambda: leak().subset(rows=np.zeros(40, bool)), "No row was selected"),
     "a mask of another length": (lambda: leak().subset(rows=np.ones(39, bool)), "40 rows"),
     "an attribute without columns": (lambda: leak(attributes={"g": []}), "without any column"),
     "a column in two attributes": (
@@ -253,5 +253,5 @@ def test_a_released_model_is_refused():
         released = sp.release(MODEL, NOISE, seed=1)
     with pytest.raises(sp.InputError, match="carry noise"):
         leak(model=released)
-    with pytest.raises(sp.InputError, match="released already"):
+    with pytest.raises(sp.InputError, match="already been released"):
         sp.release(released, NOISE)

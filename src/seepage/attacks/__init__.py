@@ -1,12 +1,13 @@
 """Attacks that test the measures empirically; each success rate has a confidence interval.
 
-One package per aim: who was in the data (``membership``), a lower bound on a training run's ε
-(``canaries``), an attribute of known records (``attribute``), a whole record from a released linear
-model (``record``), records from a network's gradients (``gradient``), training text from a language
-model (``extraction``). The other modules hold smaller attacks, the simulated releases, and the
-confidence intervals. Measures and bounds are elsewhere: attacks only test them.
+Each package has one aim: membership inference (``membership``), a lower bound on a training run's ε
+(``canaries``), attribute inference (``attribute``), reconstruction of a record from a released
+linear model (``record``), of records from a network's gradients (``gradient``), or of training text
+from a language model (``extraction``). The other modules hold smaller attacks, the simulated
+releases, and the confidence intervals. Attacks only test the measures and bounds, which are in
+other packages.
 
-Everything is imported on first use, so ``import seepage.attacks`` is fast.
+Modules are imported on first use, so ``import seepage.attacks`` is fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shadow models fitted on random halves of the records, for attacks by refitting.
+"""Shadow models fitted on random halves of the records, for attacks that refit the model.
 
 Each model is evaluated on all records: its training records (*members*) and the other records.
 """
@@ -61,7 +61,7 @@ def _fit_and_ask(
 
 
 def rows_of(X: Any, rows: np.ndarray) -> Any:
-    """Return some records of an array, frame, tensor or mapping, in the same type."""
+    """Return the selected records of an array, frame, tensor or mapping, in the same type."""
     if isinstance(X, Mapping):
         return {name: rows_of(value, rows) for name, value in X.items()}
     if hasattr(X, "detach"):  # a tensor of torch

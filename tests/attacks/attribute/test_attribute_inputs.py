@@ -90,7 +90,7 @@ def test_columns_that_do_not_exist(columns, message):
 
 def test_a_quantity_is_no_attribute():
     X = np.arange(20.0).reshape(10, 2)
-    with pytest.raises(sp.InputError, match="it is a quantity"):
+    with pytest.raises(sp.InputError, match="it is continuous"):
         NominalAttribute.from_table(X, [0])
 
 
@@ -208,7 +208,7 @@ def test_white_box_releases_of_another_size():
     X, y, attribute = _known()
     white = WhiteBox(attribute, sp.glm.LinearRegression()).fit(X, y)
     larger = sp.glm.LinearRegression(fit_intercept=True).fit(X, y)
-    with pytest.raises(sp.InputError, match="The release has 6 numbers, but the model has 5"):
+    with pytest.raises(sp.InputError, match="The release has 6 parameters, but the model has 5"):
         white.predict(X, y, larger)
 
 

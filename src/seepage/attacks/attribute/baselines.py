@@ -36,11 +36,11 @@ class Prior(AttributeInversion):
 class Ideal(AttributeInversion):
     """Guesses with a classifier trained on the attribute: imputation without the model.
 
-    No model is attacked; the other columns and the label suffice. An attack on a release that does
+    No release is attacked: the guess uses only the other columns and the label. An attack that does
     no better reveals nothing beyond imputation from similar records.
 
-    Give ``fit`` other rows than those attacked (half of the table, or a test set): accuracy on the
-    classifier's own training rows is too high.
+    Give ``fit`` rows that are not attacked (half of the table, or a test set), since accuracy on
+    the classifier's own training rows is too optimistic.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Ideal(AttributeInversion):
         self.classifier = classifier
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn the attribute from rows ``X``, which show it, and labels ``y``."""
+        """Learn the attribute from rows ``X``, which include it, and labels ``y``."""
         from sklearn.base import clone
 
         super().fit(X, y)

@@ -26,12 +26,12 @@ class BlackBox(AttributeInversion):
 
     - regression: the Gaussian density of ``y`` around ``f(x_k)`` with the standard error
       ``s² = Σ (f(x) − y)² / (n − d)``;
-    - classification: the confusion matrix, as the share of the records predicted ``f(x_k)`` whose
-      class is ``y``. (One record is added to each prediction, divided over the classes by
+    - classification: the share of the records predicted ``f(x_k)`` whose class is ``y``, from the
+      confusion matrix. (One record is added to each prediction, divided over the classes by
       frequency, so that a prediction that never occurs is uninformative about the class.)
 
-    Both are computed for each release on the rows given to ``fit``, as are the frequencies: the
-    rows on which the publisher measured performance.
+    For each release, both are computed on the rows given to ``fit``, as are the frequencies. These
+    are the rows on which the publisher measured performance.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def _log_performance(
 
 
 def _queries(release: Any) -> tuple[Predict, int, np.ndarray | None]:
-    """Return a function that queries all releases, (T, n), their number, and the classes if any."""
+    """Return a function that queries all releases, (T, n), their number, and any classes."""
     if isinstance(release, Releases):
         return release.predict, len(release), release.classes
     if not hasattr(release, "predict"):

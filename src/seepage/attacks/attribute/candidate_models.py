@@ -11,15 +11,16 @@ so that one Newton step, with ``G = UᵀH⁻¹U``, is::
 
     Δ = −H'⁻¹ g = −H⁻¹U (I + S G)⁻¹ c
 
-a combination of ``H⁻¹x`` and one of a few vectors ``H⁻¹δ``, with coefficients from 2×2 systems. For
-linear regression the objective is quadratic and ``w + Δ`` is the refit itself (a rank-two update).
+This is a combination of ``H⁻¹x`` and one of a few vectors ``H⁻¹δ``, with coefficients from 2×2
+systems. For linear regression the objective is quadratic and ``w + Δ`` is the refit itself (a
+rank-two update).
 
 Other families take two such steps. The first leaves the gradient::
 
     ρ = ½ Σ_{j≠i} ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j  +  ω (r(m' + x'ᵀΔ) − r' − a' x'ᵀΔ) x'  + O(Δ³)
 
-whose sum over the other rows is one tensor of third derivatives applied to ``Δ`` twice: candidates
-need no pass over the data. The second step is ``−H'⁻¹ρ``, with the same rank-two update,
+whose sum over the other rows is one tensor of third derivatives applied to ``Δ`` twice, so a
+candidate needs no pass over the data. The second step is ``−H'⁻¹ρ``, with the same rank-two update,
 and leaves terms of third order. On a large table these are negligible for most rows; the others,
 and all rows of a small table, are refitted.
 """
@@ -42,9 +43,9 @@ _AFFORDABLE = 1 << 20
 
 
 class RankTwo(NamedTuple):
-    """The changes made by a chunk of b rows with K candidate levels each, to second order.
+    """The second-order changes for a chunk of b rows with K candidate levels each.
 
-    Candidates run along the second axis; a row's actual level is a change of zero.
+    Candidates are on the second axis; a row's actual level has a change of zero.
     """
 
     x: np.ndarray  # (b, P): the rows, with a last 1 for an intercept
@@ -69,12 +70,12 @@ class RankTwo(NamedTuple):
 
 
 class CandidateModels:
-    """The refits for every level of every row under attack, as differences from the known fit.
+    """The refits for every level of every attacked row, as differences from the known fit.
 
-    ``objective`` is that of the known table, of a family with one margin; ``refits`` have its
-    minimiser, and refit the model where two steps are not enough, for ``refitted`` of the
-    candidates; ``levels``, (n,), are the actual levels of the known table's rows, and ``rows``,
-    (m,), the rows under attack.
+    ``objective`` is the known table's objective, for a family with one margin; ``refits`` has its
+    minimiser. Where two steps are not enough, the model is refitted; ``refitted`` counts these
+    candidates. ``levels``, (n,), are the true levels of the known table's rows, and ``rows``, (m,),
+    the attacked rows.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class CandidateModels:
         return change._replace(step=step)
 
     def _refuse(self, row: int, level: int) -> NoReturn:
-        """Raise: a changed table has no unique minimiser."""
+        """Raise an error: the changed table has no unique minimiser."""
         raise InputError(
             f"With {self.attribute.levels[level]!r} for {self.attribute.name!r} in row {row} the "
             "columns are linearly dependent, or the classes separable, so the model has no unique "
@@ -223,8 +224,8 @@ def third_derivatives(
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return ``ω_j ∂a_j/∂m``, (n,), and ``½ Σ_j ω_j (∂a_j/∂m) x_j x_j x_j``.
 
-    Applied twice to a Newton step, the tensor is the gradient that remains after it. Its p-th part,
-    (P − p, P), holds the entries ``(p, q, r)`` with q ≥ p, counted in both orders.
+    Applied twice to a Newton step, the tensor gives the gradient that remains after the step. Its
+    p-th part, (P − p, P), holds the entries ``(p, q, r)`` with q ≥ p, counted in both orders.
     """
     if family.curvature_slope is not None:
         weights = np.asarray(family.curvature_slope(margins, objective.target))

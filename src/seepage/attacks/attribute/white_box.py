@@ -1,4 +1,4 @@
-"""White-box attribute inference: sees the released parameters and knows all other data."""
+"""White-box attribute inference by an adversary who knows the release and all other data."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from seepage.tables.source import Table, as_numpy
 class WhiteBox(AttributeInversion):
     """Guesses the level whose refit lies nearest the released parameters (Hannun et al. 2021).
 
-    With ``w'`` the release and ``w_k`` the parameters that the training data would have given with
-    level k in the target's row, the guess is ``argmin_k ‖w' − w_k‖``: the maximum-likelihood level
-    under Gaussian noise with one standard deviation σ. With ``prior=True`` it is the posterior
-    mode, ``argmin_k ‖w' − w_k‖² − 2σ² log p(k)``.
+    Let ``w'`` be the release and ``w_k`` the parameters fitted with level k in the target's row.
+    The guess is ``argmin_k ‖w' − w_k‖``: the maximum-likelihood level under Gaussian noise with one
+    standard deviation σ. With ``prior=True`` it is the posterior mode,
+    ``argmin_k ‖w' − w_k‖² − 2σ² log p(k)``.
 
-    The adversary knows everything but the attribute of the record under attack: all records, how
-    the model is trained, its penalty and its sample weights (which are the same in every refit).
-    All records are attacked, each as if all other records were known: the guess about a record does
-    not depend on its true level. The n·K refits are not run: for linear regression they come from
-    rank-two updates of one solution, for other families from two warm Newton steps (or a refit, for
-    rows where two are not enough).
+    The adversary knows everything but the attribute of the attacked record: all other values, how
+    the model is trained, its penalty and its sample weights (the same in every refit). Every record
+    is attacked, each as if all others were known: the guess about a record does not depend on its
+    true level. The n·K refits are not run: for linear regression they come from rank-two updates of
+    one solution, for other families from two warm-started Newton steps, or from a refit where two
+    are not enough.
 
     Parameters
     ----------
     attribute
         What is guessed.
     model
-        The model that was trained, for its kind and penalty: any of :mod:`seepage.glm` but
+        The kind of model that was trained, with its penalty: any of :mod:`seepage.glm` except
         ``SoftmaxRegression``, or scikit-learn's ``LinearRegression``, ``Ridge``,
-        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted; a copy is fitted.
+        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted, because a copy is.
     prior
         Whether to weight the levels by their frequency in the table.
 
@@ -151,7 +151,7 @@ class WhiteBox(AttributeInversion):
         return table, labels
 
     def _check_known(self, X: np.ndarray, y: np.ndarray, rows: slice) -> None:
-        """Raise unless target rows are rows of the known table, apart from the attribute."""
+        """Raise an error unless the target rows match the known table, apart from the attribute."""
         others = self.attribute.others(X.shape[1])
         known = self._rows[rows]
         same = np.all(X[:, others] == self._table[np.ix_(known, others)], axis=1)
@@ -184,7 +184,7 @@ def _objective(model: Any, table: Table, y: np.ndarray, sample_weight: Any) -> O
     if not isinstance(fit.family, Family):
         raise InputError(
             f"A {type(model).__name__} has a margin for each class, which the white-box attack "
-            "does not support; use a model of one margin, such as LogisticRegression."
+            "does not support; use a model with a single margin, such as LogisticRegression."
         )
     return Objective.of(fit, table.values)
 
