@@ -202,7 +202,7 @@ CASES = {
     "a quantile above one": (lambda: sp.calibrate(leak(), eta=1.0, over=2), "quantile"),
     "a view of another leak": (
         lambda: sp.calibrate(leak(), eta=1.0, view=leak(noise=sp.Gaussian(2.0)).rows()),
-        "another noise",
+        "different noise",
     ),
     "calibrating a composition": (
         lambda: sp.calibrate(sp.compose(leak(), leak()), eta=1.0),
