@@ -244,8 +244,7 @@ class RankedResult(ResultNumbers):
         return chosen
 
     def sort(self, reverse: bool = False) -> Self:
-        """Return all entries from the worst to the least exposed; ``reverse`` reverses the
-        order."""
+        """Return all entries, worst first; with ``reverse``, worst last."""
         order = self.worst_first()
         chosen: Self = self.select(order[::-1] if reverse else order)
         return chosen
