@@ -107,15 +107,15 @@ CASES = {
     ),
     "a number guessed among values given twice": (
         lambda: leak().within("x0", 1.0, values=[1, 1, 2]),
-        "different finite numbers",
+        "distinct finite numbers",
     ),
     "a number guessed among values that are none": (
         lambda: leak().within("x0", 1.0, values=["a", "b"]),
-        "different finite numbers",
+        "distinct finite numbers",
     ),
     "a number guessed among values with a gap": (
         lambda: leak().within("x0", 1.0, values=[np.nan, 1.0]),
-        "different finite numbers",
+        "distinct finite numbers",
     ),
     "a number guessed among one value": (
         lambda: leak().within("x0", 1.0, values=[1.0]),
@@ -127,7 +127,7 @@ CASES = {
     ),
     "no measure to write": (
         lambda: leak().write_rows("never.parquet", measures=[]),
-        "Name at least one measure",
+        "name at least one of fil",
     ),
     "releasing results of statsmodels": (
         lambda: sp.release(OLS(Y, X).fit(), NOISE),
@@ -195,8 +195,8 @@ CASES = {
         lambda: sp.compose(leak(), leak(model=sp.glm.LinearRegression().fit(X, -Y), y=-Y)).rows(),
         "different labels",
     ),
-    "two targets": (lambda: sp.calibrate(leak(), eta=1.0, mse=1.0), "one of eta"),
-    "no target": (lambda: sp.calibrate(leak()), "one of eta"),
+    "two targets": (lambda: sp.calibrate(leak(), eta=1.0, mse=1.0), "exactly one target"),
+    "no target": (lambda: sp.calibrate(leak()), "exactly one target"),
     "a target of zero": (lambda: sp.calibrate(leak(), eta=0.0), "above zero"),
     "an odd summary": (lambda: sp.calibrate(leak(), eta=1.0, over="median"), "quantile"),
     "a quantile above one": (lambda: sp.calibrate(leak(), eta=1.0, over=2), "quantile"),

@@ -1,11 +1,10 @@
 """Attacks that test the measures empirically; each success rate has a confidence interval.
 
-Each package has one aim: membership inference (``membership``), a lower bound on a training run's ε
-(``canaries``), attribute inference (``attribute``), reconstruction of a record from a released
-linear model (``record``), of records from a network's gradients (``gradient``), or of training text
-from a language model (``extraction``). The other modules hold smaller attacks, the simulated
-releases, and the confidence intervals. Attacks only test the measures and bounds, which are in
-other packages.
+The packages ``membership`` and ``attribute`` hold membership and attribute inference; ``canaries``
+bounds a training run's ε from below. ``record`` reconstructs a record from a released linear model,
+``gradient`` records from a network's gradients, and ``extraction`` training text from a language
+model. The other modules hold smaller attacks, the simulated releases, and the confidence intervals.
+Attacks only test the measures and bounds, which are in other packages.
 
 Modules are imported on first use, so ``import seepage.attacks`` is fast.
 """

@@ -54,7 +54,7 @@ def _fit_and_ask(
         raise
     except (TypeError, ValueError) as problem:
         raise InputError(
-            f"Fitted on a random half of the records, as shadow models are, "
+            "As a shadow model, fitted on a random half of the records, "
             f"{type(estimator).__name__} failed ({first_line(problem)}). Its steps must accept "
             "values that occur only in the other half: OneHotEncoder(handle_unknown='ignore') does."
         ) from problem

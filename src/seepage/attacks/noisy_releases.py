@@ -79,7 +79,9 @@ def draw_releases(
     check_noise_kind(noise)
     check_count(trials, "trials")
     if not hasattr(model, "coef_"):
-        raise InputError(f"This {type(model).__name__} has no coef_; pass a fitted linear model.")
+        raise InputError(
+            f"This {type(model).__name__} has no coef_; fit it first, or pass another linear model."
+        )
     decide, classes = _decision(model)
     (theta,) = parameters_of(model, np.size(model.coef_) + bool(model.fit_intercept))
     copies = noise.rounded(theta + noise.draw((trials, len(theta)), seed))

@@ -34,7 +34,7 @@ class OutlierDetection(ResultTable):
     thresholds
         The scores in descending order; the first is infinite and flags no record.
     false_alarms, detections
-        The share of ordinary records and of outliers with at least that score.
+        The shares of ordinary records and of outliers with at least that score.
     level
         The confidence level.
     kind

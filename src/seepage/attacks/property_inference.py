@@ -47,8 +47,8 @@ class PropertyInferenceResult(SummaryTable):
     kind
         ``attack``: a lower bound on what can be inferred, never an upper bound.
     groups
-        The group of each update (a client, a batch seen at several snapshots), if known: the
-        interval does not treat updates of one group as independent.
+        The group of each update (a client, or a batch seen at several snapshots), if known: the
+        interval does not assume that updates of one group are independent.
     """
 
     layer: str
@@ -106,7 +106,7 @@ class PropertyInference:
     Parameters
     ----------
     layer
-        The layer whose gradients it sees, or ``"all layers"``.
+        The layer whose gradients the adversary sees, or ``"all layers"``.
     classifier
         Any scikit-learn classifier with ``predict_proba``, or the name of a family; by default a
         random forest.

@@ -145,7 +145,12 @@ class RemedyComparison(ResultTable):
             lines.append((one.name, *spans, f"{one.sent:,}", str(one.runs)))
         named = ", ".join(self.protect) if self.protect else "none"
         return "\n".join(
-            [text_table(lines, heads), "", f"Layers that an audit names: {named}.", NOTICE]
+            [
+                text_table(lines, heads),
+                "",
+                f"Layers to protect, according to an audit: {named}.",
+                NOTICE,
+            ]
         )
 
     def __repr__(self) -> str:
@@ -179,11 +184,11 @@ def compare_remedies(
     """Train once with each remedy, attack the updates sent, and compare benefit and cost.
 
     The training is FedSGD with two clients, one of them the adversary (Melis et al. 2019; Mo et al.
-    2021). At snapshots over the second half of the run the adversary learns from gradients of its
-    own batches with and without the property, under the same remedy, and classifies the client's
-    whole updates. Batches with and without the property have the same mix of labels. V-information
-    is measured on the last model's updates. Each ``seed`` gives one run; average several
-    (``RemedyComparison.averaged``) before you compare.
+    2021). At snapshots in the second half of the run, the adversary learns from gradients of its
+    own batches with and without the property, under the same remedy. It then classifies the
+    client's whole updates. Batches with and without the property have the same mix of labels.
+    V-information is measured on the last model's updates. Each ``seed`` gives one run; average
+    several (``RemedyComparison.averaged``) before you compare.
 
     Parameters
     ----------
@@ -196,8 +201,8 @@ def compare_remedies(
     layers
         The layers to which the remedies apply.
     remedies
-        The remedies to try. By default: noise on the layers with the norm of their median update,
-        freezing them, sending them every 5 rounds, and a change of rank 4.
+        The remedies to try. By default they are noise on the layers with the norm of their median
+        update, freezing them, sending them every 5 rounds, and an update of rank 4.
     rounds, lr, batch_size
         The settings of the training.
     snapshots
@@ -243,8 +248,8 @@ def compare_remedies(
     """
     if min(rounds, snapshots, known, seen, measured) < 1 or rounds < snapshots:
         raise InputError(
-            "rounds, snapshots, known, seen and measured must be at least 1, and rounds no fewer "
-            "than snapshots."
+            "rounds, snapshots, known, seen and measured must each be at least 1, and rounds at "
+            "least as large as snapshots."
         )
     net = unwrapped(net)
     asked = (layers,) if isinstance(layers, str) else tuple(layers)
@@ -293,7 +298,9 @@ class _Side(NamedTuple):
 
 def _read_side(side: Any, net: nn.Module, loss: Any, called: str) -> _Side:
     if not isinstance(side, tuple | list) or len(side) != 3:
-        raise InputError(f"{called} must be inputs, classes and the property of every record.")
+        raise InputError(
+            f"{called} must be a tuple of inputs, classes and the property of every record."
+        )
     x, y = read_pair(tuple(side[:2]), net, loss, called)
     levels, level = read_property(side[2], len(y), "records")
     return _Side(x, y, levels[level])

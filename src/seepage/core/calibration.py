@@ -34,8 +34,8 @@ def calibrate(
     The required noise depends on the data, above all on the most exposed record. Publishing it to
     many digits leaks that record: noise of scale ``σ(D)`` on ``d`` numbers has, by itself, the
     Fisher information ``2d (∂ log σ)²``. It is therefore rounded up to a coarse grid. Small changes
-    of a record then leave it unchanged, but a finite change may move it to the next grid point.
-    Only noise chosen without looking at the data reveals nothing.
+    of a record then do not affect it, but a larger change may move it to the next grid point. Only
+    noise chosen without looking at the data reveals nothing.
 
     Leakage is inversely proportional to the scale of the noise (the information is ``JᵀJ/σ²``), so
     one measurement at any noise is enough: ``σ_new = σ · η(σ)/η_target``. Bounds that scale
@@ -83,8 +83,8 @@ def calibrate(
     """
     if sum(one is not None for one in (eta, mse, right)) != 1:
         raise InputError(
-            "Give one of eta (the target leakage), mse (the target error bound) and right (the "
-            "largest success rate of membership inference)."
+            "Give exactly one target: eta (leakage), mse (error bound) or right (largest success "
+            "rate of membership inference)."
         )
     if right is not None:
         if not 0.5 < right < 1:

@@ -120,7 +120,7 @@ class Leakage(Generic[PerRecord]):
     notes
         Further assumptions in words; every result states them.
     person
-        The person each record is about, if known; risks are then about people.
+        The person of each record, if known; risks are then per person.
     held
         Values learnt from the data that derivatives hold fixed: see ``Result.held``.
     procedure
@@ -371,9 +371,9 @@ class Leakage(Generic[PerRecord]):
     def information(self, row: int, columns: Columns = None, label: bool | None = None) -> Array:
         """Return the information matrix ``I`` about one record, in the table's library.
 
-        Its rows and columns are the unknowns: the table's columns (or the named ones), then the
-        label if it is unknown. :func:`seepage.bounds.biased` and :func:`seepage.bounds.van_trees`
-        take it as input.
+        Its rows and columns are the unknowns: the table's columns, or the named ones, followed by
+        the label if it is unknown. :func:`seepage.bounds.biased` and
+        :func:`seepage.bounds.van_trees` take it as input.
         """
         unknowns, _ = self.unknowns(columns, label)
         position = int(row_positions([row], len(self.source))[0])
@@ -410,8 +410,8 @@ class Leakage(Generic[PerRecord]):
             The group of every record: all records of a group are removed together, regardless of
             the person.
         exact
-            ``True`` refits for every record, however many there are. A number refits that many,
-            the most exposed and the least certain first.
+            ``True`` refits the model for every record, regardless of their number. A number limits
+            the refits to that many records, the most exposed and the least certain first.
         refit
             By default, everything learnt from the data is learnt again without the record: class
             weights in closed form; scaling, levels, selected columns and cross-validated penalties
@@ -542,7 +542,7 @@ class Leakage(Generic[PerRecord]):
             question = EachRecord(measure, unknowns, len(self.source), stated=False)
             functions[(measure,)] = partial(numbers_alone, function=self._asking(question))
         if not functions:
-            raise InputError("Name at least one measure: fil, dfil, cramer_rao.")
+            raise InputError("No measure was named; name at least one of fil, dfil and cramer_rao.")
         return write_records(self.source, path, functions)
 
     # Shared by views and bounds -----------------------------------------------------------------
@@ -588,7 +588,7 @@ class Leakage(Generic[PerRecord]):
         unknowns
             The unknowns of a record.
         view, about, measure, kind, assumptions
-            The fields of the result. A question that names a measure sets it.
+            The fields of the result. If the question names a measure, that one is used.
         """
         names = None
         if view == "cells":
@@ -746,7 +746,5 @@ def group_labels(
     check_order(row_labels(labels), table, what)
     missing = first_missing(values)
     if missing is not None:
-        raise InputError(
-            f"The group of row {missing} is missing; leave such rows out or name a group."
-        )
+        raise InputError(f"Row {missing} has no group; leave such rows out, or give each a group.")
     return values

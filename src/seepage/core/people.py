@@ -94,7 +94,7 @@ def identities(values: Any, source: RowSource) -> np.ndarray:
     if gaps:
         raise InputError(
             f"{len(gaps):,} of {len(labels):,} records have no identity (the first is row "
-            f"{gaps[0]:,}); leave them out before the fit, or give each an identity of its own."
+            f"{gaps[0]:,}); leave them out before the fit, or give each record its own identity."
         )
     try:
         np.unique(labels)

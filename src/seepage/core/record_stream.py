@@ -71,7 +71,7 @@ class RecordStream(RankedResult):
         return self.result().table(library)
 
     def labels(self) -> np.ndarray:
-        """Return what each entry belongs to: the index, or positions if there is none."""
+        """Return the label of each entry: from the index, or its position if there is none."""
         return np.arange(len(self)) if self.source.index is None else self.source.index
 
     def select(self, positions: Any) -> Result:

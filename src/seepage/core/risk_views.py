@@ -234,7 +234,7 @@ class Guess(RankedResult):
         return self.right.labels()
 
     def worst_first(self) -> np.ndarray:
-        """Return the positions of the entries, sorted by falling gain from the release."""
+        """Return the positions of the entries, sorted by descending gain from the release."""
         return self.gain().worst_first()
 
     def select(self, positions: Any) -> Guess:
@@ -735,7 +735,9 @@ def _by_given_refit(
     here = np.asarray(as_numpy(refit(every)), dtype=float).reshape(-1)
     size = leak.release.template.size
     if len(here) != size:
-        raise InputError(f"refit returned {len(here)} numbers, but the release has {size}.")
+        raise InputError(
+            f"refit returned {len(here)} numbers, but the release has {size}; return one for each."
+        )
     moves = np.full((len(sets), size), np.inf)
     for k, rows in enumerate(progress(sets, "refits")):
         there = np.asarray(as_numpy(refit(np.setdiff1d(every, rows))), dtype=float).reshape(-1)
@@ -907,7 +909,9 @@ def to_within(
         except (TypeError, ValueError):
             grid = np.empty(0)
         if len(grid) != np.size(values) or not np.isfinite(grid).all():
-            raise InputError("values= must hold different finite numbers.")
+            raise InputError(
+                "values= must hold distinct finite numbers; drop repeats, NaN and infinity."
+            )
     elif isinstance(prior, str) and prior == "equal":
         grid = np.linspace(observed.min(), observed.max(), 65)
     elif len(observed) > 129:

@@ -114,7 +114,7 @@ class DifferentialPrivacy(PrivacyStatement):
         return f"{kind}-differential privacy ({self.neighbours})"
 
     def renyi(self) -> float:
-        """Return ``log(e^ε + e^−ε − 1)``; infinite where δ > 0."""
+        """Return ``log(e^ε + e^−ε − 1)``; infinite if δ > 0."""
         epsilon, delta = self._replacing()
         if delta > 0:
             return math.inf

@@ -119,7 +119,7 @@ def test_more_noise_than_promised_shows_less_and_less_noise_is_caught():
     assert not honest.refuted
     assert honest.epsilon < 1.0 < half.epsilon
     assert half.refuted
-    assert "the promise is not kept" in str(half)
+    assert "the promised ε is refuted" in str(half)
 
 
 def test_what_an_audit_says():
@@ -130,7 +130,7 @@ def test_what_an_audit_says():
         "promised: ε at most 8; a run with 1,000 canaries shows at least 2.9 (95 %, δ = 1e-05); "
         "seeded"
     )
-    assert "195 of 200 guesses right" in repr(audit)
+    assert "195 of 200 guesses correct" in repr(audit)
     assert audit.conditions[-1] == "seeded"
     assert audit.kind == "attack"
 

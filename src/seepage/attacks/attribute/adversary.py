@@ -35,7 +35,7 @@ class AttributeInversion(ABC):
     Parameters
     ----------
     attribute
-        What is guessed.
+        The attribute to infer.
     """
 
     name = "adversary"
@@ -66,8 +66,9 @@ class AttributeInversion(ABC):
     def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
         """Return the score of every level, (T, b, K) or (1, b, K), for a chunk of target rows.
 
-        ``X``, (b, d), and ``y``, (b,), are the chunk, with zeros in the attribute's columns, and
-        ``rows`` is its slice of the targets. The level with the highest score is guessed.
+        ``X``, (b, d), and ``y``, (b,), are the chunk's rows, with zeros in the attribute's columns,
+        and labels; ``rows`` is its slice of the targets. The level with the highest score is
+        guessed.
         """
 
     def predict(self, X: Any, y: Any, release: Any = None) -> np.ndarray:
@@ -95,9 +96,9 @@ class AttributeInversion(ABC):
         return np.asarray(guesses[0])
 
     def attack(self, X: Any, y: Any, release: Any = None) -> InversionResult:
-        """Guess the level of every target row and compare with the truth.
+        """Guess the level of every target row and compare it with the true level.
 
-        Parameters are those of :meth:`predict`, but the attribute's columns hold the truth.
+        Parameters are those of :meth:`predict`, but the attribute's columns hold the true values.
         """
         truth = self.attribute.read(X)
         hits = self._guess(X, y, release) == truth
@@ -191,7 +192,7 @@ class InversionResult(ResultNumbers):
         return build_frame(columns, library or "pyarrow")
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: every record's accuracy, in falling order."""
+        """Return what :meth:`plot` draws: every record's accuracy, in descending order."""
         order = np.argsort(-self.row_accuracy, kind="stable")
         name = f"{self.attribute}: accuracy of {self.adversary}"
         return PlottedNumbers(self.row_accuracy[order], order, name)
@@ -220,7 +221,7 @@ class InversionResult(ResultNumbers):
         return np.asarray(self.hits.mean(axis=1))
 
     def by(self, groups: Any) -> list[Accuracy]:
-        """Return the accuracy in each group of records, in sorted order of their labels.
+        """Return the accuracy in each group of records, sorted by group label.
 
         Parameters
         ----------
@@ -239,8 +240,8 @@ class InversionResult(ResultNumbers):
     ) -> tuple[float, ConfidenceInterval]:
         """Return the difference in accuracy between two groups.
 
-        The difference comes with its 95 % confidence interval, which accounts for both groups being
-        attacked through the same releases.
+        The result includes its 95 % confidence interval, which accounts for the releases that both
+        groups share.
 
         Parameters
         ----------

@@ -7,12 +7,12 @@ columns and the label. The gain over this baseline is attribute inference beyond
 (Jayaraman and Evans 2022).
 
 The model's evidence is membership inference for each candidate record (Yeom et al. 2018), with the
-likelihood ratio of Carlini et al. (2022). Let ``ℓ(k)`` be the log-odds that the attacked model
-gives to the record's own label with the value ``k`` in the column, ``μ(k)`` their mean over shadow
-models that were not fitted on the record, ``δ`` the mean increase of these log-odds, for a record's
-true value, in models that were fitted on the record, and ``σ²`` their variance in models that were
-not. If both distributions are normal, the log-likelihood ratio is ``(δ/σ²)(ℓ(k) − μ(k))`` up to a
-constant, and the guess is::
+likelihood ratio of Carlini et al. (2022). Let ``ℓ(k)`` be the attacked model's log-odds of the
+record's true label with the value ``k`` in the column, and ``μ(k)`` their mean over shadow models
+that were not fitted on the record. For a record's true value, ``δ`` is the mean increase of these
+log-odds in models fitted on the record, and ``σ²`` their variance in models that were not. If both
+distributions are normal, the log-likelihood ratio is ``(δ/σ²)(ℓ(k) − μ(k))`` up to a constant, and
+the guess is::
 
     argmax_k  log q(k) + (δ/σ²)(ℓ(k) − μ(k))
 
@@ -57,7 +57,7 @@ class GuessedColumn:
 
 @dataclass(frozen=True, eq=False)
 class GuessingPlan:
-    """The columns and records to guess, and the attacker's guesses without a model.
+    """The columns and records to attack, and the attacker's guesses without a model.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def plan_guesses(
 def _unique(table: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
     names = [name for name, _ in table]
     if len(set(names)) < len(names):
-        raise InputError("Two columns of X have the same name; rename one.")
+        raise InputError("Two columns of X have the same name; rename one of them.")
     return table
 
 
@@ -298,7 +298,7 @@ class ColumnGuesses(SummaryTable):
         return (
             f"<{self.name} guessed as one of {self.levels} {self.guess}s, attack: "
             f"{100 * self.baseline:.1f} % without the model, {100 * found.outside:.1f} % of "
-            f"non-members and {100 * found.inside:.1f} % of members with it; members more by "
+            f"non-members and {100 * found.inside:.1f} % of members with it; difference "
             f"{100 * found.difference:.1f} points [{100 * ends.low:.1f}, {100 * ends.high:.1f}]>"
         )
 
@@ -311,7 +311,7 @@ def guess_columns(
     Parameters
     ----------
     plan
-        What is guessed.
+        The plan of columns and records to guess.
     answers
         The result of :meth:`GuessingPlan.ask` for each model.
     signals, inside

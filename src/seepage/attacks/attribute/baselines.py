@@ -1,4 +1,4 @@
-"""Adversaries who ignore the release: the baselines an attack has to beat."""
+"""Adversaries who ignore the release: the baselines that an attack must exceed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Prior(AttributeInversion):
     Parameters
     ----------
     attribute
-        What is guessed.
+        The attribute to infer.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class Ideal(AttributeInversion):
     Parameters
     ----------
     attribute
-        What is guessed.
+        The attribute to infer.
     classifier
         Any scikit-learn classifier, a copy of which is fitted; by default multinomial logistic
         regression on standardised columns.

@@ -1,7 +1,7 @@
 """Refitted models for every candidate level of one record's attribute.
 
-Let row i be ``x`` with the level it has and ``x' = x + δ`` with another; let ``r`` be the slope of
-its loss, ``a`` the curvature and ``ω`` its weight, ``r'`` and ``a'`` those at ``x'``. At the
+Let row i be ``x`` with its true level and ``x' = x + δ`` with another. Let ``r`` be the slope of
+its loss, ``a`` the curvature and ``ω`` its weight; ``r'`` and ``a'`` are those at ``x'``. At the
 minimiser ``w`` of the known table, whose Hessian is ``H``, the changed objective has::
 
     gradient  g = U c,            U = [x δ],   c = ω (r' − r, r')
@@ -15,14 +15,14 @@ This is a combination of ``H⁻¹x`` and one of a few vectors ``H⁻¹δ``, with
 systems. For linear regression the objective is quadratic and ``w + Δ`` is the refit itself (a
 rank-two update).
 
-Other families take two such steps. The first leaves the gradient::
+Other families take two such steps. After the first step the gradient is::
 
     ρ = ½ Σ_{j≠i} ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j  +  ω (r(m' + x'ᵀΔ) − r' − a' x'ᵀΔ) x'  + O(Δ³)
 
 whose sum over the other rows is one tensor of third derivatives applied to ``Δ`` twice, so a
 candidate needs no pass over the data. The second step is ``−H'⁻¹ρ``, with the same rank-two update,
-and leaves terms of third order. On a large table these are negligible for most rows; the others,
-and all rows of a small table, are refitted.
+and the remaining error is of third order. On a large table it is negligible for most rows; the
+others, and all rows of a small table, are refitted.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class CandidateModels:
         return len(self.theta)
 
     def differences(self, which: slice) -> np.ndarray:
-        """Return the refits less the known fit, (b, K, P), for a slice of the rows under attack."""
+        """Return the refits less the known fit, (b, K, P), for a slice of the attacked rows."""
         if self._moves is not None:
             return np.asarray(self._moves[which])
         return self.rank_two(self.rows[which], np.arange(len(self.attribute))[None, :]).step
@@ -152,8 +152,8 @@ class CandidateModels:
         """Raise an error: the changed table has no unique minimiser."""
         raise InputError(
             f"With {self.attribute.levels[level]!r} for {self.attribute.name!r} in row {row} the "
-            "columns are linearly dependent, or the classes separable, so the model has no unique "
-            "refit there; set l2 above 0, or leave the row out of those attacked (rows=)."
+            "columns are linearly dependent, or the classes are separable, so the model has no "
+            "unique refit; set l2 above 0, or leave the row out of the attack (rows=)."
         )
 
     def _by_newton(self) -> np.ndarray:
@@ -185,7 +185,7 @@ class CandidateModels:
     def _two_steps(
         self, rows: np.ndarray, levels: np.ndarray, third: tuple[np.ndarray, list[np.ndarray]]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the differences after two steps, (b, K, P), and a mask of those too inaccurate."""
+        """Return the differences after two steps, (b, K, P), and a mask of the inaccurate ones."""
         change, columns = self.rank_two(rows, levels), list(self.attribute.columns)
         weights, tensor = third
         along = np.einsum("bp,bkp->bk", change.x, change.step)  # xᵀΔ and x'ᵀΔ
@@ -259,8 +259,8 @@ def _inverse(hessian: np.ndarray) -> np.ndarray:
     factor = cholesky_factor(hessian / scaling) if np.all(sizes > 0) else None
     if factor is None:
         raise InputError(
-            "The columns of X are linearly dependent to rounding, so refits are not unique; set l2 "
-            "above 0, or drop a column."
+            "The columns of X are linearly dependent up to rounding, so refits are not unique; set "
+            "l2 above 0, or drop a column."
         )
     inverse = factor.solve(np.eye(len(sizes))) / scaling
     return np.asarray(inverse + inverse.T) / 2

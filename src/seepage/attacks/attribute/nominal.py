@@ -27,7 +27,7 @@ class NominalAttribute:
         The positions of its columns in the table.
     codes
         The entries of these columns for each level, (K, t): rows of the identity matrix for a
-        one-hot attribute, and a row of zeros for a level without a column of its own.
+        one-hot attribute, and a row of zeros for a level that has no column.
     levels
         The names of the levels, in the order of ``codes``.
 
@@ -54,7 +54,7 @@ class NominalAttribute:
             raise InputError(
                 f"The codes of {self.name!r} must have one row for each of its "
                 f"{len(self.levels)} levels and one column for each of its {len(self.columns)} "
-                f"columns, but their shape is {codes.shape}."
+                f"columns, but their shape is {codes.shape}; transpose or extend them."
             )
         if len(self.levels) < 2:
             raise InputError(
@@ -146,7 +146,7 @@ class NominalAttribute:
         if max(self.columns) >= values.shape[1] or min(self.columns) < 0:
             raise InputError(
                 f"{self.name!r} is encoded in columns {list(self.columns)}, but X has "
-                f"{values.shape[1]} columns."
+                f"{values.shape[1]} columns; pass the table that the attribute came from."
             )
         shown = as_numpy(values[:, list(self.columns)])
         positions = np.full(len(shown), -1, dtype=np.int64)

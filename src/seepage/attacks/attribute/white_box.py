@@ -38,7 +38,7 @@ class WhiteBox(AttributeInversion):
     Parameters
     ----------
     attribute
-        What is guessed.
+        The attribute to infer.
     model
         The kind of model that was trained, with its penalty: any of :mod:`seepage.glm` except
         ``SoftmaxRegression``, or scikit-learn's ``LinearRegression``, ``Ridge``,
@@ -51,7 +51,7 @@ class WhiteBox(AttributeInversion):
     model_
         The model fitted on the actual table: the release without its noise.
     candidates_
-        The candidate models; ``candidates_.differences(slice)`` gives their parameters less those
+        The candidate models; ``candidates_.differences(slice)`` gives their parameters minus those
         of ``model_``.
 
     Examples
@@ -84,7 +84,7 @@ class WhiteBox(AttributeInversion):
         X, y
             The whole training table, including the attribute, and its labels.
         sample_weight
-            The weights the model is trained with.
+            The sample weights used in training.
         rows
             The positions of the records that will be attacked; by default all.
         """
@@ -120,8 +120,8 @@ class WhiteBox(AttributeInversion):
             noise = getattr(getattr(release, "release_", release), "noise", None)
             if not isinstance(noise, Gaussian) or np.ndim(noise.sigma) > 0:
                 raise InputError(
-                    "prior=True weighs the prior against Gaussian noise of one known standard "
-                    "deviation; pass a model from sp.release, or sp.attacks.draw_releases, with "
+                    "prior=True needs Gaussian noise with a single known standard deviation; pass "
+                    "a model from sp.release, or sp.attacks.draw_releases, with "
                     "noise=sp.Gaussian(sigma)."
                 )
             prior = 2 * noise.sigma**2 * self.log_prior_
@@ -145,7 +145,7 @@ class WhiteBox(AttributeInversion):
         table, labels = super()._read_targets(X, y)
         if len(table) != len(self._rows):
             raise InputError(
-                f"X has {len(table)} rows, but fit named {len(self._rows)} rows to be attacked; "
+                f"X has {len(table)} rows, but fit was given {len(self._rows)} rows to attack; "
                 "pass those rows, in that order."
             )
         return table, labels
@@ -160,7 +160,7 @@ class WhiteBox(AttributeInversion):
             row = int(np.argmin(same))
             raise InputError(
                 f"Row {rows.start + row} of X, or its label, is not row {known[row]} of the table "
-                "given to fit; the white-box adversary attacks training records, in their order."
+                "given to fit; pass the training records in their original order."
             )
 
 
@@ -190,14 +190,17 @@ def _objective(model: Any, table: Table, y: np.ndarray, sample_weight: Any) -> O
 
 
 def _positions(rows: Any, n: int) -> np.ndarray:
-    """Return the positions of the rows under attack."""
+    """Return the positions of the attacked rows."""
     if rows is None:
         return np.arange(n)
     chosen = as_numpy(rows)
     if chosen.dtype.kind == "b" and chosen.shape == (n,):
         chosen = np.flatnonzero(chosen)
     if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or len(chosen) == 0:
-        raise InputError(f"rows must be positions, or a mask over the {n} rows, and not empty.")
+        raise InputError(
+            f"rows must be positions, or a mask over the {n} rows, and must select at "
+            "least one row."
+        )
     if chosen.min() < 0 or chosen.max() >= n:
         raise InputError(f"rows must lie between 0 and {n - 1}, the positions of the table.")
     return np.asarray(chosen, dtype=np.int64)

@@ -103,12 +103,12 @@ class CanaryAudit(SummaryTable):
         if self.promised is not None:
             shows = f"promised: ε at most {self.promised:.3g}; {shows}"
         if self.refuted:
-            shows += ": the promise is not kept"
+            shows += ": the promised ε is refuted"
         return f"{shows}; {self.experiment}" if self.experiment else shows
 
     def __repr__(self) -> str:
         return (
-            f"<canaries, attack: {self.correct} of {self.guesses} guesses right, "
+            f"<canaries, attack: {self.correct} of {self.guesses} guesses correct, "
             f"{self.abstentions} abstentions; {self}>"
         )
 
@@ -168,7 +168,7 @@ class Canaries:
     ) -> CanaryAudit:
         """Guess the canaries with the highest scores as included, the lowest as excluded.
 
-        ``scores``, one per canary, are higher where the canary is more likely to be included.
+        ``scores``, one per canary, are higher if the canary is more likely to be included.
         """
         check_share(confidence, "confidence")
         values = as_numpy(scores).astype(float)

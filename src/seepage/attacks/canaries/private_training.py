@@ -9,8 +9,8 @@ the sample rate)::
 
     ĉ = (G Gᵀ + s²/(p(1 − p)) I)⁻¹ G (D ĝ − q Σ_i g̃_i − p Σ_j g̃_j)
 
-The score of a canary is the sum of its ``ĉ`` over the steps. Each step costs the number of canaries
-squared times the number of parameters, for ``G Gᵀ``.
+The score of a canary is the sum of its ``ĉ`` over the steps. The cost of a step, for ``G Gᵀ``, is
+the squared number of canaries times the number of parameters.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Follow = Callable[[Any, nn.Module, Any], None]  # of an optimiser, its network a
 
 @dataclass(frozen=True)
 class StepFacts:
-    """Facts about the next step that the attacker knows.
+    """What the attacker knows about the next step.
 
     Parameters
     ----------
@@ -223,8 +223,8 @@ def audit_opacus(
         rate = getattr(loader, "sample_rate", None)
         if rate is None or not hasattr(optimizer, "original_optimizer"):
             raise InputError(
-                "follow takes the optimizer, the network and the loader that Opacus's "
-                "make_private() returned, with poisson_sampling=True."
+                "follow needs the optimizer, the network and the loader that Opacus's "
+                "make_private() returned with poisson_sampling=True; pass those."
             )
 
         def facts() -> StepFacts:
@@ -255,7 +255,8 @@ def _prepared(
     made = torch.as_tensor(canaries[0]), torch.as_tensor(canaries[1])
     if len(made[0]) != len(made[1]) or made[0].shape[1:] != known[0].shape[1:]:
         raise InputError(
-            "canaries must be inputs and targets in equal numbers, in the shape of the records."
+            "canaries must be inputs and targets in equal numbers, with the shapes of the records' "
+            "inputs and targets."
         )
     return known, made, Canaries(len(made[1]), guesses=guesses, seed=seed)
 
@@ -263,8 +264,8 @@ def _prepared(
 def _crafted(X: Tensor, y: Tensor, count: int, seed: int | None) -> Records:
     if not X.is_floating_point() or y.is_floating_point() or y.dim() != 1:
         raise InputError(
-            "Canaries are made only for inputs of real numbers and one class number each; give "
-            "your own, as canaries=(inputs, targets)."
+            "Canaries can be generated only for real-valued inputs with one class number each; "
+            "pass your own as canaries=(inputs, targets)."
         )
     stream = (KeyedStream.fresh() if seed is None else KeyedStream.of_seed(seed)).child("inputs")
     source = torch.Generator().manual_seed(stream.number())

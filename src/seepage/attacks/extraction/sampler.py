@@ -198,6 +198,6 @@ class TokenSampler:
 
 
 def _log_of(truth: Tensor) -> Tensor:
-    """Return 0 where something is certain and −∞ where it is impossible."""
+    """Return 0 for a certain event and −∞ for an impossible one."""
     zero = torch.zeros((), dtype=torch.float64, device=truth.device)
     return torch.where(truth, zero, -math.inf)

@@ -164,7 +164,8 @@ def locate(
     """
     if not 0 <= start < end <= len(text):
         raise InputError(
-            f"Characters {start} to {end} lie outside a text of {len(text)} characters."
+            f"Characters {start} to {end} lie outside a text of {len(text)} characters; give "
+            "positions within it."
         )
     ((ids, ends),) = vocabulary.encode([text], special=special)
     last = next(k for k, place in enumerate(ends) if place >= end)

@@ -54,8 +54,8 @@ def ssim(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
     Parameters
     ----------
     image, reference
-        Images of the same shape, (..., height, width), at least 11 pixels either way. For colour
-        images put the channels in front, and average.
+        Images of the same shape, (..., height, width), at least 11 pixels in each direction. For
+        colour images, put the channels first and average the results.
     data_range
         The range of a pixel; by default 255 for uint8, and 1 for real numbers.
 
@@ -70,8 +70,8 @@ def ssim(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
     a, b, full = _check_images(image, reference, data_range)
     if min(a.shape[-2:]) < _SSIM_SMALLEST:
         raise InputError(
-            f"Structural similarity needs images of at least {_SSIM_SMALLEST} pixels either way, "
-            f"not {a.shape[-2]}×{a.shape[-1]}."
+            f"Structural similarity needs images of at least {_SSIM_SMALLEST} pixels in height and "
+            f"width, not {a.shape[-2]}×{a.shape[-1]}."
         )
     mean_a, mean_b = _windowed(a), _windowed(b)
     spread_a = _windowed(a * a) - mean_a**2
@@ -102,8 +102,8 @@ def haarpsi(
     Parameters
     ----------
     image, reference
-        Images of the same size, (..., height, width), at least 16 pixels either way; for colour
-        images (..., 3, height, width), red, green and blue.
+        Images of the same size, (..., height, width), at least 16 pixels in each direction; for
+        colour images (..., 3, height, width), red, green and blue.
     data_range
         The range of a pixel; by default 255 for uint8, and 1 for real numbers.
     colour
@@ -121,7 +121,7 @@ def haarpsi(
     a, b = 255 / full * a, 255 / full * b
     if min(a.shape[-2:]) < _HAARPSI_SMALLEST:
         raise InputError(
-            f"HaarPSI needs images of at least {_HAARPSI_SMALLEST} pixels either way, not "
+            f"HaarPSI needs images of at least {_HAARPSI_SMALLEST} pixels in height and width, not "
             f"{a.shape[-2]}×{a.shape[-1]}."
         )
     if colour and any(side.ndim < 3 or side.shape[-3] != 3 for side in (a, b)):
@@ -232,8 +232,8 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
     shape, other = (as_numpy(side).shape for side in (images, originals))
     if len(shape) not in (3, 4) or shape != other or 0 in shape:
         raise InputError(
-            "Images must be (n, channels, height, width) or (n, height, width), as many as "
-            f"originals, not {shape} and {other}."
+            "Images must be (n, channels, height, width) or (n, height, width), in the same number "
+            f"as the originals, not {shape} and {other}."
         )
     a, b, full = _check_images(images, originals, data_range)
     if a.ndim == 3:
@@ -246,12 +246,12 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
     if size >= _SSIM_SMALLEST:
         similar = ssim(a, b, full).mean(axis=1)
     else:
-        notes.append(f"no SSIM, which needs {_SSIM_SMALLEST} pixels either way")
+        notes.append(f"no SSIM, which needs {_SSIM_SMALLEST} pixels in each direction")
     if size >= _HAARPSI_SMALLEST:
         colour = a.shape[1] == 3
         like = haarpsi(a, b, full, colour=True) if colour else haarpsi(a, b, full).mean(axis=1)
     else:
-        notes.append(f"no HaarPSI, which needs {_HAARPSI_SMALLEST} pixels either way")
+        notes.append(f"no HaarPSI, which needs {_HAARPSI_SMALLEST} pixels in each direction")
     return ImageQuality(ratio, similar, like, tuple(notes))
 
 

@@ -45,9 +45,9 @@ class GradientReconstruction(ResultNumbers):
     mismatch
         The remaining mismatch of the gradients, (releases,).
     steps
-        How many steps each release took.
+        The number of steps for each release.
     solved
-        Whether the mismatch fell under the tolerance. It does not mean that the record was
+        Whether the mismatch fell below the tolerance. It does not mean that the record was
         recovered: many records may match one gradient.
     labels_known
         Whether the adversary was given the labels.
@@ -239,7 +239,7 @@ class GradientInversion:
         releases
             The observed gradients, with their batch size, clipping and noise.
         labels
-            The labels where the adversary knows them, (releases, batch size), or (releases,) for
+            The labels, if the adversary knows them, (releases, batch size), or (releases,) for
             single records; by default they are recovered from the last layer's gradient, in
             ascending order. If a client's local steps use different records, give the labels in the
             order of the records.
@@ -349,8 +349,8 @@ class GradientInversion:
                 outputs: Tensor = self.net(own)
         except (RuntimeError, IndexError, ValueError) as error:
             raise InputError(
-                f"The network does not take records of shape {self.shape} ({error}); shape must be "
-                "that of one record, without the batch."
+                f"The network does not accept records of shape {self.shape} ({error}); shape must "
+                "be that of one record, without the batch."
             ) from None
         return outputs
 

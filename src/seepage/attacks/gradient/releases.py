@@ -153,7 +153,7 @@ def release_gradients(
     noise_multiplier: float = 0.0,
     seed: int = 0,
 ) -> GradientReleases:
-    """Return the gradients that training on some records would release, in batches.
+    """Return the gradients that training on the records would release, in batches.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def release_updates(
     noise: float = 0.0,
     seed: int = 0,
 ) -> GradientReleases:
-    """Return the updates that clients would send after training on some records each.
+    """Return the updates that clients would send after training on their records.
 
     Parameters
     ----------

@@ -3,9 +3,9 @@
 Gradients are differentiable in the records. They are assembled from the layers' inputs and the
 gradients at their outputs (see :mod:`seepage.nn.gradients.watching`), for all candidates in one
 pass. Two costs compare them with the observed ones; without noise, both are zero for the true
-record: the angle of Geiping et al. 2020 ("Inverting gradients"), ``1 − ⟨g, t⟩/(‖g‖‖t‖)``, and the
-distance of Zhu, Liu and Han 2019 ("Deep leakage from gradients"), here relative to the observed
-length, ``‖g − t‖²/‖t‖²``.
+record. One is the angle of Geiping et al. 2020 ("Inverting gradients"), ``1 − ⟨g, t⟩/(‖g‖‖t‖)``.
+The other is the distance of Zhu, Liu and Han 2019 ("Deep leakage from gradients"), here relative to
+the observed length, ``‖g − t‖²/‖t‖²``.
 """
 
 from __future__ import annotations

@@ -218,10 +218,10 @@ class MembershipInference:
     Parameters
     ----------
     estimator
-        Any classifier or regressor with ``fit`` and ``predict`` (probabilities help), which is
-        cloned; or a training function ``train(X, y)`` that returns a trained model (a torch module,
-        a Hugging Face model, anything with ``predict``); ``train(X)`` if ``y`` is None. Not needed
-        if reference models are given.
+        Any classifier (preferably with probabilities) or regressor with ``fit`` and ``predict``,
+        which is cloned. Or a training function ``train(X, y)``, ``train(X)`` if ``y`` is None, that
+        returns a trained model: a torch module, a Hugging Face model or anything with ``predict``.
+        Not needed if reference models are given.
     method
         ``"lira"`` or ``"rmia"``. With few reference models RMIA is stronger.
     online
@@ -295,10 +295,11 @@ class MembershipInference:
         check_count(self.shadows, "shadows", 2 if self.online else 1)
         if is_network(self.estimator):
             raise InputError(
-                "A trained network does not say how to train it again; give a training function, "
-                "sp.attacks.MembershipInference(train).against(net, X, y, members), or reference "
-                "models, sp.attacks.MembershipInference().against(net, X, y, members, references, "
-                "had). sp.nn.leakage measures the leakage of one private step."
+                "A trained network cannot be retrained without a training procedure; give a "
+                "training function, sp.attacks.MembershipInference(train).against(net, X, y, "
+                "members), or reference models, sp.attacks.MembershipInference().against(net, X, "
+                "y, members, references, had). sp.nn.leakage measures the leakage of one private "
+                "step."
             )
         function = callable(self.estimator) and not isinstance(self.estimator, type)
         if self.estimator is not None and (hasattr(self.estimator, "fit") or not function):
@@ -416,7 +417,7 @@ class MembershipInference:
         )
 
     def _attacked(self, odds: np.ndarray, inside: np.ndarray) -> _Attack:
-        """Attack the first of some models, ``(1 + M, n, Q)``, with the others as references."""
+        """Attack the first model of ``(1 + M, n, Q)``, with the others as reference models."""
         target, references = odds[0], odds[1:]
         constant = None
         if self.method == "rmia" and not self.online:
@@ -494,7 +495,7 @@ def _halves(records: int, models: int, seed: int) -> np.ndarray:
 
 
 def _threshold(descending: np.ndarray, fpr: float) -> float:
-    """Return a score that at most a given share of the sorted scores exceed."""
+    """Return a threshold that at most a given share of the sorted scores exceeds."""
     allowed = math.floor(fpr * len(descending) + 1e-9)
     return float(descending[min(allowed, len(descending) - 1)])
 

@@ -81,9 +81,10 @@ class Questions:
     Parameters
     ----------
     X, y
-        The records and their labels; for a model with a loss of its own ``y`` may be None.
+        The records and their labels; ``y`` may be None for a model that computes its own loss.
     loss
-        The loss of a network, as in :mod:`seepage.nn`; None for its own, or the cross-entropy.
+        The loss of a network, as in :mod:`seepage.nn`; None for the model's own loss, or
+        cross-entropy.
     queries
         Functions that return changed records, for example mirrored or shifted.
     """

@@ -126,7 +126,7 @@ class InformedAdversary:
             A released model, the releases of :func:`seepage.attacks.draw_releases`, or an array of
             parameters, (P,) or (T, P): features first, the intercept last, classes innermost.
         rows
-            The rows under attack; all where not given.
+            The attacked rows; by default all.
         """
         attack, which = self._fitted(), named_positions(rows, len(self._table), self._table)
         theta = parameters_of(release, int(np.asarray(attack.fit.parameters).size))
@@ -150,9 +150,9 @@ class InformedAdversary:
         trials
             The number of attacked releases.
         rows
-            The rows under attack; all where not given.
+            The attacked rows; by default all.
         seed
-            Makes the draws repeatable.
+            The seed of the draws, to repeat them.
         """
         attack, which = self._fitted(), named_positions(rows, len(self._table), self._table)
         theta = self._draw(noise, trials, seed)

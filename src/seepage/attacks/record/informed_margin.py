@@ -132,11 +132,11 @@ class MarginAttack(InformedAttack):
     def slope_sums(self, theta: np.ndarray, rows: np.ndarray, noise: Gaussian) -> np.ndarray:
         """Return ``Σ_t (x̂ − x)ᵀs`` of some rows over releases ``theta``, (m,): how x̂ follows x.
 
-        With the score ``s = J̃ᵀ b̃`` of a release (``b̃`` its noise, whitened), the Jacobian of the
-        mean of any estimate is ``∂E x̂/∂x = E[(x̂ − x) sᵀ]``, because the score is the derivative
-        of the release's log-density with respect to the record. Its mean slope
-        ``γ = Tr(∂E x̂/∂x)/d`` is 1 for an unbiased estimate and 0 for one that ignores the record;
-        by the Cauchy–Schwarz inequality, every estimate has (Guo et al. 2022, theorem 2)::
+        The score ``s = J̃ᵀ b̃`` of a release (``b̃`` is its whitened noise) is the derivative of
+        the release's log-density with respect to the record. The Jacobian of the mean of any
+        estimate is therefore ``∂E x̂/∂x = E[(x̂ − x) sᵀ]``. Its mean slope ``γ = Tr(∂E x̂/∂x)/d``
+        is 1 for an unbiased estimate and 0 for one that ignores the record; by the Cauchy–Schwarz
+        inequality, every estimate has (Guo et al. 2022, theorem 2)::
 
             MSE per unknown  ≥  γ²/η̄² + ‖bias‖²/d
         """

@@ -249,9 +249,12 @@ def _of_frame(
 
 def _of_arrays(X: Any, y: Any, weight: Any) -> DaskRows:
     if X.ndim != 2:
-        raise InputError(f"X must have rows and columns, but it has {X.ndim} dimension(s).")
+        raise InputError(
+            f"X must have rows and columns, but it has {X.ndim} dimension(s); pass a "
+            "two-dimensional array."
+        )
     if X.dtype.kind not in "fiub":
-        raise InputError(f"X holds {X.dtype} values instead of numbers.")
+        raise InputError(f"X holds {X.dtype} values instead of numbers; convert it first.")
     X = _known(X).rechunk({1: -1})
     given = {"y": y, "sample_weight": weight} if weight is not None else {"y": y}
     beside = {what: _beside(X, array, what) for what, array in given.items()}
@@ -292,7 +295,10 @@ def _beside(X: Any, array: Any, what: str) -> Any:
         raise InputError(f"{what} must have one dimension, but it has {array.ndim}.")
     array = _known(array)
     if array.shape[0] != X.shape[0]:
-        raise InputError(f"X has {X.shape[0]:,} rows, but {what} has {array.shape[0]:,}.")
+        raise InputError(
+            f"X has {X.shape[0]:,} rows, but {what} has {array.shape[0]:,}; pass one "
+            "entry for each row."
+        )
     return array.rechunk((X.chunks[0],))
 
 
