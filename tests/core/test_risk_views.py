@@ -273,7 +273,7 @@ def test_a_refit_of_the_whole_pipeline_moves_more() -> None:
     truth = [np.linalg.norm(release(np.delete(np.arange(30), i)) - here) / 0.1 for i in range(30)]
     assert np.asarray(found) == pytest.approx(truth, rel=1e-9)
     assert np.median(np.asarray(found)) > np.median(np.asarray(leak.membership()))
-    assert "anew" in found.mu.assumptions[1]
+    assert "again" in found.mu.assumptions[1]
     assert "held fixed" in leak.membership().mu.assumptions[1]
 
 
@@ -299,7 +299,7 @@ def test_a_pipeline_is_fitted_anew_without_the_record(own: bool) -> None:
     every = np.arange(30)
     truth = [np.linalg.norm(released(np.delete(every, i)) - released(every)) for i in range(30)]
     assert np.asarray(found) == pytest.approx(np.array(truth) / 0.1, rel=1e-6)
-    assert "anew" in found.mu.assumptions[1]
+    assert "again" in found.mu.assumptions[1]
     held = np.median(np.asarray(leak.membership(refit="model")))
     assert np.median(np.asarray(found)) > held
     assert np.array_equal(leak.membership(), found)

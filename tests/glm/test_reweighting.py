@@ -234,8 +234,8 @@ def test_the_result_says_what_its_numbers_leave_out():
 
 
 REFUSED = {
-    "rounds must be a whole number of at least 0, not 1.5": {"rounds": 1.5},
-    "rounds must be a whole number of at least 0, not -1": {"rounds": -1},
+    "rounds must be at least 0 and a whole number, not 1.5": {"rounds": 1.5},
+    "rounds must be at least 0 and a whole number, not -1": {"rounds": -1},
     "tolerance must lie between": {"tolerance": -1.0},
     "X_test and y_test belong together": {"X_test": X},
     "target must hold one number per row": {"target": 2.0},

@@ -50,7 +50,7 @@ def check_count(value: Any, name: str, least: int = 1) -> None:
     """Raise an error unless a setting is a whole number, at least this large."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not (whole and value >= least):
-        raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}.")
+        raise InputError(f"{name} must be at least {least} and a whole number, not {value!r}.")
 
 
 def check_not_negative(value: Any, name: str) -> None:

@@ -309,7 +309,7 @@ def test_names_that_tools_give_are_the_networks_own(net, sent, own):
 def test_recordings_that_would_hold_nothing_are_refused():
     with pytest.raises(InputError, match="nothing to record"):
         record_gradients(network(), "cross_entropy", [])
-    with pytest.raises(InputError, match="width must be a whole number of at least 1, not 0"):
+    with pytest.raises(InputError, match="width must be at least 1 and a whole number, not 0"):
         record_gradients(network(), "cross_entropy", [batch()], width=0)
     x, y = batch()
     with pytest.raises(InputError, match="Batch 0 contains NaN or infinity"):

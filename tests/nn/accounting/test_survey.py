@@ -82,7 +82,7 @@ def test_a_survey_that_is_left_out_or_incomplete_is_refused():
         small_accountant(net).survey(_everyone(x, y))
     with pytest.raises(InputError, match="must be 'poisson' or 'fixed'"):
         small_accountant(net, sampler="other", survey_every=3)
-    with pytest.raises(InputError, match="survey_every must be a whole number of at least 1"):
+    with pytest.raises(InputError, match="survey_every must be at least 1 and a whole number"):
         small_accountant(net, survey_every=0)
 
 

@@ -130,5 +130,5 @@ def test_chunks_do_not_change_a_sketch() -> None:
 
 @pytest.mark.parametrize("rank", [0, -1, 2.5, True])
 def test_ranks_that_cannot_be(rank: object) -> None:
-    with pytest.raises(sp.InputError, match="rank must be a whole number of at least 1"):
+    with pytest.raises(sp.InputError, match="rank must be at least 1 and a whole number"):
         leak_of(*problem(4)).sketch(rank)
