@@ -89,11 +89,11 @@ CASES = {
         lambda: sp.calibrate(
             leak(), mse=0.5, view=sp.bounds.biased_leakage(leak().rows(), bias=1.0)
         ),
-        "met with no noise at all",
+        "met without noise",
     ),
     "rows and groups that leave": (
         lambda: leak().membership(rows=[1], groups=Y > 0),
-        "leave out rows= or groups=",
+        "cannot be combined",
     ),
     "a refit of another length": (
         lambda: leak().membership(refit=lambda rows: np.zeros(5)),
@@ -107,15 +107,15 @@ CASES = {
     ),
     "a number guessed among values given twice": (
         lambda: leak().within("x0", 1.0, values=[1, 1, 2]),
-        "different finite numbers",
+        "distinct finite numbers",
     ),
     "a number guessed among values that are none": (
         lambda: leak().within("x0", 1.0, values=["a", "b"]),
-        "different finite numbers",
+        "distinct finite numbers",
     ),
     "a number guessed among values with a gap": (
         lambda: leak().within("x0", 1.0, values=[np.nan, 1.0]),
-        "different finite numbers",
+        "distinct finite numbers",
     ),
     "a number guessed among one value": (
         lambda: leak().within("x0", 1.0, values=[1.0]),
@@ -123,11 +123,11 @@ CASES = {
     ),
     "a number that is several columns": (
         lambda: leak(attributes={"g": [0, 1]}).within("g", 1.0),
-        "more than one number",
+        "has several columns",
     ),
     "no measure to write": (
         lambda: leak().write_rows("never.parquet", measures=[]),
-        "Name at least one measure",
+        "name at least one of fil",
     ),
     "releasing results of statsmodels": (
         lambda: sp.release(OLS(Y, X).fit(), NOISE),
@@ -175,7 +175,7 @@ CASES = {
     "a missing group label": (lambda: leak().groups([None] + ["a"] * 39), "row 0 is missing"),
     "a row that is not there": (lambda: leak().subset(rows=[40]), "no row 40"),
     "rows that are not positions": (lambda: leak().subset(rows=[0.5]), "row positions"),
-    "no rows": (lambda: leak().subset(rows=np.zeros(40, bool)), "No row was chosen"),
+    "no rows": (lambda: leak().subset(rows=np.zeros(40, bool)), "No row was selected"),
     "a mask of another length": (lambda: leak().subset(rows=np.ones(39, bool)), "40 rows"),
     "an attribute without columns": (lambda: leak(attributes={"g": []}), "without any column"),
     "a column in two attributes": (
@@ -195,14 +195,14 @@ CASES = {
         lambda: sp.compose(leak(), leak(model=sp.glm.LinearRegression().fit(X, -Y), y=-Y)).rows(),
         "different labels",
     ),
-    "two targets": (lambda: sp.calibrate(leak(), eta=1.0, mse=1.0), "one of eta"),
-    "no target": (lambda: sp.calibrate(leak()), "one of eta"),
+    "two targets": (lambda: sp.calibrate(leak(), eta=1.0, mse=1.0), "exactly one target"),
+    "no target": (lambda: sp.calibrate(leak()), "exactly one target"),
     "a target of zero": (lambda: sp.calibrate(leak(), eta=0.0), "above zero"),
     "an odd summary": (lambda: sp.calibrate(leak(), eta=1.0, over="median"), "quantile"),
     "a quantile above one": (lambda: sp.calibrate(leak(), eta=1.0, over=2), "quantile"),
     "a view of another leak": (
         lambda: sp.calibrate(leak(), eta=1.0, view=leak(noise=sp.Gaussian(2.0)).rows()),
-        "another noise",
+        "different noise",
     ),
     "calibrating a composition": (
         lambda: sp.calibrate(sp.compose(leak(), leak()), eta=1.0),
@@ -253,5 +253,5 @@ def test_a_released_model_is_refused():
         released = sp.release(MODEL, NOISE, seed=1)
     with pytest.raises(sp.InputError, match="contain noise"):
         leak(model=released)
-    with pytest.raises(sp.InputError, match="released already"):
+    with pytest.raises(sp.InputError, match="already been released"):
         sp.release(released, NOISE)

@@ -1,4 +1,4 @@
-"""The errors seepage raises on purpose: each says what is wrong and what to do."""
+"""The errors that seepage raises: each message says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _WRITTEN = {
 
 
 class InputError(ValueError):
-    """An input cannot be used; the message says which, where, and the remedy."""
+    """An input cannot be used; the message says which one, where it is and how to fix it."""
 
 
 class ArgumentError(InputError, TypeError):
-    """A call names an option that there is not, or lacks one that it needs."""
+    """A call names an unknown option or lacks a required one."""
 
 
 class NotTheMinimiserError(InputError):
@@ -43,7 +43,7 @@ class NotTheMinimiserError(InputError):
 
 
 class NotConvergedError(InputError):
-    """Rounding errors kept a fit from reaching its minimiser, which may exist."""
+    """Rounding errors kept a fit from reaching its minimiser, although one may exist."""
 
 
 class TooFewPeopleError(InputError):
@@ -55,13 +55,13 @@ class NotConvergedWarning(UserWarning):
 
 
 class InaccurateWarning(UserWarning):
-    """A number that is exact by its formula has visibly lost digits to rounding."""
+    """A result whose formula is exact has lost significant digits to rounding."""
 
 
 def nearest(name: object, candidates: Iterable[object]) -> str:
     """Return `` (did you mean 'x'?)`` for the closest of the candidates, or nothing.
 
-    Of several equally close candidates, the one with the longest common piece.
+    Of several equally close candidates, the one with the longest common substring is returned.
     """
     given = str(name)
     close = difflib.get_close_matches(given, [str(c) for c in candidates], n=3, cutoff=0.6)
@@ -87,10 +87,10 @@ def not_utf8(file: str) -> InputError:
 
 
 def accepts_other_names(call: Call) -> Call:
-    """Let a public function or class take an option by its name in other libraries, too.
+    """Let a public function or class also accept an option by its name in other libraries.
 
-    ``random_state`` is ``seed`` here, for instance (:data:`OTHER_NAMES`). A name that is no option
-    at all, or an option that is missing, is answered by a sentence instead of Python's own.
+    For example, ``random_state`` means ``seed`` (:data:`OTHER_NAMES`). An unknown or a missing
+    option raises an error with its own message instead of Python's.
     """
     thing: Any = call
     if inspect.isclass(call):
@@ -101,7 +101,7 @@ def accepts_other_names(call: Call) -> Call:
 
 
 def check_options(given: Iterable[str], known: Iterable[str], call: str) -> None:
-    """Raise if an option of a call is none that it knows; the sentence names the nearest."""
+    """Raise an error that names the nearest option if a call does not know one of its options."""
     names = tuple(known)
     for name in given:
         if name not in names:
@@ -124,7 +124,9 @@ def _with_other_names(function: Any, called: str) -> Any:
             if own is None or own not in names:
                 continue
             if own in options or own in places[: len(args)]:
-                raise ArgumentError(f"{called} got {own} and {other}, which are one; give {own}.")
+                raise ArgumentError(
+                    f"{called} got {own} and {other}, which mean the same option; pass only {own}."
+                )
             options[own] = options.pop(other)
         if not open_ended:
             check_options(options, [n for n in names if n != "self"], called)

@@ -38,5 +38,5 @@ def test_results_and_bad_scores() -> None:
     ):
         with pytest.raises(sp.InputError, match=message):
             sp.attacks.out_of_distribution(inside, bad)
-    with pytest.raises(sp.InputError, match="false alarms"):
+    with pytest.raises(sp.InputError, match="false positive rate"):
         sp.attacks.out_of_distribution(inside, [1.0]).detected_at(2)

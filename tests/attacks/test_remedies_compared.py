@@ -111,12 +111,12 @@ def test_a_single_run_has_no_interval_to_print():
 def test_what_cannot_be_is_refused():
     for options, words in (
         ({"layers": "trail"}, "did you mean 'trait'"),
-        ({"rounds": 2, "snapshots": 3}, "no fewer than snapshots"),
+        ({"rounds": 2, "snapshots": 3}, "at least as large as snapshots"),
         ({"measured": 0}, "at least 1"),
     ):
         with pytest.raises(InputError, match=words):
             compared(**options)
-    with pytest.raises(InputError, match="The client's data must be inputs, classes"):
+    with pytest.raises(InputError, match="The client's data must be a tuple of inputs, classes"):
         sp.attacks.compare_remedies(
             TwoEars(), "cross_entropy", side(20, 1), side(20, 2)[:2], side(20, 3)[:2], **OPTIONS
         )

@@ -67,7 +67,7 @@ def test_the_command_line_scales_and_encodes_anew(
     assert risks["median"] == pytest.approx(np.median(norm.cdf(truth / 2)), rel=1e-6)
     assert risks["looked_at"] == N
     named = " ".join(risks["assumptions"])
-    assert ("chosen anew without the record" in named) == anew
+    assert ("chosen again without the record" in named) == anew
     assert ("(scaling) is held fixed" in named) != anew
     assert risks["held"] == (["penalty"] if anew else ["scaling", "penalty"])
     assert summary["held"] == ["scaling"]

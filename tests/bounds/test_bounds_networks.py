@@ -54,7 +54,7 @@ def test_every_line_of_the_table_applies(dtype):
     assert unbiased == sorted(unbiased)
     least, finite = [line.value for line in table.rows if "one cell" in line.adversary]
     assert finite >= least
-    assert "Only the noisy gradient of one step leaves." in str(table)
+    assert "Only the noisy gradient of one step is published." in str(table)
 
 
 @pytest.mark.slow

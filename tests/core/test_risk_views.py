@@ -273,7 +273,7 @@ def test_a_refit_of_the_whole_pipeline_moves_more() -> None:
     truth = [np.linalg.norm(release(np.delete(np.arange(30), i)) - here) / 0.1 for i in range(30)]
     assert np.asarray(found) == pytest.approx(truth, rel=1e-9)
     assert np.median(np.asarray(found)) > np.median(np.asarray(leak.membership()))
-    assert "anew" in found.mu.assumptions[1]
+    assert "again" in found.mu.assumptions[1]
     assert "held fixed" in leak.membership().mu.assumptions[1]
 
 
@@ -299,11 +299,11 @@ def test_a_pipeline_is_fitted_anew_without_the_record(own: bool) -> None:
     every = np.arange(30)
     truth = [np.linalg.norm(released(np.delete(every, i)) - released(every)) for i in range(30)]
     assert np.asarray(found) == pytest.approx(np.array(truth) / 0.1, rel=1e-6)
-    assert "anew" in found.mu.assumptions[1]
+    assert "again" in found.mu.assumptions[1]
     held = np.median(np.asarray(leak.membership(refit="model")))
     assert np.median(np.asarray(found)) > held
     assert np.array_equal(leak.membership(), found)
-    with pytest.raises(sp.InputError, match="refit is 'pipeline', 'model' or a function"):
+    with pytest.raises(sp.InputError, match="refit must be 'pipeline', 'model' or a function"):
         leak.membership(refit="all")
 
 
@@ -408,7 +408,7 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(
         laplace.membership()
     with pytest.raises(sp.InputError, match="There is no prior 'nothing'"):
         problem.leak.guess("x3", prior="nothing")
-    with pytest.raises(sp.InputError, match="tolerance is a number above zero"):
+    with pytest.raises(sp.InputError, match="tolerance must be a number above zero"):
         problem.leak.within("x0", -1.0)
     every = problem.leak.guess("x3")
     # With room for the alternatives of 11 records at a time.
@@ -614,7 +614,7 @@ def test_records_that_are_read_in_chunks_get_upper_ends(
     assert some.mu.labels().tolist() == [2, 9, 30]
     assert np.asarray(some) == pytest.approx(found[[2, 9, 30]], rel=1e-12)
     for ask in (lambda: leak.membership(exact=True), lambda: leak.guess("x3", exact=3)):
-        with pytest.raises(sp.InputError, match="Refits need all records in memory, and these are"):
+        with pytest.raises(sp.InputError, match="Refits need all records in memory, but these are"):
             ask()
 
 

@@ -189,7 +189,7 @@ def test_rows_and_groups_are_named_alike(door: str, folder: Path) -> None:
     assert named.labels().tolist() == given.labels().tolist()
     with pytest.raises(sp.InputError, match="There is no row 30"):
         leak.subset([case.n])
-    with pytest.raises(sp.InputError, match="The group of row 3 is missing"):
+    with pytest.raises(sp.InputError, match="Row 3 has no group"):
         leak.groups([*labels[:3], None, *labels[4:]])
 
 

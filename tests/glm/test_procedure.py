@@ -167,7 +167,7 @@ def test_membership_is_that_of_the_whole_procedure(name: str) -> None:
     truth = np.array([without(procedure, X, y, row) for row in rows])
     assert np.asarray(found) == pytest.approx(truth, rel=1e-5)
     assert (leak.held, found.mu.held, found.mu.kind) == (learnt, (), "exact")
-    assert any("learnt anew" in text for text in found.mu.assumptions)
+    assert any("learnt again" in text for text in found.mu.assumptions)
 
 
 def test_a_choice_on_a_grid_leaks_though_its_derivative_is_zero() -> None:

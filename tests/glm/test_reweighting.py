@@ -246,7 +246,7 @@ REFUSED = {
     "no number for the group 'b'": {"target": {"a": 1.0}, "by": GROUPS},
     'by must be "class" or hold': {"by": "a column"},
     "X has 60 rows but by has 2": {"by": ["a", "b"]},
-    "The group of row 1 is missing": {"by": np.where(np.arange(60) == 1, None, "a")},
+    "Row 1 has no group": {"by": np.where(np.arange(60) == 1, None, "a")},
     "labels of mixed types": {"by": np.array([1, "a"] * 30, dtype=object)},
     "clamp must be a pair of numbers": {"clamp": 3},
     "0 ≤ low ≤ 1 ≤ high": {"clamp": (2.0, 3.0)},

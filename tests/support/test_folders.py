@@ -129,7 +129,9 @@ def test_all_is_on_the_disk_before_names_are_exchanged(way, tmp_path, monkeypatc
 def test_a_folder_that_lacks_a_file_of_its_own_is_replaced(tmp_path):
     writes(tmp_path / "out", {"a.txt": "1", "b.txt": "1"})
     (tmp_path / "out" / "a.txt").unlink()
-    with pytest.raises(InputError, match=r"'a\.txt' in 'out' is missing or not as it was written"):
+    with pytest.raises(
+        InputError, match=r"'a\.txt' in 'out' is missing, or has changed since it was written"
+    ):
         read_manifest(tmp_path / "out", "report")
     writes(tmp_path / "out", {"b.txt": "2"})
     assert set(files(tmp_path / "out")) == {"b.txt", MANIFEST}

@@ -75,7 +75,7 @@ def test_a_full_disk_is_told_in_a_sentence(on_disk, monkeypatch, reserved):
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, kept[1]))
     try:
-        with pytest.raises(InputError, match=r"take 0\.08 GB of temporary .* \(File too large\)"):
+        with pytest.raises(InputError, match=r"need 0\.08 GB of temporary .* \(File too large\)"):
             room_for(10_000_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, kept)

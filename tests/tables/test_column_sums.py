@@ -125,5 +125,5 @@ def test_a_level_that_was_not_there_is_refused():
     seen = pa.array(["x", "y", "x"])
     coding = ColumnEncoding.of_category("c", seen.type, column_sums(seen))
     batch = pa.RecordBatch.from_arrays([pa.array(["x", "z"])], names=["c"])
-    with pytest.raises(InputError, match=r"'c' of a\.parquet holds a value that was not there"):
+    with pytest.raises(InputError, match=r"'c' of a\.parquet holds a value that did not occur"):
         coding.write(Piece(batch, "a.parquet", 0), np.zeros((2, 2)), scale=False, drop_first=False)

@@ -1,12 +1,12 @@
 """Attacks that test the measures empirically; each success rate has a confidence interval.
 
-One package per aim: who was in the data (``membership``), a lower bound on a training run's ε
-(``canaries``), an attribute of known records (``attribute``), a whole record from a released linear
-model (``record``), records from a network's gradients (``gradient``), training text from a language
-model (``extraction``). The other modules hold smaller attacks, the simulated releases, and the
-confidence intervals. Measures and bounds are elsewhere: attacks only test them.
+The packages ``membership`` and ``attribute`` hold membership and attribute inference; ``canaries``
+bounds a training run's ε from below. ``record`` reconstructs a record from a released linear model,
+``gradient`` records from a network's gradients, and ``extraction`` training text from a language
+model. The other modules hold smaller attacks, the simulated releases, and the confidence intervals.
+Attacks only test the measures and bounds, which are in other packages.
 
-Everything is imported on first use, so ``import seepage.attacks`` is fast.
+Modules are imported on first use, so ``import seepage.attacks`` is fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shadow models fitted on random halves of the records, for attacks by refitting.
+"""Shadow models fitted on random halves of the records, for attacks that refit the model.
 
 Each model is evaluated on all records: its training records (*members*) and the other records.
 """
@@ -54,14 +54,14 @@ def _fit_and_ask(
         raise
     except (TypeError, ValueError) as problem:
         raise InputError(
-            f"Fitted on a random half of the records, as shadow models are, "
+            "As a shadow model, fitted on a random half of the records, "
             f"{type(estimator).__name__} failed ({first_line(problem)}). Its steps must accept "
             "values that occur only in the other half: OneHotEncoder(handle_unknown='ignore') does."
         ) from problem
 
 
 def rows_of(X: Any, rows: np.ndarray) -> Any:
-    """Return some records of an array, frame, tensor or mapping, in the same type."""
+    """Return the selected records of an array, frame, tensor or mapping, in the same type."""
     if isinstance(X, Mapping):
         return {name: rows_of(value, rows) for name, value in X.items()}
     if hasattr(X, "detach"):  # a tensor of torch

@@ -1,23 +1,23 @@
-"""Confidence intervals of an adversary's success: its accuracy, and its area under the ROC curve.
+"""Confidence intervals of an adversary's accuracy and of its area under the ROC curve.
 
 *Accuracy.* All records of one release share its noise, and all releases share the records, so
-guesses are not independent. With ``a_ti = 1`` where the guess about record i from release t is
-right, the variance of the mean accuracy is at most the sum of its variances over records and over
+guesses are not independent. With ``a_ti = 1`` if the guess about record i from release t is
+correct, the variance of the mean accuracy is at most the sum of its variances over records and over
 releases::
 
     V = var_i(mean_t a_ti) / n  +  var_t(mean_i a_ti) / T
 
-(their interaction is counted in both, so the interval is conservative). Wilson's
-interval is then taken as if ``a(1 − a)/V`` guesses had been made independently; with one release
-this is Wilson's interval over the records.
+(their interaction is counted in both, so the interval is conservative). Wilson's interval is then
+computed as if ``a(1 − a)/V`` guesses had been made independently; with one release this is Wilson's
+interval over the records.
 
 *The area under the ROC curve* is the share of pairs (one record with the property, one without)
 that the scores put in the right order, ties counting half. DeLong, DeLong and Clarke-Pearson (1988)
-take its variance from each record's share of rightly ordered pairs: ``V = var(v_with)/n_with +
-var(v_without)/n_without``. Where scores come in groups (the same batch at several snapshots, the
-updates of one client), the deviations are summed over each group first (Obuchowski 1997), and
-Student's distribution with Satterthwaite's degrees of freedom replaces the normal one. If groups
-have records of both kinds, the variance is that of the jackknife over groups.
+compute its variance from each record's share of correctly ordered pairs:
+``V = var(v_with)/n_with + var(v_without)/n_without``. If scores are grouped (the same batch at
+several snapshots, or the updates of one client), deviations are first summed over each group
+(Obuchowski 1997), and Student's distribution with Satterthwaite's degrees of freedom replaces the
+normal one. If groups have records of both kinds, the variance comes from a jackknife over groups.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class ConfidenceInterval(NamedTuple):
 def wilson(accuracy: float, count: float, level: float = 0.95) -> ConfidenceInterval:
     """Return Wilson's interval for a share of ``count`` independent guesses (Wilson 1927).
 
-    ``(p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)``: unlike the Wald interval, it stays within
-    0 and 1, and has a positive width even if all guesses are right.
+    ``(p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)``: unlike the Wald interval, it stays
+    between 0 and 1, and has a positive width even if all guesses are correct.
     """
     z = _normal_quantile(level)
     shrink = 1 + z * z / count
@@ -58,9 +58,9 @@ def wilson(accuracy: float, count: float, level: float = 0.95) -> ConfidenceInte
 
 
 def accuracy_interval(hits: np.ndarray, level: float = 0.95) -> ConfidenceInterval:
-    """Return the interval of the mean of ``hits``, (T, n): right or wrong, by release and record.
+    """Return the interval of the mean of ``hits``, (T, n): correct guesses by release and record.
 
-    If all guesses are right, or all wrong, the records are taken to be independent.
+    If all guesses are correct, or all wrong, the records are assumed to be independent.
     """
     accuracy = float(hits.mean())
     variance = mean_variance(hits)
@@ -86,7 +86,7 @@ class Contrast(NamedTuple):
     difference_error: float
 
     def interval(self, which: str, level: float = 0.95) -> ConfidenceInterval:
-        """Return the normal interval of ``inside``, ``outside`` or ``difference``."""
+        """Return the normal confidence interval of ``inside``, ``outside`` or ``difference``."""
         middle, error = getattr(self, which), getattr(self, f"{which}_error")
         reach = _normal_quantile(level) * error
         return ConfidenceInterval(middle - reach, middle + reach)
@@ -95,15 +95,15 @@ class Contrast(NamedTuple):
 def contrast(values: np.ndarray, inside: np.ndarray) -> Contrast:
     """Compare each record's values in models fitted with it and in models fitted without it.
 
-    ``values`` and ``inside`` are (M, n): by model and record. With ``a_i`` and ``b_i`` a record's
-    mean over the models fitted with and without it, and ``A_m`` and ``B_m`` a model's mean over its
-    members and non-members, the variance of the difference is at most::
+    ``values`` and ``inside`` are (M, n): by model and record. Let ``a_i`` and ``b_i`` be a record's
+    means over the models fitted with and without it, and ``A_m`` and ``B_m`` a model's means over
+    its members and non-members. The variance of the difference is at most::
 
         V = var_i(a_i − b_i) / n  +  var_m(A_m − B_m) / M
 
     as in :func:`mean_variance`. Each record is compared with itself, so differences in difficulty
-    between records cancel. Where nothing varies, the standard error is the range of the values over
-    n.
+    between records cancel. If nothing varies, the standard error is the range of the values divided
+    by n.
     """
     sides = []
     for which in (inside, ~inside):
@@ -135,10 +135,10 @@ def stratified_difference(
 ) -> tuple[float, ConfidenceInterval]:
     """Return ``Σ_s p_s (a_s − b_s)``, the difference within strata, and its interval.
 
-    Each stratum is its share ``p_s`` and the hits of the two sides, (T, n₁) and (T, n₂). Both sides
-    were attacked through the same releases, so the variance over releases is that of the
-    difference; the records of the two sides are independent. The interval is normal; if neither
-    side has any variance, it is as wide as the two Wilson intervals.
+    Each stratum has a share ``p_s`` and the hits of two sides, (T, n₁) and (T, n₂). Both sides were
+    attacked through the same releases, so the variance over releases is that of the difference; the
+    records of the two sides are independent. The interval is normal; if neither side varies, it is
+    as wide as both Wilson intervals together.
     """
     gaps = sum(share * (a.mean(axis=1) - b.mean(axis=1)) for share, a, b in strata)
     gap = float(np.mean(gaps))
@@ -163,12 +163,12 @@ def stratified_difference(
 def area_under_curve(
     scores: np.ndarray, truth: np.ndarray, level: float = 0.95, *, groups: np.ndarray | None = None
 ) -> tuple[float, ConfidenceInterval]:
-    """Return the area and its interval over records or groups.
+    """Return the area under the ROC curve and its confidence interval over records or groups.
 
-    Scores, ``(n,)``, are higher where the property is more likely; those of one group may be
-    dependent. The interval is taken on the scale of log-odds, so that it stays within 0 and 1;
-    if all pairs are in order, or none, it is Wilson's interval for the number of records (or
-    groups) on the smaller side.
+    Scores, ``(n,)``, are higher if the property is more likely; those of one group may be
+    dependent. The interval is computed on the log-odds scale, so it stays between 0 and 1. If all
+    pairs are in order, or none, it is Wilson's interval for the number of records (or groups) on
+    the smaller side.
 
     Examples
     --------
@@ -219,7 +219,7 @@ def area_under_curve(
 
 
 def _rightly_ordered(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return, per record, the share of records of the other kind in the right order with it.
+    """Return each record's share of correctly ordered pairs with records of the other kind.
 
     Ties count half.
     """

@@ -1,4 +1,4 @@
-"""Simulated releases to attack: one released model, or many noisy copies at once."""
+"""Simulated releases to attack: one released model, or many noisy copies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Releases:
     parameters
         (T, P): one row per release, the intercept last if the model has one.
     features
-        The number of parameters that belong to columns of the table: P, or P − 1 with an intercept.
+        The number of parameters for columns of the table: P, or P − 1 with an intercept.
     decide
         Maps margins to predictions: the mean of a regression, the class of a classifier.
     classes
@@ -44,7 +44,7 @@ class Releases:
         return len(self.parameters)
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        """Return the predictions of every release for rows of numbers, (T, n)."""
+        """Return every release's predictions for numeric rows, (T, n)."""
         margins = self.parameters[:, : self.features] @ X.T
         if self.features < self.parameters.shape[1]:
             margins += self.parameters[:, -1:]
@@ -60,13 +60,13 @@ def draw_releases(
     Parameters
     ----------
     model
-        A fitted model of :mod:`seepage.glm` with one margin: any but ``SoftmaxRegression``.
+        A fitted model of :mod:`seepage.glm` with one margin: any except ``SoftmaxRegression``.
     noise
         The noise added to its parameters: :class:`Gaussian` or :class:`Laplace`.
     trials
-        How many releases.
+        The number of releases.
     seed
-        Makes the draws repeatable.
+        The seed of the draws.
 
     Examples
     --------
@@ -79,7 +79,9 @@ def draw_releases(
     check_noise_kind(noise)
     check_count(trials, "trials")
     if not hasattr(model, "coef_"):
-        raise InputError(f"This {type(model).__name__} has no coef_; pass a fitted linear model.")
+        raise InputError(
+            f"This {type(model).__name__} has no coef_; fit it first, or pass another linear model."
+        )
     decide, classes = _decision(model)
     (theta,) = parameters_of(model, np.size(model.coef_) + bool(model.fit_intercept))
     copies = noise.rounded(theta + noise.draw((trials, len(theta)), seed))
@@ -105,8 +107,8 @@ def parameters_of(release: Any, size: int) -> np.ndarray:
             )
     if theta.ndim != 2 or theta.shape[1] != size:
         raise InputError(
-            f"The release has {theta.shape[-1]} numbers, but the model has {size} numbers (an "
-            "intercept counts)."
+            f"The release has {theta.shape[-1]} parameters, but the model has {size} (including an "
+            "intercept); pass a release of this model."
         )
     return np.asarray(theta, dtype=float)
 

@@ -1,7 +1,7 @@
 """How well a score detects records from another distribution: ROC curve and area.
 
 Mueller et al. (2022) find that records with a high total PLIS are often atypical or from another
-distribution. Known outliers quantify this.
+distribution. A test with known outliers quantifies this.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OutlierDetection(ResultTable):
     thresholds
         The scores in descending order; the first is infinite and flags no record.
     false_alarms, detections
-        The share of ordinary records and of outliers with at least that score.
+        The shares of ordinary records and of outliers with at least that score.
     level
         The confidence level.
     kind
@@ -52,7 +52,7 @@ class OutlierDetection(ResultTable):
     value_column = "detections"
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with a line for each threshold."""
+        """Return a data frame with one row per threshold."""
         columns = {
             "threshold": self.thresholds,
             "false_alarms": self.false_alarms,
@@ -76,7 +76,7 @@ class OutlierDetection(ResultTable):
         """Return the true positive rate (outliers flagged) at this false positive rate or below."""
         if not 0 <= false_alarms <= 1:
             raise InputError(
-                f"A share of false alarms must lie between 0 and 1, but is {false_alarms!r}."
+                f"A false positive rate must lie between 0 and 1, but is {false_alarms!r}."
             )
         return float(self.detections[self.false_alarms <= false_alarms].max())
 
@@ -91,7 +91,7 @@ def out_of_distribution(inside: Any, outside: Any, level: float = 0.95) -> Outli
     outside
         The scores of records from another distribution.
     level
-        Of the confidence interval.
+        The level of the confidence interval.
 
     Examples
     --------

@@ -1,9 +1,9 @@
 """Property inference (Melis et al. 2019): infer which updates come from data with a property.
 
-The adversary keeps snapshots of the global model, computes gradients of its own auxiliary data with
-and without the property at each of them, and trains a classifier on them, for one layer's gradient
-or for all. It then scores the client's observed updates. In a recording of many
-clients, the updates of clients whose property is known serve as auxiliary data.
+The adversary keeps snapshots of the global model. At each, it computes gradients on its own
+auxiliary data with and without the property, and trains a classifier on them, for one layer's
+gradient or for all. The classifier then scores the client's observed updates. In a recording of
+many clients, the updates of clients whose property is known serve as auxiliary data.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PropertyInferenceResult(SummaryTable):
-    """How well an adversary distinguished updates with a property from updates without it.
+    """The success of a property inference attack on updates.
 
     The scores depend on the data and are themselves sensitive: do not publish them.
 
     Parameters
     ----------
     layer
-        The layer whose gradients it saw.
+        The layer whose gradients the adversary saw.
     scores
         The predicted probability of the property for every update; for a property with several
         classes, one column per class.
@@ -45,10 +45,10 @@ class PropertyInferenceResult(SummaryTable):
     classes
         The classes of the property.
     kind
-        ``attack``: a lower limit on what can be inferred, never an upper one.
+        ``attack``: a lower bound on what can be inferred, never an upper bound.
     groups
-        The group of each update (a client, a batch seen at several snapshots), if known: the
-        interval does not treat updates of one group as independent.
+        The group of each update (a client, or a batch seen at several snapshots), if known: the
+        interval does not assume that updates of one group are independent.
     """
 
     layer: str
@@ -71,17 +71,17 @@ class PropertyInferenceResult(SummaryTable):
 
     @property
     def interval(self) -> ConfidenceInterval:
-        """DeLong's 95 % interval; for several classes, the mean of the ends, which is conservative.
+        """DeLong's 95 % interval; for several classes, the mean of the ends (conservative).
 
-        It covers the AUC that this adversary, as trained, would reach on updates of further groups,
-        in 95 of 100 repetitions.
+        In 95 % of repetitions, it covers the AUC of this trained adversary on updates of new
+        groups.
         """
         ends = np.mean([interval for _, interval in self._areas()], axis=0)
         return ConfidenceInterval(float(ends[0]), float(ends[1]))
 
     @property
     def accuracy(self) -> float:
-        """The share of updates whose most likely class is the true one."""
+        """The share of updates whose most likely class is the true class."""
         return float(np.mean(self.scores.argmax(axis=1) == self.truth))
 
     def _areas(self) -> list[tuple[float, ConfidenceInterval]]:
@@ -106,12 +106,12 @@ class PropertyInference:
     Parameters
     ----------
     layer
-        The layer whose gradients it sees, or ``"all layers"``.
+        The layer whose gradients the adversary sees, or ``"all layers"``.
     classifier
-        Any classifier of scikit-learn with ``predict_proba``, or the name of a family; a random
-        forest by default.
+        Any scikit-learn classifier with ``predict_proba``, or the name of a family; by default a
+        random forest.
     seed
-        Of a classifier given by name.
+        The seed of a classifier given by name.
 
     Examples
     --------
@@ -131,15 +131,15 @@ class PropertyInference:
         self.layer, self.classifier, self.seed = layer, classifier, seed
 
     def fit(self, gradients: LayerGradients | Mapping[str, Any] | Any, property: Any) -> Self:
-        """Train the classifier on gradients of auxiliary data, one property label each.
+        """Train the classifier on gradients of auxiliary data, with one property label each.
 
-        Gradients of one layer may be an array by itself, (n, size).
+        Gradients of one layer may be a bare array, (n, size).
         """
         seen = self._read(gradients)
         self.classes_, target = read_property(property, len(seen), "gradients")
         if len(self.classes_) < 2:
             raise InputError(
-                "The auxiliary data all have the same property; give some of another class."
+                "All auxiliary data have the same property value; add data of another class."
             )
         self.learnt_ = seen.rows(slice(0))  # the layers and projections, without any record
         self.model_ = find_classifier(self.classifier, self.seed).fit(seen[self.layer], target)
@@ -154,7 +154,7 @@ class PropertyInference:
         seen = self._read(gradients)
         if dict(seen.sizes) != dict(self.learnt_.sizes):
             raise InputError(
-                "The updates have other layers than the auxiliary gradients; record the same "
+                "The updates and the auxiliary gradients have different layers; record the same "
                 "layers."
             )
         self.learnt_.check_same_projection(seen)
@@ -163,10 +163,10 @@ class PropertyInference:
     def attack(
         self, gradients: LayerGradients | Mapping[str, Any], property: Any, *, groups: Any = None
     ) -> PropertyInferenceResult:
-        """Score observed updates, and compare with the true property.
+        """Score observed updates and compare them with the true property.
 
-        ``groups`` says which updates belong together, by default the recording's nodes, if it has
-        any; ``False`` for none. They affect only the interval.
+        ``groups`` says which updates belong together; by default the recording's nodes, if any, and
+        ``False`` for no groups. They affect only the interval.
         """
         scores = self.predict_proba(gradients)
         levels, level = read_property(property, len(scores), "updates")
@@ -190,7 +190,7 @@ class PropertyInference:
         )
 
     def _read(self, gradients: Any) -> LayerGradients:
-        """Return gradients by layer; a bare array is that of the observed layer."""
+        """Return gradients by layer; a bare array belongs to the observed layer."""
         if not isinstance(gradients, LayerGradients | Mapping):
             layer = "gradients" if self.layer == JOINED else self.layer
             return LayerGradients.of({layer: as_numpy(gradients)})
@@ -215,13 +215,13 @@ def attack_layers(
     auxiliary, auxiliary_property
         Gradients of the adversary's own data, and their property.
     seen, seen_property
-        The client's updates, and the truth.
+        The client's updates, and their true property.
     classifier, seed
         As for :class:`PropertyInference`.
     groups
-        Which of the client's updates belong together (to a batch seen at several snapshots, to a
-        client), ``(n,)``: the intervals do not treat them as independent. By default the
-        recording's nodes, if it has any; ``False`` for none.
+        The group of each of the client's updates (a batch seen at several snapshots, or a client),
+        ``(n,)``: the intervals do not assume that updates of one group are independent. By default
+        the recording's nodes, if any; ``False`` for no groups.
 
     Examples
     --------
@@ -237,8 +237,8 @@ def attack_layers(
     for side in (auxiliary, seen):
         if not isinstance(side, LayerGradients | Mapping):
             raise InputError(
-                "Give the gradients by layer, {name: array}, or what record_gradients returns, not "
-                f"{type(side).__name__}."
+                "Give the gradients by layer, {name: array}, or the result of record_gradients, "
+                f"not {type(side).__name__}."
             )
     known, victim = LayerGradients.of(auxiliary), LayerGradients.of(seen)
     known.check_same_projection(victim)
@@ -258,12 +258,11 @@ def attack_recording(
     folds: int = 5,
     seed: int = 0,
 ) -> PerLayer:
-    """Return the AUC of an adversary who knows other clients' property, per layer and overall.
+    """Return the AUC per layer and overall of an adversary who knows other clients' property.
 
     The clients are divided into folds, and every update is scored by a classifier trained on the
     other folds' clients: from one layer alone, from the metrics alone, or from everything that was
-    sent. If a value of the property occurs in one client only, updates are divided into folds
-    instead.
+    sent. If only one client has some value of the property, updates are divided into folds instead.
 
     Parameters
     ----------
@@ -302,7 +301,7 @@ def attack_recording(
 
 
 def _by_layer(results: Sequence[PropertyInferenceResult], seen: LayerGradients) -> PerLayer:
-    """Return the results of each layer alone, and of all of them."""
+    """Return the results of each layer alone and of all layers together."""
     return PerLayer.of(
         "property inference, AUC",
         (*seen.layers, JOINED),

@@ -1,7 +1,7 @@
 """Benefit and cost of per-layer remedies in simulated federated training.
 
-For each remedy the network is trained again. A property-inference adversary then attacks the
-client's updates as sent, and V-information measures how well its family of predictors can infer the
+For each remedy the network is trained again. A property inference attack on the sent updates then
+measures the benefit, and V-information how well the attack's family of predictors can infer the
 property. The accuracy of the trained network shows the cost.
 """
 
@@ -60,18 +60,18 @@ class RemedyOutcome:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RemedyComparison(ResultTable):
-    """Remedies compared; the first row is without a remedy.
+    """A comparison of remedies; the first row has no remedy.
 
-    Intervals of one run are over its updates and test records; those of several runs are Student's
-    intervals over the runs.
+    Intervals of a single run are over its updates and test records; those of several runs are
+    Student's intervals over the runs.
 
     Parameters
     ----------
     outcomes
-        One for each remedy.
+        The outcome of each remedy.
     protect
-        The layers that an audit of the updates without a remedy would name; of several runs, those
-        that most of them name.
+        The layers that an audit of the updates without a remedy would name; with several runs,
+        those that most runs name.
     """
 
     outcomes: tuple[RemedyOutcome, ...]
@@ -82,7 +82,9 @@ class RemedyComparison(ResultTable):
         """Return each remedy's means over the runs that include it, with Student's intervals."""
         every = [one for run in runs for one in run.outcomes]
         if not every or any(one.runs != 1 for one in every):
-            raise InputError("Give at least one comparison of a single run to average.")
+            raise InputError(
+                "There is nothing to average; give at least one comparison of a single run."
+            )
         outcomes = []
         for name in dict.fromkeys(one.name for one in every):
             same = [one for one in every if one.name == name]
@@ -102,7 +104,7 @@ class RemedyComparison(ResultTable):
     value_column = "auc"
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with a line for every remedy."""
+        """Return a data frame with one row per remedy."""
         columns: dict[str, Any] = {"remedy": [one.name for one in self.outcomes]}
         for quantity in QUANTITIES:
             spans = [getattr(one, quantity) for one in self.outcomes]
@@ -143,7 +145,12 @@ class RemedyComparison(ResultTable):
             lines.append((one.name, *spans, f"{one.sent:,}", str(one.runs)))
         named = ", ".join(self.protect) if self.protect else "none"
         return "\n".join(
-            [text_table(lines, heads), "", f"Layers that an audit names: {named}.", NOTICE]
+            [
+                text_table(lines, heads),
+                "",
+                f"Layers to protect, according to an audit: {named}.",
+                NOTICE,
+            ]
         )
 
     def __repr__(self) -> str:
@@ -176,17 +183,17 @@ def compare_remedies(
 ) -> RemedyComparison:
     """Train once with each remedy, attack the updates sent, and compare benefit and cost.
 
-    FedSGD with two clients, of whom one is the adversary (Melis et al. 2019; Mo et al. 2021). At
-    snapshots over the second half of the run the adversary learns from gradients of its own batches
-    with and without the property, under the same remedy, and classifies the client's whole updates.
-    Batches with and without the property have the same mix of labels. V-information is measured on
-    the last model's updates. One ``seed`` gives one run: average several
-    (``RemedyComparison.averaged``) before you compare.
+    The training is FedSGD with two clients, one of them the adversary (Melis et al. 2019; Mo et al.
+    2021). At snapshots in the second half of the run, the adversary learns from gradients of its
+    own batches with and without the property, under the same remedy. It then classifies the
+    client's whole updates. Batches with and without the property have the same mix of labels.
+    V-information is measured on the last model's updates. Each ``seed`` gives one run; average
+    several (``RemedyComparison.averaged``) before you compare.
 
     Parameters
     ----------
     net, loss
-        The network at its start, and its loss as for :class:`seepage.nn.Engine`.
+        The initial network, and its loss as for :class:`seepage.nn.Engine`.
     adversary, client
         Inputs, main-task classes and property of the records of each; tensors or NumPy arrays.
     test
@@ -194,25 +201,27 @@ def compare_remedies(
     layers
         The layers to which the remedies apply.
     remedies
-        The remedies to try. By default: noise on the layers with the norm of their median update,
-        freezing them, sending them every 5 rounds, and a change of rank 4.
+        The remedies to try. By default they are noise on the layers with the norm of their median
+        update, freezing them, sending them every 5 rounds, and an update of rank 4.
     rounds, lr, batch_size
         The settings of the training.
     snapshots
-        How many global models the adversary keeps.
+        The number of global models that the adversary keeps.
     known, seen
-        Batches for each snapshot and class of the property: the adversary's own, and the client's.
+        The number of batches for each snapshot and class of the property: the adversary's own, and
+        the client's.
     measured
-        Batches for each class of the property for V-information.
+        The number of batches for each class of the property for V-information.
     people
-        The person of each of the adversary's records, and of the client's: nobody is in two folds
-        of V-information.
+        The person of each of the adversary's and the client's records; no person is in two folds of
+        V-information.
     family
-        Of the adversary and of V-information, as for :func:`seepage.layers.v_information`.
+        The predictors of the adversary and of V-information, as for
+        :func:`seepage.layers.v_information`.
     width
-        Numbers kept of a layer's gradient.
+        The number of entries kept of a layer's gradient.
     seed
-        Of all draws.
+        The seed of all random draws.
 
     Examples
     --------
@@ -239,8 +248,8 @@ def compare_remedies(
     """
     if min(rounds, snapshots, known, seen, measured) < 1 or rounds < snapshots:
         raise InputError(
-            "rounds, snapshots, known, seen and measured must be at least 1, and rounds no fewer "
-            "than snapshots."
+            "rounds, snapshots, known, seen and measured must each be at least 1, and rounds at "
+            "least as large as snapshots."
         )
     net = unwrapped(net)
     asked = (layers,) if isinstance(layers, str) else tuple(layers)
@@ -289,7 +298,9 @@ class _Side(NamedTuple):
 
 def _read_side(side: Any, net: nn.Module, loss: Any, called: str) -> _Side:
     if not isinstance(side, tuple | list) or len(side) != 3:
-        raise InputError(f"{called} must be inputs, classes and the property of every record.")
+        raise InputError(
+            f"{called} must be a tuple of inputs, classes and the property of every record."
+        )
     x, y = read_pair(tuple(side[:2]), net, loss, called)
     levels, level = read_property(side[2], len(y), "records")
     return _Side(x, y, levels[level])

@@ -1,4 +1,4 @@
-"""The noise that meets a target for the leakage, or for a bound on the reconstruction error."""
+"""Finds the noise that meets a target for the leakage or for a reconstruction error bound."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ def calibrate(
     view: Result | RecordStream | None = None,
     grid: Sequence[float] | None = GRID,
 ) -> Noise:
-    """Return noise of the same shape at which the leakage meets a target.
+    """Return noise of the same kind at which the leakage meets a target.
 
-    The noise needed depends on the data, above all on the most exposed record. Stated to many
-    digits it leaks that record: noise of scale ``σ(D)`` on ``d`` numbers alone has the Fisher
-    information ``2d (∂ log σ)²``. So it is rounded up to a coarse grid. Small changes of a
-    record then leave it unchanged, but a finite change may move it to the next grid point. Only
-    noise fixed before anybody saw the data reveals nothing.
+    The required noise depends on the data, above all on the most exposed record. Publishing it to
+    many digits leaks that record: noise of scale ``σ(D)`` on ``d`` numbers has, by itself, the
+    Fisher information ``2d (∂ log σ)²``. It is therefore rounded up to a coarse grid. Small changes
+    of a record then do not affect it, but a larger change may move it to the next grid point. Only
+    noise chosen without looking at the data reveals nothing.
 
     Leakage is inversely proportional to the scale of the noise (the information is ``JᵀJ/σ²``), so
-    one measurement at any noise is enough: ``σ_new = σ · η(σ)/η_target``. Bounds that
-    scale otherwise (van Trees, Hammersley–Chapman–Robbins, those for a stated bias) are recomputed
+    one measurement at any noise is enough: ``σ_new = σ · η(σ)/η_target``. Bounds that scale
+    differently (van Trees, Hammersley–Chapman–Robbins, those for a stated bias) are recomputed
     until the noise meets the target.
 
     Parameters
     ----------
     leak
         The :class:`~seepage.core.leakage.Leakage` at any noise. The attacker may be one who does
-        not know all other records, which then also hide a record.
+        not know all other records; their randomness then also hides a record.
     eta
         The target leakage.
     mse
         Instead of ``eta``, the target bound on the mean squared error: ``eta = 1/√mse``.
     right
         Instead of ``eta``, the largest success rate of membership inference (above 0.5, which is
-        chance). To an attacker who knows all other records, ``μ`` is inversely proportional to σ.
-        To any other it is an estimate, recomputed without refits: check the result with
+        chance). For an attacker who knows all other records, ``μ`` is inversely proportional to σ.
+        For any other attacker it is an estimate, recomputed without refits: check the result with
         ``membership(exact=10)``.
     over
         The statistic that must meet the target: the ``"max"`` over the view, its ``"mean"``, or a
@@ -64,11 +64,11 @@ def calibrate(
     view
         A result of ``leak`` to calibrate, such as ``leak.columns()``,
         ``leak.records(measure="dfil")`` or the bound ``sp.bounds.cramer_rao_rows(leak)``. By
-        default the records' FIL, or that of people where identities are known.
+        default the records' FIL, or people's FIL if identities are known.
     grid
-        The points of a decade to round up to: 1, 1.5, 2, 3, 5 and 7 by default. They apply to
-        σ itself, or for noise with a vector or a covariance to the factor that scales it.
-        ``None`` keeps the exact value, which is as sensitive as the records.
+        The grid points in a decade: 1, 1.5, 2, 3, 5 and 7 by default. The grid applies to σ itself;
+        for noise with a vector or a covariance, to the factor that scales it. ``None`` keeps the
+        exact value, which is as sensitive as the records.
 
     Examples
     --------
@@ -84,30 +84,32 @@ def calibrate(
     """
     if sum(one is not None for one in (eta, mse, right)) != 1:
         raise InputError(
-            "Give one of eta (the target leakage), mse (the target error bound) and right (the "
-            "largest success rate of membership inference)."
+            "Give exactly one target: eta (leakage), mse (error bound) or right (largest success "
+            "rate of membership inference)."
         )
     if right is not None:
         if not 0.5 < right < 1:
-            raise InputError(f"right is a probability between 0.5 and 1, not {right!r}.")
+            raise InputError(f"right must be a probability between 0.5 and 1, not {right!r}.")
         eta = float(distance(right, 0.5))
     target = eta if mse is None else mse
     if target is None or not math.isfinite(target) or target <= 0:
         raise InputError(f"The target must be a finite number above zero, not {target}.")
     if not leak.noise:
         raise InputError(
-            "There is no noise to scale; measure with noise=sp.Gaussian(1.0), or any other size, "
-            "first."
+            "There is no noise to scale; first measure with noise=sp.Gaussian(1.0), or with any "
+            "other scale."
         )
     if len(leak.noise) != 1:
-        raise InputError("Only a single release can be calibrated; calibrate each part alone.")
+        raise InputError(
+            "Only a single release can be calibrated; calibrate each release separately."
+        )
     if view is None and right is not None:
         view = leak.membership().mu
     elif view is None:
         view = leak.records(measure="fil") if leak.person is None else leak.people()
     result = view.result()
     if result.noise != leak.noise:
-        raise InputError("The view was measured at another noise; take it from the same leak.")
+        raise InputError("The view was measured with different noise; take it from the same leak.")
     if result.rescaled is not None:
         factor = _factor(result, target, mse is not None, over)
     elif mse is not None and over == "mean":
@@ -116,14 +118,12 @@ def calibrate(
     else:
         now = _summary(result, over)
         if now == 0:
-            raise InputError(
-                "Nothing leaks in this view, so no noise is needed to meet the target."
-            )
+            raise InputError("Nothing leaks in this view, so the target is met without noise.")
         if right is not None and math.isinf(now):
             raise InputError(
-                "No noise is enough: without some record the model has no unique fit, so "
-                "membership inference on it always succeeds. Leave out its column, or add a "
-                "penalty."
+                "No amount of noise is enough: without some record the model has no unique fit, so "
+                "membership inference on that record always succeeds. Leave out the column that "
+                "only it determines, or add a penalty."
             )
         factor = now / (eta if eta is not None else target**-0.5)
     return leak.noise[0].scaled(factor) if grid is None else _coarse(leak.noise[0], factor, grid)
@@ -139,9 +139,9 @@ def _coarse(noise: Noise, factor: float, grid: Sequence[float]) -> Noise:
 
 
 def _factor(result: Result, target: float, error: bool, over: str | float) -> float:
-    """Return the factor for the noise, for a bound that is not proportional to its square.
+    """Return the factor for the noise if the bound is not proportional to the noise's variance.
 
-    The bound still grows with the noise, so the factor, if there is one, is found by bisection.
+    The bound still increases with the noise, so bisection finds the factor if one exists.
     """
 
     def excess(logarithm: float) -> float:
@@ -157,15 +157,15 @@ def _factor(result: Result, target: float, error: bool, over: str | float) -> fl
         low *= 2
         if low < -_FURTHEST:
             raise InputError(
-                "Against this attacker the target is met with no noise at all; an attacker who "
-                "knows more may need some."
+                "Against this attacker the target is met without noise; against an attacker who "
+                "knows more, noise may be needed."
             )
     while excess(high) < 0:
         high *= 2
         if high > _FURTHEST:
             raise InputError(
-                "No noise makes this bound meet the target: the prior, or the stated bias and "
-                "domain, limits it."
+                "No noise makes this bound meet the target, because the prior, or the stated bias "
+                "and domain, limits it; choose a smaller target."
             )
     return math.exp(float(brentq(excess, low, high, xtol=1e-10)))
 
@@ -193,5 +193,8 @@ def _mean_bound(result: Result) -> float:
     """Return the mean of the bounds ``1/η²`` that the leakage implies."""
     leakage = _as_leakage(result)
     if not np.all(leakage > 0):
-        raise InputError("Some entries do not leak, so the mean of their bounds is infinite.")
+        raise InputError(
+            "Some entries do not leak, so the mean of their bounds is infinite; use "
+            "over='max' or a quantile."
+        )
     return float(np.mean(leakage**-2.0))

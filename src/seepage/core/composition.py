@@ -1,4 +1,4 @@
-"""Several independent releases about one table: their information adds."""
+"""Composition of independent releases about one table: their information adds up."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def compose(first: Any, *others: Any) -> Any: ...
 
 
 def compose(first: Any, *others: Any) -> Any:
-    """Return the leakage of several independent releases about the same table, together.
+    """Return the joint leakage of several independent releases about the same table.
 
-    Fisher information adds over independent releases, exactly and for every view. All releases
+    The Fisher information of independent releases adds up, exactly and for every view. All releases
     must be about the same table with the same columns in the same order (data read in chunks must
-    be the same source object). To an attacker who does not know all other records, information
-    does not add, because the unknown records are common to all releases. The releases are then
-    measured together, for membership only.
+    be the same source object). For an attacker who does not know all other records, information
+    does not add up, because all releases share the unknown records. The releases are then measured
+    jointly, for membership only.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def compose(first: Any, *others: Any) -> Any:
 
 
 def _same_people(given: Sequence[Identities]) -> Identities | None:
-    """Return whom the records are about, from all releases that state it."""
+    """Return the person of each record, from all releases that state it."""
     if any(not given[0].same(other) for other in given[1:]):
         raise InputError(
             "These releases state different identities of the same records; pass the same person= "
@@ -96,7 +96,7 @@ def _check_same_table(first: Leakage, other: Leakage) -> None:
         mine, yours = first.table, other.table
     except InputError as error:
         raise InputError(
-            "Data read in chunks cannot be compared; open them once, and measure all releases on "
+            "Data read in chunks cannot be compared; open them once, and measure all releases with "
             "that source."
         ) from error
     if mine.values.shape != yours.values.shape or mine.names != yours.names:
@@ -134,13 +134,13 @@ class ComposedRelease(MeasuredRelease):
         return self._parts
 
     def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
-        """Return the stacked Jacobians about the records of a chunk."""
+        """Return the stacked Jacobians with respect to the records of a chunk."""
         if chunk.X is self.template.X:
             return self.template
         return ComposedJacobian([part.jacobian(chunk) for part in self.parts])
 
     def finite_changes(self) -> FiniteChanges:
-        """Return how far all releases move together: squared distances add."""
+        """Return how far all releases move jointly: squared distances add up."""
         return ComposedChanges([part.finite_changes() for part in self.parts])
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], FiniteChanges]:
@@ -159,8 +159,8 @@ class ComposedJacobian(ReleaseJacobian):
     """The stacked Jacobian of independent releases: ``JᵀJ = Σ_k J_kᵀJ_k``, exactly.
 
     ``η² ≤ Σ η_k²`` holds for every view (Hannun et al. 2021, section 3.1, where "kη" for k equal
-    releases should read "√k·η"). Equality holds only where all releases leak most in the same
-    direction, so this class takes the norm of the sum, not the sum of the norms.
+    releases should read "√k·η"). Equality holds only if all releases leak most in the same
+    direction, so this class computes the norm of the sum, not the sum of the norms.
     """
 
     def __init__(self, parts: Sequence[ReleaseJacobian]) -> None:
@@ -174,15 +174,15 @@ class ComposedJacobian(ReleaseJacobian):
         self.same_label = all(_same(part.target, first.target) for part in parts)
 
     def row_traces(self, unknowns: Unknowns) -> Array:
-        """Return the trace of the information about each row; traces add."""
+        """Return the trace of the information about each row; traces add up."""
         return sum(part.row_traces(unknowns) for part in self._about(unknowns))
 
     def cell_information(self, unknowns: Unknowns) -> Array:
-        """Return the information about each cell alone; it adds."""
+        """Return the information about each cell alone; it adds up."""
         return sum(part.cell_information(unknowns) for part in self.parts)
 
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Array]:
-        """Return the function that gives the information matrix of each of some rows."""
+        """Return the function that gives the information matrix of each given row."""
         parts = [part.row_information(unknowns) for part in self._about(unknowns)]
         return lambda rows: sum(part(rows) for part in parts)
 
@@ -197,12 +197,12 @@ class ComposedJacobian(ReleaseJacobian):
         return operator
 
     def row_jacobians(self, unknowns: Unknowns, rows: Array) -> Array:
-        """Return the whitened Jacobians of some rows in full, one release after the other."""
+        """Return the whitened Jacobians of some rows in full, concatenated over releases."""
         each = [part.row_jacobians(unknowns, rows) for part in self._about(unknowns)]
         return array_namespace(self.X).concat(each, axis=1)
 
     def adjoint(self, v: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Return ``Σ_k J_kᵀ v_k`` for a vector of all whitened releases, one after the other."""
+        """Return ``Σ_k J_kᵀ v_k`` for the concatenated vector of all whitened releases."""
         total, start = 0.0, 0
         for part in self._about(unknowns):
             total = total + part.adjoint(v[start : start + part.size], unknowns, rows)
@@ -210,30 +210,29 @@ class ComposedJacobian(ReleaseJacobian):
         return total
 
     def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Return all ``J_k z``, one after the other."""
+        """Return all ``J_k z``, concatenated."""
         xp = array_namespace(self.X)
         return xp.concat([part.forward(z, unknowns, rows) for part in self.parts])
 
     def _about(self, unknowns: Unknowns) -> list[ReleaseJacobian]:
-        """Return the parts, if their information about the unknowns adds."""
+        """Return the parts if their information about the unknowns adds up."""
         if unknowns.label and not self.same_label:
             raise InputError(
                 "These releases have different labels, or code them differently (0/1, ±1, one per "
-                "class), so their information about the label does not add; ask with "
-                "label=False."
+                "class), so their information about the label does not add up; pass label=False."
             )
         return self.parts
 
 
 class LeastExact(AnswerAccuracy):
-    """The errors of several releases together: that of the least exact one."""
+    """The error of several releases together: that of the least exact one."""
 
     def __init__(self, parts: Sequence[AnswerAccuracy]) -> None:
         self.parts = list(parts)
         self.stated = all(part.stated for part in parts)
 
     def entries(self, J: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Return the relative errors of the columns of some rows' Jacobians, ``(m, q)``."""
+        """Return the relative errors of the columns in the given rows' Jacobians, ``(m, q)``."""
         return _worst([part.entries(J, unknowns, rows) for part in self.parts])
 
     def rows(self, squared: Array, unknowns: Unknowns) -> Array:
@@ -245,7 +244,7 @@ class LeastExact(AnswerAccuracy):
         return _worst([part.cells(squared, unknowns) for part in self.parts])
 
     def block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
-        """Return the error of the unknowns of some records together."""
+        """Return the error of a block: the unknowns of some records together."""
         return max(part.block(squared, unknowns, rows) for part in self.parts)
 
     def columns(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
@@ -253,11 +252,11 @@ class LeastExact(AnswerAccuracy):
         return _worst([part.columns(squared, attributes, rows) for part in self.parts])
 
     def row_terms(self, unknowns: Unknowns) -> Array:
-        """Return each record's contribution to a block's errors, one release after the other."""
+        """Return each record's contribution to a block's errors, concatenated over releases."""
         return _beside([part.row_terms(unknowns) for part in self.parts])
 
     def column_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return the rows' contribution to each attribute's error, one release after the other."""
+        """Return the rows' contribution to each attribute's error, concatenated over releases."""
         return _beside([part.column_terms(attributes, rows) for part in self.parts])
 
     def of_terms(self, squared: float, terms: Array) -> float:

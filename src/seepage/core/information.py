@@ -1,6 +1,6 @@
-"""Measures from the Jacobian of any release: traces, norms and inverses of information.
+"""Measures from the Jacobian of any release: traces, norms and inverses of the information.
 
-They use a closed form of :class:`~seepage.core.jacobian.ReleaseJacobian` where there is one.
+They use a closed form of :class:`~seepage.core.jacobian.ReleaseJacobian` if it has one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def block_norm(jacobian: ReleaseJacobian, unknowns: Unknowns, rows: Array) -> fl
 def block_norms(
     jacobian: ReleaseJacobian, unknowns: Unknowns, blocks: Sequence[Array]
 ) -> list[float]:
-    """Return :func:`block_norm` of several blocks of rows."""
+    """Return :func:`block_norm` for each of several blocks of rows."""
     return [block_norm(jacobian, unknowns, rows) for rows in progress(blocks, "groups")]
 
 
@@ -42,7 +42,7 @@ def column_traces(jacobian: ReleaseJacobian, attributes: list[Unknowns], rows: A
 
 
 def columns_at_once(jacobian: ReleaseJacobian) -> int:
-    """Return about how many attributes to pass to ``column_sums`` at a time."""
+    """Return roughly how many attributes to pass to ``column_sums`` at a time."""
     return jacobian.features if jacobian.sums_of_all else max(1, SUMS_HELD // jacobian.size**2)
 
 
@@ -51,10 +51,10 @@ def inverses(
 ) -> tuple[Array, Array]:
     """Return the diagonal of the inverse information about each row, and its relative errors.
 
-    Both ``(n, q)``; for some rows only, from the entries of the Jacobian. Infinite where the
-    inverse does not exist: no unbiased estimate has a finite error there. Computed from the
-    singular values of the whitened Jacobian, since forming the information would square its
-    condition number.
+    Both are ``(n, q)``; for a subset of the rows they come from the entries of the Jacobian. An
+    entry is infinite if the inverse does not exist: no unbiased estimate then has a finite error.
+    The computation uses the singular values of the whitened Jacobian, since forming the information
+    would square its condition number.
     """
     form = jacobian.inverse_form(unknowns) if rows is None else None
     if form is not None:
@@ -83,6 +83,6 @@ def inverse_traces(jacobian: ReleaseJacobian, unknowns: Unknowns) -> tuple[Array
 
 
 def inverse_work(jacobian: ReleaseJacobian, unknowns: Unknowns) -> float:
-    """Return about how many multiplications the inverse information of a row takes."""
+    """Return roughly how many multiplications the inverse information of a row needs."""
     form = jacobian.inverse_form(unknowns)
     return float(unknowns.count(jacobian)) ** 3 if form is None else form.work

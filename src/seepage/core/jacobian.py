@@ -1,15 +1,15 @@
-"""The interface of a release whose leakage can be measured: products with its Jacobian.
+"""The interface of a measurable release: products with its Jacobian.
 
 Every measure is a functional of the Jacobian ``J`` of a release with respect to the data, whitened
 by the release's noise. The information about a block of the table is ``JᵀJ``, with ``J`` the
-block's columns. :class:`ReleaseJacobian` is that operator about some records, and
-:class:`MeasuredRelease` gives it for any chunk of them. :class:`EntryJacobian` computes every
-answer from the entries of ``J``, and :class:`AnswerAccuracy` states how exact answers are.
+block's columns. :class:`ReleaseJacobian` is that operator for a set of records, and
+:class:`MeasuredRelease` gives it for any chunk of records. :class:`EntryJacobian` computes every
+result from the entries of ``J``, and :class:`AnswerAccuracy` gives the accuracy of the results.
 
-:class:`Refits` and :class:`FiniteChanges` answer the same question for finite changes: a record is
-left out, or has another category, class or number. With noise of information ``Φ``, a change of
-the release by ``δ`` has length ``‖Φ^½δ‖`` in units of the noise; :mod:`seepage.risks` needs only
-inner products of such changes.
+:class:`Refits` and :class:`FiniteChanges` measure finite changes: a record is left out, or has
+another category, class or number. With noise of information ``Φ``, a change of the release by ``δ``
+has length ``‖Φ^½δ‖`` in units of the noise; :mod:`seepage.risks` needs only inner products of such
+changes.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ SUMS_HELD = 1 << 25  # numbers in the sums of all groups or attributes at a time
 
 
 class AnswerAccuracy:
-    """How exact the answers of a Jacobian are, as relative errors of η.
+    """The accuracy of results from a Jacobian, as relative errors of η.
 
-    In this base class it is not stated: only the rounding of the entries is known.
+    This base class states none: only the rounding of the entries is known.
     """
 
     stated = False
@@ -71,11 +71,11 @@ class AnswerAccuracy:
         raise NotImplementedError
 
     def column_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return the rows' contribution to the error of each attribute, one line for each."""
+        """Return the rows' contribution to the error of each attribute, one row per attribute."""
         raise NotImplementedError
 
     def of_terms(self, squared: float, terms: Array) -> float:
-        """Return the error of a block, from the sum of its terms."""
+        """Return the error of a block from the sum of its terms."""
         raise NotImplementedError
 
 
@@ -85,31 +85,30 @@ class InverseForm(Protocol):
     work: float  # about how many multiplications a row takes
 
     def diagonals(self) -> tuple[Array, Array]:
-        """Return the diagonals and their relative errors, ``(n, q)`` both."""
+        """Return the diagonals and their relative errors, both ``(n, q)``."""
 
     def traces(self) -> tuple[Array, Array]:
-        """Return the traces and their relative errors, ``(n,)`` both."""
+        """Return the traces and their relative errors, both ``(n,)``."""
 
 
 class ReleaseJacobian(ABC):
-    """The Jacobian of a release about the records ``X``, whitened by the release's noise.
+    """The Jacobian of a release with respect to the records ``X``, whitened by its noise.
 
-    Measures, bounds and reports use only this interface, whatever the release is. A new
-    kind of release provides the two products :meth:`forward` and :meth:`adjoint`. Everything else
-    follows from them, and is overridden where a closed form is faster. Quantities computed from
-    these methods in the same way for every release are functions of
-    :mod:`seepage.core.information`.
+    Measures, bounds and reports use only this interface. A new kind of release implements the two
+    products :meth:`forward` and :meth:`adjoint`. All other methods are derived from them, and are
+    overridden if a closed form is faster. Quantities that every release computes in the same way
+    are functions of :mod:`seepage.core.information`.
 
     Attributes
     ----------
     X, target
         The records and their labels as numbers, in the caller's array library.
     rows, features, label_size
-        The number of records, and the number of unknowns in the columns and in the label of one.
+        The number of records, and the number of unknowns in one record's columns and in its label.
     size
         ``P``, the number of released numbers.
     accuracy
-        How exact the answers are.
+        The accuracy of the results.
     sums_of_all
         Whether :meth:`column_sums` are the same for all attributes.
     """
@@ -136,7 +135,7 @@ class ReleaseJacobian(ABC):
     def row_jacobians(self, unknowns: Unknowns, rows: Array) -> Array:
         """Return the whitened Jacobians of some rows in full, ``(m, P, q)``.
 
-        Computed by products with unit vectors, from the side that needs fewer of them.
+        They are computed by products with unit vectors, on the side that needs fewer of them.
         """
         xp, m, q = array_namespace(self.X), int(rows.shape[0]), unknowns.count(self)
         like = {"dtype": self.X.dtype, "device": self.X.device}
@@ -201,7 +200,7 @@ class ReleaseJacobian(ABC):
         return from_entries(self, unknowns, squared_size)
 
     def cell_information(self, unknowns: Unknowns) -> Array:
-        """Return the information about each unknown feature, all else known, ``(n, t)``."""
+        """Return the information about each unknown feature if all else is known, ``(n, t)``."""
         return from_entries(self, replace(unknowns, label=False), squared_columns)
 
     def inverse_form(self, unknowns: Unknowns) -> InverseForm | None:
@@ -227,8 +226,8 @@ class ReleaseJacobian(ABC):
     def block_sums(self, unknowns: Unknowns, rows: Array) -> Any:
         """Return the contribution of these rows to ``J Jᵀ`` of a block.
 
-        Contributions of different records add up (by ``+``), and :meth:`norm_of` takes the norm of
-        the total. Here they are ``J Jᵀ``, ``(P, P)``, which has the nonzero eigenvalues of
+        Contributions of different records add up (with ``+``), and :meth:`norm_of` computes the
+        norm of the total. Here they are ``J Jᵀ``, ``(P, P)``, which has the nonzero eigenvalues of
         ``JᵀJ``.
         """
         xp, total = array_namespace(self.X), 0.0
@@ -239,23 +238,23 @@ class ReleaseJacobian(ABC):
         return total
 
     def norm_of(self, unknowns: Unknowns, sums: Any) -> float:
-        """Return the largest eigenvalue for all the rows behind these :meth:`block_sums`.
+        """Return the largest eigenvalue for all rows that contributed to these :meth:`block_sums`.
 
-        The rows themselves are not needed: any Jacobian of the same release will do.
+        The rows themselves are not needed: any Jacobian of the same release can be used.
         """
         return float(dense_largest(sums[None, :, :])[0])
 
     def column_sums(self, attributes: list[Unknowns], rows: Array) -> Any:
-        """Return the same for every attribute over the rows; contributions add up likewise."""
+        """Return the contributions of these rows for every attribute; they add up likewise."""
         return array_namespace(self.X).stack([self.block_sums(u, rows) for u in attributes])
 
     def column_norms_of(self, attributes: list[Unknowns], sums: Any) -> Array:
-        """Return :meth:`column_norms` of all the rows behind these :meth:`column_sums`."""
+        """Return :meth:`column_norms` for all rows that contributed to :meth:`column_sums`."""
         values = [self.norm_of(u, s) for u, s in zip(attributes, sums, strict=True)]
         return array_namespace(self.X).asarray(values, dtype=self.X.dtype, device=self.X.device)
 
     def with_label_step(self, step: float) -> ReleaseJacobian:
-        """Return the same Jacobian with the label in units of this step."""
+        """Return the Jacobian with the label in units of this step."""
         if step == 1.0:
             return self
         raise InputError(
@@ -264,7 +263,7 @@ class ReleaseJacobian(ABC):
 
 
 class EntryJacobian(ReleaseJacobian):
-    """A Jacobian known entry by entry: every answer follows from :meth:`row_jacobians`."""
+    """A Jacobian known entry by entry: every result follows from :meth:`row_jacobians`."""
 
     def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> Array:
         """Return ``J z`` for a change of some rows, ``(P,)``."""
@@ -294,7 +293,7 @@ def every_row(jacobian: ReleaseJacobian) -> Array:
 
 
 def entry_pieces(jacobian: ReleaseJacobian, unknowns: Unknowns, rows: Array) -> Iterator[slice]:
-    """Cut rows into pieces whose whitened Jacobians fit in memory."""
+    """Split rows into pieces whose whitened Jacobians fit in memory."""
     width = jacobian.size * (unknowns.count(jacobian) + jacobian.features)
     return row_slices(int(rows.shape[0]), width, chunk=WIDE_CHUNK)
 
@@ -305,9 +304,10 @@ def from_entries(
     take: Callable[[Array], Array],
     rows: Array | None = None,
 ) -> Array:
-    """Return ``take`` of the whitened Jacobians of all rows or of some, piece by piece.
+    """Apply ``take`` to the whitened Jacobians of all or the given rows, piece by piece.
 
-    Squares of entries do not cancel, so this is exact where the terms of a closed form nearly do.
+    Squares of entries do not cancel, so this is accurate even if the terms of a closed form nearly
+    do.
     """
     rows = every_row(jacobian) if rows is None else rows
     width = jacobian.size * (unknowns.count(jacobian) + jacobian.features)
@@ -335,13 +335,13 @@ def largest_square(J: Array) -> Array:
 
 
 class MeasuredRelease(ABC):
-    """A release about records read in chunks: plain data that can be sent to workers.
+    """A release about records read in chunks; it is plain data that can be sent to workers.
 
     Attributes
     ----------
     template
         A Jacobian of the release, for everything that does not depend on the records; for a table
-        in memory, the Jacobian about all records.
+        in memory, it covers all records.
     """
 
     template: ReleaseJacobian
@@ -353,7 +353,7 @@ class MeasuredRelease(ABC):
 
     @property
     def parts(self) -> list[MeasuredRelease]:
-        """The single releases it consists of."""
+        """The single releases that make up this release."""
         return [self]
 
     @property
@@ -368,37 +368,37 @@ class MeasuredRelease(ABC):
 
     @abstractmethod
     def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
-        """Return the Jacobian about the records of a chunk, exact for each of them."""
+        """Return the exact Jacobian with respect to the records of a chunk."""
 
     def refits(self) -> Refits:
-        """Return the released numbers when one record is changed, by refitting.
+        """Return the operator that refits the release with one record changed.
 
-        Bounds and attacks use these.
+        Bounds and attacks use these refits.
         """
         raise InputError(
-            "Only a single linear model of a table in memory can be refitted with a record "
+            "Only a single linear model fitted on a table in memory can be refitted with a record "
             "changed; measure the releases one by one."
         )
 
     def finite_changes(self) -> FiniteChanges:
-        """Return the moves of the release when any row is left out or replaced.
+        """Return how far the release moves if any row is left out or replaced.
 
-        They are in units of the noise; risks use them.
+        Distances are in units of the noise; risks use them.
         """
         raise InputError(
             "The effect of leaving out or changing a record is not known for this release; risks "
-            "need a linear model of a table in memory."
+            "need a linear model fitted on a table in memory."
         )
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], FiniteChanges]:
-        """Return the same for records read in chunks: certified bounds, without refits."""
+        """Return certified bounds on the moves for records read in chunks, without refits."""
         raise InputError(
             "The effect of leaving out a record is not known for this release when records are "
             "read in chunks; load them into memory."
         )
 
     def merged(self, other: MeasuredRelease) -> MeasuredRelease | None:
-        """Return both releases as one, where that is simpler than their composition."""
+        """Return both releases as one if that is simpler than their composition."""
         return None
 
 
@@ -412,7 +412,7 @@ class Refits(Protocol):
     theta
         The actual released numbers.
     rounding
-        The rounding error of a released number, relative to the largest of them.
+        The rounding error of a released number, relative to the largest one.
     """
 
     X: np.ndarray
@@ -421,18 +421,19 @@ class Refits(Protocol):
     rounding: float
 
     def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return the releases for some replacements of a row, ``(K, …)``; NaN where none exists.
+        """Return the releases for the given replacements of a row, ``(K, …)``; NaN if none exists.
 
-        ``features (K, d)`` replace its features and ``labels`` its label (its own by default).
+        ``features (K, d)`` replace the row's features; ``labels`` replace its label, which is kept
+        by default.
         """
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return how far each of these releases lies from the actual one, ``(K, P)``."""
+        """Return the difference between each of these releases and the actual one, ``(K, P)``."""
 
     def jacobian(
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Any
     ) -> ReleaseJacobian:
-        """Return the Jacobian about the replaced row, at a release from :meth:`parameters`."""
+        """Return the Jacobian for the replaced row, at a release from :meth:`parameters`."""
 
 
 @dataclass(frozen=True)
@@ -442,14 +443,13 @@ class Moves:
     Parameters
     ----------
     gram
-        Inner products of the whitened moves, ``(m, K, K)``; infinite on the diagonal where the
-        changed data have no unique fit.
+        Inner products of the whitened moves, ``(m, K, K)``; infinite on the diagonal if the changed
+        data have no unique fit.
     radius
-        The largest error of each move, ``(m, K)``: zero up to rounding where exact, and infinite
-        where nothing is known.
+        The largest error of each move, ``(m, K)``: zero up to rounding if exact, and infinite if
+        unknown.
     least, most
-        Bounds on the length of each move, ``(m, K)``, where they are tighter than those from the
-        radius.
+        Bounds on the length of each move, ``(m, K)``, if tighter than those from the radius.
     """
 
     gram: np.ndarray
@@ -468,7 +468,7 @@ class Moves:
         object.__setattr__(self, "most", centre + self.radius)
 
     def __add__(self, other: Moves) -> Moves:
-        """Return the moves of two independent releases together: squared distances add."""
+        """Return the joint moves of two independent releases: squared distances add up."""
         return Moves(
             self.gram + other.gram,
             np.hypot(self.radius, other.radius),
@@ -504,7 +504,7 @@ class Moves:
         return least, most
 
     def between(self) -> np.ndarray:
-        """Return the largest distance between the releases of each two changes, ``(m, K, K)``."""
+        """Return upper bounds on the distance between each two changed releases, ``(m, K, K)``."""
         lengths = np.einsum("mkk->mk", self.gram)
         with np.errstate(invalid="ignore"):
             square = lengths[:, :, None] + lengths[:, None, :] - 2 * self.gram
@@ -523,7 +523,7 @@ class Moves:
         return Moves(self.gram[where], self.radius[where], self.least[where], self.most[where])
 
     def scaled(self, factor: float) -> Moves:
-        """Return the moves in a unit that is smaller by this factor, for less noise."""
+        """Return the moves for noise that is smaller by this factor, which is their unit."""
         if factor == 1:
             return self
         lengths = (factor * numbers for numbers in (self.radius, self.least, self.most))
@@ -541,7 +541,7 @@ class Alternatives:
     values
         Their values, ``(K, len(columns))``.
     labels
-        The labels as the model takes them, ``(K, …)``; the record's own if not given.
+        The labels in the model's format, ``(K, …)``; by default the record's own.
     """
 
     columns: tuple[int, ...] = ()
@@ -555,8 +555,8 @@ class Alternatives:
 class FiniteChanges(ABC):
     """How far one release moves under finite changes of records.
 
-    ``rows`` are positions of single records, or an object array of position arrays for records
-    that leave or change together.
+    ``rows`` are positions of single records, or an object array of position arrays for records that
+    are removed or changed together.
 
     Attributes
     ----------
@@ -574,7 +574,7 @@ class FiniteChanges(ABC):
 
     @abstractmethod
     def without(self, rows: np.ndarray) -> Moves:
-        """Return certified bounds on the moves when each of some records is left out, K = 1."""
+        """Return certified bounds on the moves if each given record is left out, K = 1."""
 
     @abstractmethod
     def without_exactly(self, rows: np.ndarray) -> Moves:
@@ -582,7 +582,7 @@ class FiniteChanges(ABC):
 
     @abstractmethod
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return certified bounds on the moves when records become each alternative."""
+        """Return certified bounds on the moves if records take each alternative value."""
 
     @abstractmethod
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
@@ -594,9 +594,9 @@ class FiniteChanges(ABC):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the likelihood of each alternative under the model fitted without the record.
 
-        Log-likelihoods up to a constant for each record, ``(m, K)``, and their error for each
-        record, ``(m,)``. ``refits`` limits the number of refits, if the release has another
-        method.
+        Returns the log-likelihoods, ``(m, K)``, up to a constant for each record, and each record's
+        error, ``(m,)``. ``refits`` limits the number of refits, if the release has a method without
+        refits.
         """
 
     @property
@@ -605,20 +605,20 @@ class FiniteChanges(ABC):
         return self
 
     def class_labels(self) -> np.ndarray:
-        """Return the labels that a record of a classifier may have, ``(K, …)``."""
+        """Return the possible labels of a classifier's record, ``(K, …)``."""
         raise InputError("The label of this model is a number, not a class; use leak.within().")
 
 
 class Reruns(FiniteChanges):
-    """How far a release moves when the whole procedure behind it is rerun with records changed.
+    """How far a release moves if the whole procedure is rerun with records changed.
 
     Attributes
     ----------
     fits
         The number of models that one run fits.
     learnt
-        The steps learnt from the data besides the released numbers, in the words of
-        ``Result.held``; a run learns them again.
+        The steps learnt from the data in addition to the released numbers, in the terms of
+        ``Result.held``; each run learns them again.
     kept
         Values that a run without a record still holds fixed.
     """
@@ -631,7 +631,7 @@ class Reruns(FiniteChanges):
     def released(self, kept: np.ndarray) -> np.ndarray:
         """Return the numbers released when only these records are kept, ``(P,)``.
 
-        NaN where no release exists, or its numbers mean something else.
+        NaN if no release exists, or if its numbers have another meaning.
         """
 
 
@@ -644,7 +644,7 @@ class ComposedChanges(FiniteChanges):
         self.work = sum(part.work for part in parts)
 
     def without(self, rows: np.ndarray) -> Moves:
-        """Return the moves when each of some records is left out."""
+        """Return the moves if each given record is left out."""
         return _sum([part.without(rows) for part in self.parts])
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
@@ -652,7 +652,7 @@ class ComposedChanges(FiniteChanges):
         return _sum([part.without_exactly(rows) for part in self.parts])
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves when each of some records becomes each alternative."""
+        """Return the moves if each given record takes each alternative value."""
         self._check(others)
         return _sum([part.replaced(rows, others) for part in self.parts])
 
@@ -664,7 +664,7 @@ class ComposedChanges(FiniteChanges):
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Refuse: several models give different predictions."""
+        """Raise an error, since several models give different predictions."""
         raise InputError("The prior 'model' needs a single release; give another prior.")
 
     @property
@@ -683,8 +683,8 @@ class ComposedChanges(FiniteChanges):
         )
         if others.labels is not None and not same:
             raise InputError(
-                "These releases have different labels, so there is no common label to guess; ask "
-                "about each release by itself."
+                "These releases have different labels, so there is no common label to guess; "
+                "measure each release separately."
             )
 
 

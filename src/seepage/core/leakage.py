@@ -1,14 +1,13 @@
 """The leakage of a release about its training data: views of the table × measures.
 
-The Fisher information of a release about any block of the table is ``JᵀJ``, with ``J`` the
-whitened Jacobian of the release (Hannun et al. 2021, equation 16). Two measures are taken from
-it::
+The Fisher information of a release about any block of the table is ``JᵀJ``, with ``J`` the whitened
+Jacobian of the release (Hannun et al. 2021, equation 16). Two measures are computed from it::
 
     FIL    η = ‖J‖₂                               the direction of the block that leaks most
     dFIL   η̄ = ‖J‖_F / √(number of unknowns)      the average over its directions
 
-Every view is a question answered one chunk of the table at a time (:mod:`seepage.core.questions`);
-a table in memory is a single chunk.
+Every view is a query that is computed one chunk of the table at a time
+(:mod:`seepage.core.questions`); a table in memory is a single chunk.
 """
 
 from __future__ import annotations
@@ -83,14 +82,14 @@ _MEASURES = ("fil", "dfil")
 
 @dataclass(frozen=True, eq=False)
 class LeakageInputs:
-    """What a leakage was asked of, for a report.
+    """The inputs of a leakage measurement, for a report.
 
     Parameters
     ----------
     model, X, y
         As the caller gave them.
     options
-        What else :func:`seepage.leakage` was given and an audit takes, by name.
+        Further arguments of :func:`seepage.leakage` that an audit also accepts, by name.
     """
 
     model: Any
@@ -103,10 +102,10 @@ class Leakage(Generic[PerRecord]):
     """The leakage of one or more releases about a table, in memory or read in chunks.
 
     Each view returns a :class:`~seepage.core.result.Result`. For data read in chunks, a view with
-    one number per record returns a :class:`~seepage.core.record_stream.RecordStream`, computed
-    only when it is read or written. Every other view is one pass over the data.
-    The adversary is assumed to know everything outside the view, the worst case (Hannun et al.
-    2021, equation 12).
+    one number per record returns a :class:`~seepage.core.record_stream.RecordStream`, computed only
+    when it is read or written. Every other view takes one pass over the data. In the worst case,
+    which is assumed, the adversary knows everything outside the view (Hannun et al. 2021, equation
+    12).
 
     Parameters
     ----------
@@ -115,17 +114,17 @@ class Leakage(Generic[PerRecord]):
     source
         The source of the records.
     noise
-        The noise of the release, or of each if there are several.
+        The noise of the release, or of each of several releases.
     attributes
         The columns, and which of them belong together.
     notes
-        Further assumptions, in sentences; every result states them.
+        Further assumptions in words; every result states them.
     person
-        The person each record is about, if known; risks are then about people.
+        The person of each record, if known; risks are then per person.
     held
         Values learnt from the data that derivatives hold fixed: see ``Result.held``.
     procedure
-        The whole procedure, to be rerun on changed records, where it is known.
+        The whole procedure, to be rerun on changed records, if known.
     """
 
     def __init__(
@@ -153,9 +152,9 @@ class Leakage(Generic[PerRecord]):
             return f"{text}<p>{escape(str(problem))}</p>"
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the leakage about every record in falling order, the worst with their labels.
+        """Draw the leakage about every record in descending order, with labels for the worst.
 
-        Returns the matplotlib axes; the same as ``leak.records().plot(ax)``.
+        Equivalent to ``leak.records().plot(ax)``; returns the matplotlib axes.
 
         Examples
         --------
@@ -172,9 +171,8 @@ class Leakage(Generic[PerRecord]):
     def report(self, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
         """Audit the model with this noise, write the report into a folder, and return its page.
 
-        The same as ``sp.report(sp.audit(model, X, y, noise=…), folder)``: readable by its owner
-        only. For linear models on tables in memory, with Gaussian noise. Its η is per standard
-        deviation of each column, while that of :meth:`records` is per unit.
+        Equivalent to ``sp.report(sp.audit(model, X, y, noise=…), folder)``; only the report's owner
+        can read it. It supports linear models on tables in memory, with Gaussian noise.
 
         Examples
         --------
@@ -201,7 +199,7 @@ class Leakage(Generic[PerRecord]):
 
     @property
     def jacobian(self) -> ReleaseJacobian:
-        """The Jacobian of the release about all records of a table in memory."""
+        """The Jacobian of the release with respect to all records of a table in memory."""
         self.source.whole("the Jacobian about all records")
         return self.release.template
 
@@ -214,7 +212,8 @@ class Leakage(Generic[PerRecord]):
         """Return the operator that refits a single release with a record changed."""
         if len(self.noise) != 1:
             raise InputError(
-                "Refits with a record changed need a single release; take the releases one by one."
+                "Refits with a record changed need a single release; measure the releases one by "
+                "one."
             )
         self.source.whole("all records")
         return self.release.refits()
@@ -240,11 +239,11 @@ class Leakage(Generic[PerRecord]):
     rows = records
 
     def labels(self, measure: str = "fil") -> PerRecord:
-        """Return the leakage about each record's label alone, its columns known."""
+        """Return the leakage about each record's label alone, if its columns are known."""
         return self.records(columns=[], label=True, measure=measure)
 
     def cells(self, columns: Columns = None) -> PerRecord:
-        """Return the leakage about each cell, all else known, as one column per column.
+        """Return the leakage about each cell, if all else is known: one column per table column.
 
         A cell is one number, for which FIL and dFIL are the same.
         """
@@ -276,13 +275,12 @@ class Leakage(Generic[PerRecord]):
         simplex: bool = False,
         only: Sequence[Any] | None = None,
     ) -> Result:
-        """Return the leakage about each group of records as a whole, sorted by group label.
+        """Return the leakage about each group of records as a whole, sorted by the groups' labels.
 
         Parameters
         ----------
         labels
-            The group of every record, or the name of a column of the data that holds it (a feature
-            or not).
+            The group of every record, or the name of a column that holds it (a feature or not).
         columns, label, measure, simplex
             As for :meth:`records`.
         only
@@ -315,8 +313,8 @@ class Leakage(Generic[PerRecord]):
         """
         if self.person is None:
             raise InputError(
-                "The people behind the records are not known; pass person= to sp.leakage: an "
-                "identity for every record, or the name of a column of the data."
+                "The records' people are not known; pass person= to sp.leakage: an identity for "
+                "every record, or the name of a column."
             )
         return self._groups("people", self.person.by, columns, label, measure, simplex, only)
 
@@ -373,9 +371,9 @@ class Leakage(Generic[PerRecord]):
     def information(self, row: int, columns: Columns = None, label: bool | None = None) -> Array:
         """Return the information matrix ``I`` about one record, in the table's library.
 
-        Its rows and columns are the unknowns: the table's columns (or the named ones), then the
-        label if it is unknown. :func:`seepage.bounds.biased` and :func:`seepage.bounds.van_trees`
-        take it as input.
+        Its rows and columns are the unknowns: the table's columns, or the named ones, followed by
+        the label if it is unknown. :func:`seepage.bounds.biased` and
+        :func:`seepage.bounds.van_trees` take it as input.
         """
         unknowns, _ = self.unknowns(columns, label)
         position = int(row_positions([row], len(self.source))[0])
@@ -394,11 +392,11 @@ class Leakage(Generic[PerRecord]):
     ) -> Membership:
         """Return the membership risk: the μ of every record.
 
-        Where identities are known, it is the μ of every person: all records of a person leave
-        together. The adversary knows all other records; the result holds for biased and
-        unbiased adversaries. Least squares is exact in closed form. Logistic, Poisson and softmax
-        models use a certified expansion, with refits for the most exposed and the least certain
-        records. Families without a self-concordance constant use refits.
+        If identities are known, it is the μ of every person: all records of a person are removed
+        together. The adversary knows all other records; the result holds for biased and unbiased
+        adversaries. Least squares is exact in closed form. Logistic, Poisson and softmax models use
+        a certified expansion, with refits for the most exposed and the least certain records.
+        Families without a self-concordance constant use refits.
 
         Returns a :class:`~seepage.core.risk_views.Membership`; for data read in chunks, without
         refits.
@@ -406,22 +404,22 @@ class Leakage(Generic[PerRecord]):
         Parameters
         ----------
         rows
-            The records, by position or as a mask; all if not given. For a question about people:
-            those with any of these records.
+            The records, by position or as a mask; all if not given. For people: those with any of
+            these records.
         groups
-            The group of every record: all records of a group leave together, whomever they are
-            about.
+            The group of every record: all records of a group are removed together, regardless of
+            the person.
         exact
-            ``True`` refits for every record, however many there are. A number refits that many,
-            the most exposed and the least certain first.
+            ``True`` refits the model for every record, regardless of their number. A number limits
+            the refits to that many records, the most exposed and the least certain first.
         refit
-            By default everything learnt from the data is learnt again from the remaining records:
-            class weights in closed form; scaling, levels, selected columns and cross-validated
-            penalties by refits of the whole pipeline or search. ``"model"`` holds all of that
-            fixed, as the papers do. ``"pipeline"`` refits the pipeline however many refits that
-            takes. A function is any other procedure: given the positions of the remaining records,
-            it returns the numbers that would be released. ``mu.held`` of the result lists
-            everything held fixed.
+            By default, everything learnt from the data is learnt again without the record: class
+            weights in closed form; scaling, levels, selected columns and cross-validated penalties
+            by refitting the whole pipeline or search. ``"model"`` holds all of that fixed, as the
+            papers do. ``"pipeline"`` refits the pipeline, regardless of the number of refits. A
+            function defines any other procedure: given the positions of the remaining records, it
+            returns the numbers that would be released. ``mu.held`` of the result lists everything
+            held fixed.
 
         Examples
         --------
@@ -438,7 +436,8 @@ class Leakage(Generic[PerRecord]):
         if groups is not None:
             if rows is not None:
                 raise InputError(
-                    "All records of a group leave together; leave out rows= or groups=."
+                    "All records of a group are removed together, so rows= and groups= cannot be "
+                    "combined; leave one of them out."
                 )
             labels = _sortable(group_labels(groups, self.source))
             return membership(self, None, Together.of("groups", labels), exact, refit)
@@ -457,30 +456,29 @@ class Leakage(Generic[PerRecord]):
     ) -> Guess:
         """Return the attribute-inference risk of a category or class, for every record.
 
-        The adversary knows all other records and the rest of this one, and guesses
-        Bayes-optimally. The success rate without the release is given for comparison. Where
-        identities are known, a column with one value per person belongs to the person: it is
-        guessed, and changes, once for all of their records. Any other column is
-        guessed for one record at a time, with the person's other records known.
+        The adversary knows all other records and the rest of this one, and guesses Bayes-optimally.
+        The success rate without the release is given for comparison. If identities are known, a
+        column with one value per person is an attribute of the person: it is guessed, and changed,
+        once for all of their records. Any other column is guessed for one record at a time, with
+        the person's other records known.
 
         Returns a :class:`~seepage.core.risk_views.Guess`; for data read in chunks, without refits.
 
         Parameters
         ----------
         column
-            The category (a column, or an attribute of one-hot columns); the label if not given.
+            The category (a column, or an attribute of one-hot columns); by default the label.
         prior
             The adversary's prior: all levels ``"equal"``, their ``"frequencies"`` in the table
-            (among people, where the column belongs to a person), the prediction of the ``"model"``
-            fitted without this record, or probabilities, one for each level, for all records or
-            for each.
+            (among people, if the column belongs to a person), or the prediction of the ``"model"``
+            fitted without this record; or one probability per level, for all records or for each.
         rows, exact
             As for :meth:`membership`.
         precision
-            The target error with more than three levels, where the integral has no closed form.
+            The target error with more than three levels, for which the integral has no closed form.
         refit
-            Values relearnt for each level, as for :meth:`membership`: ``"model"`` holds the
-            preprocessing and all choices fixed.
+            The values that are learnt again for each level, as for :meth:`membership`: ``"model"``
+            holds the preprocessing and all choices fixed.
         """
         return guess(self, column, [prior], self._positions(rows), exact, precision, refit)[0]
 
@@ -509,8 +507,8 @@ class Leakage(Generic[PerRecord]):
             ``"equal"`` over the column's range, the ``"frequencies"`` of its values, the
             prediction of the ``"model"``, or a probability for each of ``values``.
         values
-            The candidate values; by default those of the table (its quantiles, where there are
-            many), or a grid over their range.
+            The candidate values; by default those of the table (its quantiles, if there are many),
+            or a grid over their range.
         rows, exact, refit
             As for :meth:`guess`.
         """
@@ -528,7 +526,7 @@ class Leakage(Generic[PerRecord]):
         Parameters
         ----------
         path
-            The file; it is written completely or not at all, readable by its owner only.
+            The file; it is written completely or not at all, and only its owner can read it.
         measures
             Any of ``fil``, ``dfil`` and ``cramer_rao`` (the exact bound on the mean squared error
             per unknown, ``Tr(I⁻¹)/d``): the columns of the file, after ``row``.
@@ -544,7 +542,7 @@ class Leakage(Generic[PerRecord]):
             question = EachRecord(measure, unknowns, len(self.source), stated=False)
             functions[(measure,)] = partial(numbers_alone, function=self._asking(question))
         if not functions:
-            raise InputError("Name at least one measure: fil, dfil, cramer_rao.")
+            raise InputError("No measure was named; name at least one of fil, dfil and cramer_rao.")
         return write_records(self.source, path, functions)
 
     # Shared by views and bounds -----------------------------------------------------------------
@@ -552,16 +550,16 @@ class Leakage(Generic[PerRecord]):
     def unknowns(
         self, columns: Columns, label: bool | None = None, simplex: bool = False
     ) -> tuple[Unknowns, str]:
-        """Return the unknowns that ``columns`` and ``label`` name, and the same in words."""
+        """Return the unknowns that ``columns`` and ``label`` name, and their description."""
         unknown_label = columns is None if label is None else bool(label)
         return self.attributes.unknowns(columns, unknown_label, simplex)
 
     def held_about(self, label: bool) -> tuple[str, ...]:
-        """Return the words for values held fixed; class weights depend on the labels only."""
+        """Return the terms for values held fixed; class weights depend only on the labels."""
         return self.held if label else less(self.held, [CLASS_WEIGHTS])
 
     def assumptions(self, label: bool = True) -> tuple[str, ...]:
-        """Return the assumptions of derivatives, in sentences."""
+        """Return the assumptions behind the derivatives, as sentences."""
         return (*held_sentences(self.held_about(label)), *self.notes)
 
     def row_positions(self, rows: Any) -> Array:
@@ -590,7 +588,7 @@ class Leakage(Generic[PerRecord]):
         unknowns
             The unknowns of a record.
         view, about, measure, kind, assumptions
-            The fields of the result. The measure is that of the question where it names one.
+            The fields of the result. If the question names a measure, that one is used.
         """
         names = None
         if view == "cells":
@@ -617,14 +615,14 @@ class Leakage(Generic[PerRecord]):
     def ask(
         self, questions: Mapping[str, ChunkQuestion], what: str, extra: Sequence[str] = ()
     ) -> dict[str, Any]:
-        """Return the answers to several questions from one pass over the records.
+        """Return the results of several queries from one pass over the records.
 
-        ``extra`` names further columns that the questions need.
+        ``extra`` names further columns that the queries need.
         """
         return ask(self.source, self.release, questions, what, extra)
 
     def _asking(self, question: EachRecord) -> Callable[[Chunk], Any]:
-        """Return the function that answers the questions for the records of a chunk."""
+        """Return the function that computes the queries for the records of a chunk."""
         # The template first: what all records have in common is then kept and passed on.
         self.source.prepare(partial(question.numbers, self.release.template))
         return partial(_of_chunk, release=self.release, question=question)
@@ -679,7 +677,7 @@ class Leakage(Generic[PerRecord]):
         return warned(self._narrowed(result))
 
     def _narrowed(self, result: Result) -> Result:
-        """Return numbers in the table's type, or the requested one; they may have been widened."""
+        """Return numbers, which may have been widened, in the table's type or the requested one."""
         values, xp = result.values, array_namespace(result.values)
         kind = xp.float32 if self.release.single else self.source.dtype
         if values.dtype == kind:
@@ -697,7 +695,7 @@ def _of_chunk(chunk: Chunk, release: MeasuredRelease, question: EachRecord) -> A
 
 
 def _sortable(labels: np.ndarray) -> np.ndarray:
-    """Return labels that can be sorted, as text where their types are mixed."""
+    """Return labels that can be sorted; mixed types become text."""
     if labels.dtype.kind == "O":
         try:
             np.unique(labels)
@@ -707,9 +705,9 @@ def _sortable(labels: np.ndarray) -> np.ndarray:
 
 
 def row_positions(rows: Any, count: int, table: Table | RowSource | None = None) -> np.ndarray:
-    """Return the positions that ``rows`` selects among ``count`` rows, sorted, without repeats.
+    """Return the sorted, distinct positions that ``rows`` selects among ``count`` rows.
 
-    The row labels of a mask must be those of the table, where both have any.
+    If both the mask and the table have row labels, they must match.
     """
     positions = named_positions(rows, count, table)
     return positions if rows is None else np.unique(positions)
@@ -718,8 +716,8 @@ def row_positions(rows: Any, count: int, table: Table | RowSource | None = None)
 def named_positions(rows: Any, count: int, table: Table | RowSource | None = None) -> np.ndarray:
     """Return the positions that ``rows`` selects among ``count`` rows, in the order given.
 
-    ``rows`` are whole numbers, a mask (whose row labels must match the table's, where both have
-    any), or ``None`` for all.
+    ``rows`` are whole numbers, a mask (if it and the table have row labels, they must match), or
+    ``None`` for all.
     """
     if rows is None:
         return np.arange(count)
@@ -732,7 +730,7 @@ def named_positions(rows: Any, count: int, table: Table | RowSource | None = Non
     if positions.dtype.kind not in "iu" or positions.ndim != 1:
         raise InputError("rows must be row positions (whole numbers) or a boolean mask.")
     if positions.size == 0:
-        raise InputError("No row was chosen; give at least one.")
+        raise InputError("No row was selected; give at least one.")
     outside = positions[(positions < -count) | (positions >= count)]
     if outside.size:
         raise InputError(f"There is no row {outside[0]}: the table has {count} rows.")
@@ -742,13 +740,11 @@ def named_positions(rows: Any, count: int, table: Table | RowSource | None = Non
 def group_labels(
     labels: Any, table: Table | RowSource, what: str = "the group labels"
 ) -> np.ndarray:
-    """Return the group of every row as an array; refuse missing groups."""
+    """Return the group of every row as an array; a missing group raises an error."""
     values = as_numpy(labels)
     check_length(values, table, what)
     check_order(row_labels(labels), table, what)
     missing = first_missing(values)
     if missing is not None:
-        raise InputError(
-            f"The group of row {missing} is missing; leave such rows out or name a group."
-        )
+        raise InputError(f"Row {missing} has no group; leave such rows out, or give each a group.")
     return values

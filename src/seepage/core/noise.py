@@ -1,8 +1,8 @@
-"""Additive noise, and the attacker's knowledge of the other records.
+"""Additive noise, and the attacker's knowledge of other records.
 
-Noise classes give the Fisher information of a release, and draw the noise. To an attacker who does
-not know the other records, a release is random even without noise. The formulas use the share
-``u`` of that randomness that her knowledge leaves.
+Noise classes give the Fisher information of a release, and draw the noise. For an attacker who does
+not know the other records, a release is random even without noise. The formulas use ``u``, the
+share of that randomness that remains given the attacker's knowledge.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Noise(ABC):
     """Additive noise of mean zero.
 
     The Fisher information of a release ``r(D) + noise`` about the data ``D`` is ``Jᵀ Φ J`` with
-    ``J = ∂r/∂D`` and ``Φ`` the location information of the noise, which :meth:`information` gives.
+    ``J = ∂r/∂D``, where :meth:`information` returns ``Φ``, the location information of the noise.
     """
 
     @property
     def on(self) -> str:
-        """The object of the noise, in words, if not the released parameters."""
+        """What the noise is added to, in words, if not the released parameters."""
         return ""
 
     @abstractmethod
@@ -39,7 +39,7 @@ class Noise(ABC):
         """Return ``Φ`` for a release of ``size`` numbers: a scalar, a diagonal or a matrix."""
 
     def root(self, size: int) -> np.ndarray:
-        """Return some ``F`` with ``FᵀF = Φ``: a scalar, a diagonal or a matrix."""
+        """Return an ``F`` with ``FᵀF = Φ``: a scalar, a diagonal or a matrix."""
         information = self.information(size)
         if information.ndim < 2:
             return np.asarray(np.sqrt(information))
@@ -56,10 +56,10 @@ class Noise(ABC):
     def draw(self, shape: int | tuple[int, ...], seed: int | None = None) -> np.ndarray:
         """Draw noise; the last axis of ``shape`` runs over the released numbers.
 
-        Without a seed the numbers come from ChaCha20 under a new 256-bit key of the operating
-        system, so nobody can draw them again, as a real release requires. A fixed ``seed`` makes
-        an experiment repeatable and a release unprotected: anybody who knows it can subtract the
-        noise.
+        Without a seed the numbers come from ChaCha20 with a new 256-bit key from the operating
+        system, so nobody can draw them again, as a real release requires. A fixed ``seed`` makes an
+        experiment repeatable but leaves a release unprotected: anybody who knows the seed can
+        subtract the noise.
         """
         wanted = (shape,) if isinstance(shape, int) else tuple(shape)
         return self._draw(
@@ -196,16 +196,16 @@ class Attacker:
     Parameters
     ----------
     knows
-        The share of the other records (or people) that she knows: 1 for all of them, 0 for an
-        outsider, who knows only the population. Or the records she knows, as a mask
-        or by position: only the other records then vary, and only they are measured. (A share
-        stands for a random subset: results average over it.)
+        The share of the other records (or people) that the attacker knows: 1 for all of them, 0 for
+        an outsider, who knows only the population. Or the known records, as a mask or positions:
+        only the other records then vary, and only they are measured. (A share means a random
+        subset: results are averages over it.)
     reference
-        The number of reference records from which she knows the population. Without it, she knows
-        the population exactly, which no attacker does; this overstates the risk.
+        The number of reference records from which the attacker knows the population. Without it,
+        the attacker is assumed to know the population exactly, which overstates the risk.
     fraction
-        The share of the population that is in the data. With sampling without replacement, the
-        variance of the other records shrinks by the factor ``1 − fraction``.
+        The share of the population that is in the data. Sampling without replacement reduces the
+        variance of the other records by the factor ``1 − fraction``.
 
     Examples
     --------
@@ -229,11 +229,11 @@ class Attacker:
         for name, value in shares.items():
             check_number(value, name)
             if isinstance(value, bool) or not 0 <= value <= 1:
-                raise InputError(f"{name} is a share, from 0 to 1, not {value!r}.")
+                raise InputError(f"{name} must be a share from 0 to 1, not {value!r}.")
         if self.fraction == 1:
             raise InputError(
-                "A fraction of 1 puts the whole population into the data: an attacker who knows "
-                "the population knows every record. Use a fraction below 1."
+                "With fraction=1 the data are the whole population, so an attacker who knows the "
+                "population knows every record; use a fraction below 1."
             )
         if self.reference is not None:
             check_count(self.reference, "reference")
@@ -245,22 +245,22 @@ class Attacker:
 
     @property
     def _share(self) -> float:
-        """The share that she knows of the records that are not listed."""
+        """The share of the unlisted records that the attacker knows."""
         share: float = 0.0 if self.names_records else self.knows
         return share
 
     @property
     def knows_all(self) -> bool:
-        """Whether she knows all other records."""
+        """Whether the attacker knows all other records."""
         return bool(self._share == 1)
 
     def unknown(self, people: int) -> float:
         """Return ``(1 − f)(u + u²n/m)``: the share of the other records' variance that remains.
 
-        ``u = 1 − knows`` is the share of the other records she does not know, ``n`` the number of
-        people, ``m`` her reference records. The sampling error of the reference records adds to
-        the variance of the other records. Where ``knows`` lists records, ``people`` are those she
-        does not know, and u is 1.
+        ``u = 1 − knows`` is the share of the other records that the attacker does not know, ``n``
+        the number of people, ``m`` the number of reference records and ``f`` the fraction. The
+        sampling error of the reference records adds to the variance of the other records. If
+        ``knows`` lists records, ``people`` are those that the attacker does not know, and u is 1.
         """
         u = round(1 - self._share, 12)  # so that knows=0.9 leaves 0.1, not 0.09999…
         learnt = 0.0 if self.reference is None else u**2 * people / self.reference
@@ -285,17 +285,17 @@ def _checked_records(knows: Any) -> np.ndarray:
     """Return the records that an attacker knows, as a mask or positions."""
     known = np.array(knows)
     if not (known.any() if known.dtype == bool else known.size):
-        raise InputError("knows names no record; an attacker who knows none has knows=0.0.")
+        raise InputError("knows lists no record; for an attacker who knows none, pass knows=0.0.")
     if known.ndim != 1 or known.dtype.kind not in "biu":
         raise InputError(
-            "knows is a share, from 0 to 1, or the known records: a boolean mask, or row "
+            "knows must be a share from 0 to 1, or the known records: a boolean mask, or row "
             "positions (whole numbers)."
         )
     return known
 
 
 def as_noise(noise: Any) -> Any:
-    """Return noise; a number is the standard deviation of Gaussian noise.
+    """Return noise; a number means Gaussian noise with that standard deviation.
 
     >>> as_noise(0.1)
     Gaussian(0.1)
@@ -305,7 +305,7 @@ def as_noise(noise: Any) -> Any:
 
 
 def check_noise_kind(noise: Any) -> None:
-    """Raise an error unless this is a noise object, and not, say, a standard deviation."""
+    """Raise an error unless this is a noise object."""
     if not isinstance(noise, Noise):
         raise InputError(
             "noise must be sp.Gaussian(sigma) or sp.Laplace(scale), not a value of type "
@@ -327,7 +327,10 @@ def _check_positive(value: np.ndarray, what: str) -> None:
 
 def _check_covariance(sigma: np.ndarray) -> None:
     if not np.all(np.isfinite(sigma)) or not np.allclose(sigma, sigma.T, rtol=1e-10, atol=0):
-        raise InputError("A covariance matrix must be finite and symmetric; this sigma is not.")
+        raise InputError(
+            "A covariance matrix must be finite and symmetric, but this sigma is not; "
+            "check its entries."
+        )
     variances = np.diagonal(sigma)
     smallest = float(np.min(variances))
     if smallest > 0:
@@ -336,8 +339,9 @@ def _check_covariance(sigma: np.ndarray) -> None:
         smallest = float(np.linalg.eigvalsh(sigma / np.outer(deviations, deviations))[0])
     if smallest <= 1e-15 * len(sigma):
         raise InputError(
-            "A covariance matrix must be positive definite: this sigma leaves some direction of "
-            f"the release without noise (smallest eigenvalue of the correlations {smallest:g})."
+            "A covariance matrix must be positive definite, but this sigma leaves some direction "
+            "of the release without noise (smallest eigenvalue of the correlation matrix "
+            f"{smallest:g})."
         )
 
 

@@ -1,8 +1,8 @@
-"""People with several records: whom each record is about, and which records change together.
+"""People with several records: the person of each record, and which records change together.
 
-A person is all records of one identity. Statements about people cover all of their records at
-once. The records are unknown together (:meth:`~seepage.core.leakage.Leakage.people`) and leave
-together (membership), and a value that belongs to the person changes in all of them (a guess).
+A person consists of all records with one identity. Results about people cover all of their records
+at once: they are unknown together (:meth:`~seepage.core.leakage.Leakage.people`) and removed
+together (membership), and an attribute of the person changes in all of them (attribute inference).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from seepage.tables.source import Chunk, RowSource, as_numpy, check_length, chec
 
 @dataclass(frozen=True, eq=False)
 class Together:
-    """Sets of records that leave or change together, one for each entry of a result."""
+    """Sets of records that are removed or changed together, one for each entry of a result."""
 
     view: str  # of the result: ``groups`` or ``people``
     names: np.ndarray  # what each set is called, sorted
@@ -28,18 +28,18 @@ class Together:
 
     @classmethod
     def of(cls, view: str, labels: np.ndarray) -> Together:
-        """Return the records of each label together, in the order of the labels."""
+        """Return the set of records with each label, in the order of the labels."""
         by_label = members(labels)
         return cls(view, np.fromiter(by_label, object), np.fromiter(by_label.values(), object))
 
     def at(self, which: np.ndarray | None) -> Together:
-        """Return some of the sets, by their positions, or all."""
+        """Return the sets at some positions, or all."""
         if which is None:
             return self
         return replace(self, names=self.names[which], sets=self.sets[which])
 
     def holding(self, rows: np.ndarray | None) -> Together:
-        """Return the sets that hold any of some records, or all."""
+        """Return the sets that contain any of the given records, or all."""
         if rows is None:
             return self
         chosen = [bool(np.isin(positions, rows).any()) for positions in self.sets]
@@ -52,7 +52,7 @@ class Identities:
     Parameters
     ----------
     by
-        The name of a column of the data that is no feature, or an identity for each record.
+        The name of a column that is not a feature, or an identity for each record.
     source
         The records.
     """
@@ -65,7 +65,7 @@ class Identities:
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """The columns besides the features that a pass over the records must read."""
+        """The columns that a pass over the records must read in addition to the features."""
         return (self.by,) if isinstance(self.by, str) else ()
 
     @cached_property
@@ -81,12 +81,12 @@ class Identities:
         return as_numpy(chunk.extra[self.beside[0]])
 
     def same(self, other: Identities) -> bool:
-        """Return whether these are the same identities."""
+        """Return whether both have the same identities."""
         return type(self.by) is type(other.by) and bool(np.array_equal(self.by, other.by))
 
 
 def identities(values: Any, source: RowSource) -> np.ndarray:
-    """Return the identity of every record as an array; refuse missing ones and mixed types."""
+    """Return every record's identity as an array; missing or mixed types raise an error."""
     labels = as_numpy(values)
     check_length(labels, source, "person")
     check_order(row_labels(values), source, "person")
@@ -94,7 +94,7 @@ def identities(values: Any, source: RowSource) -> np.ndarray:
     if gaps:
         raise InputError(
             f"{len(gaps):,} of {len(labels):,} records have no identity (the first is row "
-            f"{gaps[0]:,}); leave them out before the fit, or give each an identity of its own."
+            f"{gaps[0]:,}); leave them out before the fit, or give each record its own identity."
         )
     try:
         np.unique(labels)

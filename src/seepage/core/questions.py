@@ -1,9 +1,9 @@
-"""Questions about a release, answered chunk by chunk, several in one pass over the records.
+"""Queries about a release, computed chunk by chunk; one pass over the records serves several.
 
-A record's leakage depends only on the record and the release, and a block's on sums over its
-records. Numbers of single records are stored chunk by chunk in an array for all of them
-(:func:`seepage.support.room.room_for`); sums for blocks add up. A chunk that is the whole
-table is answered directly.
+A record's leakage depends only on the record and the release; a block's leakage depends on sums
+over its records. Numbers of single records are stored chunk by chunk in an array for all of them
+(:func:`seepage.support.room.room_for`); sums for blocks add up. If a chunk is the whole table, the
+result is computed directly.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ Choice = Callable[[Chunk], dict[Any, np.ndarray]]
 
 
 class ChunkQuestion(ABC):
-    """A question answered one chunk after another."""
+    """A query that is computed one chunk after another."""
 
     per_record = False  # whether every record has an answer of its own
 
     @abstractmethod
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
-        """Return a chunk's contribution to the answer; contributions add by ``+``.
+        """Return a chunk's contribution to the result; contributions add up with ``+``.
 
-        ``before`` holds its contributions to the questions asked before this one.
+        ``before`` holds the chunk's contributions to earlier queries.
         """
 
     def rest(self, total: Any) -> ChunkQuestion | None:
-        """Return the questions left for another pass, if one pass cannot hold everything."""
+        """Return the queries that need another pass because one pass cannot hold everything."""
         return None
 
     def answer(self, totals: list[Any], template: ReleaseJacobian) -> Any:
-        """Return the answer from the totals of each pass."""
+        """Return the result from the totals of each pass."""
         return totals[0]
 
 
@@ -69,7 +69,7 @@ def ask(
     what: str,
     extra: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the answer to each question, all of them from the same pass over the records."""
+    """Return the result of each query, all from the same pass over the records."""
     totals: dict[str, list[Any]] = {name: [] for name in questions}
     left = dict(questions)
     while left:
@@ -87,7 +87,7 @@ def ask(
 
 
 class _Parts(dict[str, Any]):
-    """The contributions of some records to the answers."""
+    """The contributions of some records to the results."""
 
     def __add__(self, other: _Parts) -> _Parts:
         return _Parts((name, part + other[name]) for name, part in self.items())
@@ -105,7 +105,7 @@ def _put(chunk: Chunk, release: MeasuredRelease, questions: Mapping[str, ChunkQu
 
 @dataclass(frozen=True, eq=False)
 class RecordNumbers:
-    """The numbers of a chunk's records; adding up puts them in their places among all records."""
+    """The numbers of a chunk's records; addition merges them into an array for all records."""
 
     values: Array  # (m,), or (m, k)
     accuracy: Any  # as :class:`~seepage.core.result.Result` has it
@@ -133,11 +133,11 @@ class RecordNumbers:
 
 @dataclass(frozen=True, eq=False)
 class EachRecord(ChunkQuestion):
-    """One number of every record, or one of each of its cells.
+    """One number per record, or one per cell.
 
     ``measure`` is ``fil``, ``dfil``, ``cells``, ``cramer_rao`` (``Tr(I⁻¹)`` over the number of
     unknowns) or ``cramer_rao_cells`` (the diagonal of ``I⁻¹``); ``rows`` is the total number of
-    records, and ``stated`` whether relative errors are wanted.
+    records, and ``stated`` says whether relative errors are computed.
     """
 
     measure: str
@@ -193,7 +193,7 @@ class Information(ChunkQuestion):
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The contribution of some records to the answer on a block."""
+    """The contribution of some records to the result for a block."""
 
     squared: Any  # the squared leakage, or sums from which it follows, or the information's trace
     count: int  # of the records
@@ -205,7 +205,7 @@ class Block:
 
 
 class BlocksByName(dict[Any, Block]):
-    """The contributions of some records to the answers on the first blocks, as many as fit."""
+    """The contributions of some records to the results for the first blocks, as many as fit."""
 
     held: int = sys.maxsize
     seen: frozenset[Any] = frozenset()  # the names of all blocks that have records
@@ -223,9 +223,9 @@ class BlocksByName(dict[Any, Block]):
 
 @dataclass(frozen=True, eq=False)
 class Blocks(ChunkQuestion):
-    """The leakage of blocks of records, each as a whole; answers a :class:`Block` for each.
+    """The leakage of blocks of records, each as a whole; the result has a :class:`Block` for each.
 
-    ``choose`` selects them in a chunk; ``only`` names the blocks of the question, if not all.
+    ``choose`` selects the blocks in a chunk; ``only`` names the requested blocks, if not all.
     ``measure`` is ``fil`` or ``dfil``; ``rows`` and ``stated`` are as for :class:`EachRecord`.
     """
 
@@ -275,8 +275,8 @@ class Blocks(ChunkQuestion):
     ) -> float:
         """Return the relative error of η of a block of the whole table, given its square.
 
-        Where it is cheap, a consistency check is made: no direction of a block leaks more than all
-        of its records together, whose traces are computed another way. A violation shows that some
+        If it is cheap, a consistency check is made: no direction of a block leaks more than the sum
+        over its records, whose traces are computed in another way. A violation shows that some
         number is wrong by at least that much.
         """
         error = jacobian.accuracy.block(squared, self.unknowns, rows)
@@ -288,7 +288,7 @@ class Blocks(ChunkQuestion):
         return max(error, excess) if excess > 20 * error + 1e-9 else error
 
     def rest(self, total: BlocksByName) -> Blocks | None:
-        """Return the question about the blocks whose sums did not fit in this pass."""
+        """Return the query for the blocks whose sums did not fit in this pass."""
         asked = total.seen if self.only is None else total.seen & self.only
         left = asked.difference(total)
         return replace(self, only=left) if left else None
@@ -313,7 +313,7 @@ class Blocks(ChunkQuestion):
 class AttributeBlocks(ChunkQuestion):
     """The leakage of attributes, each over all records or over those that ``choose`` selects.
 
-    The answer holds the squares and the relative errors of η. The other arguments are as for
+    The result holds the squares and the relative errors of η. The other arguments are as for
     :class:`Blocks`.
     """
 
@@ -346,7 +346,7 @@ class AttributeBlocks(ChunkQuestion):
         return AnswerIfAny((_ColumnSums(squared, len(where), error, len(asked), whole),))
 
     def rest(self, total: AnswerIfAny) -> AttributeBlocks | None:
-        """Return the question about the attributes whose sums did not fit in this pass."""
+        """Return the query for the attributes whose sums did not fit in this pass."""
         left = self.attributes[total.given[0].asked :]
         return replace(self, attributes=left) if left else None
 
@@ -373,7 +373,7 @@ class AttributeBlocks(ChunkQuestion):
 
 @dataclass(frozen=True, eq=False)
 class _ColumnSums(Block):
-    """The contributions of some records to the answers on the first attributes."""
+    """The contributions of some records to the results for the first attributes."""
 
     asked: int  # how many attributes
     whole: bool  # whether these are the answers, and all records were there
@@ -387,7 +387,7 @@ class _ColumnSums(Block):
 
 
 def chosen(chunk: Chunk, positions: np.ndarray | None) -> dict[Any, np.ndarray]:
-    """Return which of some sorted positions in the table (or all) lie in the chunk."""
+    """Return the given sorted table positions (or all) that lie in the chunk."""
     if positions is None:
         return {ALL: np.arange(len(chunk))}
     first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])
@@ -395,7 +395,7 @@ def chosen(chunk: Chunk, positions: np.ndarray | None) -> dict[Any, np.ndarray]:
 
 
 def grouped(chunk: Chunk, by: str | np.ndarray) -> dict[Any, np.ndarray]:
-    """Return the positions of each group, named by a column or by a label for each record."""
+    """Return the positions of each group, given by a column or by one label per record."""
     if isinstance(by, str):
         labels = chunk.extra[by]
         missing = first_missing(labels)
@@ -419,7 +419,7 @@ def members(labels: np.ndarray) -> dict[Any, np.ndarray]:
 
 
 def first_missing(labels: np.ndarray) -> int | None:
-    """Return the position of the first label that is missing, if any."""
+    """Return the position of the first missing label, if any."""
     return next((i for i, value in enumerate(labels.tolist()) if is_missing(value)), None)
 
 

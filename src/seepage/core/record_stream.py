@@ -1,4 +1,4 @@
-"""One number per record of data read in chunks, computed when it is requested or written."""
+"""One number per record of data read in chunks, computed on request or when written."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ Numbers = Callable[[Chunk], np.ndarray]
 class RecordStream(RankedResult):
     """The leakage about every record of data read in chunks: a result computed on demand.
 
-    Nothing is computed until it is requested, and then chunk by chunk: iterate over
-    :meth:`chunks`, :meth:`write` them to Parquet, or take the :meth:`result`, which stores all the
-    numbers.
+    Numbers are computed only on request, chunk by chunk: iterate over :meth:`chunks`, :meth:`write`
+    them to Parquet, or call :meth:`result`, which stores all of them.
 
     Parameters
     ----------
@@ -72,7 +71,7 @@ class RecordStream(RankedResult):
         return self.result().table(library)
 
     def labels(self) -> np.ndarray:
-        """Return what each entry belongs to: the index, or positions if there is none."""
+        """Return the label of each entry: from the index, or its position if there is none."""
         return np.arange(len(self)) if self.source.index is None else self.source.index
 
     def select(self, positions: Any) -> Result:
@@ -84,7 +83,7 @@ class RecordStream(RankedResult):
         return self.result().drawing()
 
     def _repr_html_(self) -> str:
-        """Return the line of text: what is not computed yet is not shown."""
+        """Return only the line of text, since the numbers are not computed yet."""
         return f"<p><strong>{escape(repr(self)[1:-1])}</strong></p>"
 
     def histogram(self, title: str) -> str:
@@ -103,8 +102,8 @@ class RecordStream(RankedResult):
     def result(self) -> Result:
         """Compute all numbers once and store them, in memory or, if there are many, on disk.
 
-        It takes eight bytes per number, twice that if each has an accuracy of its own. Numbers of
-        Dask data travel from the workers to this machine, a few partitions at a time.
+        It needs eight bytes per number, or sixteen if each has its own accuracy. The numbers of
+        Dask data are transferred from the workers to this machine, a few partitions at a time.
         """
         return warned(self._every)
 
@@ -140,7 +139,7 @@ class RecordStream(RankedResult):
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write a Parquet file with the columns ``row`` and the measure (or one per cell's column).
 
-        The file is written completely or not at all, readable by its owner only, since the numbers
+        The file is written completely or not at all. Only its owner can read it, since the numbers
         are as sensitive as the data. Returns its path.
         """
         names = self.names if self.names is not None else (self.measure,)
@@ -168,7 +167,7 @@ def write_records(
     path: str | os.PathLike[str],
     measures: dict[tuple[str, ...], Numbers],
 ) -> Path:
-    """Write the results of several functions on every record to one Parquet file, in one pass.
+    """Write the results of several functions of every record to one Parquet file, in one pass.
 
     Each function comes with the names of the columns it fills.
     """

@@ -28,7 +28,7 @@ class ReleaseRecord:
     noise
         The noise added to it.
     seeded
-        Whether the noise came from a fixed seed; the model is then for experiments only.
+        Whether the noise came from a fixed seed; if so, the model is for experiments only.
     public
         The steps of a pipeline before the model, whose learnt values are released without noise.
     """
@@ -44,10 +44,10 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
 
     Every number is rounded to a grid of about 1/4096 of its noise's standard deviation, since
     further digits would leak the noiseless value. The copy has the attribute ``release_`` (a
-    :class:`ReleaseRecord`) and predicts from the noisy coefficients; otherwise it is a model like
-    the original. Of the other fitted attributes it has only the names of columns and classes
-    (scikit-learn's ``LinearRegression``, for one, also stores the singular values of the training
-    table). Do not share the original.
+    :class:`ReleaseRecord`) and predicts with the noisy coefficients; otherwise it behaves like the
+    original. Of the other fitted attributes it keeps only the names of columns and classes, because
+    others may leak (scikit-learn's ``LinearRegression``, for example, stores the singular values of
+    the training table). Do not share the original.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
         model (means, deviations, levels) are released without noise: the leakage with
         ``preprocessing="frozen"`` counts them as public.
     noise
-        :class:`Gaussian` or :class:`Laplace` noise, for instance from :func:`calibrate`.
+        :class:`Gaussian` or :class:`Laplace` noise, for example from :func:`calibrate`.
     seed
         For experiments only: anybody who knows the seed can subtract the noise.
     """
@@ -75,8 +75,8 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
         raise InputError("Only a fitted model with coef_ can be released; fit it first.")
     if hasattr(model, "release_"):
         raise InputError(
-            "This model has been released already; release the original once more instead, and "
-            "account for both with sp.compose."
+            "This model has already been released; to release it again, pass the original, and "
+            "account for both releases with sp.compose."
         )
     if seed is not None:
         warnings.warn(
@@ -98,8 +98,8 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     exact = by_feature.reshape(-1)
     if not np.all(np.isfinite(exact)):
         raise InputError(
-            "Some of the model's coefficients are not finite, so nothing can be released; fit it "
-            "again, with a larger penalty or fewer columns."
+            "Some of the model's coefficients are not finite, so it cannot be released; fit it "
+            "again with a larger penalty or fewer columns."
         )
     noisy = noise.rounded(exact + noise.draw(exact.size, seed)).reshape(by_feature.shape)
     features = coef.shape[-1]
@@ -116,8 +116,8 @@ def _released_pipeline(pipeline: Any, noise: Noise, seed: int | None) -> Any:
     """Return a copy of a pipeline that ends in a released model."""
     if hasattr(pipeline, "release_"):
         raise InputError(
-            "This pipeline has been released already; release the original once more instead, and "
-            "account for both with sp.compose."
+            "This pipeline has already been released; to release it again, pass the original, and "
+            "account for both releases with sp.compose."
         )
     before = [(name, _without_counts(step)) for name, step in pipeline.steps[:-1]]
     last, final = pipeline.steps[-1]
@@ -129,9 +129,9 @@ def _released_pipeline(pipeline: Any, noise: Noise, seed: int | None) -> Any:
 
 
 def _without_counts(step: Any) -> Any:
-    """Return a scikit-learn transformer without the number of records, which it does not need.
+    """Return a scikit-learn transformer without its record counts, which it does not need.
 
-    A transformer of another class, or of a subclass that overrides something, may need it.
+    Other classes, and subclasses that override a method, may need the counts and keep them.
     """
     if own_name(step, "sklearn") is None or not hasattr(step, "n_samples_seen_"):
         return step
@@ -145,7 +145,7 @@ def _has_intercept(model: Any) -> bool:
 
 
 def _like(original: Any, values: np.ndarray) -> Any:
-    """Return numbers in the type and on the device of the model's coefficients."""
+    """Return numbers with the type and on the device of the model's coefficients."""
     if np.ndim(original) == 0:
         return float(values)
     xp = array_namespace(original)

@@ -1,6 +1,6 @@
 """Results: numbers with an index, a kind, and the bounds they imply.
 
-Also the coarse grid to which figures are rounded for publication.
+It also defines the coarse grid to which figures are rounded for publication.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _UNITS = {
 class Result(NDArrayOperatorsMixin, RankedResult):
     """One number per record, cell, attribute, group or person, or one for a whole block.
 
-    ``numpy.asarray`` gives the plain numbers, and so does arithmetic (``leak.records() > 1``);
-    ``values`` holds them in the array library of the table (a tensor for a tensor).
+    ``numpy.asarray`` and arithmetic (``leak.records() > 1``) give plain numbers; ``values`` holds
+    them in the table's array library (a tensor for a tensor).
 
     Parameters
     ----------
@@ -86,15 +86,15 @@ class Result(NDArrayOperatorsMixin, RankedResult):
     noise
         The noise of the release or releases.
     accuracy
-        The relative error of exact numbers, and of bounds that are computed exactly, from the
-        condition of the problem and the rounding; one number, or one for each. For a number far
-        below the largest, it is relative to 10⁻⁸ times the largest.
+        The relative error of exact numbers and of exactly computed bounds, from the condition
+        number and the rounding; one number, or one for each. For a number far below the largest, it
+        is relative to 10⁻⁸ times the largest.
     held
-        Values learnt from the data that these numbers hold fixed, in words that a program can
-        read, such as ``("class weights", "scaling")``: see :func:`held_sentences`.
-        Empty only where nothing is held fixed.
+        Values learnt from the data that these numbers hold fixed, as machine-readable terms, such
+        as ``("class weights", "scaling")``: see :func:`held_sentences`. Empty only if nothing is
+        held fixed.
     rescaled
-        For a bound that is not proportional to the squared noise: the same bound with the noise
+        For a bound that is not proportional to the noise's variance: the same bound with the noise
         scaled by a factor.
 
     Examples
@@ -162,7 +162,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
 
     @property
     def less_is_worse(self) -> bool:
-        """Whether small numbers are the worst, as for bounds on an adversary's error."""
+        """Whether smaller numbers mean more leakage, as for bounds on an adversary's error."""
         return self.kind == "bound" and self.measure in ("mse", "std")
 
     def labels(self) -> np.ndarray:
@@ -170,7 +170,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         return np.arange(len(self)) if self.index is None else self.index
 
     def result(self) -> Result:
-        """Return itself, since its numbers are already computed, unlike those of a stream."""
+        """Return this result: unlike a stream's, its numbers are already computed."""
         return self
 
     def histogram(self, title: str) -> str:
@@ -221,16 +221,16 @@ class Result(NDArrayOperatorsMixin, RankedResult):
 
         ``1/η²`` for FIL: no unbiased estimate of any single number in the view has a smaller
         variance (Hannun et al. 2021, equation 3). ``1/η̄²`` for dFIL: no unbiased estimate of the
-        whole view has a smaller mean squared error per number (Guo et al. 2022, theorem 2).
-        Infinite where nothing leaks.
+        whole view has a smaller mean squared error per number (Guo et al. 2022, theorem 2). The
+        bound is infinite if nothing leaks.
         """
         if self.measure not in ("fil", "dfil", "mse", "std"):
             name = _SYMBOLS.get(self.measure, self.measure)
-            raise InputError(
-                f"{name} implies no bound on an adversary's error; take the FIL or dFIL."
-            )
+            raise InputError(f"{name} implies no bound on an adversary's error; use FIL or dFIL.")
         if self.measure not in ("fil", "dfil"):
-            raise InputError(f"This result is already a bound on the {_SYMBOLS[self.measure]}.")
+            raise InputError(
+                f"This result is already a bound on the {_SYMBOLS[self.measure]}; use its numbers."
+            )
         xp = array_namespace(self.values)
         squared = self.values * self.values
         safe = xp.where(squared > 0, squared, xp.ones_like(squared))
@@ -255,9 +255,9 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         )
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame of the caller's own library (pyarrow for arrays and tensors).
+        """Return a data frame in the caller's own library (pyarrow for arrays and tensors).
 
-        ``library`` asks for another one: ``pandas``, ``polars`` or ``pyarrow``.
+        ``library`` selects another one: ``pandas``, ``polars`` or ``pyarrow``.
         """
         numbers = np.asarray(self)
         columns: dict[str, Any]
@@ -310,7 +310,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         return self.assumptions
 
     def html_table(self) -> Any:
-        """Return the ten worst lines, or the one number, as a ``pyarrow`` table."""
+        """Return the ten worst rows, or the single number, as a ``pyarrow`` table."""
         return super().html_table() if self.shape else self.table(library="pyarrow")
 
 
@@ -338,8 +338,8 @@ SETTINGS = "settings"
 # The preparation of columns is one sentence, which lists the words that have no sentence here.
 _SENTENCES = {
     CLASS_WEIGHTS: (
-        "class_weight='balanced' computed the class weights from all labels; they are held "
-        "fixed, though changing or removing a record would change the weights of all others."
+        "class_weight='balanced' computed the class weights from all labels. They are held fixed, "
+        "although changing or removing a record would change the weights of all others."
     ),
     COLUMNS: (
         "The columns that the model keeps were selected by looking at the data; the selection "
@@ -347,8 +347,8 @@ _SENTENCES = {
         "counted."
     ),
     NOISE: (
-        "The noise was chosen by looking at the data; it is held fixed, though without a record "
-        "another might have been chosen."
+        "The noise was chosen by looking at the data; it is held fixed, although without a record "
+        "other noise might have been chosen."
     ),
     PENALTY: (
         "The penalty nλ is held fixed: changing or removing a record would change its choice or "
@@ -362,7 +362,7 @@ _SENTENCES = {
 
 
 def held_sentences(held: Iterable[str]) -> tuple[str, ...]:
-    """Return a sentence for each thing that is held fixed, in the order of the words.
+    """Return a sentence for each term that is held fixed, in the same order.
 
     >>> held_sentences(("scaling", "levels"))[0]
     'The preprocessing learnt from the data (scaling, levels) is held fixed, and counts as public.'
@@ -379,12 +379,12 @@ def held_sentences(held: Iterable[str]) -> tuple[str, ...]:
 
 
 def joined(*parts: Iterable[str]) -> tuple[str, ...]:
-    """Return all words of several lists, without repeats, in order."""
+    """Return all terms of several lists, in order and without repeats."""
     return tuple(dict.fromkeys(word for part in parts for word in part))
 
 
 def less(held: Iterable[str], anew: Iterable[str]) -> tuple[str, ...]:
-    """Return the words that are not among those relearnt."""
+    """Return the terms that are not learnt again."""
     chosen = set(anew)
     return tuple(word for word in held if word not in chosen)
 
@@ -427,8 +427,8 @@ def round_down(value: float, grid: Sequence[float] = GRID) -> float:
 def round_to_multiple(value: float, step: float) -> float:
     """Return a multiple of a step that is near a number, at most 0.63 of a step away.
 
-    Half steps would be round numbers, where means tend to lie, and the result would depend on one
-    record.
+    The rounding thresholds are not at half steps: means often lie at such round numbers, and one
+    record could then change the result.
 
     >>> round_to_multiple(28.4, 5.0), round_to_multiple(30.0, 20.0)
     (30.0, 20.0)
@@ -437,7 +437,7 @@ def round_to_multiple(value: float, step: float) -> float:
 
 
 def warned(result: Result) -> Result:
-    """Return a result, with a warning if its numbers are visibly affected by rounding."""
+    """Return the result, with a warning if rounding has visibly affected its numbers."""
     if result.worst_accuracy > 1e-2:
         warnings.warn(
             f"Rounding errors in these numbers reach {result.worst_accuracy:.1g} of their size "

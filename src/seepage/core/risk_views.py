@@ -1,9 +1,9 @@
 """Membership- and attribute-inference risks of a release, as success rates.
 
 Unlike η, these hold for every adversary who knows all other records, biased or not. With Gaussian
-noise, two candidate tables give two normal distributions of the release, and the distance μ
-between them determines every risk. The release computes the distance; :mod:`seepage.risks` turns
-it into probabilities.
+noise, two candidate tables give two normal distributions of the release, and the distance μ between
+them determines every risk. The release computes the distance; :mod:`seepage.risks` converts it to
+probabilities.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ Prior = str | Sequence[float] | np.ndarray
 Changes = Callable[[Chunk], FiniteChanges]  # how far the release moves with a chunk's records
 
 _KNOWN = {
-    "rows": "The adversary knows every other record, and everything about this one except the "
+    "rows": "The adversary knows every other record and everything about this record except the "
     "unknowns.",
     "groups": "The adversary knows every record outside the group.",
     "people": "The adversary knows all records of other people, and everything about this person "
     "except the unknowns.",
 }
 _FIXED = (
-    "The noise, and any preparation of the table before it was passed, are held fixed while a "
-    "record changes or leaves."
+    "The noise, and any earlier preparation of the table, are held fixed while a record is changed "
+    "or removed."
 )
-_REFITTED = "Everything that the given refit chooses is chosen anew without the record."
+_REFITTED = "Everything that the given refit function chooses is chosen again without the record."
 _RERUN = (
-    "Everything that the procedure learns is learnt anew with the record changed or left out; "
-    "nothing it learns may be published except the released numbers."
+    "Everything that the procedure learns is learnt again with the record changed or left out; "
+    "apart from the released numbers, nothing it learns may be published."
 )
 _ONLY = "Nothing is published besides the measured release, with the stated noise."
 _UNITS = {"rows": "records", "groups": "groups", "people": "people"}
@@ -74,7 +74,7 @@ _MOST_DISTINCT = 1 << 20  # the most different values of a column that are count
 class MeasuredTable(Protocol):
     """A release about a table, as held by a :class:`~seepage.core.leakage.Leakage`.
 
-    Its attributes are explained there.
+    Its attributes are described there.
     """
 
     release: MeasuredRelease
@@ -96,10 +96,10 @@ class Membership(RankedResult):
     Parameters
     ----------
     mu
-        The distance, in units of the noise, between the release with the record and the one
-        without it: the μ of Gaussian differential privacy. Infinite where the other records alone
-        have no unique minimiser. Where only an interval is known, its upper end: the
-        kind is then ``bound``.
+        The distance, in units of the noise, between the release with the record and the one without
+        it: the μ of Gaussian differential privacy. It is infinite if the other records alone have
+        no unique minimiser. If only an interval is known, this is its upper end, and the kind is
+        ``bound``.
     lower
         The lower ends.
     """
@@ -108,11 +108,11 @@ class Membership(RankedResult):
     lower: np.ndarray
 
     def advantage(self) -> Result:
-        """Return the largest difference between true and false positives, ``2Φ(μ/2) − 1``."""
+        """Return the largest true positive rate minus false positive rate, ``2Φ(μ/2) − 1``."""
         return self._told(guessing.advantage(self.mu), "advantage")
 
     def accuracy(self, prior: float = 0.5) -> Result:
-        """Return the largest success rate if records take part with this probability."""
+        """Return the largest success rate if records are included with this probability."""
         return self._told(guessing.accuracy(self.mu, prior), "right")
 
     def tpr(self, fpr: float = 0.01) -> Result:
@@ -132,7 +132,7 @@ class Membership(RankedResult):
         return Membership(self.mu.select(positions), self.lower[positions])
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: how often the best test is right."""
+        """Return what :meth:`plot` draws: the success rate of the best test."""
         worst = self.sort()
         right, lower = (np.asarray(worst.accuracy()), guessing.accuracy(worst.lower, 0.5))
         unit = _UNITS[self.mu.view]
@@ -154,7 +154,7 @@ class Membership(RankedResult):
         return build_frame(columns, library or self.mu.library)
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write the table to a Parquet file, readable by its owner only; return its path."""
+        """Write the table to a Parquet file that only its owner can read; return its path."""
         return write_frame(self.table("pyarrow"), path)
 
     def _told(self, values: np.ndarray, measure: str) -> Result:
@@ -175,17 +175,17 @@ class Membership(RankedResult):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Guess(RankedResult):
-    """The attribute-inference risk of every record: success rates with the release and without it.
+    """The attribute-inference risk of every record: success rates with and without the release.
 
-    Of every person, where all records of each person share the value.
+    The entries are people if all records of each person share the value.
 
     ``numpy.asarray`` gives the probabilities.
 
     Parameters
     ----------
     right
-        The success rate with the release; the upper end of its interval where only that is known
-        (kind ``bound``), or of the 99 % interval (kind ``estimate``).
+        The success rate with the release; if only an interval is known, its upper end (kind
+        ``bound``), or that of the 99 % interval (kind ``estimate``).
     lower
         The lower ends.
     baseline
@@ -194,7 +194,8 @@ class Guess(RankedResult):
         The candidate values.
     mu
         The largest distance, in units of the noise, between the releases under two of the levels;
-        its upper end where only an interval is known. ``None`` for numbers to within a tolerance.
+        if only an interval is known, its upper end. ``None`` for a number guessed to within a
+        tolerance.
     """
 
     right: Result
@@ -210,11 +211,13 @@ class Guess(RankedResult):
     def tpr(self, fpr: float = 0.01) -> Result:
         """Return the largest true positive rate of a test between two levels.
 
-        ``Φ(Φ⁻¹(fpr) + μ)`` at this false positive rate. Unlike the gain it does not depend on the
-        prior: the gain for a rare level is small even where the level can be recognised.
+        It is ``Φ(Φ⁻¹(fpr) + μ)`` at this false positive rate. Unlike the gain, it does not depend
+        on the prior: a rare level has a small gain even if it can be recognised.
         """
         if self.mu is None:
-            raise InputError("A number to within a tolerance has no two levels to tell apart.")
+            raise InputError(
+                "A number guessed to within a tolerance has no two levels to test; use gain()."
+            )
         return replace(
             self.right,
             values=guessing.true_positive_rate(self.mu, fpr),
@@ -223,7 +226,7 @@ class Guess(RankedResult):
         )
 
     def to_numpy(self) -> np.ndarray:
-        """Return the probabilities of a right guess."""
+        """Return the probabilities of a correct guess."""
         return np.asarray(self.right)
 
     def labels(self) -> np.ndarray:
@@ -231,7 +234,7 @@ class Guess(RankedResult):
         return self.right.labels()
 
     def worst_first(self) -> np.ndarray:
-        """Return the positions of the entries, those that gain most from the release first."""
+        """Return the positions of the entries, sorted by descending gain from the release."""
         return self.gain().worst_first()
 
     def select(self, positions: Any) -> Guess:
@@ -264,7 +267,7 @@ class Guess(RankedResult):
         return build_frame(columns, library or self.right.library)
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write the table to a Parquet file, readable by its owner only; return its path."""
+        """Write the table to a Parquet file that only its owner can read; return its path."""
         return write_frame(self.table("pyarrow"), path)
 
     def __len__(self) -> int:
@@ -293,9 +296,9 @@ def membership(
     refit: Callable[[np.ndarray], Any] | str | None,
     changes: Changes | None = None,
 ) -> Membership:
-    """Return the membership risk of some records, or of groups or people that leave together.
+    """Return the membership risk of records, or of groups or people removed together.
 
-    ``changes`` are :func:`changes_of` the release, if already computed.
+    ``changes`` is the result of :func:`changes_of`, if already computed.
     """
     held: tuple[str, ...] = ()
     assumed: tuple[str, ...]
@@ -332,7 +335,7 @@ def membership(
 
 @dataclass(frozen=True)
 class Way:
-    """How finite changes treat values learnt from the data."""
+    """Whether values learnt from the data are learnt again or held fixed under finite changes."""
 
     leak: MeasuredTable
     procedure: Reruns | None  # which is rerun; ``None`` if the model alone is refitted
@@ -354,27 +357,27 @@ class Way:
         return (known, treated, *held_sentences(held), _ONLY, *self.leak.notes)
 
     def check_work(self, runs: int, exact: bool | int) -> None:
-        """Refuse a large number of runs of a whole procedure, unless requested."""
+        """Raise an error if too many runs of the whole procedure are needed, unless requested."""
         procedure = self.procedure
         if procedure is None or self.asked or exact is True:
             return
         affordable = int(min(_FREE_FITS / procedure.fits, _FREE_WORK / procedure.work))
         if runs > max(affordable, exact):
             raise InputError(
-                f"This question takes {runs:,} runs of the whole procedure, which learnt more "
-                f"from the data than the released numbers ({', '.join(procedure.learnt)}); by "
-                f"default at most {affordable:,} are made. Ask about some records with rows=, for "
-                "all runs with exact=True, or hold the rest fixed with refit='model'."
+                f"This query needs {runs:,} runs of the whole procedure, which learns more from "
+                f"the data than the released numbers ({', '.join(procedure.learnt)}); by default "
+                f"at most {affordable:,} are made. Select records with rows=, request all runs "
+                "with exact=True, or hold the rest fixed with refit='model'."
             )
 
 
 def way_of(leak: MeasuredTable, refit: str | None) -> Way:
-    """Return how a question treats values learnt by the procedure.
+    """Return how a query treats values that the procedure learnt: learnt again or held fixed.
 
-    The procedure is rerun where finite changes of the model alone would hold something fixed.
+    The procedure is rerun if finite changes of the model alone would hold something fixed.
     """
     if refit not in (None, "model", "pipeline"):
-        raise InputError(f"refit is 'pipeline', 'model' or a function, not {refit!r}.")
+        raise InputError(f"refit must be 'pipeline', 'model' or a function, not {refit!r}.")
     release, procedure = leak.release, leak.procedure
     fixed, asked = refit == "model", refit == "pipeline"
     if procedure is None and asked:
@@ -391,7 +394,7 @@ def way_of(leak: MeasuredTable, refit: str | None) -> Way:
 
 
 def _asked_about(leak: MeasuredTable, rows: np.ndarray | None, together: Together | None) -> int:
-    """Return the approximate number of records, or sets of records, in a question."""
+    """Return the approximate number of records, or sets of records, in a query."""
     if together is not None:
         return len(together.sets)
     return len(leak.source if rows is None else rows)
@@ -448,7 +451,7 @@ def within(
 
 
 def changes_of(leak: MeasuredTable, fixed: bool = False) -> Changes:
-    """Return the moves of a chunk's records; certified bounds, where records are read in chunks.
+    """Return the moves of a chunk's records; certified bounds for records read in chunks.
 
     ``fixed`` holds everything but the released numbers fixed.
     """
@@ -471,7 +474,7 @@ def _of_each(
 ) -> np.ndarray:
     """Return a function's numbers for each of some records, or sets of records, (m, k).
 
-    The function is called with positions in the chunk and positions among all asked records.
+    The function is called with positions in the chunk and positions among all queried records.
     """
     if together is None:
         count = len(leak.source if rows is None else rows)
@@ -498,7 +501,7 @@ def _of_chunk(
 
 @dataclass(frozen=True)
 class Candidates:
-    """The candidates of a guess, and everything that all records share."""
+    """The candidates of a guess, and everything else that all records share."""
 
     others: Alternatives
     levels: tuple[Any, ...]
@@ -528,8 +531,8 @@ class Candidates:
         ``doubt`` is the total error of the prior probabilities. With more than three candidates,
         ``integrals`` limits the number of records whose integral is computed; the others have the
         upper bound that follows from the distances. Records are processed in the order of these
-        upper bounds, until no remaining bound exceeds the largest gain computed so far. No
-        integral is computed where the bounds show no gain above a known gain, ``beyond``.
+        upper bounds, until no remaining bound exceeds the largest gain computed so far. No integral
+        is computed if the bounds show no gain above ``beyond``, a known gain.
         """
         baseline = self.baseline(believed)
         if integrals is not None and self.covered is None and believed.shape[1] > 3:
@@ -578,8 +581,9 @@ def guess_among(
 
     The guess is about each record, or about each person if the candidates are people's values.
     ``integrals`` is as in :meth:`Candidates.answer`, for the records of each chunk. With several
-    ``scales``, under each prior once for each scale: as if the noise were smaller by that factor,
-    since distances are inversely proportional to it. ``beyond`` has a known gain for each.
+    ``scales``, there is a result for each prior and scale, as if the noise were smaller by that
+    factor, since distances are inversely proportional to the noise. ``beyond`` has a known gain for
+    each.
     """
     way = way_of(leak, None) if way is None else way
     believed = [p if isinstance(p, str) else np.asarray(p, dtype=float) for p in priors]
@@ -680,8 +684,8 @@ def _replaced_exactly(
 def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float) -> Moves:
     """Refit as many records as the budget allows, the most exposed and least certain first.
 
-    If that is not all, records known to three digits are not refitted; if the budget is many times
-    larger, even those known to six are.
+    If the budget does not cover all records, those known to three digits are not refitted; if it is
+    many times larger, even those known to six digits are.
     """
     width = _widest(moves)
     open_ = np.flatnonzero(width > (1e-9 if budget > 1000 * len(width) else _EXACT))
@@ -715,8 +719,8 @@ def _budget(changes: FiniteChanges, alternatives: int, exact: bool | int) -> flo
     """Return how many records may be refitted."""
     if np.isinf(changes.work) and exact:
         raise InputError(
-            "Refits need all records in memory, and these are read in chunks; leave out exact=, "
-            "or load the rows in question into memory first."
+            "Refits need all records in memory, but these are read in chunks; leave out exact=, or "
+            "load the required rows into memory first."
         )
     if isinstance(exact, bool):
         return np.inf if exact else _FREE_WORK / (changes.work * alternatives)
@@ -726,12 +730,14 @@ def _budget(changes: FiniteChanges, alternatives: int, exact: bool | int) -> flo
 def _by_given_refit(
     leak: MeasuredTable, sets: list[np.ndarray], refit: Callable[[np.ndarray], Any]
 ) -> Moves:
-    """Return the moves under the caller's own procedure on the remaining records."""
+    """Return the moves if the caller's own procedure runs on the remaining records."""
     every = np.arange(len(leak.source))
     here = np.asarray(as_numpy(refit(every)), dtype=float).reshape(-1)
     size = leak.release.template.size
     if len(here) != size:
-        raise InputError(f"refit returned {len(here)} numbers, but the release has {size}.")
+        raise InputError(
+            f"refit returned {len(here)} numbers, but the release has {size}; return one for each."
+        )
     moves = np.full((len(sets), size), np.inf)
     for k, rows in enumerate(progress(sets, "refits")):
         there = np.asarray(as_numpy(refit(np.setdiff1d(every, rows))), dtype=float).reshape(-1)
@@ -778,9 +784,10 @@ def _counted(
     what: str,
     classes: bool = False,
 ) -> tuple[Levels, Together | None]:
-    """Return the values of some columns, or of the labels, and the people they belong to.
+    """Return the values of the given columns, or of the labels, and the people they belong to.
 
-    A value counts once per person if nobody has two different ones, and otherwise once per record.
+    A value counts once per person if no person has two different values, and otherwise once per
+    record.
     """
     ask = partial(_levels_of_chunk, changes=changes, columns=columns, classes=classes)
     if leak.person is not None:
@@ -800,7 +807,7 @@ def _levels_of_chunk(
 ) -> Any:
     """Return the values of some columns of a chunk, or of its labels as the model uses them.
 
-    Each counts once per given set of records; ``None`` if a set has several.
+    Each value counts once per given set of records; ``None`` if a set has several values.
     """
     if columns is None:
         here = changes(chunk)
@@ -823,8 +830,8 @@ def _levels_of_chunk(
 def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct rows of a table in order, and how often each occurs.
 
-    Rows are identified by their product with one random vector, which avoids sorting whole rows.
-    If two different rows have the same product, the rows are sorted after all.
+    Rows are identified by their product with one random vector, which avoids sorting whole rows. If
+    two different rows have the same product, the whole rows are sorted.
     """
     direction = np.random.default_rng(0).standard_normal(table.shape[1])
     known, inverse = looked_up(table @ direction + 0.0)  # + 0.0 turns −0.0 into 0.0
@@ -848,8 +855,8 @@ def among_levels(
         counts = np.array([level_counts.counts.get(code, 0) for code in codes])
         if counts.sum() != sum(level_counts.counts.values()):
             raise InputError(
-                "Some labels lie between classes, but a guess is of one class; pass whole "
-                "classes as labels."
+                "Some labels lie between classes, so there is no class to guess; pass class labels "
+                "without fractions."
             )
         names = leak.source.classes.tolist()
         levels = tuple(names if len(names) == len(labels) else range(len(labels)))
@@ -864,7 +871,7 @@ def among_levels(
     if not 1 < len(values) <= 64:
         problem = "one value only" if len(values) == 1 else f"{len(values)} different values"
         raise InputError(
-            f"A guess needs a few levels, but {about} has {problem}; for a number, use "
+            f"Attribute inference needs a few levels, but {about} has {problem}; for a number, use "
             "leak.within(column, tolerance)."
         )
     levels = tuple(v[0] if len(v) == 1 else tuple(v) for v in values.tolist())
@@ -883,14 +890,14 @@ def to_within(
 ) -> Candidates:
     """Return the candidates for a guess of a number to within a tolerance."""
     if not (np.ndim(tolerance) == 0 and np.isfinite(tolerance) and tolerance > 0):
-        raise InputError("The tolerance is a number above zero, in the unit of the column.")
+        raise InputError("The tolerance must be a number above zero, in the unit of the column.")
     columns: tuple[int, ...] | None = None
     about = "the label"
     if not _is_label(leak, column):
         unknowns, about = leak.attributes.unknowns(column, False)
         columns = unknowns.columns or ()
         if len(columns) != 1:
-            raise InputError(f"{about} is more than one number; for a category, use leak.guess().")
+            raise InputError(f"{about} has several columns; for a category, use leak.guess().")
     level_counts, together = _counted(leak, changes, columns, "values")
     observed, counts = level_counts.sorted()
     if observed.shape[1] != 1:
@@ -902,7 +909,9 @@ def to_within(
         except (TypeError, ValueError):
             grid = np.empty(0)
         if len(grid) != np.size(values) or not np.isfinite(grid).all():
-            raise InputError("values= must hold different finite numbers.")
+            raise InputError(
+                "values= must hold distinct finite numbers; drop repeats, NaN and infinity."
+            )
     elif isinstance(prior, str) and prior == "equal":
         grid = np.linspace(observed.min(), observed.max(), 65)
     elif len(observed) > 129:
@@ -910,7 +919,10 @@ def to_within(
     else:
         grid = observed
     if len(grid) < 2:
-        raise InputError(f"{about} has fewer than two values, so there is nothing to guess.")
+        raise InputError(
+            f"{about} has fewer than two values, so there is nothing to guess; choose "
+            "another column."
+        )
     nearest = np.abs(observed[:, None] - grid[None, :]).argmin(axis=1)
     shares = np.bincount(nearest, weights=counts, minlength=len(grid)) / counts.sum()
     others = Alternatives(labels=grid) if columns is None else Alternatives(columns, grid[:, None])
@@ -938,7 +950,7 @@ def belief_of(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the adversary's prior on each record, (m, K).
 
-    Also the total error of each record's prior probabilities, (m,).
+    It also returns the total error of each record's prior probabilities, (m,).
     """
     shape = (len(rows), len(others))
     sure = np.zeros(len(rows))
@@ -950,7 +962,7 @@ def belief_of(
         return np.asarray(np.broadcast_to(shares, shape)), sure
     if prior != "model":
         raise InputError(
-            f"There is no prior {prior!r}; choose 'equal', 'frequencies', 'model' or give "
+            f"There is no prior {prior!r}; choose 'equal', 'frequencies' or 'model', or give "
             "probabilities."
         )
     scores, off = changes.log_likelihoods(rows, others, refits)

@@ -16,11 +16,11 @@ def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
     """Return the largest eigenvalue of each of a batch of symmetric matrices.
 
     ``apply`` multiplies one vector per matrix, ``(m, k)`` to ``(m, k)``; ``like`` is an array of
-    that shape on the batch's device. Up to :data:`DENSE_LIMIT` the matrices are written out and
-    decomposed. Beyond that, Lanczos' method runs for all of them at once, with full
+    that shape on the batch's device. Matrices up to :data:`DENSE_LIMIT` in size are formed and
+    decomposed. For larger ones, Lanczos' method runs for all matrices at once, with full
     reorthogonalisation. It stops when the residual of the leading Ritz pair is below ``1e-10`` of
-    its value (the error of the value is then far smaller) or when the whole space is spanned and
-    the answer is exact.
+    its value (whose error is then far smaller), or when the whole space is spanned and the result
+    is exact.
     """
     if like.shape[1] <= DENSE_LIMIT:
         return dense_largest(_written_out(apply, like))
@@ -35,7 +35,7 @@ def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
 
 
 def dense_largest(matrices: Array) -> Array:
-    """Return the largest eigenvalue of each symmetric matrix in a batch, not below zero."""
+    """Return the largest eigenvalue of each symmetric matrix in a batch, or zero if negative."""
     xp = array_namespace(matrices)
     single = matrices.shape[-1] == 1
     values = matrices[..., 0, 0] if single else xp.linalg.eigvalsh(matrices)[..., -1]
@@ -59,9 +59,9 @@ def leading_ritz_values(
 ) -> tuple[Array, Array, Array, int]:
     """Return each matrix's leading Ritz value, its residual, and the remainder of Lanczos' method.
 
-    With full reorthogonalisation, from the vectors ``start (m, k)``. It stops when every residual
-    is at most ``tolerance`` of its value, checked every ``every`` steps, or after ``most`` steps.
-    The remainder is the length of the next direction, zero once an invariant
+    Lanczos' method runs with full reorthogonalisation from the vectors ``start (m, k)``. It stops
+    when every residual is at most ``tolerance`` of its value, checked every ``every`` steps, or
+    after ``most`` steps. The remainder is the length of the next direction, zero once an invariant
     subspace is spanned. The number of steps is returned last.
     """
     xp = array_namespace(start)
@@ -96,7 +96,7 @@ def leading_ritz_values(
 
 
 def _tridiagonal(diagonal: list[Array], beside: list[Array]) -> Array:
-    """Return tridiagonal matrices with these entries on the diagonal and beside it."""
+    """Return tridiagonal matrices with these diagonal and off-diagonal entries."""
     xp = array_namespace(diagonal[0])
     like = {"dtype": diagonal[0].dtype, "device": diagonal[0].device}
     middle, side = (xp.stack(entries, axis=1)[:, :, None] for entries in (diagonal, beside))
@@ -108,8 +108,8 @@ def inverse_gram_diagonal(J: Array, accuracy: Array) -> tuple[Array, Array]:
     """Return the diagonal of ``(JᵀJ)⁻¹`` of each matrix and its relative errors, ``(m, k)`` both.
 
     The columns of ``J``, ``(m, P, k)``, are scaled to equal length first, and ``JᵀJ`` is never
-    formed. The diagonal is infinite where the columns' relative errors, ``accuracy (m,)``, cannot
-    rule out linear dependence.
+    formed. The diagonal is infinite if the columns' relative errors, ``accuracy (m,)``, cannot rule
+    out linear dependence.
     """
     xp = array_namespace(J)
     _, P, k = J.shape

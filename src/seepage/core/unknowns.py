@@ -1,7 +1,7 @@
-"""The unknowns of a record, and how callers name them.
+"""The unknowns of a record, and how the caller names them.
 
-:class:`Unknowns` are directions of a record: some of its columns, its label, or all of it.
-:class:`Attributes` finds them for the columns that a caller names.
+:class:`Unknowns` are the unknown directions of a record: some of its columns, its label, or all of
+it. :class:`Attributes` finds them for the columns that a caller names.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Unknowns:
     basis: np.ndarray | None = None
 
     def of(self, values: Array, axis: int = 0) -> Array:
-        """Restrict one axis of an array, which runs over the columns, to the unknown directions."""
+        """Restrict the column axis of an array to the unknown directions."""
         xp = array_namespace(values)
         if self.columns is not None:
             where = xp.asarray(self.columns, dtype=xp.int64, device=values.device)
@@ -49,7 +49,7 @@ class Unknowns:
         return xp.moveaxis(xp.moveaxis(values, axis, -1) @ basis, -1, axis)
 
     def back(self, values: Array, columns: int) -> Array:
-        """Map the first axis, which runs over the unknown directions, back to all columns."""
+        """Map the first axis from the unknown directions back to all columns."""
         xp = array_namespace(values)
         if self.basis is not None:
             values = xp.asarray(self.basis, dtype=values.dtype, device=values.device) @ values
@@ -60,7 +60,7 @@ class Unknowns:
         return out
 
     def same_features(self, other: Unknowns) -> bool:
-        """Return whether the unknown features are the same, whatever the label."""
+        """Return whether the unknown features are the same, regardless of the label."""
         return self.columns == other.columns and self.basis is other.basis
 
     def features(self, columns: int) -> int:
@@ -78,8 +78,8 @@ class Unknowns:
 class Attributes:
     """Attributes of a table: single columns, or several columns under one name.
 
-    The latter are, for instance, the one-hot columns of a category: those known from the source,
-    and declared ones.
+    The latter are, for example, the one-hot columns of a category: known from the source, or
+    declared.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Attributes:
     def unknowns(
         self, columns: str | int | Sequence[str | int] | None, label: bool, simplex: bool = False
     ) -> tuple[Unknowns, str]:
-        """Return the unknowns that ``columns`` name, and the same in words."""
+        """Return the unknowns that ``columns`` name, and their description."""
         and_label = " and the label" if label else ""
         if columns is None:
             about = f"all columns{and_label}"
@@ -138,14 +138,12 @@ class Attributes:
             return Unknowns(every, label, self._basis(blocks)), about
         asked = [columns] if isinstance(columns, str | int | np.integer) else list(columns)
         if not asked and not label:
-            raise InputError(
-                "No column was named; name at least one column, or ask about the label."
-            )
+            raise InputError("No column was named; name at least one column, or pass label=True.")
         blocks = [self._members(name) for name in asked]
         flat = [j for block in blocks for j in block]
         if len(set(flat)) < len(flat):
             twice = next(j for j in flat if flat.count(j) > 1)
-            raise InputError(f"Column {self.names[twice]!r} was named twice.")
+            raise InputError(f"Column {self.names[twice]!r} was named twice; name it once.")
         shown = ", ".join(str(n) if isinstance(n, str) else self.names[n] for n in asked)
         about = f"{shown}{and_label}" if asked else "the label"
         return Unknowns(tuple(flat), label, self._basis(blocks) if simplex else None), about
@@ -165,7 +163,7 @@ class Attributes:
             known = [*self.declared, *self.names] if hasattr(self, "declared") else []
             raise InputError(
                 f"There is no column {name!r} among the features{nearest(name, known)}. The label "
-                "has no name here: to ask about it, leave the column out or pass None."
+                "has no name here: to measure it, leave the column out or pass None."
             )
         if self.names.count(str(name)) > 1:
             raise InputError(f"Several columns are called {name!r}; pass their positions instead.")
@@ -188,13 +186,13 @@ class Attributes:
             raise InputError(
                 f"The columns of {name!r} do not have the same sum in every row (rows 0 and "
                 f"{sums.other} differ), so they are not a complete one-hot attribute: a level was "
-                "dropped, or they were scaled; ask with simplex=False."
+                "dropped, or they were scaled; pass simplex=False."
             )
 
 
 @dataclass(frozen=True)
 class _SumsOfColumns:
-    """The sum of some columns in the first row, and the first row where it differs."""
+    """The sum of some columns in the first row, and the first row with a different sum."""
 
     first: float
     start: int

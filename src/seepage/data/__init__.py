@@ -1,9 +1,9 @@
 """Data sets: download, reading, and preparation as in the papers.
 
-For the demo, the papers and the tests only; measures do not use it. ``registry`` lists the
-sets, ``obtain`` and ``download`` fetch them, ``readers`` read the file formats, ``loaders`` load
-the sets, and ``prepare`` turns them into learning problems. Everything is imported on first use,
-so that ``import seepage.data`` costs almost nothing.
+Only the demo, the paper reproductions and the tests use these data sets; the measures do not.
+``registry`` lists the sets, ``obtain`` and ``download`` fetch them, ``readers`` read the file
+formats, ``loaders`` load the sets, and ``prepare`` turns them into learning problems. Modules are
+imported on first use, so ``import seepage.data`` is fast.
 """
 
 from __future__ import annotations

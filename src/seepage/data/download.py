@@ -1,4 +1,4 @@
-"""Download and unpack one file, so that a final name only ever holds a complete, verified file.
+"""Download and unpack one file; only complete, verified files get their final name.
 
 Partial downloads are kept in ``NAME.part``, and an interrupted one resumes from there with an HTTP
 range request. The part is renamed only when its length and SHA-256 match the published ones. An
@@ -35,7 +35,7 @@ def download(file: RemoteFile, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"The folder {folder} cannot be made ({error.strerror}); name another one with "
+            f"The folder {folder} cannot be created ({error.strerror}); choose another one with "
             "--folder or SEEPAGE_DATA."
         ) from error
     part = folder / (file.name + ".part")
@@ -67,7 +67,7 @@ def digest(path: Path) -> str:
 
 
 def _check(target: Path, file: RemoteFile) -> None:
-    """Refuse an existing file that is not the published one."""
+    """Raise an error if an existing file is not the published one."""
     found = digest(target)
     if found != file.sha256:
         raise InputError(
@@ -77,7 +77,7 @@ def _check(target: Path, file: RemoteFile) -> None:
 
 
 def _continue(url: str, part: Path, file: RemoteFile) -> None:
-    """Append the missing bytes to ``part``, or start over where the server cannot resume."""
+    """Append the missing bytes to ``part``, or start over if the server cannot resume."""
     from tqdm import tqdm
 
     if not url.startswith(("https://", "http://")):
@@ -117,7 +117,7 @@ def _continue(url: str, part: Path, file: RemoteFile) -> None:
 
 
 def _resumes(answer: http.client.HTTPResponse, have: int) -> bool:
-    """Return whether the server sends only the rest, starting exactly at the end of the part."""
+    """Return whether the server's response starts exactly where the partial file ends."""
     content_range = answer.headers.get("Content-Range") or ""
     return have > 0 and answer.status == 206 and content_range.startswith(f"bytes {have}-")
 
@@ -132,7 +132,7 @@ def _verify(part: Path, file: RemoteFile) -> None:
     else:
         wrong = f"it is longer than {file.size:,} bytes"
     part.unlink()
-    raise _WrongContentError(f"this is not the published file, {wrong}; nothing of it was kept")
+    raise _WrongContentError(f"this is not the published file, {wrong}; it was deleted")
 
 
 def _reason(error: BaseException) -> str:
@@ -147,9 +147,9 @@ def _reason(error: BaseException) -> str:
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack a tar archive into ``folder``: plain files and folders only, each file complete.
 
-    Members with absolute names, names that escape through ``..``, links and devices are refused
-    before anything is written. Files are unpacked into a temporary folder beside their final place
-    and then renamed, so a final name never holds a partial file.
+    An archive with absolute names, names that escape through ``..``, links or devices raises an
+    error before anything is written. Files are unpacked into a temporary folder beside their final
+    place and then renamed, so a final name never holds a partial file.
     """
     try:
         with (
@@ -176,6 +176,12 @@ def _refuse_unsafe(member: tarfile.TarInfo, archive: Path) -> None:
     name = member.name.replace("\\", "/")
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or ":" in name:
-        raise InputError(f"{archive} is refused: its member {member.name!r} leaves the folder.")
+        raise InputError(
+            f"{archive} is not unpacked: its member {member.name!r} would be written "
+            "outside the folder; download the archive again from its publisher."
+        )
     if not (member.isfile() or member.isdir()):
-        raise InputError(f"{archive} is refused: its member {member.name!r} is a link or device.")
+        raise InputError(
+            f"{archive} is not unpacked: its member {member.name!r} is a link or a "
+            "device; download the archive again from its publisher."
+        )

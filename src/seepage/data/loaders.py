@@ -1,7 +1,7 @@
 """Loaders for published data sets: tables of people, small images, faces.
 
-UCI Adult, IWPC and the sets bundled with scikit-learn; MNIST, CIFAR-10 and PneumoniaMNIST; Labeled
-Faces in the Wild, CelebA and PubFig.
+The tables are UCI Adult, IWPC and the sets bundled with scikit-learn; the images are MNIST,
+CIFAR-10 and PneumoniaMNIST; the faces are Labeled Faces in the Wild, CelebA and PubFig.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ADULT_COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class Adult:
-    """All rows of both files; unknown values are ``"?"``, and the target is ``income``."""
+    """The rows of both files; unknown values are ``"?"``, and the target is ``income``."""
 
     train: Records
     test: Records
@@ -57,9 +57,9 @@ class Adult:
 def load_adult(folder: Folder = None, *, download: bool = True) -> Adult:
     """Read ``adult.data`` and ``adult.test``, fetching them if they are missing.
 
-    People in the 1994 census, and whether they earn more than $50,000 a year. The test file's
-    labels carry a full stop, which is removed.
-    The folder is found, or the data are fetched, as by :func:`locate`.
+    The records are people in the 1994 census; the target is whether they earn more than $50,000 a
+    year. The test file's labels carry a full stop, which is removed. The folder is found, or the
+    data are fetched, as by :func:`locate`.
     """
     home = locate("adult", folder, download=download)
     return Adult(
@@ -107,9 +107,9 @@ IWPC_NOMINAL = ("cyp2c9", "race", "vkorc1")
 def load_iwpc(folder: Folder = None, *, download: bool = True) -> Records:
     """Read ``iwpc-scaled.csv``, fetching it if it is missing; the target is ``dose``.
 
-    The stable warfarin dose of 4,819 patients from clinical and genetic traits, as Yeom et al.
-    (2018) prepared it: age, height, weight and dose are whitened.
-    The folder is found, or the data are fetched, as by :func:`locate`.
+    The task is to predict the stable warfarin dose of 4,819 patients from clinical and genetic
+    traits. Yeom et al. (2018) prepared the data: age, height, weight and dose are standardised. The
+    folder is found, or the data are fetched, as by :func:`locate`.
     """
     path = locate("iwpc", folder, download=download) / "iwpc-scaled.csv"
     records = read_csv(path, "iwpc", leading=_IWPC_COLUMNS.split(), further=None, text=IWPC_NOMINAL)
@@ -121,7 +121,7 @@ def load_iwpc(folder: Folder = None, *, download: bool = True) -> Records:
 def load_bundled(name: str) -> Tabular:
     """Return ``breast_cancer``, ``diabetes``, ``digits``, ``iris`` or ``wine``.
 
-    scikit-learn's linnerud is left out, since it has three targets and models here have one.
+    scikit-learn's linnerud is left out because it has three targets.
     """
     known = [data_set.name for data_set in DATA_SETS.values() if data_set.bundled]
     if name not in known:
@@ -144,7 +144,7 @@ def load_bundled(name: str) -> Tabular:
 def load_mnist(folder: Folder = None, *, download: bool = True) -> ImageSet:
     """Read MNIST from the publisher's four ``.gz`` files, fetching them if they are missing.
 
-    60,000 training and 10,000 test images of handwritten digits, ``(n, 28, 28)`` bytes.
+    There are 60,000 training and 10,000 test images of handwritten digits, ``(n, 28, 28)`` bytes.
     The folder is found, or the data are fetched, as by :func:`locate`.
     """
     home = locate("mnist", folder, download=download)
@@ -171,9 +171,9 @@ _OBJECTS = "airplane automobile bird cat deer dog frog horse ship truck"
 def load_cifar10(folder: Folder = None, *, download: bool = True) -> ImageSet:
     """Read CIFAR-10 from ``cifar-10-batches-bin``, fetching the archive if it is missing.
 
-    Each image is one byte of class and 3×32×32 bytes of colour in the file; here pixels are in
-    height, width, channel order: ``(50000, 32, 32, 3)`` and ``(10000, 32, 32, 3)``.
-    The folder is found, or the data are fetched, as by :func:`locate`.
+    In the file, an image is one class byte and 3×32×32 colour bytes; the arrays are in height,
+    width, channel order: ``(50000, 32, 32, 3)`` and ``(10000, 32, 32, 3)``. The folder is found, or
+    the data are fetched, as by :func:`locate`.
     """
     batches = locate("cifar10", folder, download=download) / "cifar-10-batches-bin"
     return ImageSet(
@@ -207,7 +207,7 @@ _X_RAYS = {"train": 4_708, "val": 524, "test": 624}
 def load_pneumoniamnist(folder: Folder = None, *, download: bool = True) -> ImageSet:
     """Read ``pneumoniamnist.npz`` (six arrays, ``train_images`` and so on), fetching it if missing.
 
-    Children's chest X-rays, normal or with pneumonia, 28×28 bytes (MedMNIST v2).
+    The images are children's chest X-rays, normal or with pneumonia, of 28×28 bytes (MedMNIST v2).
     The folder is found, or the data are fetched, as by :func:`locate`.
     """
     path = locate("pneumoniamnist", folder, download=download) / "pneumoniamnist.npz"
@@ -238,7 +238,7 @@ _LFW_TEXT = ("image", "person", "pred_df_race", "pred_df_gender", "pred_df_emoti
 
 
 def load_lfw(folder: Folder = None) -> Faces:
-    """Read ``lfw_62x47.npz`` and ``lfw_attributes.csv``, which must be put in place by hand.
+    """Read ``lfw_62x47.npz`` and ``lfw_attributes.csv``, which you must supply yourself.
 
     ``male_manual`` and ``smile_manual`` are human labels (1, 0 or NaN); the ``pred_*`` columns
     are another model's scores, from 0 to 1 except for ``pred_df_*_prob``, from 0 to 100.
@@ -267,16 +267,16 @@ def load_celeba(
 ) -> Faces:
     """Read the aligned images and ``list_attr_celeba.txt`` in their published form.
 
-    Faces of celebrities with forty attributes each (Liu et al. 2015), 1 or 0 (the file has −1).
-    With ``identity_CelebA.txt`` the column ``person`` identifies the person; without it, it is
-    empty.
+    Each celebrity's face has forty attributes, 1 or 0 (Liu et al. 2015); the file has −1 for 0. The
+    column ``person`` identifies the person; it is empty without ``identity_CelebA.txt``.
 
     Parameters
     ----------
     folder
         As for :func:`locate`.
     count
-        The number of images to read, from the first; Mo et al. 2021 use 15,000. ``None`` for all.
+        The number of images to read, starting with the first; Mo et al. 2021 use 15,000. ``None``
+        for all.
     size
         Height and width to which the images, 218×178, are resized.
     """
@@ -295,8 +295,8 @@ def load_celeba(
 def _celeba_attributes(path: Path) -> tuple[list[str], list[str], np.ndarray]:
     """Return the attributes' names, the images' names, and a table of zeros and ones.
 
-    The first line is the number of images, the second the names of the attributes; every further
-    line is an image's name and its attributes, −1 or 1, with blanks between.
+    The first line is the number of images, the second the names of the attributes. Every further
+    line is an image's name and its attributes (−1 or 1), separated by blanks.
     """
     lines = _lines(path, "celeba")
     if len(lines) < 3 or not lines[0].strip().isdigit():
@@ -330,9 +330,9 @@ _PUBFIG_KINDS = (".jpg", ".jpeg", ".png")
 def load_pubfig(folder: Folder = None, *, size: tuple[int, int] = (100, 100)) -> Faces:
     """Read the cropped images of PubFig83 with the scores of ``pubfig_attributes.txt``.
 
-    Faces of public figures with 73 scores each (Kumar et al. 2009). The scores come from another
-    model (above zero: the attribute is present), so their columns are named ``pred_…`` and must be
-    called predicted labels. Images without scores are left out.
+    Each face of a public figure has 73 attribute scores (Kumar et al. 2009). The scores come from
+    another model; above zero, the image has the attribute. Their columns are therefore named
+    ``pred_…`` and must be called predicted labels. Images without scores are left out.
 
     Parameters
     ----------
@@ -359,7 +359,7 @@ def load_pubfig(folder: Folder = None, *, size: tuple[int, int] = (100, 100)) ->
 
 
 def _pubfig_scores(path: Path) -> tuple[list[str], dict[tuple[str, int], list[float]]]:
-    """Return the attributes' names, and the scores by person and number of the image.
+    """Return the attributes' names, and the scores by person and image number.
 
     Fields are separated by tabs; the second line, after a ``#``, names them: person, imagenum,
     attributes.
@@ -386,7 +386,7 @@ def _pubfig_scores(path: Path) -> tuple[list[str], dict[tuple[str, int], list[fl
 
 
 def _pubfig_images(folder: Path) -> list[tuple[Path, tuple[str, int]]]:
-    """Return the images from one folder per person, in files named by the image's number."""
+    """Return the images; each person has a folder of files named by image number."""
     found = []
     for path in sorted(folder.glob("*/*")):
         if path.suffix.lower() in _PUBFIG_KINDS and path.stem.isdigit():

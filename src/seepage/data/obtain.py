@@ -15,7 +15,7 @@ Folder: TypeAlias = "str | os.PathLike[str] | None"  # the folder that holds the
 
 
 def cache_folder() -> Path:
-    """Return the per-user folder of the XDG convention: ``$XDG_CACHE_HOME/seepage/data``."""
+    """Return the per-user cache folder (XDG convention): ``$XDG_CACHE_HOME/seepage/data``."""
     configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The convention says to ignore a relative path there.
     base = configured if configured.is_absolute() else Path.home() / ".cache"
@@ -45,7 +45,7 @@ def find(data_set: DataSet, folder: Folder = None) -> Path | None:
 
 
 def locate(name: str, folder: Folder = None, *, download: bool = True) -> Path:
-    """Return the folder that holds the set's files: a local one, or one just fetched.
+    """Return the folder that holds the set's files, fetching them if necessary.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Prepare data sets exactly as the papers did: pure functions from a loaded set to a problem.
+"""Prepare loaded data sets as learning problems, exactly as the papers did.
 
 The papers are Hannun, Guo and van der Maaten, "Measuring Data Leakage in Machine-Learning Models
 with Fisher Information" (2021), and Guo, Karrer, Chaudhuri and van der Maaten, "Bounding Training
@@ -20,7 +20,7 @@ Matrix = NDArray[np.float64]
 
 
 def two_class_pixels(images: ImageSet, classes: tuple[int, int] = (0, 1)) -> Problem:
-    """Take two classes of images as flattened raw pixels in [0, 1] (Guo et al. 2022).
+    """Return two classes of images as flattened raw pixels in [0, 1] (Guo et al. 2022).
 
     Colour images are flattened in height, width, channel order. The target is 1 for the second
     class.
@@ -35,13 +35,13 @@ def two_class_pixels(images: ImageSet, classes: tuple[int, int] = (0, 1)) -> Pro
 def two_class_pca(
     images: ImageSet, classes: tuple[int, int] = (0, 1), dimensions: int = 20
 ) -> Problem:
-    """Take two classes of images in a few principal components (Hannun et al. 2021, Table 1).
+    """Project two classes of images onto principal components (Hannun et al. 2021, Table 1).
 
     Pixels are divided by 255 and flattened, and all rows of a split are divided by its largest row
     norm, so that every row lies in the unit ball. Both splits are projected onto the leading
     eigenvectors of the training rows' covariance, centred with the training mean, not whitened.
-    Components are in order of decreasing variance, each with the sign that makes its largest
-    loading positive. For linear regression Hannun et al. use the targets ``2*y - 1``.
+    Components are in order of decreasing variance, signed so that the largest loading of each is
+    positive. For linear regression Hannun et al. use the targets ``2*y - 1``.
     """
     X, y = _two_classes(images.train, classes)
     X_test, y_test = _two_classes(images.test, classes)
@@ -63,9 +63,9 @@ def two_class_pca(
 def iwpc_one_hot(patients: Records) -> Problem:
     """Encode the warfarin data of Hannun et al. 2021: 14 features, 80 % of patients for training.
 
-    Attributes are in alphabetical order; race, cyp2c9 and vkorc1 are one-hot encoded with the
-    first level dropped; the target is the whitened dose. The split is random but fixed (the
-    original one needs torch's generator).
+    Attributes are in alphabetical order; race, cyp2c9 and vkorc1 are one-hot encoded with the first
+    level dropped; the target is the standardised dose. The split is random with a fixed seed, but
+    not the original one, which needs torch's generator.
     """
     columns = [name for name in sorted(patients.columns) if name != "dose"]
     blocks: list[Matrix] = []
@@ -90,7 +90,7 @@ def iwpc_one_hot(patients: Records) -> Problem:
 def adult_one_hot(people: Adult) -> Problem:
     """Encode the census problem of Hannun et al. 2021: 86 features, incomplete records dropped.
 
-    The six continuous columns (fnlwgt too) are standardised by the training mean and sample
+    The six continuous columns (including fnlwgt) are standardised by the training mean and sample
     deviation; marital status becomes married (any "Married-…") or not; relationship is dropped;
     nominal columns are one-hot encoded in sorted order with the last level dropped. For marital
     status the original keeps the indicator of *not* being married. Features are in the file's

@@ -1,4 +1,4 @@
-"""Readers of publishers' file formats, which return arrays or refuse a file with a reason."""
+"""Readers for publishers' file formats; an invalid file raises an error that gives the reason."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def _times(sizes: tuple[int, ...] | list[int]) -> str:
 def read_npz(
     path: Path, shapes: Mapping[str, tuple[int | None, ...]], name: str
 ) -> dict[str, NDArray[np.uint8]]:
-    """Return arrays of a NumPy archive; pickled objects are refused.
+    """Return arrays of a NumPy archive; pickled objects raise an error.
 
-    Each must hold bytes in the given shape (``None``: any size).
+    Each array must hold bytes and have the given shape (``None``: any size).
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -97,9 +97,9 @@ def read_csv(
 ) -> Records:
     """Return the columns of ``path``, all numeric except those named in ``text``.
 
-    The header must begin with the columns ``leading``; the names of others begin with ``further``
-    (``None`` allows no others). With ``allow_missing`` a field may be empty: NaN in a numeric
-    column, ``""`` in a text column.
+    The header must begin with the columns ``leading``; the names of all other columns begin with
+    ``further`` (``None``: no other columns). With ``allow_missing`` a field may be empty: NaN in a
+    numeric column, ``""`` in a text column.
     """
     try:
         with path.open(encoding="utf-8", newline="") as stream:
@@ -133,7 +133,7 @@ def read_csv(
 
 
 def read_images(paths: Sequence[Path], size: tuple[int, int], name: str) -> NDArray[np.uint8]:
-    """Return colour images, ``(n, height, width, 3)``, resized if they have another size."""
+    """Return colour images, ``(n, height, width, 3)``, resized if necessary."""
     from PIL import Image, UnidentifiedImageError
 
     from seepage.support.chunks import progress  # loads libraries that bytes do not need

@@ -168,7 +168,7 @@ _ALL = (
         folder="celeba",
         files=("list_attr_celeba.txt", "img_align_celeba/000001.jpg"),
         size=1_470_000_000,
-        licence="for research, not for sale",
+        licence="for non-commercial research",
         source="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
         by_hand=(
             "its publisher provides it through a web page, so put the downloaded files there "
@@ -182,7 +182,7 @@ _ALL = (
         folder="pubfig",
         files=("pubfig_attributes.txt",),
         size=100_000_000,
-        licence="for research, not for sale",
+        licence="for non-commercial research",
         source="https://www.cs.columbia.edu/CAVE/databases/pubfig/",
         by_hand=(
             "its publishers provide addresses instead of images, so put there yourself: "

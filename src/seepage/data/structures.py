@@ -1,4 +1,4 @@
-"""Return types of the loaders and preparations: arrays with names."""
+"""Return types of the loaders and of the functions that prepare data: arrays with names."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Tabular:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A prepared learning problem: features, targets, and which columns encode one attribute.
+    """A prepared learning problem: features, targets, and the columns that encode each attribute.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Differential privacy guarantees, as the bounds on reconstruction need them.
+"""Differential privacy guarantees, for use in reconstruction bounds.
 
 ``statements`` holds the guarantees (a ``dp_accounting`` event is converted to one), and
-``trade_off`` the best membership test under each. ``gaussian_mechanism`` computes the noise for
-(ε, δ). ``sensitivity`` bounds the effect of one record on a fitted model, hence the guarantee of
-noise on its parameters. ``filters`` exclude records whose budget is spent.
+``trade_off`` the best membership test under each. ``gaussian_mechanism`` computes the noise for (ε,
+δ). ``sensitivity`` bounds the effect of one record on a fitted model, from which the guarantee of
+noise on its parameters follows. ``filters`` exclude records whose privacy budget is spent.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Privacy filters: a record whose budget is spent takes part in no further release.
+"""Privacy filters: a record whose privacy budget is spent is excluded from further releases.
 
-Releases are chosen one after the other, each depending on the earlier ones. Given these, record
-i costs ``ρ_t(i)`` at release t. If it takes part only while ``Σ_t ρ_t(i) ≤ ρ``, the whole stream
-costs no record more than ρ, however the releases are chosen. This holds for the Rényi divergence
-of one order, fixed beforehand (Feldman and Zrnic 2021), and for ``μ²`` of Gaussian noise (Smith
-and Thakurta 2022; Koskela, Tobaben and Honkela 2022). Without a filter the sum over the
-actual run is only an estimate; with it, the budget is a guarantee for every record.
+Each release may depend on the earlier ones. Given these, release t costs record i ``ρ_t(i)``. If a
+record takes part only while ``Σ_t ρ_t(i) ≤ ρ``, the whole stream costs no record more than ρ,
+however the releases are chosen. This holds for the Rényi divergence of one order, fixed beforehand
+(Feldman and Zrnic 2021), and for ``μ²`` of Gaussian noise (Smith and Thakurta 2022; Koskela,
+Tobaben and Honkela 2022). Without a filter, the sum over the actual run is only an estimate; with a
+filter, the budget is a guarantee for every record.
 
-The budget spent by a record is not a guarantee for that record: it depends on the record, and
-through the releases on the other records.
+The budget that a record has spent is not a guarantee for that record: it depends on the record
+itself and, through the releases, on the other records.
 """
 
 from __future__ import annotations
@@ -26,40 +26,41 @@ from seepage.tables.source import as_numpy
 
 ADD_OR_REMOVE = "add-or-remove"
 CONDITIONS = (
-    "Whether a record takes part depends on that record and on earlier releases alone.",
+    "Whether a record takes part depends only on that record and on earlier releases.",
     "Neither the published results nor the time of the last one depends on which records take "
     "part, or how many.",
-    "The list of stopped records and the budget each has spent stay secret.",
+    "The list of excluded records and the budget that each record has spent stay secret.",
 )
 _SEEDED = (
-    "Some noise came from a seed, for an experiment: anybody who knows the seed can subtract it."
+    "Some noise came from a seed, for an experiment: anybody who knows the seed can subtract the "
+    "noise."
 )
 
 
 class PrivacyFilter:
-    """The records that may still take part in a stream of releases, and the budget each has spent.
+    """The records that may still take part in a stream of releases, and the budget spent by each.
 
     Parameters
     ----------
     records
         The number of records.
     budget
-        The guarantee for each record: ``GaussianDP(mu, "add-or-remove")``, whose ``μ²`` is spent,
-        or ``RenyiDP({order: epsilon}, "add-or-remove")`` at one order.
+        The guarantee for each record: ``GaussianDP(mu, "add-or-remove")``, with ``μ²`` as the
+        budget, or ``RenyiDP({order: epsilon}, "add-or-remove")`` at one order.
 
     Attributes
     ----------
     active
-        The records that have not stopped. Secret, as is ``spent``: whether a record has stopped
-        reveals something about it that no budget covers.
+        The records that are not excluded yet. Keep this and ``spent`` secret: whether a record is
+        excluded reveals something about it that no budget covers.
     spent
         The budget each record has spent so far: ``Σ μ²``, or Rényi divergence.
 
     Examples
     --------
-    Three noisy sums of records between 0 and 1, each with noise of standard deviation 1, under a
-    budget of μ = 1.2. The record with value 1 takes part in one of them, that with value 0.6 in
-    all.
+    This example releases three sums of records between 0 and 1, each with noise of standard
+    deviation 1, under a budget of μ = 1.2. The record with value 1 takes part in one sum, the
+    record with value 0.6 in all three.
 
     >>> import numpy as np
     >>> from seepage import Gaussian
@@ -84,7 +85,7 @@ class PrivacyFilter:
             )
         if budget.neighbours != ADD_OR_REMOVE:
             raise InputError(
-                "A filter's budget is about adding or removing a record; pass "
+                "A filter's budget must be for adding or removing a record; pass "
                 "neighbours='add-or-remove'."
             )
         if isinstance(budget, RenyiDP) and len(budget.points) != 1:
@@ -117,18 +118,19 @@ class PrivacyFilter:
         return f"<{self}>"
 
     def cost(self, shifts: Any) -> np.ndarray:
-        """Return the cost of a Gaussian release from the distance by which each record moves it.
+        """Return each record's cost of a Gaussian release, from the distance the record moves it.
 
-        ``μ²`` or ``αμ²/2``, with μ in units of the noise's standard deviation.
+        The cost is ``μ²`` or ``αμ²/2``, with the distance μ in units of the noise's standard
+        deviation.
         """
         squares = np.square(as_numpy(shifts).astype(float))
         return np.asarray(squares if self.order is None else self.order * squares / 2)
 
     def admit(self, costs: Any, rows: Any = None) -> np.ndarray:
-        """Return which records may take part in the coming release, and charge them for it.
+        """Return which records may take part in the next release, and charge them for it.
 
-        A record that is not admitted stops for good. Call it once for every release, before it,
-        and leave out of the release all records that are not admitted.
+        A record that is not admitted is excluded permanently. Call this once before every release,
+        and leave all records that are not admitted out of the release.
 
         Parameters
         ----------
@@ -136,7 +138,7 @@ class PrivacyFilter:
             The cost of the release to each record that takes part; it may depend only on that
             record and on earlier releases.
         rows
-            The positions of these records; by default all of them, in order.
+            The positions of these records; by default all records, in order.
         """
         costs = as_numpy(costs).astype(float)
         rows = np.arange(len(self.active)) if rows is None else as_numpy(rows)
@@ -146,10 +148,11 @@ class PrivacyFilter:
                 f"{costs.shape}."
             )
         if not np.all(costs >= 0):  # nan neither
-            raise InputError("A cost must be a number, zero or above; check the contributions.")
+            raise InputError("A cost must be a number of at least zero; check the contributions.")
         if len(np.unique(rows)) != len(rows):
             raise InputError(
-                "A record can take part in a release only once; some row occurs twice."
+                "A record can take part in a release only once, but some row occurs twice; list "
+                "each row once."
             )
         admitted = np.asarray(self.active[rows] & (self.spent[rows] + costs <= self.limit))
         self.active[rows] = admitted
@@ -161,9 +164,9 @@ class PrivacyFilter:
     def noisy_sum(self, contributions: Any, noise: Gaussian, seed: int | None = None) -> np.ndarray:
         """Return the sum of the admitted records' contributions, with noise.
 
-        For a stream of releases, and for a predictor that sums over its records (nearest-neighbour
-        votes, kernels). A contribution may depend on its own record, on the
-        question and on earlier answers, but not on the other records.
+        Use it for a stream of releases, or for a predictor that sums over its records
+        (nearest-neighbour votes, kernels). A contribution may depend on its own record, on the
+        query and on earlier results, but not on the other records.
 
         Parameters
         ----------
@@ -172,7 +175,7 @@ class PrivacyFilter:
         noise
             Gaussian noise with one standard deviation.
         seed
-            For experiments: anybody who knows it can subtract the noise.
+            For experiments only: anybody who knows the seed can subtract the noise.
         """
         rows = as_numpy(contributions).astype(float)
         rows = rows[:, None] if rows.ndim == 1 else rows
@@ -183,7 +186,8 @@ class PrivacyFilter:
             )
         if not isinstance(noise, Gaussian) or np.ndim(noise.sigma) != 0:
             raise InputError(
-                "A filter counts Gaussian noise with one standard deviation: sp.Gaussian(1.0)."
+                "A filter needs Gaussian noise with a single standard deviation; pass, for "
+                "example, sp.Gaussian(1.0)."
             )
         admitted = self.admit(self.cost(np.linalg.norm(rows, axis=1) / noise.sigma))
         self.seeded |= seed is not None

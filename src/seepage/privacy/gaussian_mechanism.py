@@ -1,4 +1,4 @@
-"""The Gaussian noise for (ε, δ)-differential privacy, exactly and by the classic formula."""
+"""Gaussian noise for (ε, δ)-differential privacy, computed exactly and by the classic formula."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from seepage.support.number_check import check_not_negative, check_positive, che
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """Return the least δ of the Gaussian mechanism at ε, with ``μ = sensitivity/σ``.
+    """Return the smallest δ of the Gaussian mechanism at ε, with ``μ = sensitivity/σ``.
 
     ``δ = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)`` (Balle and Wang 2018, theorem 8).
     """
@@ -20,10 +20,10 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 
 def analytic_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
-    """Return the least σ at which the Gaussian mechanism is (ε, δ)-differentially private.
+    """Return the smallest σ at which the Gaussian mechanism is (ε, δ)-differentially private.
 
-    Exact for every ε (Balle and Wang 2018); the classic formula is valid only below 1 and adds
-    more noise than needed.
+    It is exact for every ε (Balle and Wang 2018); the classic formula is valid only for ε below 1
+    and adds more noise than needed.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The guarantee of private SGD: Gaussian steps on random batches."""
+"""The privacy guarantee of private SGD: Gaussian steps on random batches."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from seepage.support.number_check import (
 
 @dataclass(frozen=True)
 class SampledGaussianDP(PrivacyStatement):
-    """The guarantee of Gaussian steps on Poisson batches about adding, removing or replacing.
+    """The guarantee of Gaussian steps on Poisson batches for adding, removing or replacing records.
 
     Its trade-off curve comes from dp-accounting's privacy loss distributions, rounded
-    pessimistically, of a pair that dominates every step
-    (:func:`~seepage.privacy.trade_off.gaussian_losses`). It is tighter than the curve of the run's
-    (ε, δ) alone. A replacement costs less than two removals, and less than a removal at half the
-    noise.
+    pessimistically, for a pair that dominates every step
+    (:func:`~seepage.privacy.trade_off.gaussian_losses`). The curve is tighter than that of the
+    run's (ε, δ) alone. A replacement costs less than two removals, and less than a removal at half
+    the noise.
 
     Parameters
     ----------
     noise_multiplier
         The standard deviation of the noise divided by the clipping norm.
     sample_rate
-        The probability with which each record takes part in a step; 1 without sampling.
+        The probability that a record takes part in a step; 1 without sampling.
     steps
         The number of steps.
     neighbours
-        The neighbouring relation of ε and the curve. ``"add-or-remove"`` a record requires that
-        neither the rate nor the divisor of the sums depends on the number of records; the other is
-        ``"replace"`` one.
+        The neighbouring relation of ε and the curve: ``"add-or-remove"`` or ``"replace"`` a record.
+        The former requires that neither the rate nor the divisor of the sums depends on the number
+        of records.
     group
         The number of records that are added or removed together, such as all of one person.
 
@@ -69,8 +69,9 @@ class SampledGaussianDP(PrivacyStatement):
     assumptions: tuple[str, ...] = (
         "Every record takes part in a step independently (Poisson sampling), and the batches "
         "stay secret.",
-        "Rate, steps and the divisor of the sums were stated before the data were seen; if they "
-        "depend on the number of records, the guarantee is for replacing a record only.",
+        "The sample rate, the number of steps and the divisor of the sums were fixed before the "
+        "data were seen; if they depend on the number of records, the guarantee is only for "
+        "replacing a record.",
         "Nothing is published besides the noisy gradients of the steps, or results computed from "
         "them.",
     )
@@ -81,17 +82,17 @@ class SampledGaussianDP(PrivacyStatement):
         check_number(self.sample_rate, "sample_rate")
         if not 0 < self.sample_rate <= 1:
             raise InputError(
-                "sample_rate is the probability that a record takes part in a step, above 0 and "
-                f"up to 1, not {self.sample_rate!r}; it is the mean size of a batch over the "
-                "number of records."
+                "sample_rate must be the probability that a record takes part in a step, above 0 "
+                f"and up to 1, not {self.sample_rate!r}; divide the mean batch size by the number "
+                "of records."
             )
         check_count(self.steps, "steps")
         check_choice(self.neighbours, "neighbours", NEIGHBOURS)
         check_count(self.group, "group")
         if self.group > 1 and self.neighbours == "replace":
             raise InputError(
-                "Groups are accounted for as added or removed: leave out neighbours=. To replace "
-                "k records, count removing k and adding k."
+                "The guarantee for a group is for adding or removing it: leave out neighbours=. To "
+                "replace k records, account for removing k and adding k."
             )
 
     @property
@@ -104,7 +105,7 @@ class SampledGaussianDP(PrivacyStatement):
         )
 
     def epsilon(self, delta: float) -> float:
-        """Return the least ε at this δ."""
+        """Return the smallest ε at this δ."""
         check_share(delta, "delta")
         return float(self._losses.get_epsilon_for_delta(delta))
 
@@ -120,7 +121,7 @@ class SampledGaussianDP(PrivacyStatement):
         return self.steps * float(step)
 
     def total_variation(self) -> float:
-        """Return the total variation under replacement; for a group, by removing and adding."""
+        """Return the total variation under replacement; for a group, under removal and addition."""
         if self.group > 1:
             return self.trade_off().replaced()
         replacing = self._losses if self.neighbours == "replace" else self._composed(replace=True)

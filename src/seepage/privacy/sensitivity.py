@@ -1,8 +1,8 @@
 """The sensitivity of a release to one record, and the privacy guarantee of its noise.
 
-Let two tables differ in one record, and ``w``, ``w'`` be their minimisers. The objective of one is
-strongly convex with constant nλ, and its gradient at the other's minimiser is the difference of
-two losses' gradients::
+Let two tables differ in one record, and let ``w`` and ``w'`` be their minimisers. The first table's
+objective is strongly convex with constant nλ, and its gradient at the second's minimiser is the
+difference of the gradients of two losses::
 
     nλ ‖w − w'‖ ≤ ‖∇F(w')‖ = ‖∇ℓ(w'; z) − ∇ℓ(w'; z')‖ ≤ 2L,    L = sup ω |∂ℓ/∂m| ‖x‖
 
@@ -13,8 +13,8 @@ hold for every record that could be in the table, but only at minimisers:
 * least squares with ``|y| ≤ Y``: ``(nλ/2)‖w‖² ≤ F(0) ≤ nY²/2`` bounds ``w``, hence the residual;
 * Poisson with ``0 ≤ y ≤ Y``: likewise, with a far larger constant.
 
-The intercept is not penalised, so its change is unbounded: models with one are refused.
-Where the release itself bounds every record's contribution, as a sum of clipped gradients does,
+The intercept is not penalised, so its change is unbounded: a model with an intercept raises an
+error. If the release itself bounds every record's contribution, as a sum of clipped gradients does,
 that bound is used.
 """
 
@@ -39,7 +39,9 @@ from seepage.support.number_check import check_positive
 from seepage.tables.source import Array, Chunk, as_numpy, read_table
 
 _LABELLED = ("gaussian", "poisson")  # families whose slope grows with the label
-_FROM_THE_DATA = "The bound on {} was read off the data, so this is not a guarantee for other data."
+_FROM_THE_DATA = (
+    "The bound on {} was computed from the data, so this is not a guarantee for other data."
+)
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,11 @@ class Sensitivity:
     Parameters
     ----------
     value
-        ``2L/(nλ)`` of a penalised model, ``2L`` of a sum of clipped gradients.
+        ``2L/(nλ)`` for a penalised model, ``2L`` for a sum of clipped gradients.
     lipschitz
         ``L``: the largest norm of a record's gradient, after clipping if gradients are clipped.
     guarantee
-        Whether it rests on stated bounds alone; a value that uses the data at hand is only
+        Whether the value rests only on stated bounds; a value computed from these data is only
         indicative.
     assumptions
         The assumptions behind it.
@@ -74,8 +76,8 @@ def output_sensitivity(
 ) -> Sensitivity:
     """Return the sensitivity of a release to replacing one record.
 
-    That of a penalised model's parameters is bounded by ``2L/(nλ)``; that of a sum of clipped
-    gradients is twice their largest norm, whatever the data.
+    For a penalised model's parameters it is at most ``2L/(nλ)``; for a sum of clipped gradients it
+    is twice their largest norm, for any data.
 
     Parameters
     ----------
@@ -83,13 +85,12 @@ def output_sensitivity(
         The leakage of one release, about records in memory or read in chunks. A linear model must
         have a penalty and no intercept.
     row_norm
-        A bound on every record's norm ``‖x‖``, valid for all possible records, as
-        :func:`clip_rows` ensures. By default the largest norm in the data, which gives no
-        guarantee.
+        A bound on the norm ``‖x‖`` of every possible record, which :func:`clip_rows` enforces. By
+        default the largest norm in the data, which gives no guarantee.
     label_bound
-        A bound on the size of every label; needed for least squares and Poisson.
+        A bound on the absolute value of every label; required for least squares and Poisson.
     lipschitz
-        ``L`` itself, for a family of your own.
+        ``L`` itself, for a custom family.
 
     Examples
     --------
@@ -134,8 +135,8 @@ def output_perturbation(
 ) -> PrivacyStatement:
     """Return the privacy guarantee of a release's noise, from :func:`output_sensitivity`.
 
-    Gaussian noise gives :class:`GaussianDP` with ``μ = sensitivity/σ`` (σ the smallest standard
-    deviation in any direction), hence ``ε(2) = 4L²/(nλσ)²``. Laplace noise gives pure differential
+    Gaussian noise gives :class:`GaussianDP` with ``μ = sensitivity/σ`` (σ is the smallest standard
+    deviation in any direction), so ``ε(2) = 4L²/(nλσ)²``. Laplace noise gives pure differential
     privacy with ``ε = √P · sensitivity/b`` for P released numbers.
     """
     sensitivity = output_sensitivity(
@@ -143,8 +144,12 @@ def output_perturbation(
     )
     (noise,) = leak.noise
     size = leak.release.template.size
-    what = "gradient of one step leaves" if leak.release.model is None else "parameters leave"
-    what = "answers to these queries leave" if noise.on else what
+    what = (
+        "gradient of one step is published"
+        if leak.release.model is None
+        else "parameters are published"
+    )
+    what = "answers to these queries are published" if noise.on else what
     assumptions = (f"Only the noisy {what}.", *sensitivity.assumptions)
     if isinstance(noise, Gaussian):
         information = np.asarray(noise.information(size))
@@ -160,10 +165,10 @@ def output_perturbation(
 
 
 def clip_rows(X: Any, norm: float) -> Array:
-    """Return the table as an array, with rows of norm above ``norm`` scaled down to that norm.
+    """Return the table as an array, with longer rows scaled down to the norm ``norm``.
 
-    A model fitted on the clipped table has records whose norm, present or future, is bounded by a
-    number that does not depend on the data: the ``row_norm`` of :func:`output_sensitivity`.
+    If every table is clipped before the fit, every record's norm is at most ``norm``, which does
+    not depend on the data: pass it as ``row_norm`` to :func:`output_sensitivity`.
     """
     check_positive(norm, "norm")
     values = read_table(X).values

@@ -1,6 +1,6 @@
-"""Privacy guarantees about any two data sets that differ in one record.
+"""Privacy guarantees for any two data sets that differ in one record.
 
-Bounds on reconstruction use two properties of a guarantee, both about *replacing* one record by
+Reconstruction bounds use two properties of a guarantee, both for *replacing* one record with
 another:
 
 * the Rényi divergence of order 2, ``log(1 + χ²)``, which bounds unbiased adversaries (Guo et al.
@@ -8,7 +8,8 @@ another:
 * the total variation, the largest change of the probability of any outcome, which bounds
   membership inference and, through two-point arguments, every adversary.
 
-Guarantees about adding or removing a record are converted: replacing is removing and then adding.
+Guarantees for adding or removing a record are converted: a replacement is a removal followed by an
+addition.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class PrivacyStatement(ABC):
 
     @abstractmethod
     def renyi(self) -> float:
-        """Return an upper bound, perhaps infinite, on the Rényi divergence of order 2."""
+        """Return an upper bound, possibly infinite, on the Rényi divergence of order 2."""
 
     @abstractmethod
     def total_variation(self) -> float:
@@ -66,10 +67,10 @@ class PrivacyStatement(ABC):
 
 @dataclass(frozen=True)
 class DifferentialPrivacy(PrivacyStatement):
-    """(ε, δ)-differential privacy; pure where δ = 0.
+    """(ε, δ)-differential privacy; pure if δ = 0.
 
     Pure ε-differential privacy gives ``χ² ≤ e^ε + e^−ε − 2`` (Bun and Steinke 2016, proposition
-    3.3, at order 2), which randomised response attains. With δ > 0 nothing follows for χ², since
+    3.3, at order 2), which randomised response attains. With δ > 0 there is no bound on χ², since
     everything may be revealed with probability δ. The total variation is at most
     ``(e^ε − 1 + 2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015); for adding or removing a record,
     ``1 − e^−ε (1 − 2δ)``.
@@ -101,7 +102,7 @@ class DifferentialPrivacy(PrivacyStatement):
         if not 0 <= self.delta < 1:
             raise InputError(
                 f"delta must be at least 0 and below 1, but is {self.delta!r}: it is the "
-                "probability that the guarantee fails, and should be far below 1 over the number "
+                "probability that the guarantee fails; choose a value far below 1 over the number "
                 "of people."
             )
         check_choice(self.neighbours, "neighbours", NEIGHBOURS)
@@ -113,7 +114,7 @@ class DifferentialPrivacy(PrivacyStatement):
         return f"{kind}-differential privacy ({self.neighbours})"
 
     def renyi(self) -> float:
-        """Return ``log(e^ε + e^−ε − 1)``; infinite where δ > 0."""
+        """Return ``log(e^ε + e^−ε − 1)``; infinite if δ > 0."""
         epsilon, delta = self._replacing()
         if delta > 0:
             return math.inf
@@ -139,7 +140,7 @@ class DifferentialPrivacy(PrivacyStatement):
 
 @dataclass(frozen=True)
 class GaussianDP(PrivacyStatement):
-    """Gaussian differential privacy: neighbours are as hard to tell apart as N(0, 1) and N(μ, 1).
+    """Gaussian differential privacy: neighbours are as hard to distinguish as N(0, 1) and N(μ, 1).
 
     The Rényi divergence of order α is ``αμ²/2``, and the total variation ``2Φ(μ/2) − 1``; both are
     exact.
@@ -147,8 +148,8 @@ class GaussianDP(PrivacyStatement):
     Parameters
     ----------
     mu
-        The sensitivity over σ: the largest move of the release between neighbours, in units of the
-        noise.
+        The sensitivity divided by σ: the largest distance between the releases of neighbours, in
+        units of the noise.
     neighbours
         ``"replace"`` or ``"add-or-remove"`` one record; the latter doubles μ for a replacement.
 
@@ -187,7 +188,7 @@ class GaussianDP(PrivacyStatement):
         return f"the Gaussian mechanism with μ = {self.mu:.4g} ({self.neighbours})"
 
     def delta(self, epsilon: float) -> float:
-        """Return the least δ at this ε, under replacement."""
+        """Return the smallest δ at this ε, under replacement."""
         return gaussian_delta(epsilon, self._replacing())
 
     def renyi(self) -> float:
@@ -210,8 +211,9 @@ class GaussianDP(PrivacyStatement):
 class RenyiDP(PrivacyStatement):
     """Rényi differential privacy: bounds ε(α) on the Rényi divergence at one or more orders α.
 
-    ``(α − 1) D_α`` is convex in α and zero at α = 1, so the given bounds imply others in between:
-    ε(2) follows from one order at or above 2, or more tightly from one on either side.
+    ``(α − 1) D_α`` is convex in α and zero at α = 1, so the given bounds imply bounds at other
+    orders: ε(2) follows from one order of at least 2, or more tightly from one order on either side
+    of 2.
 
     Parameters
     ----------
@@ -237,10 +239,10 @@ class RenyiDP(PrivacyStatement):
         pairs = self.curve.items() if isinstance(self.curve, Mapping) else self.curve
         points = sorted((float(order), float(epsilon)) for order, epsilon in pairs)
         if not points:
-            raise InputError("The Rényi curve is empty; give ε at one order or more.")
+            raise InputError("The Rényi curve is empty; give ε for at least one order.")
         for order, epsilon in points:
             if not 1 < order < math.inf:
-                raise InputError(f"Rényi orders lie above 1, but one is {order:g}.")
+                raise InputError(f"Rényi orders must be above 1, but one is {order:g}.")
             if not epsilon >= 0:
                 raise InputError(f"ε at order {order:g} must not be negative, but is {epsilon:g}.")
         check_choice(self.neighbours, "neighbours", NEIGHBOURS)
@@ -264,7 +266,7 @@ class RenyiDP(PrivacyStatement):
         return best
 
     def renyi(self) -> float:
-        """Return ε(2) under replacement; infinite where the given orders do not imply it."""
+        """Return ε(2) under replacement; infinite if the given orders do not imply it."""
         if self.neighbours == "replace":
             return self.at(2.0)
         return min(
@@ -295,10 +297,9 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
         sampling, compositions, and so on.
     neighbours
         The neighbouring relation of its noise multiplier: ``"add-or-remove"`` one record (as for
-        private SGD) or ``"replace"`` one. Sampling without replacement is about replacing a
-        record, Poisson sampling about adding or removing one; the accountant refuses other
-        combinations. For Gaussian steps on Poisson batches, replacing a record is accounted for
-        exactly, at order 2.
+        private SGD) or ``"replace"`` one. Sampling without replacement requires ``"replace"``,
+        Poisson sampling ``"add-or-remove"``; other combinations raise an error. For Gaussian steps
+        on Poisson batches, the replacement of a record is accounted for exactly at order 2.
 
     Examples
     --------
@@ -339,7 +340,7 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
     curve = [(order, epsilon) for order, epsilon in pairs if math.isfinite(epsilon)]
     if not curve:
         raise InputError(
-            "The event has no finite Rényi divergence, so it protects nothing; add noise to the "
+            "The event has no finite Rényi divergence, so it gives no guarantee; add noise to the "
             "release."
         )
     return RenyiDP(curve, neighbours, about)

@@ -1,7 +1,7 @@
 """The trade-off between true and false positive rates that differential privacy allows.
 
-A guarantee is about two data sets that differ in one record. ``P`` and ``Q`` are the distributions
-of the release from each, in the worst case. ``δ(ε) = sup_S P(S) − e^ε Q(S)`` for all real ε
+A guarantee compares two data sets that differ in one record. ``P`` and ``Q`` are the release's
+distributions for each, in the worst case. ``δ(ε) = sup_S P(S) − e^ε Q(S)`` for all real ε
 determines the best test: no test has a true positive rate above ``min_ε δ(ε) + e^ε·FPR``, and the
 best one attains it (Dong, Roth and Su 2022, proposition 2.12).
 """
@@ -32,7 +32,7 @@ class TradeOff(ResultTable):
 
     @cached_property
     def _curve(self) -> tuple[np.ndarray, np.ndarray]:
-        """Some false positive rates and the true ones: losses of a run take seconds for them."""
+        """False positive rates and their true positive rates, cached as they can take seconds."""
         rates = np.array([0.0, 0.001, 0.01, *np.arange(1, 21) / 20])
         return rates, self.tpr(rates)
 
@@ -42,7 +42,7 @@ class TradeOff(ResultTable):
         return build_frame({"fpr": rates, "tpr": found}, library or "pyarrow")
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the largest true positive rate at each false positive rate, beside chance."""
+        """Draw the largest true positive rate at each false positive rate, and chance."""
         return draw_curve(ax, *self._curve, f"right at most {self.accuracy():.1%}")
 
     @abstractmethod
@@ -60,19 +60,19 @@ class TradeOff(ResultTable):
     def accuracy(self, prior: float = 0.5) -> float:
         """Return the success rate of the best test at this prior probability of membership.
 
-        ``1 − p + p δ(log((1 − p)/p))``.
+        It is ``1 − p + p δ(log((1 − p)/p))``.
         """
         check_prior(prior)
         odds = math.log1p(-prior) - math.log(prior)
         return 1 - prior + prior * float(self.excess(odds))
 
     def replaced(self) -> float:
-        """Return the largest difference between the rates for *two* such changes, a replacement.
+        """Return the largest difference between the rates for a replacement (*two* such changes).
 
-        Replacing a record is removing it and adding another. With the release from neither in
-        between, a test with false positive rate α there has ``P(S) ≤ δ(ε) + e^ε α``. Applying this
-        twice, the difference is at most ``min_ε 2δ(ε) + e^ε − 1``. For Gaussian noise that is
-        ``2Φ(μ) − 1``, since the distance doubles.
+        Replacing a record means removing it and adding another. Compare both with the release that
+        has neither record: a test with false positive rate α there has ``P(S) ≤ δ(ε) + e^ε α``.
+        Applied twice, this bounds the difference by ``min_ε 2δ(ε) + e^ε − 1``. For Gaussian noise
+        that is ``2Φ(μ) − 1``, since the distance doubles.
         """
         from scipy.optimize import minimize_scalar
 
@@ -88,9 +88,9 @@ class TradeOff(ResultTable):
 class PromisedTradeOff(TradeOff):
     """The trade-off of (ε, δ)-differential privacy (Wasserman and Zhou 2010; Kairouz et al. 2015).
 
-    ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``. The curve has three lines, so all tests
-    are mixtures of three: with probability δ the record is revealed, otherwise randomised response
-    names it. The middle corner has the false positive rate ``c = (1 − δ)/(1 + e^ε)`` and the same
+    ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``. The curve consists of three line
+    segments: with probability δ the record is revealed; otherwise the release is randomised
+    response. The middle corner has the false positive rate ``c = (1 − δ)/(1 + e^ε)`` and the same
     false negative rate.
 
     Examples
@@ -122,8 +122,8 @@ class PromisedTradeOff(TradeOff):
     def accuracy(self, prior: float = 0.5) -> float:
         """Return the success rate of the best test: ``max(1 − c, 1 − p + pδ, p + (1 − p)δ)``.
 
-        The first is randomised response; the others always name the likelier answer, unless the
-        record is revealed.
+        The first is randomised response; the other two always guess the likelier hypothesis, unless
+        the record is revealed.
         """
         check_prior(prior)
         rest = 1 - prior
@@ -179,7 +179,7 @@ class LossTradeOff(TradeOff):
     """The trade-off of dp-accounting's privacy loss distributions, rounded pessimistically.
 
     ``removed`` holds the losses of the release with the record against the one without it,
-    ``added`` the reverse. Every number is an upper bound, within the grid step of the losses.
+    ``added`` the reverse. Every number is an upper bound, accurate to the grid step of the losses.
     """
 
     removed: Any
@@ -187,8 +187,9 @@ class LossTradeOff(TradeOff):
 
     def __repr__(self) -> str:
         return (
-            f"<trade-off of privacy losses: right at most {100 * self.accuracy():.1f} % of the "
-            f"time (chance: 50 %), advantage at most {self.advantage():.4g}>"
+            "<trade-off of privacy losses: membership inference succeeds at most "
+            f"{100 * self.accuracy():.1f} % of the time (chance: 50 %), advantage at most "
+            f"{self.advantage():.4g}>"
         )
 
     def excess(self, epsilon: Any) -> np.ndarray:
@@ -228,18 +229,19 @@ def gaussian_losses(
 
     They are for adding or removing one record, for replacing one, or for adding or removing a group
     of several. Each step is dominated by one pair of distributions, so the composed pair dominates
-    the run (Zhu, Dong and Wang 2022, theorem 10). With ``μ`` the clip over the noise::
+    the run (Zhu, Dong and Wang 2022, theorem 10). With ``μ`` the clipping norm divided by the
+    noise::
 
         add or remove   (1 − q) N(0) + q N(μ)   and   N(0)
         replace         (1 − q) N(0) + q N(μ)   and   (1 − q) N(0) + q N(−μ)
         group of k      Σ_j Bin(k, q)_j N(jμ)   and   N(0)
 
-    Proof for a replacement of gradients ``g`` by ``g'`` of norm at most ``μ``: for any test φ with
-    ``N_0(φ) = y``, Neyman and Pearson's lemma gives ``N_g(φ) ≤ Φ(Φ⁻¹(y) + μ)`` and
+    Proof for replacing a gradient ``g`` with ``g'``, both of norm at most ``μ``: for any test φ
+    with ``N_0(φ) = y``, Neyman and Pearson's lemma gives ``N_g(φ) ≤ Φ(Φ⁻¹(y) + μ)`` and
     ``N_g'(φ) ≥ Φ(Φ⁻¹(y) − μ)``. In the pair above, the half-line of probability y attains both at
-    once, so no ``P(φ) − e^ε Q(φ)`` exceeds the pair's, at any ε. In general the worst case of one
-    step cannot be composed (Lebeda et al. 2024); this one can, since it is the worst at every ε. A
-    group uses the mixture of Ganesh 2024. Losses are rounded pessimistically to a ``grid``.
+    once, so no ``P(φ) − e^ε Q(φ)`` exceeds the pair's, at any ε. In general, the worst case of one
+    step cannot be composed (Lebeda et al. 2024); this one can, since it is the worst case at every
+    ε. A group uses the mixture of Ganesh 2024. Losses are rounded pessimistically to a ``grid``.
     """
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import privacy_loss_distribution as losses
@@ -268,10 +270,10 @@ def gaussian_losses(
 def fixed_size_losses(noise_multiplier: float, sample_rate: float, steps: int) -> Any:
     """Return dp-accounting's losses of replacing a record in batches of a fixed size, composed.
 
-    Another record takes the place of one that is not drawn, so all gradients are within twice the
-    clipping norm of each other. With ``P = N(2μ)`` and ``Q = N(0)``, one step's ``δ(ε)`` is at
-    most that of ``(1 − q) Q + q P`` against Q for ε ≥ 0, and of P against ``(1 − q) P + q Q``
-    below (Zhu, Dong and Wang 2022, theorem 11), each of which some data attain. The pair of
+    If a record is not drawn, another takes its place in the batch, so the sums differ by at most
+    twice the clipping norm. With ``P = N(2μ)`` and ``Q = N(0)``, one step's ``δ(ε)`` is at most
+    that of ``(1 − q) Q + q P`` against Q for ε ≥ 0, and of P against ``(1 − q) P + q Q`` below
+    (Zhu, Dong and Wang 2022, theorem 11), and some data attain each bound. The pair of
     distributions with this ``δ(ε)`` dominates each step, and is composed.
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
@@ -290,10 +292,10 @@ def fixed_size_losses(noise_multiplier: float, sample_rate: float, steps: int) -
 
 
 def replacement_renyi(shift: float, sample_rate: float, orders: Sequence[float]) -> np.ndarray:
-    """Return the Rényi divergence of replacing a record in one step, at every order.
+    """Return the Rényi divergence of replacing a record in one step, at each order.
 
-    ``(1/(α − 1)) log ∫ P^α Q^{1−α}`` of its dominating pair (:func:`gaussian_losses`), by the
-    trapezoid rule; ``shift`` is the clipping norm over σ. At order 2 it lies below
+    It is ``(1/(α − 1)) log ∫ P^α Q^{1−α}`` of the dominating pair (:func:`gaussian_losses`), by the
+    trapezoid rule; ``shift`` is the clipping norm divided by σ. At order 2 it lies below
     ``log(1 + q²/((1 − q)/A + q/B))``, ``A = 2(e^{μ²} − e^{−μ²})``, ``B = e^{4μ²} − 1``.
 
     Examples
@@ -337,13 +339,13 @@ def both_ways(losses: Any) -> tuple[Any, Any]:
 
 
 def check_prior(prior: Any) -> None:
-    """Refuse a base rate that is not strictly between 0 and 1."""
+    """Raise an error if a prior probability is not strictly between 0 and 1."""
     if isinstance(prior, str) or not 0 < prior < 1:
         raise InputError("The prior must be a probability between 0 and 1.")
 
 
 def checked_rates(fpr: Any) -> np.ndarray:
-    """Return false positive rates as an array; refuse invalid ones."""
+    """Return false positive rates as an array; invalid rates raise an error."""
     rate = np.asarray(fpr, dtype=float)
     if not np.all((rate >= 0) & (rate <= 1)):
         raise InputError("A false positive rate must lie between 0 and 1.")
@@ -351,9 +353,9 @@ def checked_rates(fpr: Any) -> np.ndarray:
 
 
 def _lowest(height: Callable[[int], float], epsilon: np.ndarray, rate: float) -> float:
-    """Return the least ``δ(ε) + e^ε·FPR`` on a grid, by bisection; it is convex in ``e^ε``.
+    """Return the smallest ``δ(ε) + e^ε·FPR`` on a grid, by bisection; it is convex in ``e^ε``.
 
-    Far below zero the lines agree to the last digit, so ties go to larger ε.
+    For very negative ε the values agree to the last digit, so ties go to the larger ε.
     """
 
     def line(k: int) -> float:

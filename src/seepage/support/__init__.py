@@ -1,4 +1,4 @@
-"""Helpers shared by all folders: work in chunks, files, lazy imports, number checks.
+"""Helpers shared by all packages: work in chunks, files, lazy imports, number checks.
 
-Code here is short, knows nothing of data or models, and is used by several folders.
+Code here is short, independent of data and models, and used by several packages.
 """

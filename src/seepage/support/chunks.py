@@ -1,4 +1,4 @@
-"""Work through the rows of a table in pieces, with a progress bar for people."""
+"""Process the rows of a table in chunks, with a progress bar."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def chunk_for(array: Array) -> int:
 
 
 def row_slices(rows: int, width: int, *, chunk: int = CHUNK, what: str = "") -> Iterator[slice]:
-    """Cut ``rows`` rows of ``width`` numbers each into slices of about ``chunk`` numbers.
+    """Divide ``rows`` rows of ``width`` numbers each into slices of about ``chunk`` numbers.
 
-    With ``what``, a progress bar of that name appears for long work.
+    With ``what``, long work shows a progress bar with that name.
     """
     step = max(1, chunk // max(1, width))
     starts = range(0, rows, step)
@@ -45,9 +45,9 @@ def row_slices(rows: int, width: int, *, chunk: int = CHUNK, what: str = "") -> 
 
 
 def even_slices(rows: int, width: int, *, chunk: int = CHUNK) -> list[slice]:
-    """Cut rows into nearly equal slices of at most ``chunk`` numbers.
+    """Divide rows into nearly equal slices of at most ``chunk`` numbers.
 
-    Every core gets the same number of slices; a single slice is not cut further.
+    Every core gets the same number of slices; a single slice is not divided further.
     """
     step = max(1, chunk // max(1, width))
     count = -(-rows // step)
@@ -59,7 +59,7 @@ def even_slices(rows: int, width: int, *, chunk: int = CHUNK) -> list[slice]:
 
 
 def progress(items: Collection[Item], what: str) -> Iterator[Item]:
-    """Iterate over items with a bar that appears after two seconds, on a terminal only."""
+    """Iterate over items with a progress bar that appears after two seconds, only on a terminal."""
     yield from tqdm(items, desc=what, delay=2, disable=None, leave=False)
 
 
@@ -98,12 +98,12 @@ def by_rows(
 def spread(
     function: Callable[[Item], Answer], pieces: Iterable[Item], workers: int | None = None
 ) -> Iterator[Answer]:
-    """Yield the function's results on some pieces in order, with several computed in parallel.
+    """Yield the function's results for the pieces in order, computing several in parallel.
 
-    The caller's thread takes the pieces; ``workers`` threads compute, by default one for each core
-    (and none on a machine with one). Most of NumPy uses one core. Matrix products are limited to
-    one core meanwhile, since parallel products would leave cores idle in between. At most one
-    piece more than there are workers is in progress, also after an error or an early stop.
+    The caller's thread distributes the pieces; ``workers`` threads compute, by default one for each
+    core (none on a machine with a single core). Most of NumPy uses one core. Matrix products are
+    limited to one core meanwhile, since parallel products would leave cores idle in between. At
+    most one piece more than there are workers is in progress, even after an error or an early stop.
     """
     if workers is None:
         workers = usable_cores()
@@ -124,8 +124,8 @@ def spread(
 def blas_on_one_core() -> Iterator[None]:
     """Limit matrix products of NumPy and SciPy to one core inside this context.
 
-    This avoids the buffers of their other threads, tens of megabytes, and their busy waiting,
-    which takes a core from the next step for a tenth of a second.
+    This avoids the buffers of their other threads (tens of megabytes) and their busy waiting, which
+    occupies a core for a tenth of a second during the next step.
     """
     with _libraries().limit(limits=1, user_api="blas"):
         yield
@@ -159,7 +159,7 @@ def _libraries() -> ThreadpoolController:
 
 
 def _joined(parts: Iterable[Array], pieces: list[slice]) -> Array:
-    """Copy the results on slices into one array as they arrive, so that none is stored twice."""
+    """Copy the results for slices into one array as they arrive, so that none is stored twice."""
     out = None
     for piece, part in zip(pieces, parts, strict=True):
         if out is None:
@@ -171,6 +171,6 @@ def _joined(parts: Iterable[Array], pieces: list[slice]) -> Array:
 
 
 def usable_cores() -> int:
-    """Return the number of cores this process may use."""
+    """Return the number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1

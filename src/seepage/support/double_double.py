@@ -1,9 +1,9 @@
 """Sums and matrix products in twice the working precision, at the speed of ordinary products.
 
-A number in twice the precision is the unevaluated sum ``high + low`` of two floats. A matrix
-product uses Ozaki's scheme (Ozaki, Ogita, Oishi and Rump, 2012). Each matrix is cut into slices of
-so few bits that products of slices are exact in ordinary arithmetic, on any device; the products
-are then summed with their rounding errors.
+A number in double the working precision is the unevaluated sum ``high + low`` of two floats. A
+matrix product uses Ozaki's scheme (Ozaki, Ogita, Oishi and Rump, 2012). Each matrix is divided into
+slices with so few bits that products of slices are exact in ordinary arithmetic, on any device; the
+products are then summed with their rounding errors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BITS = 53  # of the significand of a double
 
 @dataclass(frozen=True)
 class Double:
-    """An array of numbers ``high + low``, with ``low`` below the rounding of ``high``."""
+    """An array of numbers ``high + low``, with ``low`` below the rounding error of ``high``."""
 
     high: Array
     low: Array
@@ -77,7 +77,7 @@ def two_product(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def exponential(x: Double) -> Double:
-    """Return ``eˣ``, elementwise, to some 30 digits.
+    """Return ``eˣ``, elementwise, to about 30 digits.
 
     ``x = k log 2 + 2⁹ t`` leaves a small ``t``, for which Taylor's series gives ``eᵗ − 1``.
     Applying ``(1 + p)² − 1 = 2p + p²`` nine times and a power of two undoes the reduction.
@@ -128,7 +128,7 @@ def _product(A: Double, B: Double) -> Double:
 
 
 def _slices(A: Double, axis: int, bits: int) -> list[Array]:
-    """Cut a matrix into slices of ``bits`` bits, below the largest entry along an axis."""
+    """Divide a matrix into slices of ``bits`` bits, below the largest entry along an axis."""
     xp = array_namespace(A.high)
     high, low = A
     largest = xp.max(xp.abs(high), axis=axis, keepdims=True)

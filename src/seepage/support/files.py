@@ -1,17 +1,17 @@
 """Write files and folders completely or not at all, and replace only those written by seepage.
 
-They hold per-record numbers, so a file is readable by its owner only.
+Files hold per-record numbers, so only their owner can read them.
 
-A folder of results holds a manifest (:mod:`seepage.support.manifest`). Only a folder that is
-empty, or holds exactly the files of its manifest, is replaced. The new folder is written beside it
-under a hidden name. The two then exchange their names, in one step on Linux (``renameat2``), so
-that readers see either the old folder or the new one. Elsewhere (another system, a mounted folder,
-the working directory) the new files are written to a hidden folder inside. Renaming it to
-:data:`_READY` marks them as complete, and they are then moved to their places, by the next run if
-this one is killed.
+A folder of results holds a manifest (:mod:`seepage.support.manifest`). Only a folder that is empty,
+or holds exactly the files of its manifest, is replaced. The new folder is written beside it under a
+hidden name. The two then exchange their names, in one step on Linux (``renameat2``), so that
+readers see either the old folder or the new one. Where this is not possible (another system, a
+mounted folder, the working directory), the new files are written to a hidden folder inside.
+Renaming it to :data:`_READY` marks them as complete. They are then moved to their places, by the
+next run if this one is killed.
 
-Files and folders are synced to disk (``fsync``) before a name is given or exchanged, so that a
-power failure also leaves the old or the new.
+Files and folders are synced to disk (``fsync``) before a name is given or exchanged, so that even a
+power failure leaves either the old or the new version.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _READY = ".seepage-ready"  # a folder inside the results, its files still to be 
 
 
 def check_path(path: str | os.PathLike[str]) -> None:
-    """Refuse a path that the system cannot resolve, such as a link that leads back to itself.
+    """Raise an error if the system cannot resolve a path, such as a link to itself.
 
     The path need not exist, since a file to be written does not exist yet.
     """
@@ -61,8 +61,8 @@ def check_path(path: str | os.PathLike[str]) -> None:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise InputError(
-                f"{name} cannot be opened: the links on its path lead back to themselves; name the "
-                "file or folder itself."
+                f"{name} cannot be opened, because the links on its path form a loop; give the "
+                "path without links."
             ) from error
         raise InputError(f"{name} cannot be opened: {error.strerror or error}.") from error
     except ValueError as error:  # a zero byte
@@ -70,7 +70,7 @@ def check_path(path: str | os.PathLike[str]) -> None:
 
 
 def check_input(path: str | os.PathLike[str]) -> None:
-    """Refuse an input path that cannot be resolved, or whose name is not text."""
+    """Raise an error if an input path cannot be resolved, or if its name is not text."""
     name = os.fsdecode(path)
     try:
         name.encode()
@@ -118,7 +118,7 @@ def write_private(path: Path, write: Writer) -> None:
 
 
 def make_folders(folder: Path) -> None:
-    """Make a folder and its missing parents, for their owner only, whatever the umask."""
+    """Make a folder and its missing parents, accessible only to their owner, for any umask."""
     for missing in [f for f in (folder, *folder.parents) if not f.exists()][::-1]:
         with suppress(FileExistsError):  # another process was faster
             missing.mkdir()
@@ -126,7 +126,7 @@ def make_folders(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder to the disk, where the system can do that."""
+    """Sync the names in a folder to the disk, if the system supports it."""
     with suppress(OSError):  # Windows opens no folder
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -141,7 +141,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def remove_half_written(path: Path) -> None:
-    """Remove temporary files of killed writers of ``path``; those of running writers stay."""
+    """Remove temporary files of killed writers of ``path``, but not those of running writers."""
     ours = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}" + re.escape(HALF_WRITTEN))
     for left in path.parent.iterdir() if path.parent.is_dir() else ():
         if ours.fullmatch(left.name) and left.is_file() and not left.is_symlink():
@@ -178,7 +178,7 @@ def open_if_deserted(path: Path) -> Iterator[bool]:
 
 
 def hold(path: Path) -> int | None:
-    """Lock a file or folder until the handle is closed; ``None`` where there are no locks."""
+    """Lock a file or folder until the handle is closed; ``None`` if the system has no locks."""
     if fcntl is None:
         return None
     handle = os.open(path, os.O_RDONLY)
@@ -190,9 +190,9 @@ def hold(path: Path) -> int | None:
 def only_writer(path: Path) -> Iterator[None]:
     """Wait until no other process or thread has entered this context for the same path.
 
-    For code that reads a file, adds to it and writes it back. The lock is on a hidden file beside
-    ``path``, which is not removed; the system releases the lock when a process dies. Without such
-    locks (on Windows) there is no waiting.
+    Use it for code that reads a file, adds to it and writes it back. The lock is on a hidden file
+    beside ``path``, which is not removed; the system releases the lock when a process dies. Without
+    such locks (on Windows) it does not wait.
     """
     make_folders(path.parent)
     handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -212,7 +212,7 @@ def whole_folder(
     complete: Callable[[Path], object] | None = None,
     sign: Sign | None = None,
 ) -> Iterator[Path]:
-    """Give an empty folder to fill, which replaces ``out`` when it is complete.
+    """Yield an empty folder to fill, which replaces ``out`` when it is complete.
 
     Parameters
     ----------
@@ -220,9 +220,9 @@ def whole_folder(
         The folder of results; it must be new, empty, or an unchanged folder of the same kind
         written by seepage.
     kind
-        The kind of folder, in one word for people: ``report``.
+        The kind of folder in one word, such as ``report``.
     keep
-        Input files and folders of the results, which must not change.
+        Input files and folders, which must not change.
     complete
         Called with the complete folder before it replaces ``out``; if it raises an error, ``out``
         is not replaced.
@@ -232,7 +232,7 @@ def whole_folder(
     Raises
     ------
     InputError
-        If the folder holds other files, or one to keep; nothing has been changed then.
+        If the folder holds other files, or one of ``keep``; nothing has then been changed.
     """
     check_path(out)
     out = out.resolve()
@@ -268,7 +268,7 @@ def whole_folder(
 
 
 def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
-    """Refuse a folder of results that would replace other files."""
+    """Raise an error if a folder of results would replace other files."""
     for path in (out, *keep):
         check_path(path)
     out = out.resolve()
@@ -322,8 +322,8 @@ def read_manifest(
 ) -> Manifest:
     """Return the manifest of a folder after checking every file against it.
 
-    A folder that lacks a listed file, or holds one that is not listed, is refused. ``wanted``
-    names the files that it must list, and no others, each with its largest allowed size, which is
+    A folder that lacks a listed file, or holds an unlisted one, raises an error. ``wanted`` names
+    exactly the files that the manifest must list, each with its largest allowed size, which is
     checked before any file is read. A signature must match its own key; with a public ``key`` the
     folder must be signed by that key.
     """
@@ -360,7 +360,8 @@ def read_manifest(
         path = folder / file
         if path.is_symlink() or not path.is_file() or digest_of(path) != digest:
             raise InputError(
-                f"{_shown(file)} in {name} is missing or not as it was written; {again}."
+                f"{_shown(file)} in {name} is missing, or has changed since it was written; "
+                f"{again}."
             )
     signature = manifest.signature
     if signature is not None and not signature.fits(manifest.signed_bytes):

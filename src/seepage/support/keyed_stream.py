@@ -1,10 +1,10 @@
-"""Unpredictable random numbers: ChaCha20 under a 256-bit key, with a name for every use.
+"""Unpredictable random numbers: ChaCha20 with a 256-bit key, and a name for every use.
 
-Noise protects a release only while nobody can reproduce it. General-purpose generators do not
-ensure that. torch's CPU generator keeps 32 bits of any seed, so the noise of a training step can
-be found by brute force; the state of PCG64 or of the Mersenne Twister can be computed from its
-output. Here a stream is ChaCha20 (RFC 8439), for which no feasible prediction without the key is
-known. A run that stops can resume with the same numbers: they depend only on the key and the name.
+Noise protects a release only while nobody can reproduce it, which general-purpose generators do not
+ensure. torch's CPU generator keeps 32 bits of any seed, so the noise of a training step can be
+found by brute force; the state of PCG64 or of the Mersenne Twister can be computed from its output.
+Here a stream is ChaCha20 (RFC 8439), which nobody is known to be able to predict without the key.
+An interrupted run can resume with the same numbers, since they depend only on the key and the name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEY_BYTES = 32  # ChaCha20's 256 bits
 
 
 def grid_of(deviation: float) -> float:
-    """Return the grid to which a noisy number is rounded: a power of two, 2⁻¹² of its deviation.
+    """Return the step of the grid to which a noisy number is rounded, about 2⁻¹² of its deviation.
 
     The digits of a floating-point number beyond the grid depend on the noiseless number (Mironov
     2012), and would leak it. The rounding adds 5e-9 of the noise's variance.
@@ -58,7 +58,7 @@ class KeyedStream:
 
     @classmethod
     def of_seed(cls, seed: int) -> KeyedStream:
-        """Return the stream of a seed, all digits of which count; not for releases."""
+        """Return the stream of a seed, of which every digit counts; do not use it for releases."""
         return cls(hashlib.blake2b(str(int(seed)).encode(), digest_size=KEY_BYTES).digest())
 
     def child(self, *name: str | int) -> KeyedStream:

@@ -1,7 +1,7 @@
 """Lazy imports of a package's public names, so that importing the package is fast.
 
-Objects of a lower package can also call a function of a higher one without importing it: the
-package's ``__init__``, which may import everything, registers it by :func:`offer`.
+Objects of a lower-level package can also call a function of a higher-level one without importing
+it: the package's ``__init__``, which may import everything, registers it with :func:`offer`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def lazy_names(
     """Return the ``__getattr__`` and the ``__dir__`` of a package, and set its ``__all__``.
 
     The package's public names are those imported under ``if TYPE_CHECKING:``, one line each. Type
-    checkers read those lines (``as`` marks a re-export), and this function reads from them the
-    module of every name, so that no second list is needed. ``known`` are the package's
-    ``globals()``, where a name is cached once it has been used.
+    checkers read those lines (``as`` marks a re-export). This function also reads the module of
+    every name from them, so no second list is needed. ``known`` is the package's ``globals()``,
+    where a name is cached on first use.
     """
     homes = _imports_for_type_checkers(Path(known["__file__"]))
     known["__all__"] = sorted(name for name in homes if not name.startswith("_"))
@@ -46,12 +46,12 @@ _OFFERED: dict[str, Callable[..., Any]] = {}
 
 
 def offer(name: str, function: Callable[..., Any]) -> None:
-    """Offer a function of a high room to the objects of low ones, under a name."""
+    """Register a function of a higher-level package, under a name, for use in lower-level ones."""
     _OFFERED[name] = function
 
 
 def offered(name: str) -> Callable[..., Any]:
-    """Return the function that was offered under a name.
+    """Return the function that was registered under a name.
 
     >>> offer("greeting", lambda who: f"good day, {who}")
     >>> offered("greeting")("reader")

@@ -1,10 +1,9 @@
 """Distinguishes a library's own classes from other classes of the same name.
 
-A class is a library's own if its stated module is loaded, belongs to that library and holds this
-very class. No library needs to be imported for that: an object's class is always
-loaded.
+A class is a library's own if its stated module is loaded, belongs to that library and contains this
+exact class. This needs no import, since an object's class is always loaded.
 
-A subclass of a library's own class behaves the same as long as it overrides nothing.
+A subclass of a library's own class behaves the same if it overrides nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class LibraryClass:
         return f"{_CALLED.get(self.library, self.library)}'s {self.name}"
 
     def other_than(self, thing: Any) -> str:
-        """Return a sentence on how an object of this class differs."""
+        """Return a sentence that states how an object of this class differs."""
         return f"This {type(thing).__name__} overrides {self.overrides} of {self.called}"
 
 
@@ -72,9 +71,9 @@ def library_class(thing: Any, libraries: Container[str]) -> LibraryClass | None:
 def overridden(thing: Any, base: type) -> str | None:
     """Return a name that an object overrides in its base class, if any.
 
-    It compares the attribute of both classes under every name of the base, wherever it is
-    inherited from, and looks for methods replaced on the object itself. A subclass that
-    computes a fitted number (``mean_``) itself also overrides it.
+    For every name of the base class, it compares the attributes of both classes, including
+    inherited ones. It also detects methods replaced on the object itself. A subclass that computes
+    a fitted number (``mean_``) itself also overrides it.
     """
     cls = type(thing)
     if cls is not base:
@@ -106,23 +105,23 @@ def own_name(thing: Any, library: str, names: Container[str] | None = None) -> s
 
 
 def checked_name(thing: Any, library: str, names: Container[str]) -> str | None:
-    """Return the same, but refuse an object that overrides anything of such a class."""
+    """Return the same, but raise an error if an object overrides anything of such a class."""
     known = library_class(thing, (library,))
     if known is None or known.name not in names:
         return None
     if known.overrides is not None:
         raise InputError(
-            f"{known.other_than(thing)}, so its behaviour is not known here; use {known.called}, "
-            "or audit it by attack with sp.audit(model, X, y)."
+            f"{known.other_than(thing)}, so its behaviour is unknown; use {known.called}, or audit "
+            "it by attack with sp.audit(model, X, y)."
         )
     return known.name
 
 
 def is_pipeline(model: Any) -> bool:
-    """Return whether a model is a scikit-learn pipeline; refuse one that overrides its methods."""
+    """Return whether a model is a scikit-learn pipeline; overridden methods raise an error."""
     return checked_name(model, "sklearn", ("Pipeline",)) is not None
 
 
 def is_search(model: Any) -> bool:
-    """Return whether a model is a scikit-learn search; refuse one that overrides its methods."""
+    """Return whether a model is a scikit-learn search; overridden methods raise an error."""
     return checked_name(model, "sklearn", SEARCHES) is not None

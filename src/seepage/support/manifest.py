@@ -67,7 +67,7 @@ def digest_of(path: Path) -> str:
 
 
 def _are_files(value: Any) -> bool:
-    """Return whether names have digests and none leads out of the folder on any system."""
+    """Return whether all names have digests and none leads out of the folder on any system."""
     if not isinstance(value, dict) or not all(map(is_digest, value.values())):
         return False
     parts = {part for name in value for part in name.split("/")}

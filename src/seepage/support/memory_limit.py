@@ -1,9 +1,9 @@
-"""A limit on the memory of a process (``ulimit -v``), under which libraries may end it themselves.
+"""Runs the command under a memory limit (``ulimit -v``), where libraries may end the process.
 
-If OpenBLAS gets no memory for its buffers it exits with status 1, the status of an exceeded limit;
-without memory for its threads it may hang. Nothing in Python can stop that. So under a memory
-limit the command runs in a child process that reports its regular end; without that report, the
-parent knows that it failed.
+If OpenBLAS gets no memory for its buffers, it exits with status 1, which also means an exceeded
+privacy limit; without memory for its threads it may hang. Python cannot prevent either. Under a
+memory limit, the command therefore runs in a child process that reports its normal end; without
+that report, the parent knows that it failed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def memory_limit() -> int | None:
 
 
 def least_memory() -> int:
-    """Return the address space in bytes that loading the libraries takes, with some margin.
+    """Return the address space in bytes needed to load the libraries, with a margin.
 
-    Without threads 0.6 GB were needed in a trial; every thread adds a stack and buffers.
+    A trial without threads needed 0.6 GB; every thread adds a stack and buffers.
     """
     return 10**9 + (os.cpu_count() or 1) * 10**8
 
@@ -37,7 +37,7 @@ def least_memory() -> int:
 def run_in_child(run: Callable[[], object]) -> int | None:
     """Run a function that ends with ``SystemExit``; return the status, or ``None``.
 
-    ``None`` if the process ended otherwise: a library aborted.
+    It is ``None`` if the process ended in another way, because a library aborted.
     """
     reading, writing = os.pipe()
     child = os.fork()

@@ -1,4 +1,4 @@
-"""Checks that settings are numbers, or one of a few words, with clear error messages."""
+"""Checks that settings are valid numbers or choices, with clear error messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_number(value: Any, name: str) -> None:
 
 
 def check_choice(value: Any, name: str, choices: Collection[Any]) -> None:
-    """Raise an error unless a setting is one of a few; the message names the nearest."""
+    """Raise an error unless a setting is one of the choices; the message names the nearest."""
     if value not in choices:
         *others, last = map(repr, choices)
         raise InputError(
@@ -54,7 +54,7 @@ def check_count(value: Any, name: str, least: int = 1) -> None:
 
 
 def check_not_negative(value: Any, name: str) -> None:
-    """Raise an error unless a setting is a finite number, zero or above."""
+    """Raise an error unless a setting is a finite number of at least zero."""
     check_number(value, name)
     if value < 0:
         raise InputError(f"{name} must not be negative, but is {value!r}.")

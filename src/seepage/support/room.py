@@ -1,4 +1,4 @@
-"""Storage for per-record numbers: an array, or a memory-mapped file for many of them."""
+"""Storage for per-record numbers: an array, or a memory-mapped file if there are many."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def room_for(*shape: int) -> np.ndarray:
             return np.asarray(np.memmap(file, np.float64, "r+", shape=shape))
     except OSError as error:
         raise InputError(
-            f"The per-record numbers take {size / 1e9:.2g} GB of temporary space, which "
-            f"{tempfile.gettempdir()} does not have ({error.strerror or error}); name another "
-            "folder in the environment variable TMPDIR."
+            f"The per-record numbers need {size / 1e9:.2g} GB of temporary space, but "
+            f"{tempfile.gettempdir()} has too little ({error.strerror or error}); set the "
+            "environment variable TMPDIR to another folder."
         ) from error
 
 
 def _reserve(file: int, size: int) -> None:
-    """Reserve the space now: writing a mapped page to a full disk would end the process."""
+    """Reserve the space now, since writing a mapped page to a full disk would end the process."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, size)
         return
@@ -47,9 +47,9 @@ def _reserve(file: int, size: int) -> None:
 
 
 def computed(function: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarray:
-    """Return a function's results on the entries of arrays, in storage of their own.
+    """Return a function's results for the entries of arrays, in new storage.
 
-    It is called on some entries at a time, so that intermediate results stay small.
+    The function is called for a few entries at a time, so that intermediate results stay small.
     """
     answers = room_for(len(arrays[0]))
     for start in range(0, len(answers), _AT_ONCE):
@@ -59,14 +59,14 @@ def computed(function: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.nda
 
 
 def copied(values: np.ndarray) -> np.ndarray:
-    """Return a copy of the numbers in storage of its own."""
+    """Return a copy of the numbers in new storage."""
     copy = room_for(*values.shape)
     copy[...] = values
     return copy
 
 
 def sorted_numbers(values: np.ndarray) -> np.ndarray:
-    """Return the numbers in ascending order, in storage of their own."""
+    """Return the numbers in ascending order, in new storage."""
     ordered = copied(values)
     ordered.sort()
     return ordered

@@ -1,8 +1,8 @@
 """Ed25519 signatures, which show who wrote a folder, as checksums alone cannot.
 
 Keys are PEM files as OpenSSL writes them: ``openssl genpkey -algorithm ed25519 -out key.pem`` makes
-a private key, ``openssl pkey -in key.pem -pubout -out public.pem`` the public one that recipients
-need. Recipients must get the public key through another channel than the folder.
+a private key, ``openssl pkey -in key.pem -pubout -out public.pem`` the public key that recipients
+need. Send the public key to recipients separately from the folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Signature:
 
     @property
     def signer(self) -> str:
-        """The SHA-256 of the public key, which people can compare."""
+        """The SHA-256 of the public key, for comparison by people."""
         return hashlib.sha256(self.key).hexdigest()
 
 
@@ -53,8 +53,8 @@ def signing_with(path: Path) -> Sign:
         key = load_pem_private_key(content, password=None)
     except TypeError as error:  # it has a password
         raise InputError(
-            f"The private key {path.name!a} has a password; name a file without one that only you "
-            "can read."
+            f"The private key {path.name!a} has a password; use a key file without one that only "
+            "you can read."
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
         raise InputError(f"{path.name!a} holds no private key; {make}.") from error

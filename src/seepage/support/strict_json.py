@@ -1,6 +1,6 @@
 """JSON from other authors, read with size limits and checked for the expected fields.
 
-Every error is a ``ValueError`` that says what is wrong; the caller adds the file.
+Every error is a ``ValueError`` that says what is wrong; the caller adds the file's name.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Field = tuple[Callable[[Any], bool], str]
 def read_json(path: Path, most: int = 8 * 10**6) -> Any:
     """Return the content of a JSON file of at most ``most`` bytes.
 
-    A larger file is refused before it is read further. Parsed content may take twenty times its
-    size.
+    A larger file raises an error before more of it is read, since parsed content may need twenty
+    times its size.
     """
     with path.open("rb") as file:
         text = file.read(most + 1)
@@ -29,12 +29,12 @@ def read_json(path: Path, most: int = 8 * 10**6) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the content of a JSON text; refuse repeated keys and numbers that are not finite."""
+    """Return the content of a JSON text; repeated keys and non-finite numbers raise an error."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         content = dict(pairs)
         if len(content) < len(pairs):
-            raise ValueError("it repeats a key: the keys of an object must be different")
+            raise ValueError("it has an object with a repeated key")
         return content
 
     def refuse(constant: str) -> Any:
@@ -53,7 +53,7 @@ def parse_json(text: str | bytes) -> Any:
 def check_fields(
     content: Any, fields: Mapping[str, Field], what: str, optional: Collection[str] = ()
 ) -> None:
-    """Raise an error unless ``content`` is an object of exactly these fields with valid values."""
+    """Raise an error unless ``content`` is an object with exactly these fields and valid values."""
     if not isinstance(content, dict):
         raise ValueError(f"{what} is not an object")
     for name in content:

@@ -9,7 +9,7 @@ from io import StringIO
 
 
 def text_table(rows: Iterable[Sequence[str]], heads: Sequence[str] = (), indent: int = 0) -> str:
-    """Return rows of cells below their headers, folded on a terminal and never cut elsewhere.
+    """Return rows of cells below their headers, wrapped on a terminal and never truncated.
 
     >>> print(text_table([("fc1", "0.9")], ("layer", "bits")))
     layer  bits

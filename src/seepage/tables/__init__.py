@@ -1,5 +1,5 @@
-"""Input tables, each a source of records.
+"""Input tables as sources of records.
 
-The type, name and encoding of columns, and the source with one chunk (a table in memory). Nothing
-here depends on a model or a measure.
+This package defines the types, names and encodings of columns, and the source with one chunk (a
+table in memory). Nothing here depends on a model or a measure.
 """

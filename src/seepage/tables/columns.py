@@ -1,8 +1,8 @@
 """The type and encoding of a column: its sums over pieces, its profile, its features.
 
 A table in memory is one piece. Means and sums of squares of two pieces are combined as in Chan,
-Golub and LeVeque (1979), so a scan is as accurate as a pass over the whole column with its mean
-known.
+Golub and LeVeque (1979), so a scan is as accurate as a pass over the whole column with a known
+mean.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 @dataclass(frozen=True)
 class Piece:
-    """Some raw rows, the file they are from, and the position of the first of them."""
+    """Some raw rows, the file that holds them, and the position of the first row."""
 
     batch: pa.RecordBatch | pa.Table
     file: str
@@ -47,7 +47,7 @@ class Piece:
 
 
 def rows_in(pieces: Iterable[Piece]) -> int:
-    """Return the number of rows of some pieces."""
+    """Return the total number of rows of the pieces."""
     return sum(piece.batch.num_rows for piece in pieces)
 
 
@@ -64,7 +64,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values, whatever their storage."""
+    """Return the type of the values, regardless of their storage."""
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -73,7 +73,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def decoded(column: Column) -> Column:
-    """Return a column with its values decoded, whatever their storage."""
+    """Return a column with its values decoded, regardless of their storage."""
     plain = plain_type(column.type)
     return column if plain == column.type else column.cast(plain)
 
@@ -81,8 +81,8 @@ def decoded(column: Column) -> Column:
 def plain_numbers(column: Column) -> Column:
     """Return a column of numbers with nulls for NaN, a single zero, and decimals as floats.
 
-    Other columns are returned unchanged. Arrow distinguishes -0.0 from 0.0 when it counts or looks
-    up values; grouping should not.
+    Other columns are returned unchanged. Zeros are merged because Arrow distinguishes -0.0 from 0.0
+    when it counts or looks up values.
     """
     if pa.types.is_decimal(column.type) or column.type == pa.float16():
         column = column.cast(pa.float64())
@@ -101,7 +101,7 @@ def floats(column: Column) -> np.ndarray:
 
 
 def complete_rows(batch: pa.RecordBatch | pa.Table, needed: Iterable[str]) -> np.ndarray:
-    """Return which rows have a value in each of some columns, ``(n,)``."""
+    """Return which rows have a value in every given column, ``(n,)``."""
     whole = np.ones(batch.num_rows, dtype=bool)
     for name in needed:
         column = plain_numbers(batch.column(name))
@@ -151,7 +151,7 @@ class ColumnSums:
         return spanned and self.whole and self.rows >= ENOUGH
 
     def with_gaps_filled(self, fill: float) -> ColumnSums:
-        """Return the sums with every missing value replaced by a number."""
+        """Return the sums with every missing value replaced by this number."""
         return replace(self, rows=self.values, missing=0) + ColumnSums(self.missing, 0, fill)
 
     def __add__(self, other: ColumnSums) -> ColumnSums:
@@ -250,7 +250,7 @@ def profile_column(
     """Return the profile of a column, given its sums and its type.
 
     ``as_codes`` treats numbers as category codes; ``counts_up`` means that the values are row
-    numbers. If the column itself is in memory, all values are counted, however many there are.
+    numbers. If the column itself is in memory, all distinct values are counted, with no limit.
     """
     stored, rows, missing = plain_type(stored), sums.rows, sums.missing
     if missing == rows:
@@ -280,7 +280,7 @@ def profile_column(
         integer=integer,
         whole=sums.whole,
         least=sums.least,
-        identifier="are all different and count up" if counts_up else "",
+        identifier="are all different and consecutive" if counts_up else "",
     )
 
 
@@ -399,7 +399,7 @@ class ColumnEncoding:
         return [f"{self.name}={level}" for level in level_names(self.levels)[int(drop_first) :]]
 
     def write(self, piece: Piece, out: np.ndarray, scale: bool, drop_first: bool) -> None:
-        """Write a piece of the column into its place among the features, which holds zeros."""
+        """Write a piece of the column into its place in the feature array, which holds zeros."""
         if self.levels is None:
             # A matrix product is as fast with columns that lie together, so nothing is transposed.
             np.copyto(out[0], _numbers(piece, self.name, self.fill), casting="unsafe")
@@ -413,8 +413,8 @@ class ColumnEncoding:
             codes = pc.fill_null(codes, self.fill)
         elif codes.null_count:
             raise InputError(
-                f"Column {self.name!r} of {piece.file} holds a value that was not there when the "
-                "levels were read; the files must not change while they are read."
+                f"Column {self.name!r} of {piece.file} holds a value that did not occur when the "
+                "levels were read; do not change the files while they are read."
             )
         which = codes.to_numpy().astype(np.int64) - int(drop_first)
         rows = np.flatnonzero(which >= 0)
@@ -424,7 +424,7 @@ class ColumnEncoding:
 def category_spread(shares: np.ndarray) -> float:
     """Return the square root of the total variance of a category's one-hot code, ``√(1 − Σ p²)``.
 
-    For two levels, which one indicator encodes, that of the indicator: ``√(p (1 − p))``.
+    For two levels, encoded by a single indicator, it is ``√(p (1 − p))``, that of the indicator.
     """
     total = max(0.0, 1.0 - float(shares @ shares))
     return float(np.sqrt(total / 2 if len(shares) == 2 else total))
@@ -448,7 +448,7 @@ class TableEncoding:
         return tuple(dict.fromkeys([*(p.name for p in self.parts), self.target, *weight]))
 
     def places(self) -> list[tuple[ColumnEncoding, slice]]:
-        """Return every column with the position of its features."""
+        """Return every column with the positions of its features."""
         found, start = [], 0
         for part in self.parts:
             stop = start + part.width(self.drop_first)
@@ -470,9 +470,8 @@ class TableEncoding:
     ) -> Chunk:
         """Return the rows of some pieces as one chunk.
 
-        The features lie column by column in memory, as read: matrix products are as fast that way,
-        and nothing is transposed. ``by_rows`` stores them row by row, for a chunk that is
-        kept.
+        The features are stored column by column, as read: matrix products are equally fast, and
+        nothing is transposed. ``by_rows`` stores them row by row, for a chunk that is kept.
         """
         rows, places = rows_in(pieces), self.places()
         width = places[-1][1].stop
@@ -517,7 +516,7 @@ def _encoding(name: str, kind: pa.DataType, sums: ColumnSums | None) -> ColumnEn
         return ColumnEncoding(name, "boolean")
     if not is_number(kind):
         raise InputError(
-            f"Column {name!r} holds {kind}, which is neither numeric nor text; turn it into "
+            f"Column {name!r} holds {kind}, which is neither numeric nor text; convert it to "
             "numbers, or leave it out with columns=."
         )
     if sums is None:
@@ -543,16 +542,19 @@ def choose_columns(
         check_column(name, known)
     for name in wanted:
         if name in special:
-            raise InputError(f"Column {name!r} cannot be both a feature and the label or weight.")
+            raise InputError(
+                f"Column {name!r} cannot be both a feature and the label or weight; "
+                "leave it out of columns=."
+            )
         if wanted.count(name) > 1:
-            raise InputError(f"Column {name!r} was named twice.")
+            raise InputError(f"Column {name!r} was named twice; name it once.")
     if not wanted:
         raise InputError("No column is left for the features; name at least one with columns=.")
     return wanted
 
 
 def refuse_repeated(names: Sequence[str]) -> None:
-    """Refuse a table in which two columns have the same name."""
+    """Raise an error if two columns of a table have the same name."""
     twice = next((n for n, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise InputError(f"Several columns are called {shown(twice)}; rename all but one.")
@@ -606,7 +608,7 @@ def level_names(levels: pa.Array) -> list[str]:
 
 
 def _cells(piece: Piece, name: str, gaps: bool = False) -> pa.Array:
-    """Return a column of a piece; refuse missing values unless they are allowed."""
+    """Return a column of a piece; missing values raise an error unless they are allowed."""
     column = decoded(piece.batch.column(name))
     if column.null_count and not gaps:
         row = piece.first + int(pc.index(pc.is_null(column), True).as_py())

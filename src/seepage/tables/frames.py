@@ -1,7 +1,7 @@
 """Columns of a raw table: an array, or a data frame of any library that narwhals supports.
 
-Refitted models take the caller's own table, with its names and types. Here its columns are read as
-numbers or text, and records are built with some columns taken from other records.
+Models are refitted on the caller's own table, with its names and types. This module reads its
+columns as numbers or text, and builds records with some columns from other records.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def is_frame(X: Any) -> bool:
 def columns_as_they_are(X: Any, text: Sequence[bool] | None = None) -> list[tuple[str, np.ndarray]]:
     """Return the name and the values of every column.
 
-    Numbers, truth values and dates (in days) are floats, with NaN for missing values; anything
-    else is text, with ``None`` for missing values. ``text`` states which columns are text, where
-    that is known, since some records of an object column may all be numbers.
+    Numbers, truth values and dates (in days) are floats, with NaN for missing values; anything else
+    is text, with ``None`` for missing values. ``text`` states which columns are text, if known,
+    since a subset of an object column may hold only numbers.
     """
     if is_frame(X):
         frame = _frame(X)
@@ -41,9 +41,9 @@ def columns_as_they_are(X: Any, text: Sequence[bool] | None = None) -> list[tupl
 
 
 def put_together(X: Any, rows: np.ndarray, holders: Sequence[np.ndarray]) -> Any:
-    """Return new records: each column has the values of the records at its ``holders``.
+    """Return new records; each column takes its values from the records at its ``holders``.
 
-    ``rows`` are the records to start from; a column whose holders equal them is not changed.
+    ``rows`` are the original records; a column whose holders equal them is not changed.
     """
     if not is_frame(X):
         made = np.array(X[rows])
@@ -132,7 +132,7 @@ def _as_text(values: np.ndarray) -> np.ndarray:
 
 
 def as_labels(y: Any) -> np.ndarray:
-    """Return labels, (n,), as numbers, truth values or text, whatever their input type.
+    """Return labels, (n,), as numbers, truth values or text, regardless of their input type.
 
     A column of a frame, a frame of one column and an array of objects of one type are accepted.
     """
@@ -140,7 +140,7 @@ def as_labels(y: Any) -> np.ndarray:
         frame = _frame(y)
         if len(frame.columns) != 1:
             raise InputError(
-                f"y is a table of {len(frame.columns)} columns; pass the target column only."
+                f"y is a table of {len(frame.columns)} columns; pass only the target column."
             )
         y = frame.get_column(frame.columns[0])
     # Arrow's arrays of truth values are bits, which NumPy cannot take as they are

@@ -1,8 +1,8 @@
 """Names of columns and categories, made unique, printable and short enough to show.
 
-Escaping for a web page or a shell is left to the code that writes one. Characters that
-no output can show safely are removed: control codes, which move a terminal's cursor, and marks
-that reverse the direction of the surrounding text.
+Escaping for a web page or a shell is left to the code that writes it. Characters that no output can
+show safely are removed: control codes, which move a terminal's cursor, and marks that reverse the
+direction of the surrounding text.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What every result can do: become a table, an array or a picture, be sorted and summarised.
+"""Common methods of results: conversion to a table, an array or a plot; sorting; summaries.
 
-A class states its numbers once, in ``table`` (a data frame of any library) and ``to_numpy``; the
-rest follows here: :class:`ResultTable` for any result, :class:`ResultNumbers` where all numbers
-measure the same thing, so that they have a largest, and :class:`RankedResult` where each belongs to
-a record, column, group, person or layer, so that they can be sorted.
+A class defines its numbers once, in ``table`` (a data frame of any library) and ``to_numpy``; this
+module adds the rest. :class:`ResultTable` is for any result. :class:`ResultNumbers` is for numbers
+that measure the same quantity, so that they have a maximum. :class:`RankedResult` is for numbers
+that each belong to a record, column, group, person or layer, so that they can be sorted.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ BLUE, ORANGE, INK, GREY = "#0072b2", "#d55e00", "#1c2530", "#8a8f96"
 
 @dataclass(frozen=True)
 class PlottedNumbers:
-    """What a picture of numbers shows.
+    """The contents of a plot of numbers.
 
     Parameters
     ----------
     values, labels
-        The numbers, the worst first, and what each belongs to.
+        The numbers, starting with the worst, and the label of each.
     name
-        What they measure.
+        The quantity that they measure.
     unit
-        What each belongs to, in the plural: ``records``.
+        What the labels name, in the plural: ``records``.
     low, high
-        The ends of their intervals, if known.
+        The ends of their confidence intervals, if known.
     mark
-        A value to compare with, and what it is, such as ``(0.5, "chance")``.
+        A reference value and its name, such as ``(0.5, "chance")``.
     columns
-        Of cells, the columns' names.
+        For cells, the column names.
     ranked
-        Whether the first number is the worst, and so in another colour.
+        Whether the first number is the worst and is therefore drawn in another colour.
     """
 
     values: np.ndarray
@@ -68,7 +68,7 @@ class PlottedNumbers:
 
 
 class Listing(ABC):
-    """Something that can be shown as a table: in a data frame, and in a notebook."""
+    """An object that can be shown as a table, in a data frame and in a notebook."""
 
     #: How many of the first columns of the table say what a line is about.
     index_columns: ClassVar[int] = 1
@@ -80,10 +80,10 @@ class Listing(ABC):
         """Return a data frame: ``pandas``, ``polars`` or ``pyarrow``."""
 
     def to_pandas(self, **options: Any) -> Any:
-        """Return a pandas data frame, with what each line is about as its index.
+        """Return a pandas data frame, indexed by what each row describes.
 
-        ``options`` are those of ``table``. Intervals of 95 %, where they are known, are the columns
-        ``low`` and ``high``. Needs pandas; ``table()`` works without it.
+        ``options`` are those of ``table``. The columns ``low`` and ``high`` hold 95 % intervals, if
+        known. This needs pandas; ``table()`` does not.
         """
         if find_spec("pandas") is None:
             raise ImportError(
@@ -97,19 +97,19 @@ class Listing(ABC):
         return frame.set_index(list(frame.columns[: self.index_columns]))
 
     def interval_ends(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the ends of the numbers' 95 % intervals, if they have any besides the table's."""
+        """Return the ends of the numbers' 95 % intervals, if the table does not contain them."""
         return None
 
     def html_notes(self) -> tuple[str, ...]:
-        """Return what must hold for the numbers, in sentences, for a notebook."""
+        """Return the assumptions behind the numbers as sentences, for a notebook."""
         return ()
 
     def html_table(self) -> Any:
-        """Return the lines that a notebook shows, as a ``pyarrow`` table."""
+        """Return the rows that a notebook shows, as a ``pyarrow`` table."""
         return self.table(library="pyarrow")
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the line of text and the first ten lines of the table."""
+        """Return the notebook display: the line of text and the first ten rows of the table."""
         text, frame, index = repr(self), self.html_table(), self.index_columns
         text = text[1:-1] if text.startswith("<") else text
         names = frame.column_names[:13]
@@ -143,7 +143,7 @@ class Reportable:
 
 
 class ResultTable(Listing):
-    """A result that can be shown as a table, as an array and as a picture."""
+    """A result that can be shown as a table, an array and a plot."""
 
     #: The column of the table that ``to_numpy`` returns.
     value_column: ClassVar[str] = "value"
@@ -158,13 +158,13 @@ class ResultTable(Listing):
     def plot(self, ax: Axes | None = None) -> Any:
         """Draw the numbers with matplotlib, and return the axes.
 
-        Without ``ax`` a new figure of ``matplotlib.pyplot`` is made:
+        Without ``ax``, a new ``matplotlib.pyplot`` figure is made:
         ``result.plot().figure.savefig("result.png")``.
         """
         return draw(self.drawing(), ax)
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: here the numbers in the order of the table."""
+        """Return what :meth:`plot` draws: the numbers in the order of the table."""
         frame = self.table(library="pyarrow")
         index = frame.select(frame.column_names[: self.index_columns]).to_pylist()
         labels = [", ".join(map(str, line.values())) for line in index]
@@ -173,17 +173,17 @@ class ResultTable(Listing):
 
 
 class SummaryTable(ResultTable):
-    """A result of a few numbers, each with a name and perhaps the ends of a 95 % interval."""
+    """A result of a few named numbers, some with the ends of a 95 % interval."""
 
     #: A value to compare with, and what it is, in pictures.
     mark: ClassVar[tuple[float, str] | None] = None
 
     @abstractmethod
     def spans(self) -> Mapping[str, tuple[float, float, float]]:
-        """Return every number with the ends of its interval (nan if it has none), by its name."""
+        """Return every number by name, with the ends of its interval (NaN if it has none)."""
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with a line for each number and the ends of its 95 % interval."""
+        """Return a data frame with one row per number, including the ends of its 95 % interval."""
         values, low, high = np.array(list(self.spans().values()), dtype=float).T
         columns = {"measure": list(self.spans()), "value": values, "low": low, "high": high}
         return build_frame(columns, library or "pyarrow")
@@ -196,25 +196,25 @@ class SummaryTable(ResultTable):
 
 
 class ResultNumbers(ResultTable):
-    """A result whose numbers all measure the same thing."""
+    """A result whose numbers all measure the same quantity."""
 
     def max(self, axis: Any = None, out: Any = None, **options: Any) -> Any:
-        """Return the largest number; those that were not measured (nan) are left out.
+        """Return the largest number, ignoring those that were not measured (NaN).
 
         The arguments are those of ``numpy.max``.
         """
         return self._reduced(np.nanmax, axis=axis, out=out, **options)
 
     def min(self, axis: Any = None, out: Any = None, **options: Any) -> Any:
-        """Return the smallest number; those that were not measured (nan) are left out."""
+        """Return the smallest number, ignoring those that were not measured (NaN)."""
         return self._reduced(np.nanmin, axis=axis, out=out, **options)
 
     def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, **options: Any) -> Any:
-        """Return the mean; numbers that were not measured (nan) are left out."""
+        """Return the mean, ignoring numbers that were not measured (NaN)."""
         return self._reduced(np.nanmean, axis=axis, dtype=dtype, out=out, **options)
 
     def median(self, axis: Any = None, out: Any = None) -> Any:
-        """Return the median; numbers that were not measured (nan) are left out."""
+        """Return the median, ignoring numbers that were not measured (NaN)."""
         return self._reduced(np.nanmedian, axis=axis, out=out)
 
     def _reduced(self, function: Callable[..., Any], **options: Any) -> Any:
@@ -232,12 +232,12 @@ class RankedResult(ResultNumbers):
 
     @property
     def less_is_worse(self) -> bool:
-        """Whether small numbers are the worst: errors of an attacker, not leakage."""
+        """Whether smaller numbers are worse: true for an attacker's errors, false for leakage."""
         return False
 
     @abstractmethod
     def labels(self) -> np.ndarray:
-        """Return what each number belongs to."""
+        """Return the label of each number."""
 
     @abstractmethod
     def select(self, positions: Any) -> Any:
@@ -253,20 +253,20 @@ class RankedResult(ResultNumbers):
     def top(self, count: int = 10) -> Self:
         """Return the ``count`` entries with the most leakage, the worst first.
 
-        For a bound on an error, these are the entries with the smallest bound. Cells count by their
-        row's worst.
+        For a bound on an error, these are the entries with the smallest bound. Rows of cells are
+        ranked by their worst cell.
         """
         chosen: Self = self.select(self.worst_first()[:count])
         return chosen
 
     def sort(self, reverse: bool = False) -> Self:
-        """Return all entries, the worst first; with ``reverse`` the least exposed first."""
+        """Return all entries, worst first; with ``reverse``, worst last."""
         order = self.worst_first()
         chosen: Self = self.select(order[::-1] if reverse else order)
         return chosen
 
     def html_table(self) -> Any:
-        """Return the ten worst lines, as a ``pyarrow`` table."""
+        """Return the ten worst rows, as a ``pyarrow`` table."""
         return self.top(10).table(library="pyarrow")
 
 
@@ -278,7 +278,7 @@ def _shown(value: Any) -> str:
 
 
 def new_axes(ax: Any, **figure: Any) -> Any:
-    """Return the given axes, or those of a new figure of ``matplotlib.pyplot``."""
+    """Return the given axes, or those of a new ``matplotlib.pyplot`` figure."""
     if isinstance(ax, str | os.PathLike):
         raise InputError(
             "plot() draws on matplotlib axes and writes no file; use "
@@ -287,14 +287,16 @@ def new_axes(ax: Any, **figure: Any) -> Any:
     if ax is not None:
         return ax
     if find_spec("matplotlib") is None:
-        raise ImportError("plot() needs matplotlib, which is not installed; pip install matplotlib")
+        raise ImportError(
+            "plot() needs matplotlib, which is not installed; run: pip install matplotlib"
+        )
     from matplotlib import pyplot
 
     return pyplot.subplots(layout="constrained", **figure)[1]
 
 
 def draw(drawing: PlottedNumbers, ax: Any = None) -> Any:
-    """Draw numbers: a bar for each of a few, dots in falling order for many, cells as a map."""
+    """Draw a few numbers as bars, many as dots in descending order, and cells as a heat map."""
     if np.ndim(drawing.values) == 2:
         return _draw_cells(drawing, ax)
     known = np.isfinite(drawing.values)
@@ -308,7 +310,7 @@ def draw(drawing: PlottedNumbers, ax: Any = None) -> Any:
 
 
 def _draw_bars(drawing: PlottedNumbers, known: np.ndarray, ax: Any) -> Any:
-    """Draw a bar for each number, the worst on top."""
+    """Draw a bar for each number, with the worst on top."""
     count = len(drawing.values)
     ax = new_axes(ax, figsize=(6.4, 1.2 + 0.3 * count))
     places = np.arange(count)[::-1]
@@ -328,7 +330,7 @@ def _draw_bars(drawing: PlottedNumbers, known: np.ndarray, ax: Any) -> Any:
 
 
 def _draw_dots(drawing: PlottedNumbers, known: np.ndarray, ax: Any) -> Any:
-    """Draw the numbers in falling order, with labels on the three worst."""
+    """Draw the numbers in descending order, with labels on the three worst."""
     ax = new_axes(ax, figsize=(6.4, 4.0))
     rank = np.arange(1, len(drawing.values) + 1)
     values = np.where(known, drawing.values, np.nan)
@@ -356,7 +358,7 @@ def _draw_dots(drawing: PlottedNumbers, known: np.ndarray, ax: Any) -> Any:
 
 
 def _draw_cells(drawing: PlottedNumbers, ax: Any) -> Any:
-    """Draw the cells of the twenty worst records as a map."""
+    """Draw the cells of the twenty worst records as a heat map."""
     values, labels = drawing.values[:20], drawing.labels[:20]
     ax = new_axes(ax, figsize=(2.5 + 0.5 * min(values.shape[1], 20), 1.5 + 0.25 * len(values)))
     image = ax.imshow(np.where(np.isfinite(values), values, np.nan), aspect="auto", cmap="cividis")
@@ -369,7 +371,7 @@ def _draw_cells(drawing: PlottedNumbers, ax: Any) -> Any:
 
 
 def draw_curve(ax: Any, fpr: Any, tpr: Any, label: str | None = None) -> Any:
-    """Draw true positive rates over false positive rates, beside chance."""
+    """Draw a ROC curve: true against false positive rates, with the line of chance."""
     ax = new_axes(ax, figsize=(4.6, 4.4))
     ax.plot([0, 1], [0, 1], color=GREY, ls=":", label="chance")
     ax.plot(fpr, tpr, color=ORANGE, label=label)

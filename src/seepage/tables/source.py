@@ -1,4 +1,4 @@
-"""Sources that give records in chunks; a table in memory is a source with one chunk.
+"""Sources that provide records in chunks; a table in memory is a source with one chunk.
 
 A table in memory is not copied, and results are in the caller's own array library.
 """
@@ -38,7 +38,7 @@ class Chunk:
     Parameters
     ----------
     X
-        The features, ``(m, d)``, finite: float64, or the caller's own array of a table in memory.
+        The finite features, ``(m, d)``: float64, or the caller's own array for a table in memory.
     y
         The caller's labels, ``(m,)``: numbers, or text as objects.
     weight
@@ -48,7 +48,7 @@ class Chunk:
     extra
         Further requested columns, such as the groups of the rows.
     gathered
-        Whether it holds all rows of data that are read in chunks.
+        Whether the chunk holds all rows of data that are read in chunks.
     """
 
     X: Array
@@ -63,10 +63,10 @@ class Chunk:
 
 
 class RowSource(ABC):
-    """A table that is read in chunks; one in memory is a source with a single chunk.
+    """A table that is read in chunks; a table in memory is a single chunk.
 
-    It gives the sum of a function over the chunks, or the function's results one by one. The
-    function depends on one chunk at a time, so that implementations may run it in any order, in
+    It returns the sum of a function over the chunks, or yields the function's results one by one.
+    The function depends on one chunk at a time, so implementations may run it in any order, in
     threads, or on other machines.
 
     Attributes
@@ -78,9 +78,9 @@ class RowSource(ABC):
     target, weighted
         The label's name, and whether the rows have sample weights.
     lazy
-        Whether per-record numbers are computed only when they are read, each by a pass.
+        Whether per-record numbers are computed only on request, in one pass for each result.
     manner
-        The way rows are read, for the end of a sentence.
+        How rows are read, as the end of a sentence.
     dtype
         The type of the features.
     index, library
@@ -125,30 +125,30 @@ class RowSource(ABC):
     def total(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Answer:
-        """Return the sum (by ``+``) of the function's results over all chunks."""
+        """Return the sum (with ``+``) of the function's results over all chunks."""
         return reduce(add, self.each(function, what, extra))
 
     def whole(self, what: str) -> Table:
         """Return all rows as a table in memory, or raise an error that ``what`` needs it."""
         raise InputError(
-            f"This needs {what} in memory, but the data are read in chunks; load the rows in "
-            "question into memory first."
+            f"This needs {what} in memory, but the data are read in chunks; load the required rows "
+            "into memory first."
         )
 
     def taken(self, most: float, extra: Sequence[str] = ()) -> Chunk | None:
-        """Return all rows as one chunk, if they take at most this many bytes.
+        """Return all rows as one chunk, if they need at most this many bytes.
 
-        ``None`` if they take more, or if they stay on other machines.
+        It returns ``None`` if they need more, or if they stay on other machines.
         """
         if 8 * len(self) * len(self.names) > most:
             return None
         return self.joined("rows", extra)
 
     def holding(self, sets: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray, np.ndarray]]:
-        """Yield chunks that hold whole sets of rows, wherever those rows are.
+        """Yield chunks that hold complete sets of rows, which may be anywhere in the table.
 
-        Each comes with the positions of its sets in the chunk, and their numbers among all sets.
-        As many sets are read in a pass as fit in memory.
+        Each chunk comes with the positions of its sets in the chunk, and their numbers among all
+        sets. Each pass reads as many sets as fit in memory.
         """
         sizes = np.cumsum([len(rows) for rows in sets])
         room = max(1, _ROWS_HELD // max(1, len(self.names)))
@@ -176,7 +176,7 @@ class RowSource(ABC):
     def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
         """Return the source without some rows, those rows, and the share that remains.
 
-        The share is one where the rows are dropped, and less where they stay with weight zero.
+        The share is one if the rows are dropped, and less if they are kept with weight zero.
         """
         rest, held_out = (partial(_kept, chosen=chosen, held_out=part) for part in (False, True))
         left = len(self) - len(chosen)
@@ -187,17 +187,17 @@ class RowSource(ABC):
         return ChangedSource(self, partial(_shifted, centre=centre), len(self))
 
     def prepare(self, work: Callable[[], object]) -> None:
-        """Do the work that all chunks share, once, before any is read."""
+        """Do the work that all chunks share once, before any chunk is read."""
         work()
 
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
-        """Write the tables that the function makes from the chunks to one Parquet file."""
+        """Write the tables that the function returns for the chunks to one Parquet file."""
         from seepage.tables.table_file import write_tables
 
         write_tables(self.each(function, what), path)
 
     def lazily(self, function: Callable[[Chunk], np.ndarray], width: int | None, what: str) -> Any:
-        """Return the results on all rows, ``(n,)`` or ``(n, width)``, as a dask array."""
+        """Return the results for all rows, ``(n,)`` or ``(n, width)``, as a dask array."""
         raise InputError("Only Dask data can be returned as a dask array; use chunks() instead.")
 
 
@@ -207,7 +207,7 @@ def _itself(chunk: Chunk) -> Chunk:
 
 @dataclass(frozen=True)
 class AnswerIfAny:
-    """The result on some rows, or nothing if there was none; two can be added."""
+    """The result for some rows, or nothing if there were none; two results can be added."""
 
     given: tuple[Any, ...]
 
@@ -218,9 +218,9 @@ class AnswerIfAny:
 
 
 class ChangedSource(RowSource):
-    """A source whose chunks are changed on reading: shifted, or without some of their rows.
+    """A source whose chunks are changed when read: shifted, or without some of their rows.
 
-    ``change`` gives the changed chunk, or ``None`` where no row is left; ``rows`` is the total
+    ``change`` returns the changed chunk, or ``None`` if no row is left; ``rows`` is the total
     number of rows.
     """
 
@@ -242,7 +242,7 @@ class ChangedSource(RowSource):
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
-        """Yield the function's result on the remaining rows of every chunk that has any."""
+        """Yield the function's result for every chunk that still has rows."""
         for answers in self._source.each(self._ask(function), what, extra):
             yield from answers.given
 
@@ -294,7 +294,7 @@ class Table:
         return int(self.values.shape[0])
 
     def total(self, function: Callable[[Chunk], Answer], what: str) -> Answer:
-        """Return a function's result on the table, which is one chunk."""
+        """Return a function's result for the table, which is a single chunk."""
         return MemorySource(self).total(function, what)
 
 
@@ -350,7 +350,7 @@ class MemorySource(RowSource):
 
 
 def check_column(name: str, known: Sequence[str]) -> None:
-    """Refuse an unknown column name."""
+    """Raise an error for an unknown column name."""
     if name not in known:
         raise InputError(f"There is no column {name!r}{nearest(name, known)}.")
 
@@ -364,7 +364,7 @@ def column_names(X: Any) -> list[Any] | None:
 
 
 def check_names(X: Any) -> None:
-    """Refuse a data frame with column names that are not text."""
+    """Raise an error if column names of a data frame are not text."""
     if not all(isinstance(name, str) for name in column_names(X) or ()):
         raise InputError("Column names of X must be text; rename those that are not.")
 
@@ -372,7 +372,7 @@ def check_names(X: Any) -> None:
 def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table:
     """Read a NumPy array, torch tensor or data frame into a :class:`Table` of finite numbers.
 
-    Arrays that already have the wanted type are not copied. ``dtype`` is ``"float64"`` (the
+    Arrays that already have the requested type are not copied. ``dtype`` is ``"float64"`` (the
     default) or ``"float32"``.
     """
     wanted = "float64" if dtype is None else dtype
@@ -394,7 +394,7 @@ def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table
         )
     n, d = table.values.shape
     if n == 0 or d == 0:
-        raise InputError(f"X is empty: it has {n} rows and {d} columns.")
+        raise InputError(f"X is empty: it has {n} rows and {d} columns; pass a table with data.")
     xp = array_namespace(table.values)
     if xp.isdtype(table.values.dtype, "complex floating"):
         raise InputError("Complex data not supported: X holds complex numbers.")
@@ -434,7 +434,7 @@ def _read_frame(X: Any) -> Table:
 
 
 def own_index(X: Any) -> np.ndarray | None:
-    """Return the index of a pandas table, unless it is only row numbers."""
+    """Return the index of a pandas table, unless it consists only of row numbers."""
     if library_class(X, ("pandas",)) is None:
         return None
     index, n = X.index, len(X)
@@ -500,7 +500,8 @@ def check_length(vector: Any, table: Sized, what: str) -> None:
         raise InputError(f"{what} must be one-dimensional, but its shape is {shape}.")
     if shape[0] != len(table):
         raise InputError(
-            f"X has {len(table)} rows but {what} has {shape[0]} entries; they must be equal."
+            f"X has {len(table)} rows but {what} has {shape[0]} entries; pass one entry for each "
+            "row."
         )
 
 
@@ -516,10 +517,10 @@ def row_labels(values: Any) -> np.ndarray | None:
 
 
 def check_order(labels: np.ndarray | None, table: Any, what: str) -> None:
-    """Refuse row labels that differ from the table's, or are in another order.
+    """Raise an error if row labels differ from the table's, or are in another order.
 
-    A table whose labels are the row numbers accepts other labels by position, as after
-    ``reset_index``; so does a table without labels.
+    If the table has no row labels, or only row numbers as after ``reset_index``, other labels are
+    accepted by position.
     """
     index = row_labels(table)
     if labels is None or index is None or _same(labels, index):
@@ -551,7 +552,7 @@ def as_numpy(values: Any) -> np.ndarray:
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct values in ascending order, and the position of each value among them.
 
-    Like ``numpy.unique``, but text is hashed, which takes a fraction of the time of sorting.
+    Unlike ``numpy.unique``, it hashes text, which takes a fraction of the time of sorting.
     """
     if values.dtype.kind != "O":
         known, places = np.unique(values, return_inverse=True)
@@ -579,7 +580,7 @@ def looked_up(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def place_like(values: Any, like: Array) -> Array:
-    """Return values as an array of the same library, device and type as another."""
+    """Return values as an array with the same library, device and type as another."""
     xp = array_namespace(like)
     if is_torch_array(values) and is_torch_array(like):
         return xp.asarray(values.detach(), dtype=like.dtype, device=device(like))

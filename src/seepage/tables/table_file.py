@@ -24,7 +24,7 @@ def write_tables(tables: Iterator[pa.Table], path: Path) -> None:
         write_private(path, partial(write_each, tables))
     except OSError as error:
         raise InputError(
-            f"{path.name} cannot be written: {error.strerror or error}; nothing was left behind."
+            f"{path.name} cannot be written: {error.strerror or error}; no partial file was left."
         ) from error
 
 
@@ -36,7 +36,7 @@ def write_frame(table: pa.Table, path: str | os.PathLike[str]) -> Path:
 
 
 def file_to_write(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a file; refuse a folder or a path that cannot be resolved."""
+    """Return the path of a file; a folder or an unresolvable path raises an error."""
     check_path(path)
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder; name the Parquet file to write.")

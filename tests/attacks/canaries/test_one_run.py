@@ -119,7 +119,7 @@ def test_more_noise_than_promised_shows_less_and_less_noise_is_caught():
     assert not honest.refuted
     assert honest.epsilon < 1.0 < half.epsilon
     assert half.refuted
-    assert "the promise is not kept" in str(half)
+    assert "the promised ε is refuted" in str(half)
 
 
 def test_what_an_audit_says():
@@ -130,7 +130,7 @@ def test_what_an_audit_says():
         "promised: ε at most 8; a run with 1,000 canaries shows at least 2.9 (95 %, δ = 1e-05); "
         "seeded"
     )
-    assert "195 of 200 guesses right" in repr(audit)
+    assert "195 of 200 guesses correct" in repr(audit)
     assert audit.conditions[-1] == "seeded"
     assert audit.kind == "attack"
 
@@ -163,12 +163,12 @@ def test_any_training_function_is_audited_with_its_records():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: sp.attacks.epsilon_lower_bound(3, 2, delta=0.0), "cannot be right"),
+        (lambda: sp.attacks.epsilon_lower_bound(3, 2, delta=0.0), "are impossible"),
         (lambda: sp.attacks.epsilon_lower_bound(1, 2, delta=1.0), "below 1"),
         (lambda: sp.attacks.epsilon_lower_bound(-1, 2, delta=0.0), "correct must be"),
         (lambda: sp.attacks.epsilon_lower_bound(1, 2, delta=0.0, confidence=1.0), "confidence"),
         (lambda: sp.attacks.Canaries(5), "at least 10"),
-        (lambda: sp.attacks.Canaries(20, guesses=21), "ask for fewer"),
+        (lambda: sp.attacks.Canaries(20, guesses=21), "choose a smaller guesses="),
         (lambda: sp.attacks.Canaries(20).audit([1.0], delta=0.0), "one for each canary"),
         (lambda: sp.attacks.Canaries(20).audit([np.nan] * 20, delta=0.0), "finite"),
         (lambda: sp.attacks.Canaries(20).chosen([1]), "20 canaries"),

@@ -182,8 +182,8 @@ def test_a_loop_of_opacus_without_its_noise_is_caught():
             "does not promise",
         ),
         (lambda X, y: (trainer(checkpoint="x.safetensors"), X, y), "leave out the checkpoint"),
-        (lambda X, y: (trainer(), X.long(), y), "give your own"),
-        (lambda X, y: (trainer(), X, y.float()), "give your own"),
+        (lambda X, y: (trainer(), X.long(), y), "pass your own"),
+        (lambda X, y: (trainer(), X, y.float()), "pass your own"),
     ],
 )
 def test_refusals(call, words):
@@ -204,5 +204,5 @@ def test_opacus_refusals():
             canaries=10,
             delta=1e-5,
         )
-    with pytest.raises(sp.InputError, match="shape of the records"):
+    with pytest.raises(sp.InputError, match="shapes of the records"):
         private_training.audit_private_sgd(trainer(), X, y, canaries=(X[:, :3], y), delta=1e-5)

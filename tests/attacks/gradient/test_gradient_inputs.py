@@ -102,7 +102,7 @@ def test_records_that_the_network_does_not_take(labels):
     net = network()
     seen = sp.attacks.release_gradients(net, "cross_entropy", far_images(), torch.tensor([0, 1, 1]))
     adversary = sp.attacks.GradientInversion(net, shape=(3, 8, 8), steps=2)
-    with pytest.raises(sp.InputError, match=r"does not take records of shape \(3, 8, 8\)"):
+    with pytest.raises(sp.InputError, match=r"does not accept records of shape \(3, 8, 8\)"):
         adversary.reconstruct(seen, labels=labels)
     fitting = sp.attacks.GradientInversion(net, shape=np.array([1, 8, 8]).tolist(), steps=2)
     assert fitting.reconstruct(seen, labels=labels).records.shape == (3, 1, 1, 8, 8)

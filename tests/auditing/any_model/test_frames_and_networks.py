@@ -84,7 +84,7 @@ def test_what_cannot_be_fitted_gets_one_sentence():
     structure = sp.audit_estimator(once, rare, Y, shadows=4).structure
     (found,) = (risk for risk in structure if risk.name == "categories held by one row")
     assert (found.found, found.records) == (True, 1)
-    with pytest.raises(sp.InputError, match="is a class; pass an estimator of it"):
+    with pytest.raises(sp.InputError, match="is a class; pass an instance"):
         sp.audit_estimator(RandomForestClassifier, X, Y)
     with pytest.raises(sp.InputError, match="has no fit and no predict and no get_params"):
         sp.audit_estimator(object(), X, Y)

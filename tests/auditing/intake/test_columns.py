@@ -101,7 +101,7 @@ def test_useless_features_are_dropped_and_said():
     said = " ".join(plan.steps)
     assert "2 columns dropped, with one value only: 'one', 'zero'." in said
     assert "identifiers whose values are all different: 'uid'." in said
-    assert "identifiers whose values are all different and count up: 'row', 'row_float'." in said
+    assert "identifiers whose values are all different and consecutive: 'row', 'row_float'." in said
     assert "missing: 'empty'." in said
     assert "1 column left out as requested: 'age'." in said
 

@@ -216,7 +216,7 @@ def test_pipelines_and_searches_are_released(table):
     best = sp.release(search, sp.Gaussian(0.1))
     assert type(best).__name__ == "Pipeline"
     assert not hasattr(best, "cv_results_")
-    with pytest.raises(sp.InputError, match="has been released"):
+    with pytest.raises(sp.InputError, match="already been released"):
         sp.release(released, sp.Gaussian(0.1))
     leaving = sp.Release.of(released)
     told = {item.name: item for item in leaving.items}

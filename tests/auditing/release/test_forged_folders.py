@@ -131,11 +131,11 @@ FORGERIES = {
         "lists 'run.sh', which is not part of a release",
     ),
     "a folder more": (lambda f: (f / "x").symlink_to(f), "'x' in 'out' is not in the manifest"),
-    "a file behind a link": (linked, "'model-card.md' in 'out' is missing or not as"),
-    "a file gone": (lambda f: (f / "model-card.md").unlink(), "is missing or not as it was"),
+    "a file behind a link": (linked, "'model-card.md' in 'out' is missing, or has changed"),
+    "a file gone": (lambda f: (f / "model-card.md").unlink(), "is missing, or has changed since"),
     "another checksum": (
         manifest(lambda m: m["files"].update({"model-card.md": "0" * 64})),
-        "is missing or not as it was written",
+        "is missing, or has changed since it was written",
     ),
     "no checksum": (manifest(lambda m: m["files"].update({"model-card.md": "0"})), NO_RELEASE),
     "an unknown field": (manifest(lambda m: m.update(more=1)), NO_RELEASE),
@@ -200,7 +200,7 @@ FORGERIES = {
     "unit that overflows": (text("10.0", "1e999"), "'unit' of column 1 must be"),
     "unit that is too long": (text("10.0", "9" * 400), "'unit' of column 1 must be"),
     "centre that is too long": (column(0, centre=10**400), "'centre' of column 1 must be a finite"),
-    "a field twice": (text('"unit": 10.0', '"unit": 10.0, "unit": 1'), "it repeats a key"),
+    "a field twice": (text('"unit": 10.0', '"unit": 10.0, "unit": 1'), "repeated key"),
     "no known kind": (column(0, kind="angle"), "must be numeric, boolean or categorical"),
     "kind that is a list": (column(0, kind=[]), "must be numeric, boolean or categorical"),
     "levels twice": (
@@ -241,7 +241,10 @@ FORGERIES = {
         lambda f: tensors(f, {"family": "logistic", "l2": "1", "classes": "[" * 10**5}),
         "'classes' must be a JSON list",
     ),
-    "half a model": (sparse("model.safetensors", 40), "is missing or not as it was written"),
+    "half a model": (
+        sparse("model.safetensors", 40),
+        "is missing, or has changed since it was written",
+    ),
     "half a model, listed": (
         lambda f: (sparse("model.safetensors", 40)(f), relisted(f, "model.safetensors")),
         "is not a complete safetensors file",

@@ -170,5 +170,5 @@ def test_other_locales_and_names_that_are_not_utf8(tmp_path, locale):
         assert done.stderr.count(b"\n") == 1
         return done.stderr.decode("ascii", "backslashreplace")
 
-    assert "lead back to themselves" in said("show", "--ledger", "one.json")
+    assert "form a loop" in said("show", "--ledger", "one.json")
     assert "There is no ledger" in said("void", "1", "--reason", "\u2603", "--ledger", b"\xff")

@@ -106,7 +106,7 @@ def test_a_changed_release_is_not_loaded(run, tmp_path):
     folder = tmp_path / "seepage-release"
     assert sp.load_release(folder).predict(patients()).shape == (200,)
     (folder / "release.json").write_text("{}")
-    with pytest.raises(InputError, match="not as it was written"):
+    with pytest.raises(InputError, match="has changed since it was written"):
         sp.load_release(folder)
     with pytest.raises(InputError, match="is not a release written by seepage"):
         sp.load_release(tmp_path)

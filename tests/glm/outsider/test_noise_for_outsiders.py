@@ -114,7 +114,7 @@ def test_a_table_in_chunks_takes_the_same_noise(table, model, tmp_path):
 
 def test_what_no_noise_meets_and_what_needs_none_is_said(table, model):
     leak = sp.leakage(model, *table, attacker=OUTSIDER, noise=sp.Gaussian(0.1))
-    with pytest.raises(sp.InputError, match="no noise at all"):
+    with pytest.raises(sp.InputError, match="met without noise"):
         sp.calibrate(leak, right=0.99)
     for wrong in ({"right": 0.5}, {"right": 1.0}, {}, {"right": 0.6, "eta": 1.0}):
         with pytest.raises(sp.InputError):

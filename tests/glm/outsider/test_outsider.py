@@ -487,9 +487,9 @@ def test_who_knows_the_rest_stands_beside_it():
 @pytest.mark.parametrize(
     ("told", "sentence"),
     [
-        ({"knows": 1.2}, "knows is a share"),
+        ({"knows": 1.2}, "knows must be a share"),
         ({"knows": "all"}, "finite number"),
-        ({"knows": True}, "knows is a share"),
+        ({"knows": True}, "knows must be a share"),
         ({"reference": 0}, "reference must be at least 1"),
         ({"fraction": 1.0}, "whole population"),
         ({"fraction": -0.1}, "fraction is a share"),

@@ -79,7 +79,7 @@ def test_a_batch_size_promises_nothing_about_one_record_more():
             ask("add-or-remove")
     kept = trained(11, sample_rate=q, expected_batch=10).accountant_
     assert kept.privacy(1e-3).relation == "add or remove one record"
-    assert "stated before the data were seen" in kept.privacy(1e-3).conditions[0]
+    assert "fixed before the data were seen" in kept.privacy(1e-3).conditions[0]
 
 
 @pytest.mark.slow
@@ -238,9 +238,9 @@ def test_a_group_is_the_mixture_of_how_many_took_part():
     statement = sp.privacy.SampledGaussianDP(sigma, q, 1, group=k)
     assert "add-or-remove 3 records" in statement.words
     assert statement.renyi() == math.inf
-    with pytest.raises(sp.InputError, match="Groups are accounted for as added or removed"):
+    with pytest.raises(sp.InputError, match="for a group is for adding or removing it"):
         guarantee(Ledger((entry(),)), 1e-3, group=2, neighbours="replace")
-    with pytest.raises(sp.InputError, match="Groups are accounted for as added or removed"):
+    with pytest.raises(sp.InputError, match="for a group is for adding or removing it"):
         sp.privacy.SampledGaussianDP(1.0, 0.1, 2, "replace", group=2)
 
 

@@ -224,7 +224,7 @@ def test_bad_frames_are_refused(people):
     fit = sp.glm.LogisticRegression(l2=1e-2).fit
     with pytest.raises(sp.InputError, match="no column 'lefft'"):
         fit(frame, "lefft")
-    with pytest.raises(sp.InputError, match="the target is the name of one of its columns"):
+    with pytest.raises(sp.InputError, match="the target must be the name of one of its columns"):
         fit(frame, frame.left)
     with pytest.raises(sp.InputError, match="no rows"):
         fit(frame[frame.age < 0], "left")
@@ -243,9 +243,9 @@ def test_only_dask_collections_are_taken():
     with pytest.raises(sp.InputError, match="not ndarray"):
         dask_rows(np.ones((3, 2)), "y")
     X, y, _ = _arrays()
-    with pytest.raises(sp.InputError, match="y must be one too, not ndarray"):
+    with pytest.raises(sp.InputError, match="y must be a dask array too, not ndarray"):
         dask_rows(X, np.ones(ROWS))
-    with pytest.raises(sp.InputError, match="for data frames"):
+    with pytest.raises(sp.InputError, match="to data frames"):
         dask_rows(X, y, scale=True)
     data = dask_rows(X, y)
     leak = sp.leakage(sp.glm.LogisticRegression(l2=1e-2).fit(data), data, noise=sp.Gaussian(1.0))
@@ -266,7 +266,7 @@ def test_data_that_change_are_refused():
         meta=pd.DataFrame(X[:0], columns=list("abcd")),
         verify_meta=False,
     )
-    with pytest.raises(sp.InputError, match="must not change"):
+    with pytest.raises(sp.InputError, match="do not change"):
         sp.glm.LinearRegression(l2=1e-2).fit(frame, "a")
 
 
@@ -295,7 +295,7 @@ def test_files_that_the_client_cannot_see_are_missed(tmp_path, monkeypatch):
     monkeypatch.setattr(
         tasks, "write_tables", lambda tables, path: plain(tables, elsewhere / path.name)
     )
-    with pytest.raises(sp.InputError, match=r"part-000000\.parquet where this machine cannot find"):
+    with pytest.raises(sp.InputError, match=r"cannot find .*part-000000\.parquet"):
         leak.rows().write(tmp_path / "rows")
     assert [path.name for path in tmp_path.iterdir()] == ["another machine"]
 

@@ -28,14 +28,14 @@ from seepage.tables.source import (
 class AttributeInversion(ABC):
     """An adversary who infers a nominal attribute of records from their other columns.
 
-    ``fit`` takes the data that the adversary knows; ``predict`` guesses the level of every target
-    row, and never looks at the attribute's own columns there; ``attack`` compares the guesses with
-    the truth in these columns. A subclass scores how well each level explains the release.
+    ``fit`` takes the data that the adversary knows. ``predict`` guesses the level of every target
+    row without using the attribute's own columns; ``attack`` also compares the guesses with the
+    true values in these columns. A subclass scores how well each level explains the release.
 
     Parameters
     ----------
     attribute
-        What is guessed.
+        The attribute to infer.
     """
 
     name = "adversary"
@@ -44,7 +44,7 @@ class AttributeInversion(ABC):
         self.attribute = attribute
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn from rows ``X`` that show the attribute, and their labels ``y``."""
+        """Learn from rows ``X``, which include the attribute, and their labels ``y``."""
         self._known = read_table(X)
         self._levels = self.attribute.read(self._known.values)
         self._labels = as_numpy(y)
@@ -66,8 +66,9 @@ class AttributeInversion(ABC):
     def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
         """Return the score of every level, (T, b, K) or (1, b, K), for a chunk of target rows.
 
-        ``X``, (b, d), and ``y``, (b,), are the chunk, with zeros in the attribute's columns, and
-        ``rows`` is its slice of the targets. The level with the highest score is guessed.
+        ``X``, (b, d), and ``y``, (b,), are the chunk's rows, with zeros in the attribute's columns,
+        and labels; ``rows`` is its slice of the targets. The level with the highest score is
+        guessed.
         """
 
     def predict(self, X: Any, y: Any, release: Any = None) -> np.ndarray:
@@ -95,9 +96,9 @@ class AttributeInversion(ABC):
         return np.asarray(guesses[0])
 
     def attack(self, X: Any, y: Any, release: Any = None) -> InversionResult:
-        """Guess the level of every target row and compare with the truth.
+        """Guess the level of every target row and compare it with the true level.
 
-        Parameters are those of :meth:`predict`, but the attribute's columns hold the truth.
+        Parameters are those of :meth:`predict`, but the attribute's columns hold the true values.
         """
         truth = self.attribute.read(X)
         hits = self._guess(X, y, release) == truth
@@ -121,7 +122,7 @@ class AttributeInversion(ABC):
         return guesses
 
     def _chunk_width(self, d: int, trials: int) -> int:
-        """Return about how many numbers scoring one row holds at a time."""
+        """Return roughly how many numbers are held in memory to score one row."""
         return d + 3 * trials * len(self.attribute)
 
     def _read_targets(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
@@ -158,7 +159,7 @@ class Accuracy:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InversionResult(ResultNumbers):
-    """Outcome of an attribute-inference attack: the right guesses by release and record.
+    """Outcome of an attribute-inference attack: the correct guesses by release and record.
 
     The per-record accuracies depend on the data and are themselves sensitive: do not publish them.
 
@@ -171,10 +172,10 @@ class InversionResult(ResultNumbers):
     levels
         The number of its levels.
     hits
-        Whether the guess was right, (T, n): by release and record (T = 1 for an adversary who
-        ignores the release).
+        Whether the guess was correct, (T, n), by release and record; T = 1 if the adversary ignores
+        the release.
     kind
-        ``attack``: a lower limit on what can be inferred, never an upper one.
+        ``attack``: a lower bound on what can be inferred, never an upper bound.
     """
 
     adversary: str
@@ -186,24 +187,24 @@ class InversionResult(ResultNumbers):
     value_column = "accuracy"
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with the share of the releases that give each record away."""
+        """Return a data frame with the share of releases that reveal each record's attribute."""
         columns = {"row": np.arange(self.hits.shape[1]), "accuracy": self.row_accuracy}
         return build_frame(columns, library or "pyarrow")
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: every record's accuracy, in falling order."""
+        """Return what :meth:`plot` draws: every record's accuracy, in descending order."""
         order = np.argsort(-self.row_accuracy, kind="stable")
         name = f"{self.attribute}: accuracy of {self.adversary}"
         return PlottedNumbers(self.row_accuracy[order], order, name)
 
     @property
     def accuracy(self) -> float:
-        """The share of right guesses, over all releases and records."""
+        """The share of correct guesses over all releases and records."""
         return float(self.hits.mean())
 
     @property
     def interval(self) -> ConfidenceInterval:
-        """The 95 % confidence interval of :attr:`accuracy`, over releases and records.
+        """The 95 % confidence interval of :attr:`accuracy`, across releases and records.
 
         Its formula is in :mod:`seepage.attacks.intervals`.
         """
@@ -220,7 +221,7 @@ class InversionResult(ResultNumbers):
         return np.asarray(self.hits.mean(axis=1))
 
     def by(self, groups: Any) -> list[Accuracy]:
-        """Return the accuracy in each group of records, in sorted order of their labels.
+        """Return the accuracy in each group of records, sorted by group label.
 
         Parameters
         ----------
@@ -237,10 +238,10 @@ class InversionResult(ResultNumbers):
     def difference(
         self, groups: Any, first: Hashable, second: Hashable, strata: Any = None
     ) -> tuple[float, ConfidenceInterval]:
-        """Return how much more accurate the guesses are in one group than in another.
+        """Return the difference in accuracy between two groups.
 
-        The difference comes with its 95 % confidence interval, which accounts for both groups being
-        attacked through the same releases.
+        The result includes its 95 % confidence interval, which accounts for the releases that both
+        groups share.
 
         Parameters
         ----------
@@ -260,7 +261,7 @@ class InversionResult(ResultNumbers):
                     where = "" if strata is None else f" with the label {layer.item()!r}"
                     raise InputError(
                         f"No record{where} belongs to the group {group!r}; name a group that has "
-                        "some."
+                        "records."
                     )
         return stratified_difference(
             [

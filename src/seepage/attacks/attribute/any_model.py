@@ -1,26 +1,28 @@
-"""Attribute inference for every column of a table, from any model that can be refitted.
+"""Attribute inference for every column of a table, with any model that can be refitted.
 
-The attacker has the model, the label and all other columns of a record, and infers which value
-``k`` of one column fits the model's output best. The baseline without the model is imputation from
+The attacker has the model, and a record's label and all columns but one, and infers which value
+``k`` of that column fits the model's output best. The baseline without the model is imputation from
 other records: a forest fitted on them gives ``q(k)``, the probability of each value given the other
-columns and the label. The gain over it is attribute inference beyond imputation (Jayaraman and
-Evans 2022).
+columns and the label. The gain over this baseline is attribute inference beyond imputation
+(Jayaraman and Evans 2022).
 
-The evidence of the model is membership inference for each candidate record (Yeom et al. 2018), with
-the likelihood ratio of Carlini et al. (2022). Let ``ℓ(k)`` be the log-odds that the attacked model
-gives to the record's own label with the value ``k`` in the column, ``μ(k)`` their mean over shadow
-models that were not fitted on the record, ``δ`` the mean rise of the log-odds of a record's own
-values in models that were fitted on it, and ``σ²`` their variance in models that were not. If both
-are normal, the log-likelihood ratio is ``(δ/σ²)(ℓ(k) − μ(k))`` up to a constant, and the guess is::
+The model's evidence is membership inference for each candidate record (Yeom et al. 2018), with the
+likelihood ratio of Carlini et al. (2022). Let ``ℓ(k)`` be the attacked model's log-odds of the
+record's true label with the value ``k`` in the column, and ``μ(k)`` their mean over shadow models
+that were not fitted on the record. For a record's true value, ``δ`` is the mean increase of these
+log-odds in models fitted on the record, and ``σ²`` their variance in models that were not. If both
+distributions are normal, the log-likelihood ratio is ``(δ/σ²)(ℓ(k) − μ(k))`` up to a constant, and
+the guess is::
 
     argmax_k  log q(k) + (δ/σ²)(ℓ(k) − μ(k))
 
 Every model is attacked in turn, with all other models as shadow models. Each record is a member of
-half of them: the rise in accuracy with models fitted on it is the leakage about training records;
-the rest is inference from the population.
+half of them. The additional accuracy with models that were fitted on the record is the leakage
+about training records; the rest is inference about the population.
 
-For a column of text, or of few numbers, the attacker guesses the value. Another column of numbers
-or dates is cut into bands of equally many records, and a guess is right if it is in the right band.
+In a column of text, or with few distinct numbers, the attacker guesses the value. Any other column
+of numbers or dates is divided into bands of equally many records, and a guess is correct if it
+names the right band.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True, eq=False)
 class GuessedColumn:
-    """A column, or several that encode one attribute, and the values that are tried for it."""
+    """A column, or several that encode one attribute, and the candidate values."""
 
     name: str
     columns: tuple[int, ...]  # their positions in the table
@@ -55,21 +57,22 @@ class GuessedColumn:
 
 @dataclass(frozen=True, eq=False)
 class GuessingPlan:
-    """The columns and records to guess, and the attacker's guesses without a model.
+    """The columns and records to attack, and the attacker's guesses without a model.
 
     Parameters
     ----------
     columns
         The columns that are guessed.
     left_out
-        Names of columns that are not: with only one value, or beyond the number of queries.
+        Names of columns that are not guessed: they have only one value, or exceed the number of
+        queries.
     rows
         The positions of the records that are attacked, ``(m,)``.
     priors
         For each column the logarithm of ``q(k)``, ``(m, K)``.
     tried, labels
-        The records with every value of every column in turn, and their labels: column after
-        column, in each all values of the first record, then of the second.
+        The records with every value of every column in turn, and their labels. They are ordered by
+        column, then by record, then by value.
     """
 
     columns: tuple[GuessedColumn, ...]
@@ -80,7 +83,7 @@ class GuessingPlan:
     labels: np.ndarray
 
     def ask(self, model: Any) -> list[np.ndarray]:
-        """Return a model's confidence in each attacked record with each value of each column."""
+        """Return a model's confidence in each attacked record for each value of each column."""
         if not self.columns:
             return []
         answers = confidence(model, self.tried, self.labels)
@@ -97,10 +100,10 @@ def plan_guesses(
     queries: int = 40_000,
     fewest: int = 60,
 ) -> GuessingPlan:
-    """Choose columns and records to guess, within about ``queries`` predictions of each model.
+    """Choose the columns and records to attack with about ``queries`` predictions of each model.
 
-    ``together`` names the columns of each attribute, where it has several; ``fewest`` records are
-    attacked, or half of the table: the attacker learns from the other half.
+    ``together`` names the columns of each attribute that has several. At least ``fewest`` records
+    are attacked, but at most half of the table; the attacker learns from the others.
     """
     table = columns_as_they_are(X)
     found = [
@@ -143,7 +146,7 @@ def plan_guesses(
 def _unique(table: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
     names = [name for name, _ in table]
     if len(set(names)) < len(names):
-        raise InputError("Two columns of X have the same name; rename one.")
+        raise InputError("Two columns of X have the same name; rename one of them.")
     return table
 
 
@@ -171,13 +174,13 @@ def _guessed(
 
 
 def _middle(numbers: np.ndarray, band: np.ndarray) -> int:
-    """Return the record in the middle of a band."""
+    """Return the median record of a band."""
     rows = np.flatnonzero(band)
     return int(rows[np.argsort(numbers[rows], kind="stable")[len(rows) // 2]])
 
 
 def _as_numbers(values: np.ndarray) -> np.ndarray:
-    """Return a column as numbers that trees can be cut at: text by frequency, gaps below all."""
+    """Return a column as numbers for a tree to split: text by frequency, missing values lowest."""
     if values.dtype.kind in "biuf":
         numbers = values.astype(float)
         known = numbers[np.isfinite(numbers)]
@@ -190,7 +193,7 @@ def _as_numbers(values: np.ndarray) -> np.ndarray:
 def _without_model(
     column: GuessedColumn, numbers: np.ndarray, rows: np.ndarray, others: np.ndarray
 ) -> np.ndarray:
-    """Return ``log q(k)``, (m, K), learnt from other records: all other columns and the label."""
+    """Return ``log q(k)``, (m, K), given the other columns and the label."""
     from sklearn.ensemble import RandomForestClassifier
 
     known = others[column.codes[others] >= 0]
@@ -210,22 +213,23 @@ def _without_model(
 class ColumnGuesses(SummaryTable):
     """How often one column was guessed correctly, without a model and with each of many models.
 
-    The hits of single records depend on the data and are themselves sensitive: do not publish them.
+    The per-record hits depend on the data and are themselves sensitive: do not publish them.
 
     Parameters
     ----------
     name, guess, levels
-        The column, what is guessed (its ``value``, or a ``band``), among how many.
+        The column's name, what is guessed (its ``value`` or a ``band``), and the number of
+        candidates.
     rows
         The positions of the attacked records, ``(m,)``.
     alone
-        Whether the guess without a model is right, ``(m,)``.
+        Whether the guess without a model is correct, ``(m,)``.
     hits
-        Whether the guess with each model is right, ``(M, m)``.
+        Whether the guess with each model is correct, ``(M, m)``.
     inside
         Whether the model was fitted on the record, ``(M, m)``.
     kind
-        ``attack``: a lower limit on what can be guessed, never an upper one.
+        ``attack``: a lower bound on what can be guessed, never an upper bound.
     """
 
     name: str
@@ -238,7 +242,7 @@ class ColumnGuesses(SummaryTable):
     kind: str = "attack"
 
     def spans(self) -> Mapping[str, tuple[float, float, float]]:
-        """Return the shares of right guesses, with 95 % intervals."""
+        """Return the shares of correct guesses, with 95 % confidence intervals."""
         found = self.with_model
         return {
             "without the model": (self.baseline, *self.baseline_interval),
@@ -249,17 +253,17 @@ class ColumnGuesses(SummaryTable):
 
     @property
     def baseline(self) -> float:
-        """The share of right guesses without the model, by imputation from other records."""
+        """The share of correct guesses without the model, by imputation from other records."""
         return float(self.alone.mean())
 
     @property
     def baseline_interval(self) -> ConfidenceInterval:
-        """The 95 % interval of :attr:`baseline`."""
+        """The 95 % confidence interval of :attr:`baseline`."""
         return accuracy_interval(self.alone[None, :])
 
     @property
     def with_model(self) -> Contrast:
-        """The share of right guesses with the model: members, non-members and the difference.
+        """The share of correct guesses with the model: members, non-members and the difference.
 
         The difference is the leakage about training records.
         """
@@ -267,11 +271,11 @@ class ColumnGuesses(SummaryTable):
 
     @property
     def gained(self) -> Contrast:
-        """The same, less the share of right guesses without the model."""
+        """The shares of correct guesses with the model, less :attr:`baseline`."""
         return contrast(self.hits.astype(float) - self.alone, self.inside)
 
     def by(self, groups: Any) -> dict[Hashable, ColumnGuesses]:
-        """Return the guesses of each group, from one label for each record of the whole table."""
+        """Return the guesses by group, given one label for each record of the whole table."""
         labels = as_numpy(groups)
         if labels.ndim != 1 or len(labels) <= self.rows.max():
             raise InputError("groups has too few labels; give one for each record of the table.")
@@ -294,7 +298,7 @@ class ColumnGuesses(SummaryTable):
         return (
             f"<{self.name} guessed as one of {self.levels} {self.guess}s, attack: "
             f"{100 * self.baseline:.1f} % without the model, {100 * found.outside:.1f} % of "
-            f"non-members and {100 * found.inside:.1f} % of members with it; members more by "
+            f"non-members and {100 * found.inside:.1f} % of members with it; difference "
             f"{100 * found.difference:.1f} points [{100 * ends.low:.1f}, {100 * ends.high:.1f}]>"
         )
 
@@ -302,17 +306,17 @@ class ColumnGuesses(SummaryTable):
 def guess_columns(
     plan: GuessingPlan, answers: Sequence[list[np.ndarray]], signals: np.ndarray, inside: np.ndarray
 ) -> tuple[ColumnGuesses, ...]:
-    """Return how often each column is guessed with each model, the others as shadow models.
+    """Return how often each column is guessed with each model, using the others as shadows.
 
     Parameters
     ----------
     plan
-        What is guessed.
+        The plan of columns and records to guess.
     answers
         The result of :meth:`GuessingPlan.ask` for each model.
     signals, inside
-        The confidence of each model in every record as it is, and whether it was fitted on it,
-        ``(M, n)``.
+        The confidence of each model in every unchanged record, and whether the model was fitted on
+        the record, ``(M, n)``.
     """
     outside = signals[~inside]
     usual = log_odds(as_probabilities(signals, outside))

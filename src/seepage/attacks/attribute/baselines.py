@@ -1,4 +1,4 @@
-"""Adversaries who ignore the release: the baselines an attack has to beat."""
+"""Adversaries who ignore the release: the baselines that an attack must exceed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Prior(AttributeInversion):
     Parameters
     ----------
     attribute
-        What is guessed.
+        The attribute to infer.
 
     Examples
     --------
@@ -36,16 +36,16 @@ class Prior(AttributeInversion):
 class Ideal(AttributeInversion):
     """Guesses with a classifier trained on the attribute: imputation without the model.
 
-    No model is attacked; the other columns and the label suffice. An attack on a release that does
+    No release is attacked: the guess uses only the other columns and the label. An attack that does
     no better reveals nothing beyond imputation from similar records.
 
-    Give ``fit`` other rows than those attacked (half of the table, or a test set): accuracy on the
-    classifier's own training rows is too high.
+    Give ``fit`` rows that are not attacked (half of the table, or a test set), since accuracy on
+    the classifier's own training rows is too optimistic.
 
     Parameters
     ----------
     attribute
-        What is guessed.
+        The attribute to infer.
     classifier
         Any scikit-learn classifier, a copy of which is fitted; by default multinomial logistic
         regression on standardised columns.
@@ -70,7 +70,7 @@ class Ideal(AttributeInversion):
         self.classifier = classifier
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn the attribute from rows ``X``, which show it, and labels ``y``."""
+        """Learn the attribute from rows ``X``, which include it, and labels ``y``."""
         from sklearn.base import clone
 
         super().fit(X, y)

@@ -26,17 +26,17 @@ class BlackBox(AttributeInversion):
 
     - regression: the Gaussian density of ``y`` around ``f(x_k)`` with the standard error
       ``s² = Σ (f(x) − y)² / (n − d)``;
-    - classification: the confusion matrix, as the share of the records predicted ``f(x_k)`` whose
-      class is ``y``. (One record is added to each prediction, divided over the classes by
-      frequency, so that a prediction that never occurs is uninformative about the class.)
+    - classification: the share of the records predicted ``f(x_k)`` whose class is ``y``, from the
+      confusion matrix. (To smooth the shares, one record, divided over the classes by frequency, is
+      added to each prediction: a prediction that never occurs then says nothing about the class.)
 
-    Both are computed for each release on the rows given to ``fit``, as are the frequencies: the
-    rows on which the publisher measured performance.
+    For each release, both are computed on the rows given to ``fit``, as are the frequencies. These
+    are the rows on which the publisher measured performance.
 
     Parameters
     ----------
     attribute
-        What is guessed.
+        The attribute to infer.
 
     Examples
     --------
@@ -118,13 +118,13 @@ def _log_performance(
 
 
 def _queries(release: Any) -> tuple[Predict, int, np.ndarray | None]:
-    """Return a function that queries all releases, (T, n), their number, and the classes if any."""
+    """Return a function that queries all releases, (T, n), their number, and any classes."""
     if isinstance(release, Releases):
         return release.predict, len(release), release.classes
     if not hasattr(release, "predict"):
         raise InputError(
-            "The black-box adversary queries a released model; pass one that has predict "
-            "(sp.release(model, noise)) or many (sp.attacks.draw_releases)."
+            "The black-box adversary queries a released model; pass a model with predict (from "
+            "sp.release(model, noise)), or many models (from sp.attacks.draw_releases)."
         )
     from sklearn.base import is_classifier
 

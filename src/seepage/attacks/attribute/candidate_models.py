@@ -1,7 +1,7 @@
 """Refitted models for every candidate level of one record's attribute.
 
-Let row i be ``x`` with the level it has and ``x' = x + δ`` with another; let ``r`` be the slope of
-its loss, ``a`` the curvature and ``ω`` its weight, ``r'`` and ``a'`` those at ``x'``. At the
+Let row i be ``x`` with its true level and ``x' = x + δ`` with another. Let ``r`` be the slope of
+its loss, ``a`` the curvature and ``ω`` its weight; ``r'`` and ``a'`` are those at ``x'``. At the
 minimiser ``w`` of the known table, whose Hessian is ``H``, the changed objective has::
 
     gradient  g = U c,            U = [x δ],   c = ω (r' − r, r')
@@ -11,17 +11,18 @@ so that one Newton step, with ``G = UᵀH⁻¹U``, is::
 
     Δ = −H'⁻¹ g = −H⁻¹U (I + S G)⁻¹ c
 
-a combination of ``H⁻¹x`` and one of a few vectors ``H⁻¹δ``, with coefficients from 2×2 systems. For
-linear regression the objective is quadratic and ``w + Δ`` is the refit itself (a rank-two update).
+This is a combination of ``H⁻¹x`` and one of a few vectors ``H⁻¹δ``, with coefficients from 2×2
+systems. For linear regression the objective is quadratic and ``w + Δ`` is the refit itself (a
+rank-two update).
 
-Other families take two such steps. The first leaves the gradient::
+Other families take two such steps. After the first step the gradient is::
 
     ρ = ½ Σ_{j≠i} ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j  +  ω (r(m' + x'ᵀΔ) − r' − a' x'ᵀΔ) x'  + O(Δ³)
 
-whose sum over the other rows is one tensor of third derivatives applied to ``Δ`` twice: candidates
-need no pass over the data. The second step is ``−H'⁻¹ρ``, with the same rank-two update,
-and leaves terms of third order. On a large table these are negligible for most rows; the others,
-and all rows of a small table, are refitted.
+whose sum over the other rows is one tensor of third derivatives applied to ``Δ`` twice, so a
+candidate needs no pass over the data. The second step is ``−H'⁻¹ρ``, with the same rank-two update,
+and the remaining error is of third order. On a large table it is negligible for most rows; the
+others, and all rows of a small table, are refitted.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ _AFFORDABLE = 1 << 20
 
 
 class RankTwo(NamedTuple):
-    """The changes made by a chunk of b rows with K candidate levels each, to second order.
+    """The second-order changes for a chunk of b rows with K candidate levels each.
 
-    Candidates run along the second axis; a row's actual level is a change of zero.
+    Candidates are on the second axis; a row's actual level has a change of zero.
     """
 
     x: np.ndarray  # (b, P): the rows, with a last 1 for an intercept
@@ -69,12 +70,12 @@ class RankTwo(NamedTuple):
 
 
 class CandidateModels:
-    """The refits for every level of every row under attack, as differences from the known fit.
+    """The refits for every level of every attacked row, as differences from the known fit.
 
-    ``objective`` is that of the known table, of a family with one margin; ``refits`` have its
-    minimiser, and refit the model where two steps are not enough, for ``refitted`` of the
-    candidates; ``levels``, (n,), are the actual levels of the known table's rows, and ``rows``,
-    (m,), the rows under attack.
+    ``objective`` is the known table's objective, for a family with one margin; ``refits`` has its
+    minimiser. Where two steps are not enough, the model is refitted; ``refitted`` counts these
+    candidates. ``levels``, (n,), are the true levels of the known table's rows, and ``rows``, (m,),
+    the attacked rows.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class CandidateModels:
         return len(self.theta)
 
     def differences(self, which: slice) -> np.ndarray:
-        """Return the refits less the known fit, (b, K, P), for a slice of the rows under attack."""
+        """Return the refits less the known fit, (b, K, P), for a slice of the attacked rows."""
         if self._moves is not None:
             return np.asarray(self._moves[which])
         return self.rank_two(self.rows[which], np.arange(len(self.attribute))[None, :]).step
@@ -148,11 +149,11 @@ class CandidateModels:
         return change._replace(step=step)
 
     def _refuse(self, row: int, level: int) -> NoReturn:
-        """Raise: a changed table has no unique minimiser."""
+        """Raise an error: the changed table has no unique minimiser."""
         raise InputError(
             f"With {self.attribute.levels[level]!r} for {self.attribute.name!r} in row {row} the "
-            "columns are linearly dependent, or the classes separable, so the model has no unique "
-            "refit there; set l2 above 0, or leave the row out of those attacked (rows=)."
+            "columns are linearly dependent, or the classes are separable, so the model has no "
+            "unique refit; set l2 above 0, or leave the row out of the attack (rows=)."
         )
 
     def _by_newton(self) -> np.ndarray:
@@ -184,7 +185,7 @@ class CandidateModels:
     def _two_steps(
         self, rows: np.ndarray, levels: np.ndarray, third: tuple[np.ndarray, list[np.ndarray]]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the differences after two steps, (b, K, P), and a mask of those too inaccurate."""
+        """Return the differences after two steps, (b, K, P), and a mask of the inaccurate ones."""
         change, columns = self.rank_two(rows, levels), list(self.attribute.columns)
         weights, tensor = third
         along = np.einsum("bp,bkp->bk", change.x, change.step)  # xᵀΔ and x'ᵀΔ
@@ -223,8 +224,8 @@ def third_derivatives(
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return ``ω_j ∂a_j/∂m``, (n,), and ``½ Σ_j ω_j (∂a_j/∂m) x_j x_j x_j``.
 
-    Applied twice to a Newton step, the tensor is the gradient that remains after it. Its p-th part,
-    (P − p, P), holds the entries ``(p, q, r)`` with q ≥ p, counted in both orders.
+    Applied twice to a Newton step, the tensor gives the gradient that remains after the step. Its
+    p-th part, (P − p, P), holds the entries ``(p, q, r)`` with q ≥ p, counted in both orders.
     """
     if family.curvature_slope is not None:
         weights = np.asarray(family.curvature_slope(margins, objective.target))
@@ -258,8 +259,8 @@ def _inverse(hessian: np.ndarray) -> np.ndarray:
     factor = cholesky_factor(hessian / scaling) if np.all(sizes > 0) else None
     if factor is None:
         raise InputError(
-            "The columns of X are linearly dependent to rounding, so refits are not unique; set l2 "
-            "above 0, or drop a column."
+            "The columns of X are linearly dependent up to rounding, so refits are not unique; set "
+            "l2 above 0, or drop a column."
         )
     inverse = factor.solve(np.eye(len(sizes))) / scaling
     return np.asarray(inverse + inverse.T) / 2

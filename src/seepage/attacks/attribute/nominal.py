@@ -27,7 +27,7 @@ class NominalAttribute:
         The positions of its columns in the table.
     codes
         The entries of these columns for each level, (K, t): rows of the identity matrix for a
-        one-hot attribute, and a row of zeros for a level without a column of its own.
+        one-hot attribute, and a row of zeros for a level that has no column.
     levels
         The names of the levels, in the order of ``codes``.
 
@@ -54,7 +54,7 @@ class NominalAttribute:
             raise InputError(
                 f"The codes of {self.name!r} must have one row for each of its "
                 f"{len(self.levels)} levels and one column for each of its {len(self.columns)} "
-                f"columns, but their shape is {codes.shape}."
+                f"columns, but their shape is {codes.shape}; transpose or extend them."
             )
         if len(self.levels) < 2:
             raise InputError(
@@ -110,8 +110,8 @@ class NominalAttribute:
     ) -> NominalAttribute:
         """Find the levels of an attribute in a table.
 
-        Columns of zeros and ones with at most a single one per row are taken for one-hot: a level
-        per column, preceded by one of all zeros if some row has it (a dropped level). In any other
+        Columns of zeros and ones with at most a single one per row are treated as one-hot: each
+        column is a level. A row of all zeros is a dropped level, which comes first. In any other
         columns, such as scaled ones, every distinct combination in the table is a level, in sorted
         order.
 
@@ -141,12 +141,12 @@ class NominalAttribute:
         return f"<{self.name}: {', '.join(self.levels)}>"
 
     def read(self, X: Any) -> np.ndarray:
-        """Return the position of every row's level, (n,), from a table that shows the attribute."""
+        """Return the position of every row's level, (n,), in a table with the attribute."""
         values = read_table(X, check=False).values
         if max(self.columns) >= values.shape[1] or min(self.columns) < 0:
             raise InputError(
                 f"{self.name!r} is encoded in columns {list(self.columns)}, but X has "
-                f"{values.shape[1]} columns."
+                f"{values.shape[1]} columns; pass the table that the attribute came from."
             )
         shown = as_numpy(values[:, list(self.columns)])
         positions = np.full(len(shown), -1, dtype=np.int64)
@@ -156,7 +156,8 @@ class NominalAttribute:
             row = int(np.argmax(positions < 0))
             raise InputError(
                 f"Row {row} has {shown[row].tolist()} in the columns of {self.name!r}, which is "
-                "not the code of any of its levels."
+                "not the code of any of its levels; correct the row, or rebuild the attribute from "
+                "a table with all levels."
             )
         return positions
 
@@ -181,7 +182,7 @@ def _levels_of(
     codes = np.unique(seen, axis=0)
     if len(codes) > min(1000, max(2, len(seen) // 2)):
         raise InputError(
-            f"{title!r} takes {len(codes)} different values in {len(seen)} rows: it is a "
-            "quantity, not a nominal attribute; divide it into bands first."
+            f"{title!r} takes {len(codes)} different values in {len(seen)} rows, so it is "
+            "continuous, not nominal; divide it into bands first."
         )
     return codes, tuple(", ".join(f"{value:g}" for value in code) for code in codes)

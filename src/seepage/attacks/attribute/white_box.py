@@ -1,4 +1,4 @@
-"""White-box attribute inference: sees the released parameters and knows all other data."""
+"""White-box attribute inference by an adversary who knows the release and all other data."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from seepage.tables.source import Table, as_numpy
 class WhiteBox(AttributeInversion):
     """Guesses the level whose refit lies nearest the released parameters (Hannun et al. 2021).
 
-    With ``w'`` the release and ``w_k`` the parameters that the training data would have given with
-    level k in the target's row, the guess is ``argmin_k ‖w' − w_k‖``: the maximum-likelihood level
-    under Gaussian noise with one standard deviation σ. With ``prior=True`` it is the posterior
-    mode, ``argmin_k ‖w' − w_k‖² − 2σ² log p(k)``.
+    Let ``w'`` be the release and ``w_k`` the parameters fitted with level k in the target's row.
+    The guess is ``argmin_k ‖w' − w_k‖``: the maximum-likelihood level under Gaussian noise with one
+    standard deviation σ. With ``prior=True`` it is the posterior mode,
+    ``argmin_k ‖w' − w_k‖² − 2σ² log p(k)``.
 
-    The adversary knows everything but the attribute of the record under attack: all records, how
-    the model is trained, its penalty and its sample weights (which are the same in every refit).
-    All records are attacked, each as if all other records were known: the guess about a record does
-    not depend on its true level. The n·K refits are not run: for linear regression they come from
-    rank-two updates of one solution, for other families from two warm Newton steps (or a refit, for
-    rows where two are not enough).
+    The adversary knows everything but the attribute of the attacked record: all other values, how
+    the model is trained, its penalty and its sample weights (the same in every refit). Every record
+    is attacked, each as if all others were known: the guess about a record does not depend on its
+    true level. The n·K refits are not run: for linear regression they come from rank-two updates of
+    one solution, for other families from two warm-started Newton steps, or from a refit where two
+    are not enough.
 
     Parameters
     ----------
     attribute
-        What is guessed.
+        The attribute to infer.
     model
-        The model that was trained, for its kind and penalty: any of :mod:`seepage.glm` but
+        The kind of model that was trained, with its penalty: any of :mod:`seepage.glm` except
         ``SoftmaxRegression``, or scikit-learn's ``LinearRegression``, ``Ridge``,
-        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted; a copy is fitted.
+        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted, because a copy is.
     prior
         Whether to weight the levels by their frequency in the table.
 
@@ -51,7 +51,7 @@ class WhiteBox(AttributeInversion):
     model_
         The model fitted on the actual table: the release without its noise.
     candidates_
-        The candidate models; ``candidates_.differences(slice)`` gives their parameters less those
+        The candidate models; ``candidates_.differences(slice)`` gives their parameters minus those
         of ``model_``.
 
     Examples
@@ -84,7 +84,7 @@ class WhiteBox(AttributeInversion):
         X, y
             The whole training table, including the attribute, and its labels.
         sample_weight
-            The weights the model is trained with.
+            The sample weights used in training.
         rows
             The positions of the records that will be attacked; by default all.
         """
@@ -120,8 +120,8 @@ class WhiteBox(AttributeInversion):
             noise = getattr(getattr(release, "release_", release), "noise", None)
             if not isinstance(noise, Gaussian) or np.ndim(noise.sigma) > 0:
                 raise InputError(
-                    "prior=True weighs the prior against Gaussian noise of one known standard "
-                    "deviation; pass a model from sp.release, or sp.attacks.draw_releases, with "
+                    "prior=True needs Gaussian noise with a single known standard deviation; pass "
+                    "a model from sp.release, or sp.attacks.draw_releases, with "
                     "noise=sp.Gaussian(sigma)."
                 )
             prior = 2 * noise.sigma**2 * self.log_prior_
@@ -145,13 +145,13 @@ class WhiteBox(AttributeInversion):
         table, labels = super()._read_targets(X, y)
         if len(table) != len(self._rows):
             raise InputError(
-                f"X has {len(table)} rows, but fit named {len(self._rows)} rows to be attacked; "
+                f"X has {len(table)} rows, but fit was given {len(self._rows)} rows to attack; "
                 "pass those rows, in that order."
             )
         return table, labels
 
     def _check_known(self, X: np.ndarray, y: np.ndarray, rows: slice) -> None:
-        """Raise unless target rows are rows of the known table, apart from the attribute."""
+        """Raise an error unless the target rows match the known table, apart from the attribute."""
         others = self.attribute.others(X.shape[1])
         known = self._rows[rows]
         same = np.all(X[:, others] == self._table[np.ix_(known, others)], axis=1)
@@ -160,7 +160,7 @@ class WhiteBox(AttributeInversion):
             row = int(np.argmin(same))
             raise InputError(
                 f"Row {rows.start + row} of X, or its label, is not row {known[row]} of the table "
-                "given to fit; the white-box adversary attacks training records, in their order."
+                "given to fit; pass the training records in their original order."
             )
 
 
@@ -184,20 +184,23 @@ def _objective(model: Any, table: Table, y: np.ndarray, sample_weight: Any) -> O
     if not isinstance(fit.family, Family):
         raise InputError(
             f"A {type(model).__name__} has a margin for each class, which the white-box attack "
-            "does not support; use a model of one margin, such as LogisticRegression."
+            "does not support; use a model with a single margin, such as LogisticRegression."
         )
     return Objective.of(fit, table.values)
 
 
 def _positions(rows: Any, n: int) -> np.ndarray:
-    """Return the positions of the rows under attack."""
+    """Return the positions of the attacked rows."""
     if rows is None:
         return np.arange(n)
     chosen = as_numpy(rows)
     if chosen.dtype.kind == "b" and chosen.shape == (n,):
         chosen = np.flatnonzero(chosen)
     if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or len(chosen) == 0:
-        raise InputError(f"rows must be positions, or a mask over the {n} rows, and not empty.")
+        raise InputError(
+            f"rows must be positions, or a mask over the {n} rows, and must select at "
+            "least one row."
+        )
     if chosen.min() < 0 or chosen.max() >= n:
         raise InputError(f"rows must lie between 0 and {n - 1}, the positions of the table.")
     return np.asarray(chosen, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Canaries: records included by fair coin flips, and the ε that guesses about them refute."""
+"""Canaries are records included by fair coin flips; guesses about them give a lower bound on ε."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from seepage.tables.result_table import SummaryTable
 from seepage.tables.source import as_numpy
 
 CONDITIONS = (
-    "It is a lower bound: another attacker, or canaries that stand out more, may show more.",
-    "It is about adding or removing one canary, and the number of guesses was fixed beforehand.",
+    "This is a lower bound: a stronger attack, or more atypical canaries, may show a larger ε.",
+    "The bound is for adding or removing one canary; the number of guesses was fixed beforehand.",
 )
 
 
@@ -30,17 +30,17 @@ class CanaryAudit(SummaryTable):
     Parameters
     ----------
     correct, guesses, abstentions
-        The numbers of right guesses, of all guesses, and of canaries not guessed.
+        The numbers of correct guesses, of all guesses, and of canaries not guessed.
     delta, confidence
         The δ of the bound, and its confidence.
     promised
         The ε that was promised at this δ, for adding or removing one record; ``None`` without a
         promise.
     experiment
-        The source of the run's noise, if repeatable noise makes the run an experiment; otherwise
-        empty.
+        The source of the run's noise if the noise is repeatable, so that the run is only an
+        experiment; otherwise empty.
     kind
-        ``attack``: a lower bound on ε, never an upper one.
+        ``attack``: a lower bound on ε, never an upper bound.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class CanaryAudit(SummaryTable):
         )
 
     def spans(self) -> Mapping[str, tuple[float, float, float]]:
-        """Return the lower bound on ε, and the ε that was promised, if any was."""
+        """Return the lower bound on ε and the promised ε, if any."""
         spans = {"ε shown, at least": (self.epsilon, self.epsilon, math.nan)}
         if self.promised is not None:
             spans["ε promised, at most"] = (self.promised, math.nan, self.promised)
@@ -103,35 +103,35 @@ class CanaryAudit(SummaryTable):
         if self.promised is not None:
             shows = f"promised: ε at most {self.promised:.3g}; {shows}"
         if self.refuted:
-            shows += ": the promise is not kept"
+            shows += ": the promised ε is refuted"
         return f"{shows}; {self.experiment}" if self.experiment else shows
 
     def __repr__(self) -> str:
         return (
-            f"<canaries, attack: {self.correct} of {self.guesses} guesses right, "
+            f"<canaries, attack: {self.correct} of {self.guesses} guesses correct, "
             f"{self.abstentions} abstentions; {self}>"
         )
 
 
 @accepts_other_names
 class Canaries:
-    """Records included in a run by independent fair coins.
+    """Records included in a run by independent fair coin flips.
 
     Parameters
     ----------
     count
         The number of canaries.
     guesses
-        The number of canaries guessed: half as included, half as excluded. Fix it before the run,
-        since choosing it afterwards would invalidate the bound; by default a fifth. The
-        best number depends on the noise.
+        The number of canaries guessed: half as included, half as excluded; by default a fifth of
+        all. Choose it before the run, since a later choice would invalidate the bound. The best
+        number depends on the noise.
     seed
-        Fixes the coins, so that an experiment can be repeated.
+        The seed of the coin flips, so that an experiment can be repeated.
 
     Attributes
     ----------
     included
-        Whether each canary is included. The scoring must not use it.
+        Whether each canary is included. Scores must not depend on it.
 
     Examples
     --------
@@ -149,7 +149,7 @@ class Canaries:
         check_count(self.guesses, "guesses")
         if self.guesses > count:
             raise InputError(
-                f"{count} canaries do not allow {self.guesses} guesses; ask for fewer."
+                f"{count} canaries do not allow {self.guesses} guesses; choose a smaller guesses=."
             )
         stream = KeyedStream.fresh() if seed is None else KeyedStream.of_seed(seed)
         self.included = np.asarray(stream.child("canaries").words(count) >> np.uint64(63), bool)
@@ -168,7 +168,7 @@ class Canaries:
     ) -> CanaryAudit:
         """Guess the canaries with the highest scores as included, the lowest as excluded.
 
-        ``scores``, one per canary, are higher where the canary is more likely to be included.
+        ``scores``, one per canary, are higher if the canary is more likely to be included.
         """
         check_share(confidence, "confidence")
         values = as_numpy(scores).astype(float)
@@ -192,7 +192,10 @@ class Canaries:
         )
 
     def chosen(self, records: Sequence[Any]) -> list[Any]:
-        """Return the included ones of some records, one per canary."""
+        """Return the records, one per canary, whose canary is included."""
         if len(records) != len(self):
-            raise InputError(f"There are {len(self)} canaries, but {len(records)} records.")
+            raise InputError(
+                f"There are {len(self)} canaries, but {len(records)} records; pass "
+                "one for each canary."
+            )
         return [record for record, is_in in zip(records, self.included, strict=True) if is_in]

@@ -1,8 +1,8 @@
 """A lower bound on ε from the guesses about one run (Steinke, Nasr and Jagielski 2023).
 
-Each of m canaries takes part by a fair coin. An attacker guesses r of the coins and abstains from
-the rest; v guesses are right. If the procedure is (ε, δ)-differentially private for adding or
-removing one record, then (their main theorem, with ``W ~ Binomial(r, e^ε/(1 + e^ε))``)::
+Each of m canaries is included by a fair coin flip. An attacker guesses r of the coins and abstains
+from the rest; v guesses are correct. If the procedure is (ε, δ)-differentially private for adding
+or removing one record, then (their main theorem, with ``W ~ Binomial(r, e^ε/(1 + e^ε))``)::
 
     P[v or more right] ≤ P[W ≥ v] + 2mδ · max_{1 ≤ i ≤ v} P[v > W ≥ v − i]/i
 
@@ -21,9 +21,9 @@ from seepage.support.number_check import check_count, check_not_negative, check_
 def chance_of_guesses(
     correct: int, guesses: int, *, abstentions: int = 0, epsilon: float, delta: float
 ) -> float:
-    """Return the largest probability of this many right guesses under (ε, δ), at most 1.
+    """Return an upper bound on the probability of this many correct guesses under (ε, δ).
 
-    The number of guesses must not have been chosen by looking at the coins.
+    The number of guesses must have been chosen without looking at the coins.
 
     Examples
     --------
@@ -54,17 +54,17 @@ def epsilon_lower_bound(
 ) -> float:
     """Return the largest ε that the guesses refute at the given confidence.
 
-    A procedure whose true ε is below the answer gives such a bound with a probability of at most
-    ``1 − confidence``. A small bound is no evidence of privacy: another attacker may guess better.
+    A procedure whose true ε is below the bound gives such a bound with a probability of at most
+    ``1 − confidence``. A small bound is no evidence of privacy: a stronger attack may guess better.
 
     Parameters
     ----------
     correct, guesses
-        How many guesses were right, of how many.
+        The number of correct guesses and of all guesses.
     abstentions
         The canaries that were not guessed.
     delta
-        The δ of the promise, perhaps 0.
+        The promised δ, which may be 0.
     confidence
         By default 95 %.
 
@@ -103,7 +103,9 @@ def _check(correct: int, guesses: int, abstentions: int, delta: float) -> None:
     for value, name in ((correct, "correct"), (guesses, "guesses"), (abstentions, "abstentions")):
         check_count(value, name, 0)
     if correct > guesses:
-        raise InputError(f"{correct} guesses cannot be right of {guesses}; give both counts again.")
+        raise InputError(
+            f"{correct} correct guesses of only {guesses} are impossible; check both counts."
+        )
     check_number(delta, "delta")
     if not 0 <= delta < 1:
         raise InputError(f"delta must be at least 0 and below 1, but is {delta!r}.")

@@ -1,16 +1,16 @@
-"""Canaries in one run of private SGD, by an attacker who sees every noisy gradient.
+"""Canaries in one run of private SGD, for an attacker who sees every noisy gradient.
 
 A step releases ``ĝ = (Σ_i b_i g̃_i + Σ_j c_j g̃_j + N(0, s²))/D``: the sums over the drawn records
-and the drawn canaries, with ``b`` and ``c`` zero or one. The attacker knows the parameters, so all
-clipped gradients, but not which records were drawn. The attacker subtracts the expected sum of the
-known records, and estimates the ``c_j`` by the best linear predictor: with the canaries' gradients
-in the rows of ``G``, and the rate ``p`` at which a canary takes part in a step (half of the sample
-rate)::
+and the drawn canaries, with ``b`` and ``c`` zero or one. The attacker knows the parameters, and so
+all clipped gradients, but not which records were drawn. Subtracting the expected sum of the known
+records, the attacker estimates the ``c_j`` by the best linear predictor, with the canaries'
+gradients in the rows of ``G``, and the rate ``p`` at which a canary takes part in a step (half of
+the sample rate)::
 
     ĉ = (G Gᵀ + s²/(p(1 − p)) I)⁻¹ G (D ĝ − q Σ_i g̃_i − p Σ_j g̃_j)
 
-The score of a canary is the sum of its ``ĉ`` over the steps. Each step costs the number of canaries
-squared times the number of parameters, for ``G Gᵀ``.
+The score of a canary is the sum of its ``ĉ`` over the steps. The cost of a step, for ``G Gᵀ``, is
+the squared number of canaries times the number of parameters.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Follow = Callable[[Any, nn.Module, Any], None]  # of an optimiser, its network a
 
 @dataclass(frozen=True)
 class StepFacts:
-    """Facts about the next step that the attacker knows.
+    """What the attacker knows about the next step.
 
     Parameters
     ----------
     clip
-        The clip of the gradients.
+        The clipping norm of the gradients.
     noise
         The standard deviation of the noise on the sum.
     sample_rate
@@ -75,7 +75,7 @@ class GradientScores:
     def follow(
         self, optimizer: torch.optim.Optimizer, net: nn.Module, facts: Callable[[], StepFacts]
     ) -> None:
-        """Score the canaries at every later step, before the parameters are updated."""
+        """Score the canaries at every subsequent step, before the parameters are updated."""
         engine = Engine(net, self.loss)
         optimizer.register_step_pre_hook(lambda *_: self._see(engine, facts()))
 
@@ -112,9 +112,9 @@ def audit_private_sgd(
     confidence: float = 0.95,
     seed: int | None = None,
 ) -> CanaryAudit:
-    """Train once with canaries among the records; return the lower bound on ε beside the promise.
+    """Train once with canaries among the records; return the lower bound on ε and the promised ε.
 
-    The network is also trained on canaries, so do not release it.
+    Do not release the network, since it is also trained on canaries.
 
     Parameters
     ----------
@@ -123,10 +123,10 @@ def audit_private_sgd(
     X, y
         The records, as tensors.
     canaries
-        Inputs and targets of canaries, or how many to make: random signs as large as the largest
-        input, with random labels.
+        Inputs and targets of canaries, or the number to generate: random signs times the largest
+        absolute input, with random labels.
     delta
-        The δ at which promise and bound are compared.
+        The δ at which the promised ε and the bound are compared.
     guesses, confidence, seed
         As for :func:`audit_training`; ``seed`` fixes canaries and coins, not the trainer's noise.
 
@@ -151,8 +151,8 @@ def audit_private_sgd(
         )
     if trainer.checkpoint is not None or world_size() > 1:
         raise InputError(
-            "Canaries are scored during one whole run in one process; leave out the checkpoint, "
-            "and run it in a single process."
+            "Canaries are scored during one complete run in a single process; leave out the "
+            "checkpoint, and do not train in parallel processes."
         )
     known, made, coins = _prepared(X, y, canaries, guesses, seed)
     scores = GradientScores(trainer.loss, known, made)
@@ -199,20 +199,20 @@ def audit_opacus(
     confidence: float = 0.95,
     seed: int | None = None,
 ) -> CanaryAudit:
-    """Run a training loop of Opacus with canaries among its records.
+    """Run an Opacus training loop with canaries among its records.
 
-    Opacus's sample rate is the batch size over the number of records: one more canary changes it
-    for every record, which its ε does not cover. With few records and large batches, a promised ε
-    may be refuted for this reason alone.
+    Opacus's sample rate is the batch size divided by the number of records. One more canary changes
+    this rate for every record, which Opacus's ε does not cover. With few records and large batches,
+    a promised ε may be refuted for this reason alone.
 
     Parameters
     ----------
     train
-        Your own loop, a function of inputs, targets and ``follow``. Call ``follow(optimizer, net,
-        loader)`` with what ``make_private`` returned, train, and return the ε that is promised at
-        this δ (``engine.get_epsilon(delta)``), or ``None``.
+        Your training loop: a function of inputs, targets and ``follow``. Call
+        ``follow(optimizer, net, loader)`` with the objects that ``make_private`` returned, train,
+        and return the ε that is promised at this δ (``engine.get_epsilon(delta)``), or ``None``.
     loss
-        The criterion of the loop.
+        The loss function of the loop.
     X, y, canaries, delta, guesses, confidence, seed
         As for :func:`audit_private_sgd`.
     """
@@ -223,8 +223,8 @@ def audit_opacus(
         rate = getattr(loader, "sample_rate", None)
         if rate is None or not hasattr(optimizer, "original_optimizer"):
             raise InputError(
-                "follow takes the optimizer, the network and the loader that Opacus's "
-                "make_private() returned, with poisson_sampling=True."
+                "follow needs the optimizer, the network and the loader that Opacus's "
+                "make_private() returned with poisson_sampling=True; pass those."
             )
 
         def facts() -> StepFacts:
@@ -238,8 +238,8 @@ def audit_opacus(
     promised = train(*_joined(known, made, coins), follow)
     if not scores.steps:
         raise InputError(
-            "No step was seen; call follow(optimizer, net, loader) in the training function, "
-            "before its first step."
+            "No training step was observed; call follow(optimizer, net, loader) in the training "
+            "function, before its first step."
         )
     return coins.audit(scores.scores, delta=delta, confidence=confidence, promised=promised)
 
@@ -255,7 +255,8 @@ def _prepared(
     made = torch.as_tensor(canaries[0]), torch.as_tensor(canaries[1])
     if len(made[0]) != len(made[1]) or made[0].shape[1:] != known[0].shape[1:]:
         raise InputError(
-            "canaries must be inputs and targets in equal numbers, in the shape of the records."
+            "canaries must be inputs and targets in equal numbers, with the shapes of the records' "
+            "inputs and targets."
         )
     return known, made, Canaries(len(made[1]), guesses=guesses, seed=seed)
 
@@ -263,8 +264,8 @@ def _prepared(
 def _crafted(X: Tensor, y: Tensor, count: int, seed: int | None) -> Records:
     if not X.is_floating_point() or y.is_floating_point() or y.dim() != 1:
         raise InputError(
-            "Canaries are made only for inputs of real numbers and one class number each; give "
-            "your own, as canaries=(inputs, targets)."
+            "Canaries can be generated only for real-valued inputs with one class number each; "
+            "pass your own as canaries=(inputs, targets)."
         )
     stream = (KeyedStream.fresh() if seed is None else KeyedStream.of_seed(seed)).child("inputs")
     source = torch.Generator().manual_seed(stream.number())

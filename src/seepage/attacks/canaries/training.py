@@ -31,11 +31,11 @@ def audit_training(
     train
         Trains a model on a list of records and returns it.
     score
-        Scores a canary by a model, higher if the canary was more likely in the data: minus its
-        loss, for instance.
+        Scores a canary with the model; higher scores mean that it was more likely in the data. An
+        example is minus its loss.
     canaries
-        The canaries, at least ten and better a thousand: atypical records in the form of the other
-        records. Each is included by its own fair coin.
+        The canaries, at least ten and preferably a thousand: atypical records in the same format as
+        the other records. Each is included by its own fair coin.
     delta
         The δ of the bound.
     records
@@ -45,7 +45,8 @@ def audit_training(
     confidence
         The confidence of the bound.
     promised
-        The ε that is promised at this δ for adding or removing one record, printed beside.
+        The ε that is promised at this δ for adding or removing one record; it is printed with the
+        bound.
 
     Examples
     --------

@@ -1,7 +1,8 @@
-"""What can be drawn out of a language model: the probability that it emits a training record.
+"""Extraction of training data from a language model: the probability that it emits a record.
 
-``sampler`` says how the next token is chosen, ``probability`` takes the product over the tokens of
-a record from one forward pass, ``text`` turns it into the probability of a text, ``secrets`` finds
-what is worth asking for, ``exposure`` ranks a secret among all that look like it, ``near`` counts
-near-verbatim copies by sampling, ``attack`` puts these together, and ``shading`` shows the words.
+``sampler`` describes how the next token is chosen. ``probability`` multiplies the probabilities of
+a record's tokens from one forward pass, and ``text`` turns the product into the probability of a
+text. ``secrets`` finds strings to attack, ``exposure`` ranks a secret among candidates of the same
+shape, and ``near`` counts near-verbatim copies by sampling. ``attack`` combines these, and
+``shading`` displays the tokens.
 """

@@ -1,8 +1,8 @@
-"""What can be drawn out of a language model, secret by secret, and what of it training leaked.
+"""The extraction attack on a language model, and the share of it that is memorisation.
 
 A secret's probability is that of emitting it, given the text before it in its record. A base model
-says how likely it was before fine-tuning, and held-out records of the same kind how much of the
-gain is generalisation: what members gain beyond them is what the fine-tuning leaked.
+gives its probability before fine-tuning, and held-out records of the same kind show how much of the
+gain is generalisation. The additional gain of members is what fine-tuning leaked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from seepage.support.number_check import check_count, check_share
 
 
 class _Effort(NamedTuple):
-    """What is asked about every secret beyond one forward pass."""
+    """What is measured for every secret beyond one forward pass."""
 
     near: int
     distance: float
@@ -45,7 +45,7 @@ class _Effort(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _WithoutAdapter:
-    """A model of peft with its adapters switched off: the model before fine-tuning."""
+    """A peft model with its adapters switched off: the model before fine-tuning."""
 
     net: Any
 
@@ -65,33 +65,34 @@ class _WithoutAdapter:
 
 @dataclass(frozen=True, eq=False)
 class Extraction:
-    """Draws training text out of a causal language model, in probability.
+    """Measures how likely a causal language model is to emit its training text.
 
     For every secret ``x`` with text ``c`` before it, and a sampler with next-token distribution
     ``q``: ``P = Π_t q(x_t | c, x_<t)``, exact for these tokens (Hayes et al. 2024,
-    arXiv:2410.19482), and a lower bound for the text, other tokens that run past its end included.
+    arXiv:2410.19482). With other tokens that run past the end of the text, it is a lower bound for
+    the text.
 
     Parameters
     ----------
     model
-        A causal language model of Hugging Face, adapters merged or not.
+        A Hugging Face causal language model, with adapters merged or not.
     tokenizer
         Its fast tokenizer.
     base
-        The model before fine-tuning. Of a model with adapters of peft, by default the same with
-        its adapters switched off.
+        The model before fine-tuning. For a peft model, the default is the same model with its
+        adapters switched off.
     sampler
-        How tokens are chosen. By default as the model's ``generation_config`` says; where that is
-        greedy, an attacker samples at temperature 1.
+        How tokens are chosen; by default as in the model's ``generation_config``, or at temperature
+        1 if that is greedy.
     prefix_tokens
-        The most tokens that an attacker gives, those next to the secret; by default all that the
-        model can read.
+        The largest number of tokens before the secret in the attacker's prompt; by default as many
+        as the model can read.
     batch_tokens
-        The most tokens of a batch.
+        The largest number of tokens in a batch.
 
     Examples
     --------
-    A model to which 16 characters are equally likely emits four given ones once in 16⁴ tries:
+    A model that finds 16 characters equally likely emits four given ones once in 16⁴ tries:
 
     >>> import torch
     >>> from tokenizers import Tokenizer, decoders, models
@@ -137,20 +138,21 @@ class Extraction:
         held_out
             Records of the same kind that the model was not trained on.
         marked, kinds
-            Strings that are secret, and the kinds to look for besides
+            Strings that are secret, and the kinds to search for in addition
             (:func:`~seepage.attacks.extraction.secrets.find_secrets`).
         near, distance
-            How many continuations to draw for near-verbatim copies of every secret, and how far
-            they may lie apart, as a share of its characters. 0 draws none.
+            The number of continuations drawn to find near-verbatim copies of every secret (0 for
+            none), and the largest edit distance of such a copy, as a share of the secret's
+            characters.
         exposure, candidates
-            How many candidates to compare every secret with: all of them, or so many that are
-            drawn if there are more. They are the strings of its shape, or those given. 0 measures
-            no exposure.
+            The number of candidates with which every secret is compared (0: exposure is not
+            measured), and the candidates, by default all strings of its shape. If there are more
+            candidates than this number, a random sample is used.
         passes
-            How many forward passes to spend on other tokenisations of each secret; they raise the
-            lower bound and give an upper one.
+            The number of forward passes for other tokenisations of each secret; they raise the
+            lower bound and give an upper bound.
         seed
-            Of everything that is drawn.
+            The seed of all random draws.
         """
         for count, name in ((near, "near"), (exposure, "exposure"), (passes, "passes")):
             check_count(count, name, least=0)
@@ -178,7 +180,7 @@ class Extraction:
 
 
 def _evaluating(*nets: Any) -> list[Any]:
-    """Switch dropout off, and return the networks that had it on."""
+    """Switch to evaluation mode, and return the networks that were in training mode."""
     training = [net for net in nets if getattr(net, "training", False)]
     for net in training:
         net.eval()
@@ -186,7 +188,7 @@ def _evaluating(*nets: Any) -> list[Any]:
 
 
 class _Lens:
-    """The two models, the tokenizer and the sampler that records are looked at with."""
+    """The two models, the tokenizer and the sampler with which records are scored."""
 
     def __init__(self, attack: Extraction) -> None:
         base = attack.base
@@ -206,7 +208,7 @@ class _Lens:
     def scored(
         self, records: Sequence[TextRecord], marked: Iterable[str], kinds: Iterable[str]
     ) -> list[ExtractedSecret]:
-        """Return the secrets of records with what one forward pass of each tells."""
+        """Return the secrets of records with the results of one forward pass for each."""
         marked, kinds = tuple(marked), tuple(kinds)
         found = [
             secret
@@ -273,7 +275,7 @@ class _Lens:
     def deepened(
         self, found: ExtractedSecret, record: TextRecord, effort: _Effort
     ) -> ExtractedSecret:
-        """Return a secret with what takes more than one forward pass."""
+        """Return a secret with the results that need more than one forward pass."""
         start = len(found.given) + len(found.emitted) - len(found.text)
         secret = Secret(found.record, found.kind, start, start + len(found.text), found.text)
         model, words, sampler = self.model, self.vocabulary, self.sampler

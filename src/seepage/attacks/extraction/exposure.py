@@ -1,14 +1,14 @@
-"""The exposure of a secret: how far up it stands among all that look like it.
+"""The exposure of a secret: its rank among all candidates of the same shape.
 
 With ``R`` candidates of the same shape, of which the secret is the r-th most probable (Carlini et
 al. 2019, The Secret Sharer)::
 
     exposure = log2 |R| − log2 r        bits
 
-Its most, ``log2 |R|``, says that the model prefers the secret to every other candidate; a secret
-the model has not seen has 1.4 bits on average. Few candidates are all ranked. Of many, some are
-drawn at random: the share that is more probable than the secret has an exact interval (Clopper and
-Pearson), and so has its logarithm.
+The maximum, ``log2 |R|``, means that the model prefers the secret to every other candidate; an
+unseen secret has 1.4 bits on average. A few candidates are all ranked. Of many, a random sample is
+ranked: the share that is more probable than the secret has an exact confidence interval (Clopper
+and Pearson), and therefore so does its logarithm.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Exposure:
 
 
 def alphabets(secret: str) -> list[str]:
-    """Return the characters that may stand at each place: digits for digits, letters for letters.
+    """Return the characters allowed at each position: digits for digits, letters for letters.
 
     Examples
     --------
@@ -79,13 +79,13 @@ def measure_exposure(
     target, secret
         The secret in its record, and its text.
     candidates
-        What else it could be; by default all strings of its shape (:func:`alphabets`).
+        The alternatives; by default all strings of the secret's shape (:func:`alphabets`).
     most
-        Up to how many candidates all are ranked.
+        The largest number of candidates that are all ranked.
     draws
-        How many are drawn if there are more.
+        The size of the sample if there are more.
     seed
-        Of the draws.
+        The seed of the sample.
     special
         As for :func:`~seepage.attacks.extraction.text.locate`.
     """
@@ -105,7 +105,9 @@ def measure_exposure(
             drawn = ("".join(rng.choice(list(p)) for p in places) for _ in range(draws))
         drawn = (other for other in drawn if other != secret)
     if total < 2:
-        raise InputError("The secret is the only candidate, so it cannot be ranked.")
+        raise InputError(
+            "The secret is the only candidate, so it cannot be ranked; give other candidates."
+        )
     joined = target.emitted[: len(target.emitted) - len(secret)]
     (own,) = _scores(model, vocabulary, target, [joined + secret], special)
     above, ties, compared = 0, 0, 0
@@ -142,7 +144,7 @@ def _scores(
     endings: Sequence[str],
     special: bool,
 ) -> np.ndarray:
-    """Return the log-probability of each text after what is given, by its usual tokens."""
+    """Return the log-probability of each text after the given tokens, in its usual tokenisation."""
     context = tuple(target.passage.ids[: target.passage.start])
     continuations = []
     whole = vocabulary.encode([target.given + text for text in endings], special=special)

@@ -1,8 +1,9 @@
-"""Near-verbatim copies: how often what is drawn is almost the secret, by drawing it.
+"""Near-verbatim copies: how often a sampled continuation is almost the secret.
 
-There is no product for "almost", so continuations are drawn, and those within an edit distance of
-the secret are counted (Ippolito et al. 2023: copies that are not verbatim are the more frequent
-leak). The share has an exact 95 % interval (Clopper and Pearson), also where nothing is seen.
+Near-verbatim copies have no closed-form probability. Continuations are sampled instead, and those
+within an edit distance of the secret are counted (Ippolito et al. 2023 find that copies that are
+not verbatim are the more frequent leak). The share has an exact 95 % confidence interval (Clopper
+and Pearson), even if no copy is found.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from seepage.attacks.extraction.text import Target, Vocabulary
 
 @dataclass(frozen=True)
 class NearCopies:
-    """How many continuations were drawn and were near-verbatim, with a 95 % interval."""
+    """The number of sampled continuations and of near-verbatim ones, with a 95 % interval."""
 
     draws: int
     hits: int
@@ -30,12 +31,12 @@ class NearCopies:
 
     @property
     def rate(self) -> float:
-        """The share of the draws."""
+        """The share of continuations that are near-verbatim copies."""
         return self.hits / self.draws
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The exact 95 % interval of that share."""
+        """The exact 95 % confidence interval of :attr:`rate`."""
         ends = binomtest(self.hits, self.draws).proportion_ci(method="exact")
         return float(ends.low), float(ends.high)
 
@@ -48,7 +49,7 @@ def draw_continuations(
     sampler: TokenSampler,
     seed: int = 0,
 ) -> Tensor:
-    """Draw continuations of a context, ``(draws, length)``, by the sampler itself."""
+    """Sample continuations of a context, ``(draws, length)``."""
     generator = torch.Generator(model.device).manual_seed(seed)
     size = max(1, model.batch_tokens // (len(context) + length))
     parts = []
@@ -79,12 +80,12 @@ def count_near_copies(
     model, vocabulary, sampler
         The model, its tokenizer, and how it chooses tokens.
     target
-        What is given, and what is hoped for.
+        The given tokens and the tokens to be emitted.
     draws, seed
-        How many continuations, and the seed.
+        The number of continuations, and the seed.
     distance
-        The most characters to insert, delete or replace, as a share of the secret's; the best
-        beginning of a continuation counts.
+        The largest number of characters to insert, delete or replace, as a share of the secret's;
+        the closest prefix of a continuation counts.
     """
     passage = target.passage
     context = tuple(passage.ids[: passage.start])
@@ -101,7 +102,7 @@ def count_near_copies(
 
 
 def edit_distance(goal: str, text: str) -> int:
-    """Return the least Levenshtein distance of a string to a beginning of another.
+    """Return the smallest Levenshtein distance between a string and any prefix of another.
 
     Examples
     --------

@@ -6,8 +6,8 @@ next-token distribution ``q``::
     P(x_s … x_n | x_1 … x_{s−1}) = Π_t q(x_t | x_1 … x_{t−1})
 
 is exact for these logits, without drawing anything: probabilistic discoverable extraction (Hayes et
-al. 2024, arXiv:2410.19482). Sequences are padded on the right, where a causal model does not look.
-The network runs in its own precision; what follows the logits is done in float64.
+al. 2024, arXiv:2410.19482). Sequences are padded on the right, which does not affect a causal
+model. The network runs in its own precision; computations on the logits are in float64.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from seepage.support.number_check import check_count
 
 
 class Passage(NamedTuple):
-    """Known tokens, the first to be emitted among them, and tokens that would also do."""
+    """Known tokens, the first of them to be emitted, and the tokens accepted as endings."""
 
     ids: Sequence[int]
     start: int  # the tokens before it are given
@@ -49,15 +49,15 @@ class TokenScores:
 
     @property
     def total(self) -> tuple[float, float]:
-        """The ends of the logarithm of the probability of all the tokens."""
+        """The bounds on the log-probability of all the tokens."""
         return float(self.low.sum()), float(self.high.sum())
 
     @property
     def with_endings(self) -> tuple[float, float]:
-        """The same for the tokens or any ending; endings are other tokens than those given.
+        """The bounds for the tokens or any ending; endings differ from the given tokens.
 
-        A path that follows the tokens and leaves them by an ending is another sequence for every
-        position and ending, so their probabilities add up.
+        Paths that follow the tokens and then branch to an ending differ for every position and
+        ending, so their probabilities add up.
         """
         return _with(self.low, self.ending_low), _with(self.high, self.ending_high)
 
@@ -69,14 +69,14 @@ def _with(own: np.ndarray, ending: np.ndarray) -> float:
 
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """A causal language model that is asked for logits, and nothing else.
+    """A causal language model that is queried for logits only.
 
     Parameters
     ----------
     net
-        A model of Hugging Face, or a module from token ids, ``(B, S)``, to logits ``(B, S, V)``.
+        A Hugging Face model, or a module that maps token ids ``(B, S)`` to logits ``(B, S, V)``.
     batch_tokens
-        The most tokens of a batch, padding included.
+        The largest number of tokens in a batch, including padding.
     """
 
     net: Any
@@ -87,8 +87,8 @@ class LanguageModel:
         check_count(self.batch_tokens, "batch_tokens")
         if getattr(getattr(self.net, "config", None), "is_encoder_decoder", False):
             raise InputError(
-                "Extraction is measured for causal language models; this one has an encoder. "
-                "Attack a decoder, such as one of AutoModelForCausalLM."
+                "Extraction is measured for causal language models, but this model has an encoder. "
+                "Pass a decoder-only model, such as one from AutoModelForCausalLM."
             )
         forward = getattr(self.net, "forward", self.net)
         object.__setattr__(
@@ -97,7 +97,7 @@ class LanguageModel:
 
     @property
     def device(self) -> torch.device:
-        """The device of its parameters."""
+        """The device of the network's parameters."""
         return next(iter(self.net.parameters())).device
 
     def logits(self, sequences: Sequence[Sequence[int]]) -> Tensor:
@@ -124,7 +124,7 @@ class LanguageModel:
         return torch.stack([row for row in rows if row is not None])
 
     def next_of(self, ids: Tensor, kept: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """Return the logits after sequences of one length, and what makes the next ones quicker."""
+        """Return the logits after sequences of equal length, and the cache for the next tokens."""
         with torch.inference_mode():
             if not self._masked:
                 return self.net(ids)[:, -1], kept
@@ -139,8 +139,8 @@ class LanguageModel:
         for passage in passages:
             if not 0 < passage.start < len(passage.ids):
                 raise InputError(
-                    "A passage needs a token that is given and one to be emitted; give a longer "
-                    "record, or a tokenizer that begins with a token of its own."
+                    "A passage needs at least one given token and one token to be emitted; give a "
+                    "longer record, or a tokenizer that adds a start token."
                 )
         found: dict[int, TokenScores] = {}
         for batch in self._batches([len(p.ids) for p in passages]):
@@ -153,7 +153,7 @@ class LanguageModel:
     def score_endings(self, context: Sequence[int], endings: Sequence[Sequence[int]]) -> np.ndarray:
         """Return the log-probability of each ending of a context, at temperature 1.
 
-        Endings with the same beginning share it: it is read once.
+        A beginning that several endings share is read only once.
         """
         wanted: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for number, ending in enumerate(endings):
@@ -185,7 +185,7 @@ class LanguageModel:
         return totals
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Yield places of sequences of similar lengths that fit into a batch together."""
+        """Yield the positions of sequences of similar length that fit into one batch."""
         batch: list[int] = []
         for k in sorted(range(len(lengths)), key=lambda k: -lengths[k]):
             if batch and (len(batch) + 1) * lengths[batch[0]] > self.batch_tokens:
@@ -204,7 +204,7 @@ def _scored(
     size, largest = logits.shape[-1], max(int(tokens.max()) for tokens in emitted)
     if largest >= size:
         raise InputError(
-            f"The tokenizer has a token {largest}, but the model predicts {size} tokens only; give "
+            f"The tokenizer has a token {largest}, but the model predicts {size} tokens only; pass "
             "the model's own tokenizer."
         )
     rows = torch.cat([torch.full((len(t),), row) for row, t in enumerate(emitted)])

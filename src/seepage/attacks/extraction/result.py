@@ -1,4 +1,4 @@
-"""What an extraction attack found: tries, gains beyond held-out records, tables, pages and JSON."""
+"""Result of an extraction attack: tries, gains beyond held-out records, tables, pages and JSON."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ CONDITIONS = (
     "The attacker knows the text before a secret, word for word, and samples from the model.",
     "The probability of the tokens is exact for the model's logits in the precision it runs in.",
     "The probability of the text is a lower bound: other tokens may spell it too.",
-    "An attack shows what can be drawn out; it can never show that nothing more can be found.",
+    "An attack shows what can be extracted; it cannot show that nothing more can be.",
 )
 
 
 def once_in(probability: float) -> str:
-    """Say a probability as people count tries.
+    """Return a probability in words, as a number of tries.
 
     Examples
     --------
@@ -56,32 +56,32 @@ def once_in(probability: float) -> str:
 
 @dataclass(frozen=True)
 class ExtractedSecret:
-    """A secret and how likely it is drawn out; logarithms are natural.
+    """A secret and its extraction probability; logarithms are natural.
 
     Parameters
     ----------
     record, kind, text
         The number of its record, its kind, and the secret itself.
     given, emitted
-        The text that the attacker gives, and what must come out: the secret, and what stands
+        The text that the attacker gives, and the text to be emitted: the secret, and any text
         between it and the last joint token boundary.
     copies
-        How many of the records have this secret.
+        The number of records that contain this secret.
     tokens, token_probability, rank
         Its tokens, their probabilities, and their ranks among all tokens.
     of_tokens
-        The log-probability of these very tokens; with ties, its low end.
+        The log-probability of exactly these tokens; with ties, its lower bound.
     low, high
-        The low and the high end of the log-probability of its tokens or others that run past its
-        end. ``low`` is a lower bound for the text; ``high`` differs only where logits tie.
+        Bounds on the log-probability of its tokens or of others that run past its end. ``low`` is a
+        lower bound for the text; ``high`` differs only if logits tie.
     plain
-        The log-probability of its tokens at temperature 1, every token kept.
+        The log-probability of its tokens at temperature 1, without top-k or top-p.
     base, base_plain
         ``low`` and ``plain`` of the model before fine-tuning.
     text_high
         An upper bound for the text, however it is tokenised.
     near, exposure
-        Near-verbatim copies among draws, and its rank among what looks like it.
+        Near-verbatim copies among the samples, and its exposure among candidates of its shape.
     """
 
     record: int
@@ -105,46 +105,46 @@ class ExtractedSecret:
 
     @property
     def probability(self) -> float:
-        """The probability that one try emits it, a lower bound for its text."""
+        """The probability that one try emits the secret; a lower bound for its text."""
         return math.exp(self.low)
 
     @property
     def tries(self) -> float:
-        """How many tries it takes on average; infinite if the sampler cuts a token off."""
+        """The expected number of tries; infinite if the sampler never draws one of the tokens."""
         return math.inf if self.low < -700 else math.exp(-self.low)
 
     @property
     def guess(self) -> float:
-        """The probability of a blind guess: one over the number of strings of its shape."""
+        """The probability of a random guess: one over the number of strings of its shape."""
         return math.exp(-sum(math.log(len(letters)) for letters in alphabets(self.text)))
 
     def within_reach(self, tries: float) -> bool:
-        """Return whether it comes out in so many tries, ten times as often as by a blind guess.
+        """Return whether this many tries suffice, and it is ten times likelier than a random guess.
 
-        Four digits are guessed once in 10,000 tries without any model.
+        Without any model, four digits are guessed once in 10,000 tries.
         """
         return self.tries <= tries and self.probability >= 10 * self.guess
 
     @property
     def greedy(self) -> bool:
-        """Whether greedy decoding emits it: each of its tokens is the most probable."""
+        """Whether greedy decoding emits the secret: each of its tokens is the most probable."""
         return max(self.rank) == 1
 
     @property
     def gain(self) -> float | None:
-        """How much more likely fine-tuning made its tokens, in bits, at temperature 1."""
+        """The gain in log-probability of its tokens from fine-tuning, in bits, at temperature 1."""
         return None if self.base_plain is None else (self.plain - self.base_plain) / math.log(2)
 
     def within_top(self, k: int) -> bool:
-        """Return whether an API that shows the k best log-probabilities shows those of all tokens.
+        """Return whether an API that returns the top-k log-probabilities includes every token's.
 
-        Then the attacker reads the probability off without drawing; otherwise only that some token
+        If so, the attacker learns the probability without sampling; otherwise only that some token
         is less likely than the k-th best.
         """
         return max(self.rank) <= k
 
     def tries_for(self, chance: float = 0.5) -> float:
-        """Return how many tries emit it at least once with this probability (Hayes et al. 2024)."""
+        """Return the tries that emit it at least once with this probability (Hayes et al. 2024)."""
         if self.low == -math.inf:
             return math.inf
         # log1p keeps the digits of small probabilities
@@ -153,7 +153,7 @@ class ExtractedSecret:
 
     @property
     def said(self) -> str:
-        """The probability in words, beside that before fine-tuning if it is known."""
+        """The probability in words, with the probability before fine-tuning if known."""
         now = once_in(self.probability)
         if self.base is None:
             return now
@@ -161,7 +161,7 @@ class ExtractedSecret:
 
 
 class GainComparison(NamedTuple):
-    """What members gain beyond held-out records of the same kinds, in bits for a secret."""
+    """The gain of members beyond held-out records of the same kinds, in bits per secret."""
 
     members: float  # mean
     held_out: float
@@ -173,7 +173,7 @@ class GainComparison(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExtractionResult(ResultNumbers):
-    """What can be drawn out of a language model, secret by secret.
+    """What can be extracted from a language model, secret by secret.
 
     The secrets and their probabilities depend on the data: do not publish them.
 
@@ -182,17 +182,17 @@ class ExtractionResult(ResultNumbers):
     secrets
         The secrets of the training records.
     held_out
-        Those of records that the model was not trained on.
+        The secrets of records that the model was not trained on.
     sampler
         How tokens are chosen.
     has_base
         Whether a model before fine-tuning was compared.
     records
-        How many records were attacked.
+        The number of attacked records.
     conditions
-        What holds for the numbers, in words.
+        The assumptions behind the numbers, in words.
     kind
-        ``attack``: this much can be drawn out, never that no more can be.
+        ``attack``: a lower bound on what can be extracted, never an upper bound.
     """
 
     secrets: tuple[ExtractedSecret, ...]
@@ -215,15 +215,16 @@ class ExtractionResult(ResultNumbers):
         return tuple(sorted(self.secrets, key=lambda each: (-each.low, -each.plain)))
 
     def likely(self, tries: float, *, held_out: bool = False) -> int:
-        """Return how many secrets are within reach of so many tries; or of the held-out ones."""
+        """Return how many secrets, or held-out secrets, are within reach of this many tries."""
         side = self.held_out if held_out else self.secrets
         return sum(each.within_reach(tries) for each in side)
 
     def leaked(self) -> GainComparison | None:
         """Compare the members' gains with those of held-out secrets of the same kinds.
 
-        The mean gain in bits over the base model, or the log-probabilities themselves without one.
-        What held-out records gain is generalisation: learning what such texts look like.
+        The comparison uses the mean gain in bits over the base model, or, without one, the
+        log-probabilities themselves. The gain of held-out records is generalisation: learning what
+        such texts look like.
         """
         kinds = {each.kind for each in self.secrets} & {each.kind for each in self.held_out}
         sides = [
@@ -245,7 +246,7 @@ class ExtractionResult(ResultNumbers):
         )
 
     def by_copies(self) -> dict[int, tuple[int, float, float]]:
-        """Return, by how many records have a secret, their number and median and least tries."""
+        """Return the count, median tries and fewest tries of secrets, by number of copies."""
         groups: dict[int, list[float]] = {}
         for each in self.secrets:
             groups.setdefault(each.copies, []).append(each.low)
@@ -258,7 +259,7 @@ class ExtractionResult(ResultNumbers):
     value_column = "probability"
 
     def html_table(self) -> Any:
-        """Return the lines that a notebook shows, without the secrets, as a ``pyarrow`` table."""
+        """Return the rows that a notebook shows, without the secrets, as a ``pyarrow`` table."""
         return self.table(library="pyarrow", values=False)
 
     def html_notes(self) -> tuple[str, ...]:
@@ -272,14 +273,14 @@ class ExtractionResult(ResultNumbers):
         return PlottedNumbers(values, names, "probability of one try", "secrets")
 
     def table(self, library: str | None = None, *, values: bool = True) -> Any:
-        """Return a data frame with one line for each secret, the most exposed first.
+        """Return a data frame with one row per secret, the most exposed first.
 
         Parameters
         ----------
         library
             ``pyarrow``, ``pandas`` or ``polars``.
         values
-            Whether the secrets themselves are in it.
+            Whether to include the secrets themselves.
         """
         rows = [_row(each, values) for each in self.ranked]
         columns = {name: np.array([r[name] for r in rows]) for name in rows[0]}
@@ -336,7 +337,7 @@ class ExtractionResult(ResultNumbers):
         return shaded_page(shown, str(self.sampler))
 
     def write(self, path: str | Path) -> None:
-        """Write that page, readable by its owner only."""
+        """Write the page of :meth:`html` to a file that only its owner can read."""
         page = self.html().encode()
         write_private(Path(path), lambda file: file.write(page))
 

@@ -1,14 +1,14 @@
 """How a language model chooses its next token: temperature, top-k and top-p, or greedily.
 
-Hugging Face's ``generate`` divides the logits by the temperature, keeps the tokens whose logit is
-at least the k-th largest (all of those that tie with it), and of these the fewest whose
-probabilities add up to more than top-p; then it draws one. The probability of a token is therefore
-its share of the mass that is kept, and 0 if it is not kept.
+Hugging Face's ``generate`` divides the logits by the temperature and keeps the tokens whose logit
+is at least the k-th largest (including ties). Of these it keeps the fewest whose probabilities add
+up to more than top-p, and draws one. A token's probability is therefore its share of the mass that
+is kept, or 0 if it is not kept.
 
-Which of several tokens with the same logit are kept at the cut-off of top-p depends on the order in
-which a sort leaves them, and logits in bf16 tie often. Such a token has a low end, 0, and a high
-end. The same holds where the cut-off is within the rounding of float32, in which ``generate`` adds
-the probabilities up.
+If several tokens at the top-p cut-off have the same logit, the sorting order decides which are
+kept; bf16 logits often tie. The probability of such a token has a lower bound, 0, and an upper
+bound. The same applies if the cut-off lies within the rounding error of float32, in which
+``generate`` adds up the probabilities.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _OTHERS = {
 
 
 class Ends(NamedTuple):
-    """The low and the high end of logarithms of probabilities."""
+    """Lower and upper bounds on log-probabilities."""
 
     low: Tensor
     high: Tensor
@@ -56,22 +56,22 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenSampler:
-    """A way to choose the next token, in the order of Hugging Face's ``generate``.
+    """How the next token is chosen, with the steps in the order of Hugging Face's ``generate``.
 
     Parameters
     ----------
     temperature
-        What the logits are divided by.
+        The divisor of the logits.
     top_k
-        How many tokens are kept, besides those that tie with the last of them; 0 keeps all.
+        The number of tokens kept, in addition to those that tie with the last one; 0 keeps all.
     top_p
         The fewest tokens are kept whose probabilities add up to more than this; 1 keeps all.
     greedy
-        Take the most probable token; the other settings then do not matter.
+        Whether to take the most probable token; the other settings then have no effect.
 
     Examples
     --------
-    Of three tokens the two most probable are kept, with two thirds and a third of their mass:
+    Of three tokens, the two most probable are kept, with probabilities of two thirds and a third:
 
     >>> import torch
     >>> from seepage.attacks import TokenSampler
@@ -91,14 +91,16 @@ class TokenSampler:
         check_count(self.top_k, "top_k", least=0)
         check_positive(self.top_p, "top_p")
         if self.top_p > 1:
-            raise InputError(f"top_p is a probability, at most 1, not {self.top_p!r}.")
+            raise InputError(
+                f"top_p must be a probability above 0 and at most 1, not {self.top_p!r}."
+            )
 
     @classmethod
     def from_model(cls, model: Any) -> TokenSampler:
         """Return the sampler that a model's ``generation_config`` describes.
 
-        Settings that change logits in another way are refused by name: their probabilities are
-        not this product.
+        Settings that change the logits in other ways raise an error that names them, since this
+        product would then be wrong.
         """
         config = getattr(model, "generation_config", None)
         if config is None:
@@ -129,14 +131,14 @@ class TokenSampler:
         return ", ".join([f"sampling at temperature {self.temperature:g}", *kept])
 
     def log_probabilities(self, logits: Tensor, tokens: Tensor) -> Ends:
-        """Return the logarithms of the probabilities of some tokens, in float64.
+        """Return the log-probabilities of some tokens, in float64.
 
         Parameters
         ----------
         logits
             The logits of all tokens, ``(…, V)``.
         tokens
-            The tokens asked about, ``(…, m)``.
+            The tokens to evaluate, ``(…, m)``.
         """
         # generate() casts to float32 before it divides, so ties and cut-offs are those of float32.
         z = logits.float()
@@ -158,7 +160,7 @@ class TokenSampler:
         return self._within_top_p(z, own)
 
     def _within_top_p(self, z: Tensor, own: Tensor) -> Ends:
-        """Return the ends over every cut-off that a sort and its rounding can lead to."""
+        """Return the bounds over every cut-off that sorting and rounding can produce."""
         falling = z.sort(-1, descending=True).values.double()
         logs = falling.log_softmax(-1)
         # The mass of a token and of all below it: generate() drops tokens with at most 1 − top_p.
@@ -196,6 +198,6 @@ class TokenSampler:
 
 
 def _log_of(truth: Tensor) -> Tensor:
-    """Return 0 where something is certain and −∞ where it is impossible."""
+    """Return 0 for a certain event and −∞ for an impossible one."""
     zero = torch.zeros((), dtype=torch.float64, device=truth.device)
     return torch.where(truth, zero, -math.inf)

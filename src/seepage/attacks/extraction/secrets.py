@@ -1,8 +1,8 @@
-"""What is worth asking for in a text: marked strings, and numbers, addresses and codes by kind.
+"""Finds the secrets in a text: marked strings, and numbers, addresses and codes by kind.
 
-A record is a text, a conversation that the tokenizer's own chat template makes a text of, or a
-prompt with its completion. Secrets are looked for in what the model is to say: the whole text, the
-assistant's messages, the completion.
+A record is a text, a conversation (rendered with the tokenizer's chat template), or a prompt with
+its completion. Secrets are searched for in the model's output: the whole text, the assistant's
+messages or the completion.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MARKED, REST = "marked", "text"
 
 @dataclass(frozen=True)
 class Secret:
-    """A place in a record, and what kind of thing stands there."""
+    """The position of a secret in a record, and its kind."""
 
     record: int
     kind: str
@@ -38,7 +38,7 @@ class Secret:
 
 @dataclass(frozen=True)
 class TextRecord:
-    """A record as a model reads it."""
+    """A record as the text that the model reads."""
 
     text: str
     spoken: tuple[tuple[int, int], ...]  # the parts that the model is to say
@@ -47,15 +47,15 @@ class TextRecord:
 
 
 def read_record(given: Any, tokenizer: Any = None) -> TextRecord:
-    """Return a record from a text, or from a mapping with one of its usual names.
+    """Return a record from a text, or from a mapping with the usual keys.
 
     Parameters
     ----------
     given
-        A text; or a mapping with ``text``, with ``messages`` (role and content), or with
-        ``prompt`` and ``completion``, and perhaps ``secrets``, a list of strings in it.
+        A text; or a mapping with ``text``, with ``messages`` (role and content), or with ``prompt``
+        and ``completion``. ``secrets``, a list of strings in the text, is optional.
     tokenizer
-        Whose chat template makes a text of messages.
+        The tokenizer whose chat template renders messages as text.
 
     Examples
     --------
@@ -89,8 +89,8 @@ def _conversation(messages: Any, marked: tuple[str, ...], tokenizer: Any) -> Tex
     """Return a conversation as the chat template of a tokenizer writes it."""
     if getattr(tokenizer, "chat_template", None) is None:
         raise InputError(
-            "The records have messages, but the tokenizer has no chat template; give one that has, "
-            "or records with 'text' as the model was trained on it."
+            "The records have messages, but the tokenizer has no chat template; give a tokenizer "
+            "that has one, or records with the 'text' that the model was trained on."
         )
     text = str(tokenizer.apply_chat_template(messages, tokenize=False))
     spoken, place = [], 0
@@ -112,16 +112,16 @@ def find_secrets(
     marked: Iterable[str] = (),
     kinds: Iterable[str] = FOUND,
 ) -> list[Secret]:
-    """Return the secrets of a record, in their order; those that are marked come before patterns.
+    """Return the secrets of a record in order; marked strings take precedence over patterns.
 
-    A record without any has one of the kind ``text``: the second half of what the model is to say.
+    A record without secrets has one of the kind ``text``: the second half of the model's output.
 
     Parameters
     ----------
     record, number
         The record, and its number.
     marked
-        Strings that are secret wherever they stand, besides the record's own.
+        Strings that are secret wherever they occur, in addition to the record's own.
     kinds
         The kinds to look for: ``email``, ``phone``, ``number``, ``code`` (letters and digits) and
         ``name`` (several capitalised words, a guess).

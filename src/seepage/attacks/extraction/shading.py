@@ -1,21 +1,18 @@
-"""Shaded words: a page on which a token is the darker the more likely the model emits it."""
+"""A page on which tokens that the model is more likely to emit are shaded darker."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>What can be drawn out</title><style>
-body {{ font: 16px/1.9 sans-serif; max-width: 46em; margin: 2em auto; padding: 0 1em }}
-p {{ margin: 1.2em 0; white-space: pre-wrap }} i {{ color: #777; font-style: normal }}
-span {{ padding: .1em 0 }} small {{ color: #666 }}
-</style></head><body>
-<h1>What can be drawn out</h1>
-<p><small>Given the grey text, {sampler} emits the rest. The darker a token, the more likely it
-is, given all before it. This page has the secrets themselves: do not pass it on.</small></p>
-{records}
-</body></html>
+_PAGE = """<!DOCTYPE html> <html lang="en"><head><meta charset="utf-8"><title>What can be
+extracted</title><style> body
+{{ font: 16px/1.9 sans-serif; max-width: 46em; margin: 2em auto; padding: 0 1em }} p
+{{ margin: 1.2em 0; white-space: pre-wrap }} i {{ color: #777; font-style: normal }} span
+{{ padding: .1em 0 }} small {{ color: #666 }} </style></head><body> <h1>What can be extracted</h1>
+<p><small>Given the grey text, {sampler} emits the rest. The darker a token, the more likely it is,
+given all tokens before it. This page contains the secrets themselves: do not share it.</small></p>
+{records} </body></html>
 """
 
 Shaded = tuple[int, str, str, Sequence[str], Sequence[float]]
@@ -31,7 +28,7 @@ def shaded_words(tokens: Sequence[str], probabilities: Sequence[float]) -> str:
 
 
 def shaded_page(found: Sequence[Shaded], sampler: str) -> str:
-    """Return the page: for each secret its record, its tries, what is given, and its tokens."""
+    """Return the page: for each secret its record, its tries, the given text and its tokens."""
     records = "\n".join(
         f"<p><small>Record {record}, {html.escape(said)}</small><br>"
         f"<i>{html.escape(given[-300:])}</i>{shaded_words(tokens, probabilities)}</p>"

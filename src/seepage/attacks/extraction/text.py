@@ -1,18 +1,19 @@
-"""From tokens to text: where a secret begins and ends, and other tokens that spell it.
+"""Maps tokens to text: where a secret begins and ends, and other tokens that spell it.
 
-An attacker types the text before a secret, and a tokenizer splits what is typed. So the tokens that
-are given end at a *joint boundary*: the last place before the secret up to which the text alone has
-the same tokens as within the whole record. What lies between that place and the secret must be
+An attacker types the text before a secret, and a tokenizer splits it. The given tokens therefore
+end at a *joint boundary*: the last position before the secret up to which the text alone has the
+same tokens as within the whole record. Any text between that position and the secret must be
 emitted too.
 
-The probability of the record's own tokens is a *lower bound* on that of its text. Two things add to
-it. Tokens that spell the rest of the secret and run past its end are in the same logits, so their
-sum is free (``endings``). Other tokenisations need more forward passes: :func:`bound_text` takes
-those that matter most, and the probability of all that it has not followed yet bounds the rest::
+The probability of the record's own tokens is a *lower bound* on that of its text. Two other
+contributions raise it. Tokens that spell the rest of the secret and run past its end have their
+probabilities in the same logits, so adding them costs nothing (``endings``). Other tokenisations
+need more forward passes: :func:`bound_text` evaluates the most probable ones, and the probability
+of those not yet followed bounds the rest::
 
     Σ completed  ≤  P(text)  ≤  Σ completed + Σ open
 
-Both ends hold for a tokenizer whose text is the concatenation of its tokens' texts.
+Both bounds hold if the decoded text is the concatenation of the tokens' texts.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Vocabulary:
     Parameters
     ----------
     tokenizer
-        A fast tokenizer of Hugging Face.
+        A fast Hugging Face tokenizer.
     """
 
     tokenizer: Any
@@ -51,13 +52,13 @@ class Vocabulary:
     def __post_init__(self) -> None:
         if not getattr(self.tokenizer, "is_fast", False):
             raise InputError(
-                "The tokenizer must say where its tokens lie in a text: give a fast one, such as "
-                "AutoTokenizer.from_pretrained(folder, use_fast=True)."
+                "The tokenizer does not report the positions of its tokens in a text; give a fast "
+                "one, such as AutoTokenizer.from_pretrained(folder, use_fast=True)."
             )
 
     @cached_property
     def pieces(self) -> list[str]:
-        """The text of every token; nothing for special tokens."""
+        """The text of every token; empty for special tokens."""
         size, special = len(self.tokenizer), set(self.tokenizer.all_special_ids)
         options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
         alone = self.tokenizer.batch_decode([[k] for k in range(size)], **options)
@@ -73,7 +74,7 @@ class Vocabulary:
 
     @cached_property
     def broken(self) -> list[int]:
-        """The tokens that hold a part of a character."""
+        """The tokens that contain only part of a character."""
         return [k for k, text in enumerate(self.pieces) if _BROKEN in text]
 
     @cached_property
@@ -98,7 +99,7 @@ class Vocabulary:
         return found
 
     def steps(self, rest: str) -> list[tuple[int, str]]:
-        """Return the tokens that spell a beginning of ``rest``, each with what is then left."""
+        """Return the tokens that spell a prefix of ``rest``, each with the text that remains."""
         return [
             (token, rest[size:])
             for size in range(1, len(rest))
@@ -106,7 +107,7 @@ class Vocabulary:
         ]
 
     def encode(self, texts: Sequence[str], *, special: bool = True) -> list[tuple[Any, Any]]:
-        """Return the tokens of each text, and where each of them ends in it."""
+        """Return the tokens of each text, and the position in the text at which each token ends."""
         if not texts:
             return []
         made = self.tokenizer(
@@ -154,15 +155,17 @@ def locate(
     vocabulary
         The tokenizer.
     text, start, end
-        A record, and the place of the secret in it.
+        A record, and the position of the secret in it.
     special
-        Whether the tokenizer puts its own token before a text; a chat template has it already.
+        Whether the tokenizer adds its start token to a text; a chat template already includes it.
     most_tokens, prefix_tokens
-        The most tokens in all, and the most that are given, the last ones.
+        The largest total number of tokens, and the largest number of given tokens, counted back
+        from the secret.
     """
     if not 0 <= start < end <= len(text):
         raise InputError(
-            f"Characters {start} to {end} are no part of a text of {len(text)} characters."
+            f"Characters {start} to {end} lie outside a text of {len(text)} characters; give "
+            "positions within it."
         )
     ((ids, ends),) = vocabulary.encode([text], special=special)
     last = next(k for k, place in enumerate(ends) if place >= end)
@@ -200,7 +203,7 @@ def _endings(
     first: int,
     end: int,
 ) -> list[list[int]]:
-    """Return, for every token from ``first`` on, tokens that would spell all of the rest."""
+    """Return, for every token from ``first`` on, tokens that spell all of the remaining text."""
     found, spelt = [], ""
     for place in range(first, len(ids)):
         # Characters that are split between tokens, or changed by the tokenizer, are left alone.
@@ -218,16 +221,16 @@ def bound_text(
     target: Target,
     passes: int = 64,
 ) -> tuple[float, float]:
-    """Return the ends of the log-probability that a text is emitted, however it is tokenised.
+    """Return bounds on the log-probability that a text is emitted, in any tokenisation.
 
     Parameters
     ----------
     model, vocabulary, sampler
         The model, its tokenizer, and how it chooses tokens.
     target
-        What is given, and what must be emitted.
+        The given tokens and the tokens to be emitted.
     passes
-        How many beginnings of the text are followed, the most probable first.
+        The number of prefixes of the text that are followed, the most probable first.
     """
     context = tuple(target.passage.ids[: target.passage.start])
     order, low, high = count(), [], []

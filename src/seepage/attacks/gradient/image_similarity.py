@@ -24,7 +24,7 @@ def psnr(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
     Parameters
     ----------
     image, reference
-        Images of the same shape, (..., height, width); infinite where they are equal.
+        Images of the same shape, (..., height, width). The ratio of equal images is infinite.
     data_range
         The range of a pixel; by default 255 for uint8, and 1 for real numbers.
 
@@ -44,7 +44,7 @@ def psnr(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
 def ssim(image: Any, reference: Any, data_range: float | None = None) -> np.ndarray:
     """Return the structural similarity of images (Wang, Bovik, Sheikh and Simoncelli 2004).
 
-    The mean over all windows that lie inside the image of::
+    It is the mean, over all windows inside the image, of::
 
         (2 μ_a μ_b + c₁)(2 σ_ab + c₂) / ((μ_a² + μ_b² + c₁)(σ_a² + σ_b² + c₂))
 
@@ -54,8 +54,8 @@ def ssim(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
     Parameters
     ----------
     image, reference
-        Images of the same shape, (..., height, width), at least 11 pixels either way. For colour
-        images put the channels in front, and average.
+        Images of the same shape, (..., height, width), at least 11 pixels in each direction. For
+        colour images, put the channels first and average the results.
     data_range
         The range of a pixel; by default 255 for uint8, and 1 for real numbers.
 
@@ -70,8 +70,8 @@ def ssim(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
     a, b, full = _check_images(image, reference, data_range)
     if min(a.shape[-2:]) < _SSIM_SMALLEST:
         raise InputError(
-            f"Structural similarity needs images of at least {_SSIM_SMALLEST} pixels either way, "
-            f"not {a.shape[-2]}×{a.shape[-1]}."
+            f"Structural similarity needs images of at least {_SSIM_SMALLEST} pixels in height and "
+            f"width, not {a.shape[-2]}×{a.shape[-1]}."
         )
     mean_a, mean_b = _windowed(a), _windowed(b)
     spread_a = _windowed(a * a) - mean_a**2
@@ -94,16 +94,16 @@ def haarpsi(
         (l⁻¹(Σ l(S) W / Σ W))²,   S = ½ Σ_{2, 4} (2 h_a h_b + C)/(h_a² + h_b² + C),
         W = max(h_a, h_b) at 8,   l(s) = 1/(1 + e^(−αs)),   C = 30, α = 4.2
 
-    summed over pixels and both axes. Of colour images, filters see the luma Y; a third S compares
-    the chroma, I and Q averaged over 2×2 pixels, with the mean of both W as its weight. Borders are
-    padded with zeros, as in the authors' code. It is symmetric in its arguments, and 1 for equal
-    images.
+    summed over pixels and both axes. For colour images the filters apply to the luma Y; a third S
+    compares the chroma, I and Q averaged over 2×2 pixels, with the mean of both W as its weight.
+    Borders are padded with zeros, as in the authors' code. The index is symmetric in its arguments,
+    and 1 for equal images.
 
     Parameters
     ----------
     image, reference
-        Images of the same size, (..., height, width), at least 16 pixels either way; for colour
-        images (..., 3, height, width), red, green and blue.
+        Images of the same size, (..., height, width), at least 16 pixels in each direction; for
+        colour images (..., 3, height, width), red, green and blue.
     data_range
         The range of a pixel; by default 255 for uint8, and 1 for real numbers.
     colour
@@ -121,7 +121,7 @@ def haarpsi(
     a, b = 255 / full * a, 255 / full * b
     if min(a.shape[-2:]) < _HAARPSI_SMALLEST:
         raise InputError(
-            f"HaarPSI needs images of at least {_HAARPSI_SMALLEST} pixels either way, not "
+            f"HaarPSI needs images of at least {_HAARPSI_SMALLEST} pixels in height and width, not "
             f"{a.shape[-2]}×{a.shape[-1]}."
         )
     if colour and any(side.ndim < 3 or side.shape[-3] != 3 for side in (a, b)):
@@ -151,11 +151,11 @@ class ImageQuality(RankedResult):
     ----------
     psnr, ssim, haarpsi
         By :func:`seepage.attacks.psnr`, in decibels, :func:`seepage.attacks.ssim` and
-        :func:`seepage.attacks.haarpsi`; nan for a measure that the images are too small for.
+        :func:`seepage.attacks.haarpsi`; NaN if the images are too small for a measure.
     notes
         Which measures are missing, and why.
     rows
-        The images' positions, if these are some of several.
+        The images' positions, if they are a selection.
     """
 
     psnr: np.ndarray
@@ -180,12 +180,12 @@ class ImageQuality(RankedResult):
         return ImageQuality(*each, self.notes, self.labels()[order])
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the peak signal-to-noise ratios, in falling order."""
+        """Return what :meth:`plot` draws: the peak signal-to-noise ratios, in descending order."""
         worst = self.sort()
         return PlottedNumbers(worst.psnr, worst.labels(), "PSNR (dB)", "images")
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with a line for every image."""
+        """Return a data frame with one row per image."""
         columns = {
             "row": self.labels(),
             "psnr": self.psnr,
@@ -210,14 +210,14 @@ class ImageQuality(RankedResult):
 def compare_images(images: Any, originals: Any, data_range: float | None = None) -> ImageQuality:
     """Return the similarity of images, (n, [channels,] height, width), to others.
 
-    PSNR of the squared error over all channels, and SSIM as the mean over them. HaarPSI of three
-    channels is that of a colour image, and of any other number the mean over them. SSIM needs 11
-    pixels either way and HaarPSI 16: for smaller images they are nan, with a note.
+    PSNR uses the squared error over all channels, and SSIM is their mean. HaarPSI treats three
+    channels as a colour image; for any other number it is their mean. SSIM needs at least 11 pixels
+    in height and width, HaarPSI 16: for smaller images they are NaN, with a note.
 
     Parameters
     ----------
     images, originals
-        The same number of each.
+        The images and their originals, in equal numbers.
     data_range
         The range of a pixel; by default 255 for uint8, and 1 for real numbers.
 
@@ -232,8 +232,8 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
     shape, other = (as_numpy(side).shape for side in (images, originals))
     if len(shape) not in (3, 4) or shape != other or 0 in shape:
         raise InputError(
-            "Images must be (n, channels, height, width) or (n, height, width), as many as "
-            f"originals, not {shape} and {other}."
+            "Images must be (n, channels, height, width) or (n, height, width), in the same number "
+            f"as the originals, not {shape} and {other}."
         )
     a, b, full = _check_images(images, originals, data_range)
     if a.ndim == 3:
@@ -246,12 +246,12 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
     if size >= _SSIM_SMALLEST:
         similar = ssim(a, b, full).mean(axis=1)
     else:
-        notes.append(f"no SSIM, which needs {_SSIM_SMALLEST} pixels either way")
+        notes.append(f"no SSIM, which needs {_SSIM_SMALLEST} pixels in each direction")
     if size >= _HAARPSI_SMALLEST:
         colour = a.shape[1] == 3
         like = haarpsi(a, b, full, colour=True) if colour else haarpsi(a, b, full).mean(axis=1)
     else:
-        notes.append(f"no HaarPSI, which needs {_HAARPSI_SMALLEST} pixels either way")
+        notes.append(f"no HaarPSI, which needs {_HAARPSI_SMALLEST} pixels in each direction")
     return ImageQuality(ratio, similar, like, tuple(notes))
 
 
@@ -277,7 +277,8 @@ def _check_images(
     for side, what in ((a, "image"), (b, "reference")):
         if not np.isfinite(side).all():
             raise InputError(
-                f"The {what} contains NaN or infinity and cannot be compared; remove them."
+                f"The {what} contains NaN or infinity, so it cannot be compared; remove these "
+                "images."
             )
     return a, b, full
 
@@ -306,7 +307,7 @@ def _windowed(values: np.ndarray) -> np.ndarray:
 
 
 def _joined(similar: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the weighted mean of (maps, ..., height, width), taken on the logistic scale."""
+    """Return the weighted mean of (maps, ..., height, width) on the logistic scale."""
     axes, steepness = (0, -2, -1), 4.2  # fitted to people's judgements by Reisenhofer et al.
     total = weights.sum(axis=axes)
     # Images without any coarse structure have no weight anywhere; then all pixels count equally.
@@ -330,7 +331,7 @@ def _halved(image: np.ndarray) -> np.ndarray:
 
 
 def _haar(image: np.ndarray, side: int, axis: int) -> np.ndarray:
-    """Return the absolute response to the Haar filter of that side, odd along one axis."""
+    """Return the absolute response to the Haar filter of this size, odd along one axis."""
     odd, even = np.repeat([-1.0, 1.0], side // 2), np.ones(side)
     return np.asarray(np.abs(_filtered(_filtered(image, odd, axis), even, -3 - axis)) / side)
 
@@ -341,5 +342,5 @@ def _block(image: np.ndarray) -> np.ndarray:
 
 
 def _filtered(image: np.ndarray, taps: np.ndarray, axis: int) -> np.ndarray:
-    """Return the image filtered along one axis, in its own size, with zeros around it."""
+    """Return the image filtered along one axis, at its original size, padded with zeros."""
     return np.asarray(correlate1d(image, taps, axis, mode="constant", origin=-1))

@@ -1,8 +1,8 @@
-"""Gradient inversion: reconstructs records from their gradients.
+"""Gradient inversion: reconstruction of records from their gradients.
 
-The adversary searches for a record whose gradient matches the one it saw. It knows the network, how
-gradients were clipped and how many records a batch has. For a client's update after several local
-steps, it knows how the client trains, and takes the same steps with its candidates.
+The adversary searches for a record whose gradient matches the observed one. It knows the network,
+how gradients were clipped and how many records a batch has. For a client's update after several
+local steps, it knows how the client trains and repeats these steps with its candidates.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class GradientReconstruction(ResultNumbers):
     Parameters
     ----------
     records
-        (releases, batch size, …), the shape of a record last.
+        The records, (releases, batch size, …), where … is the shape of one record.
     labels
         Their labels, (releases, batch size).
     mismatch
         The remaining mismatch of the gradients, (releases,).
     steps
-        How many steps each release took.
+        The number of steps for each release.
     solved
-        Whether the mismatch fell under the tolerance. It does not mean that the record was
+        Whether the mismatch fell below the tolerance. It does not mean that the record was
         recovered: many records may match one gradient.
     labels_known
         Whether the adversary was given the labels.
     kind
-        ``attack``: a lower limit on what can be reconstructed, never an upper one.
+        ``attack``: a lower bound on what can be reconstructed, never an upper bound.
     """
 
     records: Tensor
@@ -69,7 +69,7 @@ class GradientReconstruction(ResultNumbers):
     value_column = "mismatch"
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with a line for each release: its mismatch, steps and outcome."""
+        """Return a data frame with one row per release: its mismatch, steps and outcome."""
         columns = {
             "release": np.arange(len(self)),
             "mismatch": as_numpy(self.mismatch),
@@ -79,7 +79,7 @@ class GradientReconstruction(ResultNumbers):
         return build_frame(columns, library or "pyarrow")
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the remaining mismatch, the smallest first."""
+        """Return what :meth:`plot` draws: the remaining mismatch, in ascending order."""
         mismatch = as_numpy(self.mismatch)
         order = np.argsort(mismatch, kind="stable")
         return PlottedNumbers(mismatch[order], order, "mismatch of the gradients", "releases")
@@ -87,8 +87,8 @@ class GradientReconstruction(ResultNumbers):
     def matched(self, originals: Any) -> np.ndarray:
         """Return the records in the order of the originals, (releases · batch size, …).
 
-        Within each release the two are paired so that the sum of squared differences is smallest
-        (linear assignment).
+        Within each release, records and originals are paired so that the sum of squared differences
+        is smallest (linear assignment).
 
         Parameters
         ----------
@@ -108,7 +108,7 @@ class GradientReconstruction(ResultNumbers):
         return out.reshape(-1, *candidates.shape[2:])
 
     def quality(self, originals: Any, data_range: float | None = None) -> ImageQuality:
-        """Return the images' similarity to the originals, by three measures.
+        """Return the images' similarity to the originals in three measures.
 
         Parameters
         ----------
@@ -122,7 +122,7 @@ class GradientReconstruction(ResultNumbers):
         if images.ndim not in (3, 4):
             raise InputError(
                 "Only images (channels, height, width) or (height, width) can be compared as "
-                f"pictures, not records of shape {images.shape[1:]}; use reconstruction_errors."
+                f"images, not records of shape {images.shape[1:]}; use reconstruction_errors."
             )
         return compare_images(images, truth, data_range)
 
@@ -151,12 +151,12 @@ class GradientReconstruction(ResultNumbers):
 class GradientInversion:
     """Minimises the mismatch of gradients, plus total variation, over candidate records.
 
-    ``1 − ⟨g(x), t⟩/(‖g(x)‖‖t‖) + α TV(x)`` over x in a box by Adam on the signs of the gradient
-    (Geiping, Bauermeister, Dröge and Moeller 2020, "Inverting gradients"), or, with
-    ``cost="euclidean", optimizer="lbfgs", total_variation=0``, the ``‖g(x) − t‖²`` of Zhu, Liu and
-    Han (2019, "Deep leakage from gradients"), where ``t`` is the observed gradient and ``g`` its
-    simulation, clipped in the same way or after the same local steps. All releases are attacked at
-    once, each from several starting points; solved ones drop out.
+    By default it minimises ``1 − ⟨g(x), t⟩/(‖g(x)‖‖t‖) + α TV(x)`` over x in a box by Adam on the
+    signs of the gradient (Geiping, Bauermeister, Dröge and Moeller 2020, "Inverting gradients").
+    With ``cost="euclidean", optimizer="lbfgs", total_variation=0`` it minimises the ``‖g(x) − t‖²``
+    of Zhu, Liu and Han (2019, "Deep leakage from gradients"). Here ``t`` is the observed gradient
+    and ``g`` its simulation, clipped in the same way or after the same local steps. All releases
+    are attacked at once, each from several starting points, until they are solved.
 
     Parameters
     ----------
@@ -169,22 +169,22 @@ class GradientInversion:
     optimizer
         ``"signed_adam"``, ``"adam"`` or ``"lbfgs"``.
     total_variation
-        The weight α of the total variation; for images only, whose last two axes are height and
+        The weight α of the total variation; only for images, whose last two axes are height and
         width.
     steps
         The largest number of evaluations.
     step_size
         Adam's initial step size; it falls to a tenth after 3/8, 5/8 and 7/8 of the steps.
     restarts
-        Starting points for each release; the result with the lowest cost wins.
+        The number of starting points for each release; the result with the lowest cost is returned.
     bounds
-        The limits of all entries of a record. Starting points are drawn around the middle;
-        ``"lbfgs"`` searches without bounds, and its records are clipped to them before they are
-        judged.
+        The limits of all entries of a record. Starting points are drawn around the middle.
+        ``"lbfgs"`` searches without bounds, and its records are clipped to the bounds before their
+        cost is computed.
     tolerance
         The mismatch of gradients below which a release counts as solved.
     seed
-        The seed of the starting points; fixed, so that the attack is repeatable.
+        The seed of the starting points; its default is fixed, so the attack is repeatable.
 
     Examples
     --------
@@ -239,17 +239,17 @@ class GradientInversion:
         releases
             The observed gradients, with their batch size, clipping and noise.
         labels
-            The labels where the adversary knows them, (releases, batch size), or (releases,) for
-            single records; by default read off the last layer's gradient. These come in ascending
-            order: if a client's local steps take different records, give the labels in the order of
-            the records.
+            The labels, if the adversary knows them, (releases, batch size), or (releases,) for
+            single records; by default they are recovered from the last layer's gradient, in
+            ascending order. If a client's local steps use different records, give the labels in the
+            order of the records.
         """
         simulated = releases.simulated(self.net, self.loss)
         targets = releases.flat(simulated.parameters())
         silent = torch.nonzero((targets == 0).all(1)).flatten()
         if len(silent):
             raise InputError(
-                f"The gradient of release {int(silent[0])} is zero in every entry and reveals "
+                f"The gradient of release {int(silent[0])} is zero in every entry, so it reveals "
                 "nothing; leave it out."
             )
         known = labels is not None
@@ -327,7 +327,7 @@ class GradientInversion:
         return Descent(starts, self.step_size, self.steps, self.bounds, signed=signed)
 
     def _starts(self, rows: slice, d: int, like: Tensor) -> Tensor:
-        """Return starting points, which do not depend on the other releases under attack."""
+        """Return starting points, which do not depend on the other attacked releases."""
         low, high = self.bounds
         starts = []
         for release in range(rows.start, rows.stop):
@@ -349,8 +349,8 @@ class GradientInversion:
                 outputs: Tensor = self.net(own)
         except (RuntimeError, IndexError, ValueError) as error:
             raise InputError(
-                f"The network does not take records of shape {self.shape} ({error}); shape must be "
-                "that of one record, without the batch."
+                f"The network does not accept records of shape {self.shape} ({error}); shape must "
+                "be that of one record, without the batch."
             ) from None
         return outputs
 
@@ -369,8 +369,8 @@ class GradientInversion:
             return given
         if not is_plain_cross_entropy(self.loss):
             raise InputError(
-                "Labels can be read off the gradient only for plain cross-entropy (no weight, "
-                "label_smoothing, ignore_index or other reduction); give them (labels=…)."
+                "Labels can be recovered from the gradient only for plain cross-entropy (no "
+                "weight, label_smoothing, ignore_index or other reduction); give them (labels=…)."
             )
         return recover_labels(self.net, releases, outputs).to(outputs.device)
 

@@ -1,7 +1,8 @@
-"""Reads the labels of a batch off the gradient of the last layer.
+"""Recovers the labels of a batch from the gradient of the last layer.
 
-With cross-entropy the gradient of the last bias is the mean of ``p − e_y`` over the batch, so that
-for a single record only the entry of its class is negative (Zhao, Mopuri and Bilen 2020, "iDLG").
+With cross-entropy, the gradient of the last bias is the mean of ``p − e_y`` over the batch. For a
+single record, only the entry of its class is therefore negative (Zhao, Mopuri and Bilen 2020,
+"iDLG").
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ _GIVE = "give the labels instead (labels=…)"
 def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) -> Tensor:
     """Return the labels of every release, (releases, batch size), in ascending order.
 
-    For one record, the class with the lowest entry of the bias's gradient; without a bias, the
-    class whose row of the weight's gradient has negative inner products with all other rows. For a
-    batch, class c has ``b(p̄_c − g_c)`` records, with ``p̄`` the network's mean probabilities,
-    approximated by those at the adversary's own records. Labels are assigned to match these numbers
-    most closely, with at least one for every class whose entry is negative.
+    For one record, the label is the class with the lowest entry in the bias's gradient; without a
+    bias, it is the class whose row of the weight's gradient has negative inner products with all
+    other rows. For a batch, class c has ``b(p̄_c − g_c)`` records, where ``p̄``, the network's mean
+    probabilities, is approximated on the adversary's own records. Labels are assigned to match
+    these numbers most closely, with at least one for every class whose entry is negative.
 
     Parameters
     ----------
@@ -62,7 +63,7 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
         return torch.stack([_given_out(row, likely, b) for row in bias])
     if b > 1 or classes < 3:
         raise InputError(
-            "Without the gradient of a bias, labels can be read off only for single records and "
+            "Without the gradient of a bias, labels can be recovered only for single records and "
             f"at least three classes; {_GIVE}."
         )
     rows = releases.gradients[f"{name}weight"]
@@ -72,7 +73,7 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
 
 
 def _reach(releases: GradientReleases) -> float:
-    """Return the factor that turns an update into the mean gradient of its steps."""
+    """Return the factor that converts an update to the mean gradient of its steps."""
     try:
         return releases.training.reach(releases.batch_size) if releases.training else 1.0
     except InputError as error:
@@ -92,8 +93,8 @@ def _given_out(entries: Tensor, likely: Tensor, b: int) -> Tensor:
 def is_plain_cross_entropy(loss: str | nn.Module | Loss) -> bool:
     """Return whether the gradient of a loss at the outputs is ``p − e_y`` for every record.
 
-    Class weights, smoothed labels and ignored labels change this gradient, so the labels would be
-    wrong.
+    Class weights, label smoothing and ignored labels change this gradient, so recovered labels
+    would be wrong.
     """
     if isinstance(loss, nn.CrossEntropyLoss):
         usual = nn.CrossEntropyLoss()
@@ -112,6 +113,6 @@ def _last_layer(net: nn.Module) -> tuple[str, int]:
         if isinstance(module, nn.Linear) and module.weight.requires_grad
     ]
     if not linear_layers:
-        raise InputError(f"The network has no linear layer to read labels off; {_GIVE}.")
+        raise InputError(f"The network has no linear layer from which to recover labels; {_GIVE}.")
     name, module = linear_layers[-1]
     return f"{name}." if name else "", module.out_features

@@ -1,7 +1,7 @@
-"""Minimisers of many independent problems at once, each at its own pace: L-BFGS, and Adam.
+"""L-BFGS and Adam for many independent problems at once, each at its own pace.
 
-Both hold the ``point`` (G, R, d) at which they need costs and slopes next, receive them (``tell``),
-and drop problems that are solved (``keep``).
+``point`` (G, R, d) is where costs and slopes are needed next, ``tell`` receives them, and ``keep``
+drops solved problems.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _MEMORY = 20  # past steps that curvature is estimated from
 class QuasiNewton:
     """Limited-memory BFGS (Liu and Nocedal 1989) with backtracking, from (G, R, d) starts.
 
-    There are R starting points for each of G releases. One evaluation of all problems is one trial
-    step for each: a step that lowers the cost enough is accepted and a new direction chosen;
-    otherwise the next trial step is shorter. No problem waits for the line search of another.
+    There are R starting points for each of G releases. One evaluation is one trial step for every
+    problem. A step that lowers the cost enough is accepted, and a new direction is chosen;
+    otherwise the next trial step is shorter. No problem waits for another's line search.
     """
 
     def __init__(self, start: Tensor) -> None:
@@ -35,7 +35,7 @@ class QuasiNewton:
         self.stuck = torch.zeros(groups, tries, dtype=torch.bool, device=start.device)
 
     def tell(self, costs: Tensor, slopes: Tensor) -> None:
-        """Accept or shorten the trial step, by costs (G, R) and slopes (G, R, d) there."""
+        """Accept or shorten the trial step, given its costs (G, R) and slopes (G, R, d)."""
         begun = torch.isfinite(self._cost)
         promised = (self._slopes * self._direction).sum(2)
         sound = torch.isfinite(costs) & torch.isfinite(slopes).all(2)
@@ -89,7 +89,7 @@ class QuasiNewton:
         return -q
 
     def _scale(self) -> Tensor:
-        """Return the curvature along the latest step; without one, that of a unit step."""
+        """Return the curvature along the latest step; without a step, that of a unit step."""
         _, change, inverse = self._recalled(0)
         known = inverse > 0
         squared = torch.where(known, inverse * change.square().sum(2), 1.0)

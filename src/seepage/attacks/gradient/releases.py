@@ -1,4 +1,4 @@
-"""Input of a gradient inversion attack: the gradients or updates that training releases."""
+"""Inputs of a gradient inversion attack: the gradients or updates released in training."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from seepage.tables.source import as_numpy
 class GradientReleases:
     """Released gradients, each the mean over one batch, with their clipping and noise.
 
-    ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``: gradients of single records (b = 1), updates of
-    federated clients, or steps of private SGD. Gradients recorded elsewhere can be put into this
-    class directly. With ``training`` they are the updates of FedAvg, ``θ_sent − θ_returned``, after
+    They are ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``: gradients of single records (b = 1), updates
+    of federated clients, or steps of private SGD. You can also construct this class directly from
+    recorded gradients. With ``training`` they are FedAvg updates, ``θ_sent − θ_returned``, after
     local steps that the adversary knows.
 
     Parameters
     ----------
     gradients
         The gradients (or updates) of every released parameter, by its name in
-        ``net.named_parameters()``: tensors or NumPy arrays (releases, …), the parameter's shape
-        last.
+        ``net.named_parameters()``: tensors or NumPy arrays (releases, …), where … is the
+        parameter's shape.
     batch_size
         The number of records in each release, which the adversary knows.
     clip
-        How the gradient of each record was clipped, which the adversary knows too.
+        How the gradient of each record was clipped; the adversary knows this too.
     noise
         The standard deviation of the noise on every entry of the release.
     training
@@ -63,8 +63,8 @@ class GradientReleases:
             check_training(self.training)
             if not isinstance(self.clip, NoClip):
                 raise InputError(
-                    "Local steps cannot be simulated with clipping of single records' gradients; "
-                    "leave out clip or training."
+                    "Local steps cannot be simulated with per-record clipping; leave out clip or "
+                    "training."
                 )
         check_count(self.batch_size, "batch_size")
         check_not_negative(self.noise, "noise")
@@ -84,7 +84,7 @@ class GradientReleases:
         return len(next(iter(self.gradients.values())))
 
     def rows(self, which: Any) -> GradientReleases:
-        """Return some of the releases."""
+        """Return a subset of the releases."""
         return replace(self, gradients={k: v[which] for k, v in self.gradients.items()})
 
     def flat(self, like: Mapping[str, Tensor]) -> Tensor:
@@ -136,7 +136,7 @@ def _tensor(name: str, values: Any) -> Tensor:
 def _check_clip(clip: Any) -> None:
     if not isinstance(clip, Clip):
         raise InputError(
-            "clip must be a clip with its threshold, such as sp.nn.HardClip(1.0) or "
+            "clip must be a clipping rule with its threshold, such as sp.nn.HardClip(1.0) or "
             f"sp.nn.SmoothClip(1.0), not {clip!r}."
         )
 
@@ -153,7 +153,7 @@ def release_gradients(
     noise_multiplier: float = 0.0,
     seed: int = 0,
 ) -> GradientReleases:
-    """Return the gradients that training on some records would release, in batches.
+    """Return the gradients that training on the records would release, in batches.
 
     Parameters
     ----------
@@ -161,14 +161,14 @@ def release_gradients(
         The network, whose parameters with ``requires_grad`` are released, and its loss, as for
         :class:`seepage.nn.Engine`.
     x, y
-        The records, one after the other, as tensors, NumPy arrays or data frames; every
-        ``batch_size`` of them make a release. The labels true and false are the classes 1 and 0.
+        The records in order, as tensors, NumPy arrays or data frames; each ``batch_size``
+        consecutive records form a release. The labels true and false are the classes 1 and 0.
     batch_size
-        Records in each release.
+        The number of records in each release.
     clip
-        How each record's gradient is clipped; not at all by default.
+        How each record's gradient is clipped; by default, gradients are not clipped.
     noise_multiplier
-        The standard deviation of the noise on the sum, over the clipping threshold.
+        The standard deviation of the noise on the sum, divided by the clipping threshold.
     seed
         The seed of the noise: the same seed gives the same noise. Keep the seed of a real release
         secret.
@@ -202,7 +202,7 @@ def release_updates(
     noise: float = 0.0,
     seed: int = 0,
 ) -> GradientReleases:
-    """Return the updates that clients would send after training on some records each.
+    """Return the updates that clients would send after training on their records.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def release_updates(
     training
         How every client trains.
     batch_size
-        Records of each client; ``training`` may split them into smaller batches.
+        The number of records of each client; ``training`` may split them into smaller batches.
     noise, seed
         The standard deviation of the noise on every entry of an update, and its seed, as for
         :func:`release_gradients`.
@@ -236,7 +236,7 @@ def release_updates(
 
 
 def _records(net: nn.Module, x: Any, y: Any, batch_size: Any) -> tuple[Tensor, Tensor]:
-    """Return the records of releases as tensors; raise if they are invalid."""
+    """Return the records of releases as tensors, or raise an error if they are invalid."""
     x, y, _ = as_tensors(net, x, y)
     if not isinstance(x, Tensor):
         raise InputError(

@@ -1,11 +1,11 @@
 """Simulated gradients and updates of candidate records, compared with the observed ones.
 
-Gradients are differentiable in the records, and assembled from the layers' inputs and the gradients
-at their outputs (see :mod:`seepage.nn.gradients.watching`), for all candidates in one pass. Two
-costs compare them with the observed ones, both zero for the true record in the absence of noise:
-the angle of Geiping et al. 2020 ("Inverting gradients"), ``1 − ⟨g, t⟩/(‖g‖‖t‖)``, and the distance
-of Zhu, Liu and Han 2019 ("Deep leakage from gradients"), here relative to the observed length,
-``‖g − t‖²/‖t‖²``.
+Gradients are differentiable in the records. They are assembled from the layers' inputs and the
+gradients at their outputs (see :mod:`seepage.nn.gradients.watching`), for all candidates in one
+pass. Two costs compare them with the observed ones; without noise, both are zero for the true
+record. One is the angle of Geiping et al. 2020 ("Inverting gradients"), ``1 − ⟨g, t⟩/(‖g‖‖t‖)``.
+The other is the distance of Zhu, Liu and Han 2019 ("Deep leakage from gradients"), here relative to
+the observed length, ``‖g − t‖²/‖t‖²``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SimulatedGradients:
             self.size += parameter.numel()
 
     def parameters(self) -> dict[str, Tensor]:
-        """Return the released parameters, in the order of the gradient's entries."""
+        """Return the released parameters in the order of the gradient's entries."""
         return self.problem.detached()
 
     def prepare(self, x: Tensor, y: Tensor) -> None:
@@ -69,7 +69,7 @@ class SimulatedGradients:
         return 6 * self.size + 8 * self.batch_size * outputs
 
     def variable(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return candidate records in the network's layout, ready to be differentiated."""
+        """Return candidate records in the network's layout, with gradients enabled."""
         return self.problem.batch(x.detach(), y).z.requires_grad_()
 
     def pieces(self, z: Tensor, y: Tensor) -> list[Piece]:
@@ -79,7 +79,7 @@ class SimulatedGradients:
             return self._joined(terms)
 
     def flat(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the gradients as plain numbers, (releases, size)."""
+        """Return the gradients without their graph, (releases, size)."""
         _, terms = self._network.terms(self.problem.batch(x, y))
         with torch.no_grad():
             pieces = self._joined(terms)
@@ -107,7 +107,7 @@ class SimulatedGradients:
         return int(self._starts[name] + row * (parameter.numel() // max(1, len(parameter))))
 
     def _released(self, term: GradientTerm, weights: Tensor | None) -> Tensor:
-        """Return one use's contribution to a parameter's gradient in every release, (N, size)."""
+        """Return one use's contribution to a parameter's gradient in each release, (N, size)."""
         b = self.batch_size
         part = term.value()
         if not isinstance(part, OuterProducts):
@@ -134,8 +134,8 @@ class SimulatedGradients:
 class SimulatedUpdates(SimulatedGradients):
     """The updates of clients with ``batch_size`` records each after their local steps.
 
-    The steps are taken for all candidates at once, each with its own parameters after the first,
-    and are differentiable.
+    The steps are differentiable and are taken for all candidates at once; after the first step,
+    each candidate has its own parameters.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class SimulatedUpdates(SimulatedGradients):
     training
         How clients train, including the order of their records.
     batch_size
-        Records of each client.
+        The number of records of each client.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class SimulatedUpdates(SimulatedGradients):
             return [(0, vmap(sent)(z.unflatten(0, clients), y.unflatten(0, clients)))]
 
     def flat(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the updates as plain numbers, (releases, size)."""
+        """Return the updates without their graph, (releases, size)."""
         ((_, updates),) = self.pieces(self.problem.batch(x.detach(), y).z, y)
         return updates.detach()
 
@@ -196,9 +196,9 @@ class Evaluation(NamedTuple):
 class GradientCost:
     """The cost of candidates for some releases: ``"cosine"`` or ``"euclidean"``.
 
-    ``targets`` are the observed gradients, (G, size), ``labels`` those of the records, (G, b, …),
-    and ``shape`` is that of one record; ``total_variation`` is the weight of the candidates' total
-    variation.
+    ``targets`` are the observed gradients, (G, size), ``labels`` the records' labels, (G, b, …),
+    and ``shape`` is the shape of one record; ``total_variation`` is the weight of the candidates'
+    total variation.
     """
 
     simulated: SimulatedGradients
@@ -243,7 +243,7 @@ class GradientCost:
 
 
 def roughness(images: Tensor) -> Tensor:
-    """Return the total variation of images (n, …, height, width): mean steps along both axes."""
+    """Return the total variation of images (n, …, height, width): mean differences on both axes."""
     down = (images[..., 1:, :] - images[..., :-1, :]).abs().flatten(1).mean(1)
     across = (images[..., :, 1:] - images[..., :, :-1]).abs().flatten(1).mean(1)
     return down + across

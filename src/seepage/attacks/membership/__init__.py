@@ -1,6 +1,6 @@
-"""Membership inference: telling who was in the data from a model's predictions.
+"""Membership inference: who was in the training data, inferred from a model's predictions.
 
-``signals`` measures how well any scikit-learn estimator knows a record; ``scores`` turns that into
-evidence by comparison with shadow models fitted with and without the record; ``inference`` fits the
-shadow models and counts how often the evidence is right.
+``signals`` measures a scikit-learn estimator's confidence in a record. ``scores`` compares it with
+shadow models fitted with and without the record. ``inference`` fits the shadow models and measures
+the attack's success.
 """

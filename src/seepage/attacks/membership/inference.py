@@ -1,7 +1,7 @@
-"""Membership inference against any model: reference models, scores, and their success.
+"""Membership inference against any model: reference models, scores and success rates.
 
-Every model, attacked or reference, is fitted on a random half of the records, unless reference
-models are given. Each attacked model is tested on the records it was fitted on and the others.
+Every attacked or reference model is fitted on a random half of the records, unless reference models
+are given. Each attacked model is tested on its members and non-members.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _METHODS = {"lira": "LiRA", "rmia": "RMIA"}
 
 
 class Rate(NamedTuple):
-    """A true positive rate with its 95 % interval."""
+    """A true positive rate with its 95 % confidence interval."""
 
     rate: float
     interval: ConfidenceInterval
@@ -50,7 +50,7 @@ class Rate(NamedTuple):
 class ExposedRecord(NamedTuple):
     """A record's position, its score, and the score's 95 % interval over reference models.
 
-    The interval is None with fewer than eight reference models, and for a mean over models.
+    The interval is None with fewer than eight reference models, or for a mean over models.
     """
 
     record: int
@@ -60,7 +60,7 @@ class ExposedRecord(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MembershipInferenceResult(SummaryTable):
-    """How well an adversary could tell who was in the data.
+    """The success of a membership inference attack.
 
     The scores depend on the data and are themselves sensitive: do not publish them.
     A score is NaN where no reference model of a needed kind exists; such a record is not counted.
@@ -72,16 +72,16 @@ class MembershipInferenceResult(SummaryTable):
     scores
         The evidence that each attacked model was fitted on each record, ``(T, n)``.
     members
-        Whether it was, ``(T, n)``.
+        Whether each attacked model was fitted on each record, ``(T, n)``.
     kind
-        ``attack``: this much can be told, never that no more can be.
+        ``attack``: a lower bound on what can be inferred, never an upper bound.
     references
-        How many reference models there were.
+        The number of reference models.
     constant
-        The constant ``a`` of RMIA offline, chosen on the reference models; None otherwise.
+        The constant ``a`` of offline RMIA, chosen on the reference models; otherwise None.
     reach
-        Half the width of a 95 % interval of each score over further reference models, ``(T, n)``;
-        None with fewer than eight, from which none is claimed.
+        Half the width of each score's 95 % interval over other reference models, ``(T, n)``; None
+        with fewer than eight reference models.
     """
 
     method: str
@@ -109,10 +109,10 @@ class MembershipInferenceResult(SummaryTable):
 
     @property
     def interval(self) -> ConfidenceInterval:
-        """A 95 % interval of the area, for further records and further models.
+        """The 95 % confidence interval of the area, for new records and new models.
 
-        It adds DeLong's variance over the records (which all models share, so it is not divided by
-        their number) and the variance between models, on the scale of log-odds.
+        Its variance, on the log-odds scale, is DeLong's variance over the records plus the variance
+        between models. The former is not divided by the number of models, which share the records.
         """
         areas = self._areas()
         middle = float(np.clip(self.auc, 1e-6, 1 - 1e-6))
@@ -128,9 +128,8 @@ class MembershipInferenceResult(SummaryTable):
     def tpr(self, fpr: float = 0.01) -> Rate:
         """Return the true positive rate at a false positive rate.
 
-        The threshold is taken from the scores; the interval counts the records of one model only
-        and errs on the wide side: from the most cautious threshold that the non-members' scores
-        allow to the boldest.
+        The threshold is chosen on the scores. The interval counts the records of one model only and
+        is conservative: it covers all thresholds that the non-members' scores allow.
         """
         check_share(fpr, "fpr")
         known = np.isfinite(self.scores)
@@ -152,16 +151,16 @@ class MembershipInferenceResult(SummaryTable):
         )
 
     def roc(self, fprs: Sequence[float] = (0.001, 0.01, 0.1)) -> dict[float, Rate]:
-        """Return the true positive rates at some false positive rates, as :meth:`tpr` does.
+        """Return the true positive rates at the given false positive rates (:meth:`tpr`).
 
-        Below one over the number of non-members a rate says little; its interval shows it.
+        A false positive rate below one over the number of non-members gives a wide interval.
         """
         return {float(fpr): self.tpr(fpr) for fpr in fprs}
 
     def exposed(self, count: int = 10) -> list[ExposedRecord]:
-        """Return the members that the attack recognises best, the most exposed first.
+        """Return the members with the highest scores, the most exposed first.
 
-        With several attacked models, the mean score over those that had the record.
+        With several attacked models, the score is the mean over those fitted on the record.
         """
         check_count(count, "count")
         with warnings.catch_warnings():
@@ -182,10 +181,10 @@ class MembershipInferenceResult(SummaryTable):
         ]
 
     def record_scores(self) -> np.ndarray:
-        """Return how much more evidence there is for each record when it is a member, (n,).
+        """Return how much higher each record's score is if it is a member, (n,).
 
-        The difference of its mean scores as member and non-member, in units of the non-members'
-        spread; NaN if it was always a member, or never.
+        This is the difference of its mean scores as a member and as a non-member, in units of the
+        non-members' standard deviation; NaN if it was always or never a member.
         """
         spread = float(np.nanstd(self.scores[~self.members])) or 1.0
         with warnings.catch_warnings():
@@ -213,37 +212,37 @@ class MembershipInferenceResult(SummaryTable):
 @accepts_other_names
 @dataclass(eq=False, repr=False)
 class MembershipInference:
-    """Tell who was in the data of an estimator or a network, by LiRA or RMIA.
+    """Membership inference against an estimator or a network, by LiRA or RMIA.
 
     Parameters
     ----------
     estimator
-        Any classifier or regressor with ``fit`` and ``predict`` (probabilities help), which is
-        cloned; or a training function ``train(X, y)`` that returns a trained model (a torch module,
-        a model of Hugging Face, anything with ``predict``); ``train(X)`` if ``y`` is None.
-        Not needed where reference models are given.
+        Any classifier (preferably with probabilities) or regressor with ``fit`` and ``predict``,
+        which is cloned. Or a training function ``train(X, y)``, ``train(X)`` if ``y`` is None, that
+        returns a trained model: a torch module, a Hugging Face model or anything with ``predict``.
+        Not needed if reference models are given.
     method
-        ``"lira"`` or ``"rmia"``. With a few reference models RMIA is the stronger one.
+        ``"lira"`` or ``"rmia"``. With few reference models RMIA is stronger.
     online
-        Whether reference models fitted *with* the record in question are used as well.
+        Whether reference models fitted *with* the attacked record are used as well.
     shadows
-        How many reference models to fit: from one (offline) or two (online) up.
+        The number of reference models to fit: at least one (offline) or two (online).
     jobs
-        How many to fit at a time, in separate processes; −1 for one per core.
+        The number of models fitted in parallel, in separate processes; −1 for one per core.
     seed
         The seed of the random halves; torch is seeded before each training function.
     loss
-        The loss of a network, as for :func:`seepage.nn.leakage`. By default its own for a model
-        that computes one from labels among its inputs, otherwise the cross-entropy.
+        The loss of a network, as for :func:`seepage.nn.leakage`. By default the model's own loss if
+        it computes one from labels among its inputs, otherwise cross-entropy.
     queries
-        Augmentations: functions from records to records, such as a mirror image. Every model is
-        asked about the records themselves and each of these, and the scores are averaged.
+        Augmentations: functions that return changed records, such as mirror images. Every model is
+        queried with the original and the augmented records, and the scores are averaged.
     folder
-        Where the answers of each reference model are kept. A run that was stopped goes on there;
-        name another folder when the training function or a query has changed.
+        The folder for each reference model's predictions. An interrupted run resumes from it; name
+        another folder if the training function or a query has changed.
     load
-        A function from the path of a checkpoint to a model. By default ``.safetensors`` files, and
-        folders for ``from_pretrained``, are read as models of the attacked one's kind.
+        A function that loads a model from the path of a checkpoint. By default, ``.safetensors``
+        files and ``from_pretrained`` folders are loaded as the attacked model's class.
 
     Examples
     --------
@@ -255,7 +254,7 @@ class MembershipInference:
     >>> attack.run(X, y).auc > 0.6
     True
 
-    A network, with two reference models that are given:
+    A network with two given reference models:
 
     >>> import torch
     >>> def train(X, y):
@@ -295,10 +294,11 @@ class MembershipInference:
         check_count(self.shadows, "shadows", 2 if self.online else 1)
         if is_network(self.estimator):
             raise InputError(
-                "A trained network cannot be trained again by itself; give a training function, "
-                "sp.attacks.MembershipInference(train).against(net, X, y, members), or reference "
-                "models, sp.attacks.MembershipInference().against(net, X, y, members, references, "
-                "had). What one private step leaks is measured by sp.nn.leakage."
+                "A trained network cannot be retrained without a training procedure; give a "
+                "training function, sp.attacks.MembershipInference(train).against(net, X, y, "
+                "members), or reference models, sp.attacks.MembershipInference().against(net, X, "
+                "y, members, references, had). sp.nn.leakage measures the leakage of one private "
+                "step."
             )
         function = callable(self.estimator) and not isinstance(self.estimator, type)
         if self.estimator is not None and (hasattr(self.estimator, "fit") or not function):
@@ -307,8 +307,8 @@ class MembershipInference:
     def run(self, X: Any, y: Any = None, *, targets: int = 4) -> MembershipInferenceResult:
         """Train reference models and ``targets`` models to attack, all on random halves.
 
-        With fewer than 16 reference models every attacked model meets exactly these; from 16 up the
-        other attacked models serve as reference models, too.
+        With fewer than 16 reference models, every attacked model is compared with exactly these;
+        with 16 or more, the other attacked models also serve as reference models.
         """
         check_count(targets, "targets")
         n = count_records(X, y)
@@ -340,25 +340,26 @@ class MembershipInference:
         Parameters
         ----------
         model
-            The model: an estimator, a torch module, a model of Hugging Face.
+            The model: an estimator, a torch module or a Hugging Face model.
         X, y
             Records it was trained on, and others.
         members
-            Which of the records it was trained on; used to count successes alone.
+            Which of the records it was trained on; used only to measure success.
         references
             Reference models, or paths of their checkpoints. None trains them on random halves of
             the records.
         had
-            Which records each reference model was trained on, ``(M, n)``; None: on none of them,
-            which allows offline attacks only.
+            Which records each reference model was trained on, ``(M, n)``. None means none of them,
+            which allows only offline attacks.
         """
         n = count_records(X, y)
         members = as_numpy(members).astype(bool)
         if members.shape != (n,):
-            raise InputError(f"members must say yes or no for each of the {n} records.")
+            raise InputError(f"members must be true or false for each of the {n} records.")
         if members.all() or not members.any():
             raise InputError(
-                "The attack needs records that the model was fitted on and others; give both."
+                "The attack needs both members (records that the model was fitted on) and "
+                "non-members; give both."
             )
         questions = self._questions(X, y)
         if references is None:
@@ -371,14 +372,14 @@ class MembershipInference:
         return self._result([self._attacked(odds, inside)], members[None, :], len(inside))
 
     def _memberships(self, had: Any, models: int, records: int) -> np.ndarray:
-        """Return which records each given reference model had."""
+        """Return which records each given reference model was trained on."""
         if not models:
             raise InputError("references is empty; give at least one model.")
         if had is None:
             if self.online:
                 raise InputError(
-                    "An online attack needs reference models with and without each record; say "
-                    "which records each one had (had=), or pass online=False."
+                    "An online attack needs reference models trained with and without each record; "
+                    "say which records each model had (had=), or pass online=False."
                 )
             return np.zeros((models, records), dtype=bool)
         inside = as_numpy(had).astype(bool)
@@ -390,8 +391,8 @@ class MembershipInference:
         sides = [~inside, inside] if self.online else [~inside]
         if not any(np.all([side.any(axis=0) for side in sides], axis=0)):
             raise InputError(
-                "No record has the reference models that this attack needs: without it, and with "
-                "it if online; give others, or pass online=False."
+                "No record has the reference models that this attack needs: models trained without "
+                "it and, if online, with it; give others, or pass online=False."
             )
         return inside
 
@@ -401,8 +402,9 @@ class MembershipInference:
     def _trained(self, X: Any, y: Any, inside: np.ndarray) -> list[ModelAnswers]:
         if self.estimator is None:
             raise InputError(
-                "There is nothing to train reference models with; give an estimator or a training "
-                "function, MembershipInference(train), or references to against()."
+                "Reference models cannot be trained without a training procedure; give an "
+                "estimator or a training function, MembershipInference(train), or references to "
+                "against()."
             )
         return trained_answers(
             self.estimator,
@@ -414,7 +416,7 @@ class MembershipInference:
         )
 
     def _attacked(self, odds: np.ndarray, inside: np.ndarray) -> _Attack:
-        """Attack the first of some models, ``(1 + M, n, Q)``, with the others as references."""
+        """Attack the first model of ``(1 + M, n, Q)``, with the others as reference models."""
         target, references = odds[0], odds[1:]
         constant = None
         if self.method == "rmia" and not self.online:
@@ -447,7 +449,7 @@ class MembershipInference:
 def attack_all(
     signals: np.ndarray, inside: np.ndarray, targets: int
 ) -> tuple[MembershipInferenceResult, ...]:
-    """Return the results of both methods, online and offline, from models fitted on halves.
+    """Return the results of LiRA and RMIA, online and offline, for models fitted on halves.
 
     Parameters
     ----------
@@ -455,9 +457,9 @@ def attack_all(
         The :func:`~seepage.attacks.membership.signals.confidence` of every model in every record,
         ``(M, n)``.
     inside
-        Whether it was fitted on it, ``(M, n)``.
+        Whether each model was fitted on each record, ``(M, n)``.
     targets
-        How many of the models are attacked, each with all others as shadows.
+        The number of attacked models; all other models are the shadow models of each.
     """
     attacks = []
     for method in _METHODS:
@@ -487,12 +489,12 @@ def _name(method: str, online: bool) -> str:
 
 
 def _halves(records: int, models: int, seed: int) -> np.ndarray:
-    """Return random halves; a single one is not all of the records."""
+    """Return random halves of the records; a single half never has all of them."""
     return random_halves(records, max(2, models), seed)[:models]
 
 
 def _threshold(descending: np.ndarray, fpr: float) -> float:
-    """Return a score that at most a given share of the sorted scores exceed."""
+    """Return a threshold that at most a given share of the sorted scores exceeds."""
     allowed = math.floor(fpr * len(descending) + 1e-9)
     return float(descending[min(allowed, len(descending) - 1)])
 

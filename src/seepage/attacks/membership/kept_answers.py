@@ -1,7 +1,8 @@
-"""What each reference model answers, kept in a folder, so that an attack can be resumed.
+"""Each reference model's predictions, stored in a folder so that an attack can be resumed.
 
-One safetensors file for each model: the answers, what they belong to, and a checksum. Files are
-written for their owner only, whole or not at all; nothing is unpickled.
+Each model has one safetensors file with its predictions, the attack they belong to, and a checksum.
+Only their owner can read the files; a file is written completely or not at all, and nothing is
+unpickled.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from seepage.support.files import write_private
 
 
 def write_answer(path: Path, answer: ModelAnswers, facts: Mapping[str, Any]) -> None:
-    """Write one model's answers."""
+    """Write one model's predictions."""
     from safetensors.numpy import save
 
     text = json.dumps(dict(facts) | {"residual": answer.residual}, sort_keys=True)
@@ -31,7 +32,7 @@ def write_answer(path: Path, answer: ModelAnswers, facts: Mapping[str, Any]) -> 
 
 
 def read_answer(path: Path, facts: Mapping[str, Any]) -> ModelAnswers | None:
-    """Return one model's answers, or None if there is no file yet."""
+    """Return one model's predictions, or None if there is no file yet."""
     from safetensors import SafetensorError, safe_open
 
     if not path.exists():
@@ -46,7 +47,7 @@ def read_answer(path: Path, facts: Mapping[str, Any]) -> ModelAnswers | None:
         residual = bool(stored.pop("residual"))
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
-            f"{path} is not a file of this attack, or is damaged; delete it to train that "
+            f"{path} is damaged, or is not a file of this attack; delete it to train that "
             "reference model again."
         ) from error
     if stored != json.loads(json.dumps(dict(facts))):
@@ -58,7 +59,7 @@ def read_answer(path: Path, facts: Mapping[str, Any]) -> ModelAnswers | None:
 
 
 def digest_of_records(*parts: Any) -> str:
-    """Return the SHA-256 of records: arrays, tensors, data frames, mappings of them."""
+    """Return the SHA-256 of records: arrays, tensors, data frames or mappings of these."""
     digest = hashlib.sha256()
     for part in parts:
         _update(digest, part)

@@ -1,9 +1,9 @@
-"""How well a network knows a record: the log-odds of its own class, or of its own text.
+"""A network's confidence in a record: the log-odds of its true class or of its text.
 
-From logits ``z`` of a record of class ``y`` they are ``z_y − log Σ_{k≠y} exp z_k``, without the
-rounding that a probability near 1 has. For any other loss ``ℓ`` per record, ``p = exp(−ℓ)`` stands
-for the probability (for a language model the geometric mean over the tokens), and the log-odds are
-``−log(exp(ℓ) − 1)``. The network runs in evaluation mode and is left as it was.
+For logits ``z`` and class ``y`` they are ``z_y − log Σ_{k≠y} exp z_k``, which avoids the rounding
+error of probabilities near 1. For any other loss ``ℓ`` per record, ``p = exp(−ℓ)`` replaces the
+probability (for a language model, the geometric mean over the tokens), and the log-odds are
+``−log(exp(ℓ) − 1)``. The network runs in evaluation mode; its previous mode is then restored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from seepage.nn.problem.views import batch_size, evaluating, numbers_of, plain_r
 
 
 def as_inputs(X: Any) -> Any:
-    """Return arrays as tensors, in a mapping or tuple or alone; real numbers as float32."""
+    """Return arrays, alone or in a mapping or tuple, as tensors; real numbers become float32."""
     if isinstance(X, Mapping):
         return {str(name): as_inputs(value) for name, value in X.items()}
     if isinstance(X, tuple | list) and X and isinstance(X[0], Tensor | np.ndarray):
@@ -39,7 +39,7 @@ def network_log_odds(
 ) -> tuple[np.ndarray, bool]:
     """Return the log-odds of every record, ``(n,)``, or its negative squared error.
 
-    The second value says which: it is true for squared errors (``loss="mse"``).
+    The second value is true for squared errors (``loss="mse"``).
     """
     x = as_inputs(X)
     if y is None and not isinstance(x, Mapping):
@@ -94,10 +94,10 @@ def _moved(x: Any, device: torch.device) -> Any:
 
 
 def load_reference(path: Path, like: Any) -> Any:
-    """Return the model of a checkpoint, of the kind of the attacked model.
+    """Load a checkpoint as a model of the attacked model's class.
 
-    A ``.safetensors`` file holds its parameters; a folder is one that ``from_pretrained`` of its
-    class reads. Nothing is unpickled.
+    A ``.safetensors`` file holds the parameters; a folder is read by the class's
+    ``from_pretrained``. Nothing is unpickled.
     """
     import copy
 

@@ -1,8 +1,8 @@
-"""Reference models: trained on halves of the records, in several processes, or given.
+"""Reference models: given, or trained on halves of the records in several processes.
 
-A half's model comes from a scikit-learn estimator, which is cloned and fitted, or from a training
-function ``train(X, y)`` (``train(X)`` if the labels are among the inputs). Only what a model
-answers is kept, not the model.
+The model of a half is a fitted clone of a scikit-learn estimator, or comes from a training function
+``train(X, y)`` (``train(X)`` if the labels are among the inputs). Only a model's predictions are
+kept, not the model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def trained_answers(
     folder: str | os.PathLike[str] | None = None,
     seed: int = 0,
 ) -> list[ModelAnswers]:
-    """Train a model on each half that has no answers in the folder yet, and return all answers."""
+    """Train a model on each half without stored predictions, and return all predictions."""
     from sklearn.utils.parallel import Parallel, delayed
 
     home = None if folder is None else Path(folder)
@@ -76,7 +76,7 @@ def given_answers(
     load: Callable[[Path], Any] | None,
     like: Any,
 ) -> list[ModelAnswers]:
-    """Return the answers of given models; checkpoints are loaded one at a time."""
+    """Return the predictions of given models; checkpoints are loaded one at a time."""
     answers = []
     for reference in progress(list(references), "reference models"):
         model = reference
@@ -106,13 +106,13 @@ def _trained(source: Any, questions: Questions, half: np.ndarray, seed: int) -> 
     if not (is_network(model) or hasattr(model, "predict")):
         raise InputError(
             f"The training function returned a {type(model).__name__}; it must return the trained "
-            "model: a torch module, or something with predict."
+            "model: a torch module, or an object with predict."
         )
     return questions(model)
 
 
 def _seed_torch(seed: int) -> None:
-    """Seed torch, if it is there, so that a run is repeatable whatever the number of processes."""
+    """Seed torch, if installed, so that a run is repeatable with any number of processes."""
     import sys
 
     np.random.seed(seed)  # noqa: NPY002 - what training functions of others draw from

@@ -1,16 +1,16 @@
 """Evidence that a record was in the data: LiRA and RMIA, online and offline.
 
-*LiRA* (Carlini et al. 2022): over reference models with the record, and over those without, the
-log-odds of its own class are approximately normal; the score is the log-likelihood ratio or,
-without reference models that have the record (offline), how far the attacked model lies above those
-without it.
+*LiRA* (Carlini et al. 2022): the log-odds of a record's true class are approximately normal, both
+over reference models trained with the record and over those without it. The score is the
+log-likelihood ratio; offline (no models trained with the record), it is how far the attacked model
+lies above those without it.
 
-*RMIA* (Zarifzadeh, Liu and Shokri 2024): how much better the model knows the record than reference
-models do, ``p(x|θ)/p(x)``, against the same ratio of every other record of the population: the
-score is the share of them that it beats by a factor γ. Offline, ``½((1 + a)p_out + 1 − a)`` stands
-for ``p(x)``; the constant ``a`` is chosen on the reference models alone.
+*RMIA* (Zarifzadeh, Liu and Shokri 2024): the ratio ``p(x|θ)/p(x)`` compares the model's confidence
+in the record with that of reference models. The score is the share of other records of the
+population whose ratio it exceeds by a factor γ. Offline, ``½((1 + a)p_out + 1 − a)`` replaces
+``p(x)``; the constant ``a`` is chosen on the reference models alone.
 
-A record without a reference model of a kind that the score needs has the score NaN.
+The score is NaN if a kind of reference model that it needs is missing for the record.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ def lira(
     online: bool = True,
     own_variance: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return LiRA's scores, ``(n,)``: the higher, the likelier the record is a member.
+    """Return LiRA's scores, ``(n,)``: a higher score means that the record is likelier a member.
 
     Parameters
     ----------
     target
-        The log-odds of every record's own class under the attacked model, ``(n,)``.
+        The log-odds of every record's true class under the attacked model, ``(n,)``.
     shadows
         The same under reference models, ``(M, n)``.
     inside
-        Whether each reference model had each record, ``(M, n)``.
+        Whether each reference model was trained on each record, ``(M, n)``.
     online
         Whether reference models with the record are used as well.
     own_variance
-        Which records get a variance of their own, on either side, ``(2, n)``: without, with; by
-        default those with 16 models on the side.
+        Which records have their own variance, ``(2, n)``: over models without and with the record;
+        by default those with 16 such models.
     """
     own = (None, None) if own_variance is None else own_variance
     mean_out, spread_out = _moments(shadows, ~inside, own[0])
@@ -90,10 +90,10 @@ def score(
     constant: float = 0.3,
     own_variance: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return the scores from log-odds by query, ``(n, Q)`` and ``(M, n, Q)``: their mean over them.
+    """Return the mean score over the queries, from log-odds ``(n, Q)`` and ``(M, n, Q)``.
 
-    LiRA's queries are independent normal ones in the paper, so that the log-likelihood ratios add
-    up; the scores of RMIA are averaged.
+    In the paper, LiRA's queries are independent and normal, so their log-likelihood ratios add up;
+    RMIA's scores are averaged.
     """
     scores = []
     for query in range(target.shape[1]):
@@ -107,10 +107,11 @@ def score(
 
 
 def offline_constant(references: np.ndarray, inside: np.ndarray) -> float:
-    """Return the ``a`` of RMIA with which reference models tell each other's members apart best.
+    """Return the ``a`` of RMIA that best separates members from non-members of reference models.
 
     Each of at most eight reference models, ``(M, n, Q)``, is attacked offline by the others; the
-    attacked model is not used. With fewer than two, or without members in them, it is 0.3.
+    attacked model is not used. With fewer than two reference models, or none with members, ``a`` is
+    0.3.
     """
     usual = 0.3  # the paper's, for CIFAR-10
     usable = [k for k in range(len(inside)) if inside[k].any() and not inside[k].all()]
@@ -139,9 +140,10 @@ def intervals(
     quantile: float,
     constant: float = 0.3,
 ) -> np.ndarray:
-    """Return how far each record's score may be off for want of reference models, ``(n,)``.
+    """Return the uncertainty of each record's score due to few reference models, ``(n,)``.
 
-    The jackknife: ``q √((M − 1)/M Σ_m (s₋ₘ − s̄)²)``, with ``s₋ₘ`` the score without model ``m``.
+    It is the jackknife ``q √((M − 1)/M Σ_m (s₋ₘ − s̄)²)``, with ``s₋ₘ`` the score without model
+    ``m``.
     """
     own = np.stack([(~inside).sum(axis=0), inside.sum(axis=0)]) >= 16
     without = np.stack(

@@ -1,9 +1,9 @@
-"""How well a fitted model knows a record: one number each, from what it predicts.
+"""A fitted model's confidence in each record, from its predictions.
 
-For a classifier with probabilities, that of the record's own class, ``p``; for one with a decision
-function, its logistic transform; for a regressor ``exp(−(y − ŷ)²/2s²)``, with ``s²`` the mean
-squared residual over records that shadow models were not fitted on. Networks answer in log-odds at
-once (``networks``).
+For a classifier with probabilities it is the probability ``p`` of the record's true class; with a
+decision function, its logistic transform. For a regressor it is ``exp(−(y − ŷ)²/2s²)``, with ``s²``
+the mean squared residual over records that shadow models were not fitted on. For networks it is
+computed directly as log-odds (``networks``).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _CERTAIN = 1e-6  # probabilities are kept this far from 0 and 1, which forests o
 
 
 def confidence(model: Any, X: Any, y: np.ndarray) -> np.ndarray:
-    """Return the probability that a classifier gives to each record's own class, or a residual.
+    """Return a classifier's probability of each record's true class, or a residual.
 
-    For a regressor it returns the negative squared residuals: higher is better known.
+    For a regressor it returns the negative squared residuals: higher means more confident.
     """
     classes = getattr(model, "classes_", None)
     if classes is None:
@@ -60,7 +60,7 @@ def as_probabilities(signals: np.ndarray, outside: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class ModelAnswers:
-    """How well one model knows each record, by query, ``(n, Q)``.
+    """One model's confidence in each record, by query, ``(n, Q)``.
 
     Parameters
     ----------
@@ -76,16 +76,17 @@ class ModelAnswers:
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """What every model is asked: about all records, as they are and augmented.
+    """The queries sent to every model: all records, unchanged and augmented.
 
     Parameters
     ----------
     X, y
-        The records and their labels; for a model with a loss of its own ``y`` may be None.
+        The records and their labels; ``y`` may be None for a model that computes its own loss.
     loss
-        The loss of a network, as in :mod:`seepage.nn`; None for its own, or the cross-entropy.
+        The loss of a network, as in :mod:`seepage.nn`; None for the model's own loss, or
+        cross-entropy.
     queries
-        Functions from records to records: the same ones mirrored or shifted, say.
+        Functions that return changed records, for example mirrored or shifted.
     """
 
     X: Any
@@ -94,7 +95,7 @@ class Questions:
     queries: Sequence[Callable[[Any], Any]] = ()
 
     def __call__(self, model: Any) -> ModelAnswers:
-        """Return the answers of a model."""
+        """Return a model's answers to the queries."""
         views = [self.X, *(query(self.X) for query in self.queries)]
         if is_network(model):
             from seepage.attacks.membership.networks import network_log_odds
@@ -112,9 +113,9 @@ def is_network(model: Any) -> bool:
 
 
 def as_log_odds(answers: Sequence[ModelAnswers], inside: np.ndarray) -> np.ndarray:
-    """Return the log-odds of all models, ``(M, n, Q)``, the attacked one first.
+    """Return the log-odds of all models, ``(M, n, Q)``, starting with the attacked one.
 
-    ``inside`` says which records each of the others had, ``(M − 1, n)``.
+    ``inside`` says which records each other model was fitted on, ``(M − 1, n)``.
     """
     values = np.stack([answer.values for answer in answers])
     if not answers[0].residual:
@@ -132,16 +133,15 @@ def count_records(X: Any, y: Any) -> int:
 
 
 def log_odds(probabilities: np.ndarray) -> np.ndarray:
-    """Return ``log p/(1 − p)``, about normal over shadow models (Carlini et al. 2022)."""
+    """Return ``log p/(1 − p)``, approximately normal over shadow models (Carlini et al. 2022)."""
     return np.asarray(np.log(probabilities) - np.log1p(-probabilities))
 
 
 def check_estimator(estimator: Any) -> None:
-    """Refuse an estimator that cannot be cloned, fitted or asked."""
+    """Raise an error if an estimator cannot be cloned, fitted or queried."""
     if isinstance(estimator, type):
         raise InputError(
-            f"{estimator.__name__} is a class; pass an estimator of it, such as "
-            f"{estimator.__name__}()."
+            f"{estimator.__name__} is a class; pass an instance, such as {estimator.__name__}()."
         )
     # A stack of models has predict only when it is fitted, but its class says so
     wanted = ("fit", "predict", "get_params")

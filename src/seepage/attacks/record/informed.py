@@ -1,4 +1,4 @@
-"""The informed adversary: knows all records but one, and reconstructs it from the model."""
+"""The informed adversary, who knows all records but one and reconstructs it from the model."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Reconstruction:
     features
         (T, m, d): for each release, each row's columns.
     labels
-        (T, m): its label as a number (a class by its position among the sorted classes); inferred
-        if the adversary does not know it, and NaN if that failed.
+        (T, m): its label as a number (a class by its position among the sorted classes). It is
+        inferred if the adversary does not know it, and NaN if that failed.
     rows
-        The rows under attack, (m,).
+        The attacked rows, (m,).
     """
 
     features: np.ndarray
@@ -59,24 +59,24 @@ class InformedAdversary:
     """Reconstructs a record from released parameters and all other records.
 
     At a minimiser the gradient is zero, so the known records and the penalty determine the unknown
-    record's own gradient: a multiple of the record itself (Balle, Cherubin and Hayes 2022,
+    record's own gradient, which is a multiple of the record itself (Balle, Cherubin and Hayes 2022,
     "Reconstructing training data with informed adversaries"). A column known to be constant, such
-    as an intercept's, reveals the multiple and the label. With the label known, the reconstruction
-    is more accurate, and possible without such a column. No model is refitted; all rows are
-    attacked at once, each as if all other rows were known.
+    as an intercept's, reveals the multiple and the label. If the label is known, the reconstruction
+    is more accurate and needs no such column. No model is refitted; all rows are attacked at once,
+    each as if all other rows were known.
 
     Parameters
     ----------
     model
-        The model that was trained, for its kind and penalty: any linear model of
+        The kind of model that was trained, with its penalty: any linear model of
         :mod:`seepage.glm`, or scikit-learn's ``LinearRegression``, ``Ridge``,
-        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted: a copy is, unless it
-        already minimises its objective on the adversary's data.
+        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted: a copy is fitted,
+        unless the model already minimises its objective on the adversary's data.
     label
         ``"known"`` or ``"unknown"`` to the adversary.
     noise
-        The noise of the release, which the adversary knows and weights its equations by; by default
-        equal on all parameters.
+        The noise of the release, known to the adversary, who weights the equations by it; by
+        default equal on all parameters.
 
     Attributes
     ----------
@@ -118,7 +118,7 @@ class InformedAdversary:
         return self
 
     def reconstruct(self, release: Any, rows: Any = None) -> Reconstruction:
-        """Return the reconstructions of some rows from releases.
+        """Return the reconstructions of the given rows from releases.
 
         Parameters
         ----------
@@ -126,7 +126,7 @@ class InformedAdversary:
             A released model, the releases of :func:`seepage.attacks.draw_releases`, or an array of
             parameters, (P,) or (T, P): features first, the intercept last, classes innermost.
         rows
-            The rows under attack; all where not given.
+            The attacked rows; by default all.
         """
         attack, which = self._fitted(), named_positions(rows, len(self._table), self._table)
         theta = parameters_of(release, int(np.asarray(attack.fit.parameters).size))
@@ -140,7 +140,7 @@ class InformedAdversary:
     ) -> ReconstructionErrors:
         """Return the reconstruction errors over many releases with fresh noise.
 
-        For a model with one margin no reconstruction is ever formed: a trial over all n rows costs
+        For a model with one margin, reconstructions are never stored: a trial over all n rows costs
         four products of the table with a vector.
 
         Parameters
@@ -148,11 +148,11 @@ class InformedAdversary:
         noise
             The noise added to the parameters.
         trials
-            How many releases are attacked.
+            The number of attacked releases.
         rows
-            The rows under attack; all where not given.
+            The attacked rows; by default all.
         seed
-            Makes the draws repeatable.
+            The seed of the draws, to repeat them.
         """
         attack, which = self._fitted(), named_positions(rows, len(self._table), self._table)
         theta = self._draw(noise, trials, seed)
@@ -174,17 +174,18 @@ class InformedAdversary:
     def slopes(
         self, noise: Gaussian, trials: int = 100, *, rows: Any = None, seed: int | None = None
     ) -> np.ndarray:
-        """Return the slope of each row's mean reconstruction in the row itself, (m,).
+        """Return the slope of each row's mean reconstruction with respect to the row, (m,).
 
-        The mean slope γ over its columns: 1 for an unbiased adversary, 0 for one whose answer
-        ignores the record. By theorem 2 of Guo et al. (2022), the mean squared error is at least
-        ``γ²/η̄²``, so a biased adversary can fall below the bound ``1/η̄²`` for unbiased ones. For
-        models with one margin, and Gaussian noise. Parameters are those of :meth:`errors`.
+        It is the mean slope γ over the columns: 1 for an unbiased adversary, 0 for one whose
+        estimate ignores the record. By theorem 2 of Guo et al. (2022), the mean squared error is at
+        least ``γ²/η̄²``, so a biased adversary can fall below the bound ``1/η̄²`` for unbiased
+        ones. Slopes need a model with one margin and Gaussian noise. Parameters are those of
+        :meth:`errors`.
         """
         attack, which = self._fitted(), named_positions(rows, len(self._table), self._table)
         if isinstance(attack, SoftmaxAttack) or not isinstance(noise, Gaussian):
             raise InputError(
-                "Slopes are known only for models with one margin and Gaussian noise; use "
+                "Slopes are available only for models with one margin and Gaussian noise; use "
                 "errors() instead."
             )
         theta, total = self._draw(noise, trials, seed), np.zeros(len(which))
@@ -220,7 +221,7 @@ class InformedAdversary:
 
 
 def _trained(model: Any, X: Any, y: Any, sample_weight: Any, table: Table) -> tuple[Any, FittedGLM]:
-    """Return the model trained on the data (refitted if need be), and its objective."""
+    """Return the model trained on the data (refitted if necessary), and its objective."""
     from sklearn.base import clone
 
     labels = as_numpy(y)

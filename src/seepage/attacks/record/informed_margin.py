@@ -10,18 +10,19 @@ which, up to noise, is ``ρ x̃`` with the row's own ``ρ = ω ∂ℓ/∂m`` at 
 unknown is ρ: ``x = B/ρ``.
 
 *A known coordinate*, an intercept's 1 or a constant column's c, gives ``ρ = B_κ/c`` without using
-the label: a ratio of Gaussians, heavy-tailed where ρ is no larger than its noise.
+the label. This is a ratio of Gaussians, heavy-tailed if ρ is no larger than its noise.
 
-*The label as well.* Then ``ρ`` is a function of the margin m alone, and so is ``v = θ_Fᵀ(ρ x)
-= ρ(m) (m − μ₀)``, with F the unknown columns and μ₀ the contribution of κ to the margin: two noisy
-equations for m, weighted by their covariance under the release's noise (that of ``g`` is ``HΣH``).
-The weighted residual e also predicts the noise in the other coordinates, which is subtracted:
-``x = (B − Γe)/ρ``. To first order in the noise this attains the Cramér–Rao bound. Where noise
-leaves the margin uncertain, it is shrunk towards the other records' margins, as if drawn from a
-Gaussian with their mean and standard deviation.
+*The label as well.* Then ``ρ`` is a function of the margin m alone, and so is
+``v = θ_Fᵀ(ρ x) = ρ(m) (m − μ₀)``, with F the unknown columns and μ₀ the contribution of κ to the
+margin. These are two noisy equations for m, weighted by their covariance under the release's noise
+(that of ``g`` is ``HΣH``). The weighted residual e also predicts the noise in the other
+coordinates, which is subtracted: ``x = (B − Γe)/ρ``. To first order in the noise this attains the
+Cramér–Rao bound. If noise leaves the margin uncertain, it is shrunk towards the other records'
+margins, as if drawn from a Gaussian with their mean and standard deviation.
 
-*Only the label.* ``B`` gives the direction of x, and the loss its length ℓ: ``ω ∂ℓ/∂m(± ℓ θᵀB/‖B‖)
-= ± ‖B‖/ℓ``. Of several solutions, the one whose length is nearest the records' usual one is taken.
+*Only the label.* ``B`` gives the direction of x, and the loss its length ℓ:
+``ω ∂ℓ/∂m(± ℓ θᵀB/‖B‖) = ± ‖B‖/ℓ``. Of several solutions, the one whose length is nearest the
+typical record's is used.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class InformedAttack:
 class MarginAttack(InformedAttack):
     """Solves for the unknown row of a model with one margin, fitted on all records, in NumPy.
 
-    The release's noise weights the equations; if ``None``, it is taken to be equal on all
+    The release's noise weights the equations; if ``None``, it is assumed to be equal on all
     parameters and negligible.
     """
 
@@ -112,7 +113,7 @@ class MarginAttack(InformedAttack):
     def errors(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``‖x̂ − x‖²`` of every row and release, (m, T), and ``Σ_t (x̂ − x)``, (m, d).
 
-        ``x̂ − x = ((s − ρ) x − g − Γe)/ρ`` is never formed: its square needs only inner products,
+        ``x̂ − x = ((s − ρ) x − g − Γe)/ρ`` is never stored: its square needs only inner products,
         and the sum one matrix product.
         """
         solved = self.solve(theta, rows)
@@ -131,10 +132,10 @@ class MarginAttack(InformedAttack):
     def slope_sums(self, theta: np.ndarray, rows: np.ndarray, noise: Gaussian) -> np.ndarray:
         """Return ``Σ_t (x̂ − x)ᵀs`` of some rows over releases ``theta``, (m,): how x̂ follows x.
 
-        With the score ``s = J̃ᵀ b̃`` of a release (``b̃`` its noise, whitened), the Jacobian of the
-        mean of any estimate is ``∂E x̂/∂x = E[(x̂ − x) sᵀ]``, because the score is the derivative
-        of the release's log-density in the record. Its mean slope ``γ = Tr(∂E x̂/∂x)/d`` is 1 for
-        an unbiased estimate and 0 for one that ignores the record; by the Cauchy–Schwarz
+        The score ``s = J̃ᵀ b̃`` of a release (``b̃`` is its whitened noise) is the derivative of
+        the release's log-density with respect to the record. The Jacobian of the mean of any
+        estimate is therefore ``∂E x̂/∂x = E[(x̂ − x) sᵀ]``. Its mean slope ``γ = Tr(∂E x̂/∂x)/d``
+        is 1 for an unbiased estimate and 0 for one that ignores the record; by the Cauchy–Schwarz
         inequality, every estimate has (Guo et al. 2022, theorem 2)::
 
             MSE per unknown  ≥  γ²/η̄² + ‖bias‖²/d
@@ -186,7 +187,7 @@ class MarginAttack(InformedAttack):
         return Solved(S, g, solution[:, 0], np.moveaxis(solution[:, 1:], 1, 0))
 
     def _labels(self, theta: np.ndarray, rows: np.ndarray, solved: Solved) -> np.ndarray:
-        """Return the labels, (m, T), of the reconstructed rows: known, searched, or solved for."""
+        """Return the reconstructed rows' labels, (m, T): known, searched for or solved for."""
         if solved.labels is not None:
             return solved.labels
         if self.label_known:
@@ -298,7 +299,7 @@ class MarginAttack(InformedAttack):
     def _length(
         self, slope: np.ndarray, size: np.ndarray, y: np.ndarray, weight: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return ρ, (m, T), and the logarithm of the length over the usual one."""
+        """Return ρ, (m, T), and the logarithm of the length relative to the typical one."""
 
         def gap(length: np.ndarray, sign: np.ndarray) -> np.ndarray:
             margin = sign * length * slope
@@ -312,12 +313,12 @@ class MarginAttack(InformedAttack):
         return self.X if self._is_all(rows) else self.X[rows]
 
     def _is_all(self, rows: np.ndarray) -> bool:
-        """Whether the rows are all rows in order, so that nothing need be copied."""
+        """Return whether these are all rows in order, so that no copy is needed."""
         return len(rows) == len(self.X) and bool(np.all(rows == np.arange(len(rows))))
 
 
 def known_coordinate(fit: FittedGLM, X: np.ndarray) -> tuple[int | None, float]:
-    """Return the parameter whose column is constant over the records, and its value.
+    """Return the parameter whose column is constant, and the value of that column.
 
     It is the intercept, or the first column of the table that is constant and not zero.
     """
@@ -335,9 +336,9 @@ def nearest_length(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the length and sign, for many records at once, at which ``gap(length, sign)`` is zero.
 
-    Of several roots, the one whose length is nearest the usual one in ratio; without a root between
-    a fiftieth and fifty times the usual length, the point where the gap is smallest. The gap is
-    continuous; ``signs`` are the sides of the direction to look on.
+    Of several roots, the one whose length is nearest the typical one in ratio is returned; without
+    a root between a fiftieth and fifty times that length, the point with the smallest gap. The gap
+    is continuous; ``signs`` are the sides of the direction to search.
     """
     off, smallest = np.full(shape, np.inf), np.full(shape, np.inf)
     low, high, side = (np.full(shape, value) for value in (usual, usual, signs[0]))
@@ -367,7 +368,7 @@ def nearest_length(
 
 
 def covariance_times(noise: Noise | None, vectors: np.ndarray) -> np.ndarray:
-    """Return ``Σ`` times some vectors, (P, k); without known noise, Σ is the identity.
+    """Return ``Σ`` times the vectors, (P, k); without known noise, Σ is the identity.
 
     The covariance is the inverse of the noise's information only for Gaussian noise.
     """
@@ -382,5 +383,5 @@ def covariance_times(noise: Noise | None, vectors: np.ndarray) -> np.ndarray:
 
 
 def _in_cache(function: Callable[[slice], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """Apply an elementwise function of some rows to a matrix in pieces that stay in the cache."""
+    """Apply an elementwise function of some rows to a matrix, in blocks that fit into the cache."""
     return np.asarray(by_rows(function, shape[0], shape[1], chunk=1 << 15))

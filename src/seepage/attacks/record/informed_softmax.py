@@ -10,7 +10,7 @@ component in that direction is noise and is removed.
 
 *Only the label.* ρ is parallel to the leading right singular vector v of B, with ``v_y < 0``; the
 length of x solves ``ω (softmax_y − 1) = ρ_y``. Of several solutions, the one whose length is
-nearest the records' usual one is taken.
+nearest the typical record's is used.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Bayesian reconstruction of a record from the linearised release and a prior.
 
 Near the prior mean ``z₀``, the release is approximately linear in the unknowns,
-``h ≈ w*(z₀) + J (z − z₀) + noise``, with ``w*`` and ``J`` from a refit with ``z₀`` in the
-record's place. Under Gaussian noise, whitened to variance one (``J̃``, ``h̃``):
+``h ≈ w*(z₀) + J (z − z₀) + noise``, with ``w*`` and ``J`` from a refit with ``z₀`` in the record's
+place. Under Gaussian noise, whitened to unit variance (``J̃``, ``h̃``):
 
 * a Gaussian prior of mean ``z₀`` and covariance C has the posterior mean, which is also the most
   probable record, ``z₀ + (J̃ᵀJ̃ + C⁻¹)⁻¹ J̃ᵀ (h̃ − w̃*)``;
 * an empirical prior of records ``z_k`` with probabilities ``p_k`` has posterior probabilities
   proportional to ``p_k exp(−½‖h̃ − w̃* − J̃(z_k − z₀)‖²)``, with ``z₀`` their mean;
-* without a prior the estimate is ``z₀ + (J̃ᵀJ̃)⁻¹J̃ᵀ(h̃ − w̃*)``: where the release is linear, as it is
-  in the label of a linear regression, unbiased and efficient, attaining the Cramér–Rao bound.
+* without a prior the estimate is ``z₀ + (J̃ᵀJ̃)⁻¹J̃ᵀ(h̃ − w̃*)``. If the release is linear in the
+  unknowns, as in the label of a linear regression, this estimate is unbiased and attains the
+  Cramér–Rao bound.
 """
 
 from __future__ import annotations
@@ -66,22 +67,25 @@ class LinearisedAdversary:
         self.prior, self.guess = prior, guess
 
     def fit(self, leak: Leakage, row: int, columns: Columns = None, *, label: bool = False) -> Self:
-        """Store all data except the sought columns (all, or the named ones) of one row.
+        """Store all data except the unknown columns (all, or the named ones) of one row.
 
         Parameters
         ----------
         leak
             The leakage of one release with Gaussian noise.
         row
-            The row under attack.
+            The attacked row.
         columns
-            The sought columns; ``[]`` with ``label=True`` seeks the label alone.
+            The unknown columns; ``[]`` with ``label=True`` reconstructs only the label.
         label
-            Whether the label is sought too, as the last unknown (models with one output).
+            Whether to reconstruct the label too, as the last unknown (models with one output).
         """
         refits, noise = leak.refits(), leak.noise[0]
         if not isinstance(noise, Gaussian):
-            raise InputError(f"This adversary needs Gaussian noise on the release, not {noise!r}.")
+            raise InputError(
+                "This adversary needs a release with Gaussian noise "
+                f"(noise=sp.Gaussian(sigma)), not {noise!r}."
+            )
         if leak.release.model is None:
             raise InputError(
                 "This adversary inverts the release of a fitted linear model; for gradients of a "
@@ -89,7 +93,8 @@ class LinearisedAdversary:
             )
         if label and refits.theta.ndim > 1:
             raise InputError(
-                "The label of a softmax model is not a single number; seek the columns only."
+                "The label of a softmax model is not a single number; reconstruct only the columns "
+                "(label=False)."
             )
         unknowns, _ = leak.unknowns(columns, label)
         which = list(range(refits.X.shape[1])) if unknowns.columns is None else unknowns.columns
@@ -103,7 +108,8 @@ class LinearisedAdversary:
         theta = refits.parameters(position, features, np.asarray(target)[None, ...])[0]
         if not np.all(np.isfinite(theta)):
             raise InputError(
-                "The model has no minimiser with the expected record in place; set a penalty."
+                "The model has no minimiser with the prior mean in the record's place; set a "
+                "penalty."
             )
         jacobian = refits.jacobian(position, features, target, theta, noise)
         # The package's Jacobian is H⁻¹G, without the sign of −H⁻¹G.
@@ -116,7 +122,7 @@ class LinearisedAdversary:
         return self
 
     def reconstruct(self, release: Any) -> np.ndarray:
-        """Return the guesses, (T, q): the unknown columns in order, then the label if it is sought.
+        """Return the estimates, (T, q): the unknown columns in order, then the label if unknown.
 
         ``release`` is a released model, the releases of
         :func:`seepage.attacks.draw_releases`, or an array of parameters, (P,) or (T, P).
@@ -133,7 +139,8 @@ class LinearisedAdversary:
             gain = np.linalg.solve(information, self._J.T)
         except np.linalg.LinAlgError:
             raise InputError(
-                "The release does not determine the unknowns; give a prior, or seek fewer."
+                "The release does not determine the unknowns; give a prior, or reconstruct fewer "
+                "columns."
             ) from None
         return np.asarray(self.centre_ + seen @ gain.T)
 
@@ -164,13 +171,13 @@ class LinearisedAdversary:
         others = np.arange(len(X)) != row
         if not others.any():
             raise InputError(
-                "With a single record there are no other records to average; give a prior."
+                "The table has a single record, so there are no others to average; give a prior."
             )
         mean = X[others][:, which].mean(axis=0)
         return np.append(mean, y[others].mean()) if label else mean
 
 
 def _root(noise: Gaussian, size: int) -> np.ndarray:
-    """Return the square root of the noise's information that whitens the Jacobian, as a matrix."""
+    """Return the square root of the noise's information, a matrix that whitens the Jacobian."""
     root = noise.root(size)
     return root if root.ndim == 2 else np.diag(np.broadcast_to(root, size))

@@ -1,8 +1,8 @@
 """The error of a reconstruction, split into bias and variance.
 
 The mean squared error of an estimate is its variance plus the square of its bias. Bounds for
-unbiased adversaries say nothing about biased ones, so an error below such a bound is explained by
-its bias (see also :meth:`seepage.attacks.InformedAdversary.slopes`), or by too few trials for a
+unbiased adversaries do not apply to biased ones. An error below such a bound is therefore due to
+bias (see also :meth:`seepage.attacks.InformedAdversary.slopes`), or to too few trials for a
 heavy-tailed mean (compare the median).
 """
 
@@ -32,12 +32,12 @@ class ReconstructionErrors(RankedResult):
     standard_error
         The standard error of that mean over the trials.
     median_error
-        The median over the trials of the same.
+        The median of the same over the trials.
     bias_squared, variance
         The two parts of the mean: ``‖E ẑ − z‖²/d``, corrected for the finite number of trials, and
         ``E‖ẑ − E ẑ‖²/d``.
     trials
-        How many releases were attacked.
+        The number of attacked releases.
     kind
         Always ``attack``.
     """
@@ -58,7 +58,7 @@ class ReconstructionErrors(RankedResult):
 
     @property
     def less_is_worse(self) -> bool:
-        """Small errors are the worst."""
+        """Whether smaller values mean more leakage: true for errors."""
         return True
 
     def labels(self) -> np.ndarray:
@@ -72,7 +72,7 @@ class ReconstructionErrors(RankedResult):
         return replace(self, **each)
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: errors with their 95 % intervals, the smallest first."""
+        """Return what :meth:`plot` draws: errors with their 95 % intervals, in ascending order."""
         worst, name = self.sort(), "mean squared error of the attack"
         return PlottedNumbers(worst.mse, worst.rows, name, "records", *worst.interval_ends())
 
@@ -82,7 +82,7 @@ class ReconstructionErrors(RankedResult):
         return np.maximum(self.mse - reach, 0.0), self.mse + reach
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with a line for every record."""
+        """Return a data frame with one row per record."""
         columns = {
             "row": self.rows,
             "mse": self.mse,
@@ -104,7 +104,7 @@ class ReconstructionErrors(RankedResult):
 class ErrorTally:
     """Accumulates errors over chunks of trials, so that reconstructions need not be stored.
 
-    ``rows`` names the records under attack, ``size`` is the number of unknowns of each.
+    ``rows`` names the attacked records; ``size`` is the number of unknowns of each.
     """
 
     def __init__(self, rows: np.ndarray, size: int) -> None:
@@ -123,7 +123,7 @@ class ErrorTally:
         self._seen += squared.shape[1]
 
     def result(self) -> ReconstructionErrors:
-        """Return the errors over all trials added."""
+        """Return the errors over all trials added so far."""
         trials = self._seen
         freedom = max(trials - 1, 1)
         mse = self._total / trials
@@ -146,7 +146,7 @@ class ErrorTally:
 
 
 def reconstruction_errors(estimates: Any, truth: Any, rows: Any = None) -> ReconstructionErrors:
-    """Return the errors of reconstructions, with bias and variance separated.
+    """Return the errors of reconstructions, split into bias and variance.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def reconstruction_errors(estimates: Any, truth: Any, rows: Any = None) -> Recon
 
 
 def categorical_accuracy(estimates: Any, truth: Any, codes: Any) -> np.ndarray:
-    """Return how often the level nearest a reconstruction is the true one, for each record.
+    """Return, for each record, how often the level nearest the reconstruction is the true level.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """``sp.dask_rows``: dask arrays and data frames as tables to fit on and to measure.
 
-Rows stay on the workers: only sums are sent back, and per-record numbers where a view has them.
+Rows stay on the workers: only sums, and a view's per-record numbers, are sent back.
 """
 
 from __future__ import annotations
@@ -87,18 +87,20 @@ def dask_rows(
     if not (hasattr(data, "dask") and hasattr(data, "chunks")):
         raise InputError(f"The data must be a dask array or data frame, not {type(data).__name__}.")
     if columns is not None or scale or drop_first:
-        raise InputError("columns, scale and drop_first are for data frames, not for arrays.")
+        raise InputError(
+            "columns, scale and drop_first apply only to data frames; leave them out "
+            "for a dask array."
+        )
     return _of_arrays(data, target, weight)
 
 
 class DaskRows(RowSource):
     """A Dask collection as a table read in chunks, made by :func:`dask_rows`.
 
-    Every question is one task per partition, and the results are summed in a tree.
-    Tasks depend only on their partition, so that another worker can recompute the results of a
-    lost one exactly. ``partitions`` returns the delayed partitions with the further
-    columns requested. ``read`` turns one of them, given its number, its first row and those
-    columns, into a chunk.
+    Every query is one task per partition, and the results are summed in a tree. Tasks depend only
+    on their partition, so if a worker is lost, another can recompute its results exactly.
+    ``partitions`` returns the delayed partitions with any further requested columns. ``read``
+    converts one of them, given its number, its first row and those columns, to a chunk.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ class DaskRows(RowSource):
         self.target, self.weighted = target, weighted
         self._find_classes = find_classes
         if not len(self):
-            raise InputError("The Dask collection has no rows.")
+            raise InputError("The Dask collection has no rows; pass one with data.")
 
     def __len__(self) -> int:
         return sum(self.lengths)
@@ -145,14 +147,14 @@ class DaskRows(RowSource):
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
-        """Yield the function's result on every partition, on this machine."""
+        """Yield the function's result for every partition, on this machine."""
         yield from fetch_each([task for _, task in self.answers(function, what, extra)])
 
     def taken(self, most: float, extra: Sequence[str] = ()) -> None:
         """Return ``None``, since the rows stay on the workers."""
 
     def lazily(self, function: Callable[[Chunk], np.ndarray], width: int | None, what: str) -> Any:
-        """Return the function's result on every row as a dask array, computed when used."""
+        """Return the function's result for every row as a dask array, computed when used."""
         arrays: Any = import_module("dask.array")
         like = np.empty(0 if width is None else (0, width))
         blocks = [
@@ -191,8 +193,8 @@ def _answer(
     chunk = read(partition, number, start, extra)
     if len(chunk) != rows:
         raise InputError(
-            f"Partition {number} now has {len(chunk):,} rows, but had {rows:,} before; the data "
-            "must not change while they are read."
+            f"Partition {number} now has {len(chunk):,} rows, but had {rows:,} before; do not "
+            "change the data while they are read."
         )
     return function(chunk)
 
@@ -208,7 +210,7 @@ def _of_frame(
     for what, given in (("target", target), ("weight", weight)):
         if not isinstance(given, str) and not (what == "weight" and given is None):
             raise InputError(
-                f"With a dask data frame the {what} is the name of one of its columns, not "
+                f"With a dask data frame, the {what} must be the name of one of its columns, not "
                 f"{type(given).__name__}; put it into the frame with frame.assign(…)."
             )
     known = [str(name) for name in frame.columns]
@@ -218,7 +220,7 @@ def _of_frame(
     counted = [[part] for part in frame[[target]].to_delayed()]
     lengths: tuple[int, ...] = tuple(sum_over(_counted, counted, "rows"))
     if not sum(lengths):
-        raise InputError("The dask data frame has no rows.")
+        raise InputError("The dask data frame has no rows; pass one with data.")
     scan = partial(_scanned, frame, schema, lengths=lengths)
     parts = encode_columns(wanted, schema, scale, scan)
     coding = TableEncoding(parts, target, weight, scale, drop_first)
@@ -247,9 +249,12 @@ def _of_frame(
 
 def _of_arrays(X: Any, y: Any, weight: Any) -> DaskRows:
     if X.ndim != 2:
-        raise InputError(f"X must have rows and columns, but it has {X.ndim} dimension(s).")
+        raise InputError(
+            f"X must have rows and columns, but it has {X.ndim} dimension(s); pass a "
+            "two-dimensional array."
+        )
     if X.dtype.kind not in "fiub":
-        raise InputError(f"X holds {X.dtype} values instead of numbers.")
+        raise InputError(f"X holds {X.dtype} values instead of numbers; convert it first.")
     X = _known(X).rechunk({1: -1})
     given = {"y": y, "sample_weight": weight} if weight is not None else {"y": y}
     beside = {what: _beside(X, array, what) for what, array in given.items()}
@@ -281,14 +286,19 @@ def _of_arrays(X: Any, y: Any, weight: Any) -> DaskRows:
 
 
 def _beside(X: Any, array: Any, what: str) -> Any:
-    """Return labels or weights chunked at the same rows as the features."""
+    """Return labels or weights, chunked at the same rows as the features."""
     if not (hasattr(array, "dask") and hasattr(array, "chunks")):
-        raise InputError(f"With a dask array, {what} must be one too, not {type(array).__name__}.")
+        raise InputError(
+            f"With a dask array, {what} must be a dask array too, not {type(array).__name__}."
+        )
     if array.ndim != 1:
         raise InputError(f"{what} must have one dimension, but it has {array.ndim}.")
     array = _known(array)
     if array.shape[0] != X.shape[0]:
-        raise InputError(f"X has {X.shape[0]:,} rows, but {what} has {array.shape[0]:,}.")
+        raise InputError(
+            f"X has {X.shape[0]:,} rows, but {what} has {array.shape[0]:,}; pass one "
+            "entry for each row."
+        )
     return array.rechunk((X.chunks[0],))
 
 
@@ -326,7 +336,7 @@ def _read_frame(
     coding: TableEncoding,
     schema: pa.Schema,
 ) -> Chunk:
-    """Return the rows of a pandas data frame, starting at row ``start`` of the whole."""
+    """Return the rows of a pandas data frame that starts at row ``start`` of the whole table."""
     return coding.encode([_as_piece(partition, schema, number)], start, extra)
 
 
@@ -360,7 +370,7 @@ def _as_piece(frame: Any, schema: pa.Schema, number: int) -> Piece:
         batch = pa.RecordBatch.from_pandas(frame, wanted, preserve_index=False)
     except (pa.ArrowException, TypeError) as error:
         raise InputError(
-            f"Partition {number} does not have the column types of the whole: {error}."
+            f"Partition {number} does not have the column types of the whole collection: {error}."
         ) from error
     return Piece(batch, f"partition {number}", 0)
 

@@ -1,8 +1,8 @@
 """Parquet files spread over the workers of a Dask cluster, which read, encode and measure them.
 
-Each worker gets some row groups of a file. Rows are in the order of the files, so the results
-equal those of one machine reading them all. Only sums are sent to the client,
-and per-record numbers where a view has them.
+Each worker gets some row groups of a file. Rows are in the order of the files, so the results equal
+those of a single machine that reads all files. Only sums, and a view's per-record numbers, are sent
+to the client.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 
 
 class SpreadFiles(ParquetFiles):
-    """Parquet files that the workers of a cluster read; all of them must see the files."""
+    """Parquet files that the workers of a cluster read; every worker must have access to them."""
 
     def __init__(self, files: Batches, client: Any) -> None:
         if not isinstance(files, ParquetFiles):
@@ -54,7 +54,7 @@ class SpreadFiles(ParquetFiles):
         what: str,
         extra: Sequence[str],
     ) -> Answer:
-        """Return the sum of the results over all chunks, added in a tree."""
+        """Return the sum of the results for all chunks, added in a tree."""
         asked = partial(
             _summed, coding=coding, function=function, extra=tuple(extra), sharing=self._sharing()
         )
@@ -64,7 +64,7 @@ class SpreadFiles(ParquetFiles):
     def sum_pieces(
         self, batches: Batches, columns: Sequence[str], function: Callable[[list[Piece]], Answer]
     ) -> Answer | None:
-        """Return the sum of the results on some raw columns; ``None`` without rows."""
+        """Return the sum of the results for the given raw columns; ``None`` without rows."""
         parts = [(part, 0) for part in batches.parts()]
         if not parts:
             return None
@@ -82,7 +82,7 @@ class SpreadFiles(ParquetFiles):
         what: str,
         extra: Sequence[str],
     ) -> Iterator[Answer]:
-        """Yield the results on all chunks, in the order of the rows."""
+        """Yield the results for all chunks, in the order of the rows."""
         asked = partial(
             _listed, coding=coding, function=function, extra=tuple(extra), sharing=self._sharing()
         )
@@ -117,7 +117,7 @@ def _on_part(
     extra: tuple[str, ...],
     sharing: int,
 ) -> Iterator[Answer]:
-    """Yield the results on the chunks of a part, on the worker that reads it."""
+    """Yield the results for the chunks of a part, on the worker that reads it."""
 
     def moved(chunk: Chunk) -> Answer:
         return function(replace(chunk, start=chunk.start + start))
@@ -149,21 +149,23 @@ def _rows(part: Batches) -> list[int]:
 
 
 def _threads(sharing: int) -> int:
-    """Return the number of threads per task when this many share the cores."""
+    """Return the number of threads per task if this many tasks share the cores."""
     return max(1, usable_cores() // sharing)
 
 
 @contextmanager
 def on_cluster(address: str | None, workers: int | None) -> Iterator[Any]:
-    """Give a client of the cluster that a command runs on.
+    """Yield a client of the cluster on which a command runs.
 
-    Either the scheduler at an address, ``tcp://…``, or this many processes of one thread each,
-    started for the duration of the work.
+    The cluster is the scheduler at an address, ``tcp://…``, or the given number of single-threaded
+    processes, started for the duration of the work.
     """
     if address is not None and workers is not None:
         raise InputError("Give --dask or --workers, not both.")
     if find_spec("distributed") is None:
-        raise InputError("Clusters need Dask, which is not installed: pip install 'seepage[dask]'")
+        raise InputError(
+            "Clusters need Dask, which is not installed; run: pip install 'seepage[dask]'"
+        )
     distributed: Any = import_module("distributed")
     if workers is not None:
         if workers < 1:
@@ -207,6 +209,6 @@ def _throw_away_certificates(distributed: Any) -> Any:
     if find_spec("cryptography") is None:
         raise InputError(
             "--workers encrypts the traffic between its processes, which needs the package "
-            "cryptography: pip install 'seepage[dask]'"
+            "cryptography; run: pip install 'seepage[dask]'"
         )
     return distributed.Security.temporary()

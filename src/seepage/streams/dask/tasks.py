@@ -1,6 +1,6 @@
 """The workers' tasks: sums in a tree, and folders of files written completely or not at all.
 
-With a tree, no machine ever holds more than a few parts.
+Because of the tree, no machine ever holds more than a few parts.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def named(what: str) -> str:
 
 
 def tree_sum(parts: Sequence[Any], what: str) -> Any:
-    """Return the delayed sum (by ``+``) of delayed parts, ``FAN_IN`` of them at a time.
+    """Return the delayed sum (with ``+``) of delayed parts, ``FAN_IN`` at a time.
 
     The order of the additions depends only on the number of parts, not on which worker finishes
-    first: the same parts give the same sum to the last digit.
+    first, so the same parts give the same sum to the last digit.
     """
     from dask.delayed import delayed
 
@@ -48,9 +48,9 @@ def tree_sum(parts: Sequence[Any], what: str) -> Any:
 
 
 def each_task(function: Callable[..., Any], asked: Iterable[Sequence[Any]], what: str) -> list[Any]:
-    """Return the delayed results of a function on lists of arguments, one task for each.
+    """Return the delayed results of a function, with one task per list of arguments.
 
-    The function is a separate node of the graph: sent once, and shared between the workers.
+    The function is a separate node of the graph, which is sent once and shared between the workers.
     """
     from dask.delayed import delayed
 
@@ -70,12 +70,12 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
 def sum_over(
     function: Callable[..., Any], asked: Iterable[Sequence[Any]], what: str, client: Any = None
 ) -> Any:
-    """Return the sum of a function's results, one task for each, computed on the workers."""
+    """Return the sum of a function's results, computed on the workers with one task each."""
     return fetch(tree_sum(each_task(function, asked, what), what), client)
 
 
 def fetch(delayed: Any, client: Any = None) -> Any:
-    """Compute a small result and fetch it, on a client's cluster or with Dask's default."""
+    """Compute and fetch a small result, on a client's cluster or with Dask's default scheduler."""
     with warnings.catch_warnings():
         # What all rows have in common (matrices of d × d numbers) travels in the graph on purpose:
         # scattered data would be lost with the worker that holds them.
@@ -104,13 +104,13 @@ def fill_folder(
 ) -> None:
     """Let workers write one Parquet file each into a new folder that all of them can access.
 
-    The files are written to a hidden folder beside it, which is renamed when all are complete;
-    only their owner can read them. ``asked`` has for every file its number and some arguments;
-    ``function`` takes these and a path, writes the file and returns a number. A task that runs
-    twice because a worker was lost writes the same file again.
+    The files are written to a hidden folder beside it, which is renamed when all are complete; only
+    their owner can read them. ``asked`` has each file's number and arguments; ``function`` takes
+    these and a path, writes the file and returns a number. A task that runs twice because a worker
+    was lost writes the same file again.
     """
     if path.exists():
-        raise InputError(f"{path.name} exists already; name a new folder.")
+        raise InputError(f"{path.name} already exists; name a new folder.")
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = Path(tempfile.mkdtemp(dir=path.parent.resolve(), prefix=f".{path.name}."))
     wanted = {_name(number) for number, _ in asked}
@@ -120,8 +120,8 @@ def fill_folder(
         missing = sorted(wanted - {file.name for file in hidden.iterdir()})
         if missing:
             raise InputError(
-                f"The workers wrote {missing[0]} where this machine cannot find it; name a folder "
-                "on a file system that all of them share."
+                f"This machine cannot find {missing[0]}, which the workers wrote; name a folder on "
+                "a file system that all machines share."
             )
         for file in hidden.iterdir():
             if file.name not in wanted:  # left by a worker that was lost

@@ -1,7 +1,7 @@
 """Parquet files or a pyarrow data set, read as record batches and split for several machines.
 
-Files are read through small buffers, a few pages of every column at a time, so that large row
-groups take no more memory than small ones.
+Files are read through small buffers, a few pages of every column at a time, so large row groups
+need no more memory than small ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BROKEN = (pa.ArrowException, OSError, ValueError)
 
 
 class Batches(ABC):
-    """Rows on disk that can be read repeatedly."""
+    """Rows on disk, which can be read repeatedly."""
 
     schema: pa.Schema
 
@@ -51,7 +51,7 @@ class Batches(ABC):
         )
 
     def spread(self) -> Any:
-        """Return the cluster's files that these rows come from; ``None`` if there are none.
+        """Return the cluster's files that hold these rows; ``None`` if there are none.
 
         The rows of such files (:class:`~seepage.streams.dask.spread_files.SpreadFiles`) are
         processed on the workers.
@@ -62,7 +62,7 @@ class Batches(ABC):
 class ParquetFiles(Batches):
     """Parquet files of one schema, in order.
 
-    ``root`` is the folder that holds them, or ``None`` for a single file.
+    ``root`` is the folder that holds the files, or ``None`` for a single file.
     """
 
     _read = slice(None)  # the row groups of every file that are read
@@ -100,7 +100,7 @@ class ParquetFiles(Batches):
             found, expected = file.metadata.num_rows, sum(rows)
             if found != expected:
                 raise InputError(
-                    f"{name} had {expected:,} rows and now has {found:,}; files must not change "
+                    f"{name} had {expected:,} rows and now has {found:,}; do not change files "
                     "while they are read."
                 )
             # A whole file may have been rewritten with other row groups since it was opened.
@@ -203,13 +203,13 @@ class DatasetBatches(Batches):
             read += batch.num_rows
         if read != self.rows:
             raise InputError(
-                f"The data set had {self.rows:,} rows and now has {read:,}; it must not change "
-                "while it is read."
+                f"The data set had {self.rows:,} rows and now has {read:,}; do not change it while "
+                "it is read."
             )
 
 
 def _check_content(batch: pa.RecordBatch, name: str) -> None:
-    """Refuse text that is not UTF-8, and offsets that point outside their buffers."""
+    """Raise an error for text that is not UTF-8, or offsets that point outside their buffers."""
     try:
         batch.validate(full=True)
     except pa.ArrowException as error:
@@ -217,7 +217,7 @@ def _check_content(batch: pa.RecordBatch, name: str) -> None:
 
 
 def _check_same(expected: pa.Schema, found: pa.Schema, first: str, here: str) -> None:
-    """Refuse files that do not have the same columns of the same types."""
+    """Raise an error unless all files have the same columns with the same types."""
     known, given = set(expected.names), set(found.names)
     for name in expected.names:
         if name not in given:
@@ -245,9 +245,9 @@ def _unreadable(error: Exception) -> InputError:
 
 
 def open_batches(data: Any, filesystem: Any = None) -> Batches:
-    """Open a Parquet file, a folder of them, a list of them, or a pyarrow data set.
+    """Open a Parquet file, a folder or list of Parquet files, or a pyarrow data set.
 
-    Paths may be on any file system that fsspec or pyarrow know (``s3://…``).
+    Paths may be on any file system that fsspec or pyarrow supports (``s3://…``).
     """
     if hasattr(data, "get_fragments"):
         return DatasetBatches(data)
@@ -261,7 +261,7 @@ def open_batches(data: Any, filesystem: Any = None) -> Batches:
         return ParquetFiles(files, system, None)
     about = system.get_file_info(found)
     if about.type == pafs.FileType.NotFound:
-        raise InputError(f"There is no file or folder {given[0]}.")
+        raise InputError(f"There is no file or folder {given[0]}; check the path.")
     if about.type == pafs.FileType.File:
         return ParquetFiles([found], system, None)
     return _open_folder(found, system, given[0])
@@ -290,7 +290,7 @@ def _open_folder(folder: str, system: Any, shown: str) -> Batches:
 
 
 def _locate(path: str, filesystem: Any) -> tuple[str, Any]:
-    """Return the path within its file system, and the file system as pyarrow's."""
+    """Return the path within its file system, and the pyarrow file system."""
     if filesystem is not None:
         if isinstance(filesystem, pafs.FileSystem):
             return path, filesystem

@@ -44,8 +44,8 @@ def parquet(
 ) -> ParquetRows:
     """Open Parquet data of any size as a table read in chunks.
 
-    Estimators of :mod:`seepage.glm` fit on it and :func:`seepage.leakage` measures it, with a few
-    chunks in memory at a time and the same results as for the whole table.
+    Estimators of :mod:`seepage.glm` fit on it and :func:`seepage.leakage` measures it. Only a few
+    chunks are in memory at a time, and the results equal those for the whole table.
 
     Parameters
     ----------
@@ -61,11 +61,11 @@ def parquet(
     weight
         The column of sample weights.
     scale
-        Whether to centre numeric columns and divide them by their standard deviations (by a scan).
-        Both then count as public.
+        Whether to standardise numeric columns by their means and standard deviations, which a scan
+        finds. Both then count as public.
     drop_first
-        Whether to leave out the first level of every text column, as a model with an intercept and
-        no penalty needs.
+        Whether to leave out the first level of every text column, which a model with an intercept
+        and no penalty requires.
     filesystem
         The pyarrow or fsspec file system of the paths.
 
@@ -87,7 +87,7 @@ def parquet(
     batches = open_batches(data, filesystem)
     wanted = choose_columns(batches.schema.names, target, weight, columns)
     if batches.rows == 0:
-        raise InputError("The Parquet data have no rows.")
+        raise InputError("The Parquet data have no rows; name files with data.")
     parts = encode_columns(wanted, batches.schema, scale, partial(scan_columns, batches))
     return ParquetRows(batches, TableEncoding(parts, target, weight, scale, drop_first))
 
@@ -102,7 +102,7 @@ class ParquetRows(RowSource):
     coding
         The encoding of columns as features, labels and weights.
     threads
-        The number of chunks to process at a time; by default one for each core.
+        The number of chunks processed at a time; by default one for each core.
     """
 
     def __init__(self, batches: Batches, coding: TableEncoding, threads: int | None = None) -> None:
@@ -137,7 +137,7 @@ class ParquetRows(RowSource):
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
-        """Yield the function's result on every chunk, in order, while the next ones are read."""
+        """Yield the function's result for every chunk in order, while the next chunks are read."""
         for name in extra:
             check_column(name, self.batches.schema.names)
         cluster = self.batches.spread()
@@ -156,15 +156,15 @@ class ParquetRows(RowSource):
         yield from spread(work, shown, _workers(self._threads))
 
     def taken(self, most: float, extra: Sequence[str] = ()) -> Chunk | None:
-        """Return all rows as one chunk, unless they are too many or stay on a cluster."""
+        """Return all rows as one chunk, unless there are too many or they stay on a cluster."""
         return super().taken(most, extra) if self.batches.spread() is None else None
 
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
-        """Write the tables that the function makes from the chunks to one Parquet file."""
+        """Write the tables that the function returns for the chunks to one Parquet file."""
         if self.batches.holds(path):
             raise InputError(
-                f"{path.name} would lie among the Parquet files it was computed from; write it to "
-                "another folder."
+                f"{path.name} would be in the folder of the Parquet files that it was computed "
+                "from; write it to another folder."
             )
         super().write(function, path, what)
 
@@ -180,7 +180,7 @@ def sum_pieces(
     function: Callable[[list[Piece]], Answer],
     threads: int | None = None,
 ) -> Answer | None:
-    """Return the sum of the function's results on some raw columns; ``None`` without rows."""
+    """Return the sum of the function's results for the given raw columns; ``None`` without rows."""
     cluster = batches.spread()
     if cluster is not None:
         on_cluster: Answer | None = cluster.sum_pieces(batches, columns, function)
@@ -222,6 +222,6 @@ def _with_starts(lists: Iterator[list[Piece]]) -> Iterator[tuple[int, list[Piece
 
 
 def _workers(threads: int | None) -> int:
-    """Return how many chunks to process at a time; ``threads`` is for callers that share cores."""
+    """Return the number of chunks to process at a time; ``threads`` overrides the default."""
     # Each holds a chunk and what is computed from it.
     return min(usable_cores() if threads is None else threads, 8)
