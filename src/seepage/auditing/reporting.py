@@ -52,9 +52,8 @@ def report(
     if rounds is not None and isinstance(audit, rounds.RecordingAudit):
         from seepage.auditing.rounds.report import RecordingReport
 
-        versions = find_versions()
-        named = {"source": "recorded updates", "property": "the property"}
-        return RecordingReport(audit, **named, versions=versions).write(folder)
+        source, about = "recorded updates", "the property"
+        return RecordingReport(audit, source, about, versions=find_versions()).write(folder)
     return _report_of(audit, "sp.report").write(folder)
 
 
