@@ -61,9 +61,8 @@ def agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
     known = ~np.isnan(checked.right)
     if not in_reach:
         return (
-            "The approximation was not checked by refits on other people: these need all records in "
-            "memory, "
-            "and a single release.",
+            "The approximation was not checked by refits on other people: these need all records "
+            "in memory, and a single release.",
         )
     if not len(checked.people):
         return (
