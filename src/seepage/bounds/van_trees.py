@@ -388,7 +388,7 @@ def van_trees_rows(
     draws: int = 128,
     seed: int = 0,
 ) -> Result:
-    """Return the van Trees bound on some records, averaged over the prior by refits.
+    """Return the van Trees bound on these records, averaged over the prior by refits.
 
     Each row is replaced by draws from the prior, the model is refitted for each draw, and the
     information of these refits is averaged. The adversary knows the label and, if ``columns`` is

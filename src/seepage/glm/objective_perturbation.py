@@ -47,7 +47,7 @@ from seepage.tables.source import as_numpy
 class ObjectivePerturbation:
     """A model released with a random linear term in its objective, and its leakage.
 
-    The model gives the family, the penalty and the weights; its own minimiser is not released.
+    The model defines the family, the penalty and the weights; its own minimiser is not released.
     Adversaries know all other records. Results are averages over draws, and so estimates.
 
     Parameters

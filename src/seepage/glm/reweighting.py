@@ -732,7 +732,7 @@ class _System:
         return np.asarray(-direct - through_weights[:, :, None] * t.own[:, None, :])
 
     def slopes(self, rows: Rows) -> RecordSlopes:
-        """Return the contributions of the records; refuse a leakage without derivative."""
+        """Return the contributions of the records; raise an error if one has no derivative."""
         family: Any = self.fit.family
         at = self.fit.margins(self.X[rows, :]), self.fit.target[rows]
         a_m, a_y, b_y = (

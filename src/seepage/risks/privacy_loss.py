@@ -1,4 +1,4 @@
-"""The privacy loss of some records or people, and its composition.
+"""The privacy loss of records or people, and its composition.
 
 It has four components. **η**, the Fisher information loss. **μ**, the distance between releases
 with the record and without it, in standard deviations of Gaussian noise (Gaussian differential
@@ -78,7 +78,7 @@ class PrivacyLoss:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def at(self, rows: np.ndarray) -> PrivacyLoss:
-        """Return the loss of some rows."""
+        """Return the loss of these rows."""
         return PrivacyLoss(**{name: values[rows] for name, values in self.columns.items()})
 
     def where(self, mask: np.ndarray) -> PrivacyLoss:

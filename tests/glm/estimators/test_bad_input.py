@@ -91,7 +91,7 @@ def test_sample_weights(estimator):
 @pytest.mark.parametrize(
     ("l2", "sentence"),
     [
-        (-1e-9, "not negative"),
+        (-1e-9, "at least 0"),
         (np.nan, "finite"),
         (np.inf, "finite"),
         ("much", "must be a number"),

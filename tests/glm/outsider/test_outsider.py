@@ -525,7 +525,7 @@ def test_what_cannot_be_answered_is_refused():
         _ = leak.informed
     assert not hasattr(leak, "nonsense")
     assert not hasattr(leak, "_repr_html_")
-    with pytest.raises(sp.InputError, match="leave out rows= or groups="):
+    with pytest.raises(sp.InputError, match="omit rows= or groups="):
         leak.membership(rows=[0], groups=np.zeros(len(X)))
     with pytest.raises(sp.InputError, match="a probability between"):
         leak.membership(exact=0).must_know(0.4)

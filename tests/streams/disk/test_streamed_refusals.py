@@ -248,7 +248,7 @@ def test_y_goes_with_the_data(folder):
     data = parquet(folder, target="amount", columns=TWO)
     with pytest.raises(sp.InputError, match="omit y and sample_weight"):
         sp.glm.LinearRegression().fit(data, [1.0])
-    with pytest.raises(sp.InputError, match="y is the name of a column, not ndarray"):
+    with pytest.raises(sp.InputError, match="y must be the name of a column, not ndarray"):
         sp.glm.LinearRegression().fit(folder, np.ones(3))
 
 

@@ -45,7 +45,7 @@ class Change:
 
 
 class BatchedRefits:
-    """Refits of a model on tables in which some records are changed."""
+    """Refits of a model on tables in which records are changed."""
 
     def __init__(self, model: LocalModel) -> None:
         self.model, self.inverse, self.outputs = model, model.inverse, model.outputs
@@ -181,7 +181,7 @@ class BatchedRefits:
     # One by one -------------------------------------------------------------------------------
 
     def _share(self, rows: np.ndarray) -> float:
-        """Return the largest share of some records in an unpenalised direction.
+        """Return the largest share of these records in an unpenalised direction.
 
         If it is near 1, the refit without them may be undetermined. With a penalty only the
         intercept is such a direction.

@@ -38,7 +38,7 @@ class LargestShifts:
 
 
 class LocalModel:
-    """The second-order model of a fit, on some records.
+    """The second-order model of a fit, on all or some records.
 
     Parameters
     ----------

@@ -72,7 +72,7 @@ def exact_records(
 def exact_blocks(
     closed_form: Callable[[Any, list[Unknowns], Array], Array],
 ) -> Callable[[Any, list[Unknowns], Array], Array]:
-    """Decorate the norms of attributes over some rows in the same way."""
+    """Decorate the norms of attributes over these rows in the same way."""
 
     @wraps(closed_form)
     def exact(jacobian: Any, attributes: list[Unknowns], rows: Array) -> Array:

@@ -1,9 +1,9 @@
 """The Jacobian of a GLM's minimiser with respect to its training data, as an operator.
 
-With margins ``m = Wᵀx̃`` (``x̃`` is ``x``, with a 1 appended for an intercept), per-record loss
-slopes ``r`` (K), curvatures ``a`` (K×K) and label slopes ``b`` (K×L), sample weights ω folded into
-all three, and ``H`` the Hessian of the objective, the implicit function theorem gives (Hannun et
-al. 2021, equation 18, for K outputs)::
+Let ``m = Wᵀx̃`` be the margins (``x̃`` is ``x``, with a 1 appended for an intercept), ``r`` (K) the
+slopes of a record's loss, ``a`` (K×K) its curvatures and ``b`` (K×L) its label slopes, all times
+the sample weight ω. With the Hessian ``H`` of the objective, the implicit function theorem gives
+(Hannun et al. 2021, equation 18, for K outputs)::
 
     J_i = −H⁻¹ G_i,      G_i = [ E ⊗ r_i + x̃_i ⊗ a_i Wᵀ ,  x̃_i ⊗ b_i ]        (P × (d + L))
 
@@ -141,7 +141,7 @@ class GLMJacobian(TermsJacobian):
         return by_rows(diagonal, self.rows, terms.width, chunk=WIDE_CHUNK)
 
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Array]:
-        """Return a function that computes the information matrix of each of some rows, ``(m,q,q)``.
+        """Return a function that computes the information matrices of rows, ``(m,q,q)``.
 
         ``I = Bᵀ Ξ B + [Rᵀ B; 0] + [Rᵀ B; 0]ᵀ + Σ_kl r_k r_l C_kl`` with ``B = [a Wᵀ, b]``,
         ``Ξ_kl = x̃ᵀ C_kl x̃`` and ``R_l = Σ_k r_k C_kl x̃``, all restricted to the unknowns.
@@ -191,7 +191,7 @@ class GLMJacobian(TermsJacobian):
         return super().column_norms(attributes, rows)
 
     def block_sums(self, unknowns: Unknowns, rows: Array) -> Any:
-        """Return ``Σ_i G_i G_iᵀ`` over some rows, (P, P), before whitening.
+        """Return ``Σ_i G_i G_iᵀ`` over these rows, (P, P), before whitening.
 
         With ``V`` the unknown feature directions and ``B_i = [a_i W_Vᵀ, b_i]``::
 

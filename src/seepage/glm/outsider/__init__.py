@@ -5,8 +5,8 @@ two distributions of a release, with and without a person; ``guesses`` the distr
 candidate value of a record. ``predictions`` covers answers to queries, ``resampled`` the refits
 that check the approximation, ``stacked`` several releases, ``streamed`` tables read in chunks, and
 ``seen`` a release as the attacker sees it. ``leakage`` has the views, based on ``membership`` and
-``eta``, with ``refusals`` and ``words``. The symbols of :mod:`seepage.glm.changes` hold here too,
-and::
+``eta``; ``refusals`` has their errors and ``words`` their assumptions. The symbols of
+:mod:`seepage.glm.changes` hold here too, and::
 
     u      share of the other records' variance that the attacker does not know
     g, c   gradient of a person's loss; the same less the mean of all

@@ -31,8 +31,8 @@ class Shown:
     Parameters
     ----------
     outputs
-        The model that gives the answers, if queries are answered; the rows of A are then margins,
-        in the free coordinates.
+        The model that computes the answers, if queries are answered; the rows of A are then
+        margins, in the free coordinates.
     noise
         The noise added to the answers.
     digits

@@ -51,7 +51,7 @@ def _rounded(digits: int | None) -> tuple[str, ...]:
         f"The numbers are rounded to {digits} decimals. This adds a variance of r²/12 to numbers "
         "that vary by more than a step r, and nothing to others. An attacker who knows all "
         "other records is certain about those whose absence changes a digit of this table, and "
-        "at chance about the rest; the success rate of an attacker who knows less is a mean "
+        "at chance about the rest. The success rate of an attacker who knows less is a mean "
         "over tables of other people.",
     )
 

@@ -109,7 +109,7 @@ def by_differences(apply: Callable[[float], np.ndarray], what: str) -> np.ndarra
     scale = np.max(np.abs(fine), initial=0.0)
     if not np.max(np.abs(fine - coarse), initial=0.0) <= 1e-5 * scale:  # NaN is refused too
         raise NoDerivativeError(
-            f"{what} has no derivative at some records (it is binned, ranked or rounded there).",
+            f"{what} has no derivative at some records, where it is binned, ranked or rounded.",
             "Drop that step; or audit the final model on the transformed table: "
             "sp.audit(pipeline[-1], pipeline[:-1].transform(X), y); or measure risks by refits: "
             "sp.leakage(pipeline, X, y, …).membership().",

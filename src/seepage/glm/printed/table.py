@@ -462,7 +462,7 @@ class RegressionTable:
         if above:
             said.append(
                 f"For {above:,} of these records, the estimate is above the risk from an "
-                "attacker who knows all other records: that risk is for the digits of this very "
+                "attacker who knows all other records. That risk is for the digits of this "
                 "table, while the estimate is a mean over tables of other people."
             )
         known = ~np.isnan(checked.right)
