@@ -144,7 +144,7 @@ def test_runs_over_different_steps_are_not_averaged() -> None:
     runs = [accountant(net), accountant(net)]
     for run, size in zip(runs, (1.0, 3.0), strict=True):
         run.observe(range(N), size * x, y)
-    with pytest.raises(sp.InputError, match=r"over steps of .* and of .*scale="):
+    with pytest.raises(sp.InputError, match=r"finite steps of .* and .*scale="):
         sp.nn.merge_runs(runs)
 
 

@@ -71,7 +71,7 @@ def test_different_measurements_are_not_put_together(case):
     for together in (merge_runs, join_shares):
         with pytest.raises(InputError, match=f"differ in {name}: "):
             together(runs)
-    with pytest.raises(InputError, match=f"of a run with {name} = "):
+    with pytest.raises(InputError, match=f"to a run with {name} = "):
         runs[1].load_state_dict(runs[0].state_dict())
 
 

@@ -172,5 +172,5 @@ def test_odd_questions_are_refused(problem: tuple) -> None:
         sp.nn.exposure_scores(net, x, y, members=np.arange(N) < 1)
     with pytest.raises(sp.InputError, match="Give labels y"):
         sp.nn.exposure_scores(net, x)
-    with pytest.raises(sp.InputError, match="no model"):
+    with pytest.raises(sp.InputError, match="No model was given"):
         sp.nn.exposure_scores([], x, y)

@@ -79,7 +79,7 @@ def test_a_batch_size_promises_nothing_about_one_record_more():
             ask("add-or-remove")
     kept = trained(11, sample_rate=q, expected_batch=10).accountant_
     assert kept.privacy(1e-3).relation == "add or remove one record"
-    assert "fixed before the data were seen" in kept.privacy(1e-3).conditions[0]
+    assert "declared before the data were seen" in kept.privacy(1e-3).conditions[0]
 
 
 @pytest.mark.slow

@@ -212,7 +212,7 @@ def test_other_data_and_other_networks_are_refused(whole):
         trainer(whole[1]).fit(X + 1, y)
     other = trainer(whole[1])
     other.net = nn.Linear(8, 2)
-    with pytest.raises(InputError, match="other parameters"):
+    with pytest.raises(InputError, match="different parameters"):
         other.fit(X, y)
 
 
