@@ -172,7 +172,7 @@ CASES = {
         "in the group 'bbb' .did you mean 'bb'",
     ),
     "group labels of another length": (lambda: leak().groups(["a"]), "40 rows"),
-    "a missing group label": (lambda: leak().groups([None] + ["a"] * 39), "row 0 is missing"),
+    "a missing group label": (lambda: leak().groups([None] + ["a"] * 39), "Row 0 has no group"),
     "a row that is not there": (lambda: leak().subset(rows=[40]), "no row 40"),
     "rows that are not positions": (lambda: leak().subset(rows=[0.5]), "row positions"),
     "no rows": (lambda: leak().subset(rows=np.zeros(40, bool)), "No row was selected"),
