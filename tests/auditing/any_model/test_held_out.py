@@ -276,9 +276,7 @@ def test_a_model_that_holds_records_is_not_to_be_released() -> None:
     verdict = AttackReport(audit).verdict
     assert (verdict.tone, verdict.label) == ("bad", "Records are in the model")
     kept = next(risk for risk in audit.structure if risk.keeper is not None).records
-    assert verdict.headline == (
-        f"Do not release the model file: it holds {kept} records verbatim."
-    )
+    assert verdict.headline == (f"Do not release the model file: it holds {kept} records verbatim.")
 
 
 def test_the_column_that_is_shown_was_picked_among_all() -> None:
