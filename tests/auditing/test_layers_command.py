@@ -47,7 +47,7 @@ def test_gates_and_json(folder):
     summary = json.loads(result.stdout)
     assert summary["gates"][0]["name"] == "--max-bits"
     assert summary["passed"] is False
-    assert "over the limit --max-bits: Most leakage: a whole update, 0.9" in result.stderr
+    assert "over the limit --max-bits: Largest leakage: a whole update, 0.9" in result.stderr
     assert run(folder, "--json", "--max-bits", "1").exit_code == 0
 
 
