@@ -264,6 +264,6 @@ def test_the_card_puts_the_error_beside_a_constants_in_readable_numbers(diabetes
     said = AuditReport(diabetes).card().partition("**Usefulness.** ")[2].partition("\n")[0]
     assert said == (
         "The model's root mean squared error on held-out records is 53, that of a constant "
-        "prediction 77; without noise it would be 53. The model is better than a constant prediction (95 % "
-        "interval of the difference)."
+        "prediction 77; without noise it would be 53. The model is better than a constant "
+        "prediction (95 % interval of the difference)."
     )
