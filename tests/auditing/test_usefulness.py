@@ -85,7 +85,7 @@ def test_what_would_fix_it_names_the_useful_remedy_first(diabetes: Audit) -> Non
         "(λ = 0.5 instead of 0.001): each of these brings"
     )
     assert fix.index("So would more noise") > fix.index("each of these brings")
-    assert fix.endswith("but with a model not better than a constant prediction.")
+    assert fix.endswith("but with a model no better than a constant prediction.")
     assert "54.2 with regularisation and noise, 54.8 with more regularisation, 180 " in cost
     assert cost.endswith("180 with more noise (worse than a constant prediction).")
 
@@ -258,13 +258,13 @@ def test_the_card_puts_the_error_beside_a_constants_in_readable_numbers(diabetes
         f"{float(f'{100 * e:.2g}'):g}%" for e in (error, constant, found.curve.noiseless_error)
     )
     assert said == (
-        "The model's error rate on held-out records is {}, a constant prediction's {}; without "
-        "noise it would be {}. The model is worse than a constant prediction (95 % interval of the "
-        "difference).".format(*rates)
+        "The model's error rate on held-out records is {}, that of a constant prediction {}; "
+        "without noise it would be {}. The model is worse than a constant prediction (95 % "
+        "interval of the difference).".format(*rates)
     )
     said = AuditReport(diabetes).card().partition("**Usefulness.** ")[2].partition("\n")[0]
     assert said == (
-        "The model's root mean squared error on held-out records is 53, a constant prediction's "
-        "77; without noise it would be 53. The model is better than a constant prediction (95 % "
-        "interval of the difference)."
+        "The model's root mean squared error on held-out records is 53, that of a constant "
+        "prediction 77; without noise it would be 53. The model is better than a constant "
+        "prediction (95 % interval of the difference)."
     )

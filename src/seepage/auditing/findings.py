@@ -93,7 +93,7 @@ class GroupingFinding:
     least_protected: str
 
     def ranked(self, most: int | None = None) -> list[GroupFinding]:
-        """Return the groups, the most exposed first; if more than ``most``, only the two ends."""
+        """Return the groups, most exposed first; of more than ``most``, only those at both ends."""
         every = sorted(self.groups, key=lambda group: -group.mean_eta)
         if most is None or len(every) <= most:
             return every
@@ -485,7 +485,7 @@ class Gate:
 
     @property
     def of_attack(self) -> bool:
-        """Whether an attack was compared, which can exceed the limit but not prove it met."""
+        """Whether the number is an attack's, which can exceed a limit but not prove it met."""
         return self.low is not None
 
 

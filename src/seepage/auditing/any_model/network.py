@@ -220,7 +220,7 @@ def as_estimator(
             f"{estimator.loss:.3g}, or for {estimator.epochs} epochs: pass train= to train them as "
             "your network was"
         )
-        steps = (f"The attacked networks are copies of it with new weights, trained {how}.",)
+        steps = (f"The attacked networks are copies with new weights, trained {how}.",)
     return estimator, table.reshape(len(table), -1), labels, steps
 
 

@@ -239,7 +239,7 @@ def _plain(value: Any) -> Any:
 
 
 class PendingCheck:
-    """A requested check: its files are read before the work, and again after it."""
+    """A requested check: its files are read before the audit and again after it."""
 
     def __init__(
         self, path: Path | None, inputs: Mapping[str, Path], folders: Iterable[Path]

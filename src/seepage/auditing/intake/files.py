@@ -344,7 +344,7 @@ class _TextFile:
         return io.TextIOWrapper(self._open(), encoding=encoding, newline="")
 
     def _find_separator(self) -> str:
-        """Return the separator that splits all first lines into as many cells, at least two."""
+        """Return the separator that gives all first lines the same number of cells, two or more."""
         with self._stream() as stream:
             sample, cut = stream.read(1 << 16), bool(stream.read(1))
         cells = {mark: _cells(sample, mark, cut) for mark in _SEPARATORS}

@@ -315,12 +315,12 @@ class ReleaseFolder:
         signature = self.manifest.signature
         yield f"All {len(_FILES)} files match the manifest, and there are no others."
         if signature is None:
-            yield "It is not signed: a forger could have changed the manifest with the files."
+            yield "The release is not signed: a forger could have changed the manifest too."
         else:
             doubt = "" if trusted else " Compare that with the author's key, or pass it with --key."
             yield f"It is signed by the Ed25519 key with the SHA-256 {signature.signer}.{doubt}"
         if self.replaces is not None:
-            yield f"It replaces the release whose manifest.json has the SHA-256 {self.replaces}."
+            yield f"It replaces the release whose manifest.json has SHA-256 {self.replaces}."
 
 
 def read_release(folder: Path, key: str | Path | None = None) -> ReleaseFolder:

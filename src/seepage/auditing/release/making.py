@@ -334,7 +334,7 @@ def _items(
     scaled = [c for c in model.columns if c.kind == "numeric"]
     by_domain = sum(c.name in procedure.domains for c in scaled)
     if by_domain:
-        how = "Centre and unit are the middle and a quarter of the declared domain."
+        how = "The middle of the declared domain, and a quarter of its width."
         yield Item("scaling by domains", "declared", how, 2 * by_domain)
     if by_domain < len(scaled):
         how = (

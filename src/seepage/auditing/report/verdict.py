@@ -272,7 +272,7 @@ def _tell_fixes(audit: Audit) -> str:
     ending = "it brings" if len(changes) == 1 else "each of these brings"
     text = f"{capital(listed)}: {ending} every {one(audit.unit)} within {_aim(audit)}."
     if useless:
-        text += f" So would {useless}, but with a model not better than a constant prediction."
+        text += f" So would {useless}, but with a model no better than a constant prediction."
     return text
 
 
