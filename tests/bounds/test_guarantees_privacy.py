@@ -333,7 +333,7 @@ def test_clipping_leaves_short_rows_alone():
         (lambda: output_sensitivity(_logistic(), row_norm=0.1), "clip_rows"),
         (lambda: output_sensitivity(_logistic(), row_norm=-1), "row_norm"),
         (lambda: output_sensitivity(_logistic(), lipschitz=0), "lipschitz"),
-        (lambda: output_sensitivity(sp.compose(_logistic(), _logistic(l2=0.2))), "one release"),
+        (lambda: output_sensitivity(sp.compose(_logistic(), _logistic(l2=0.2))), "single release"),
         (lambda: clip_rows(np.eye(2), 0.0), "norm"),
         (lambda: output_sensitivity(_gamma()), "No Lipschitz constant is known for the family"),
     ],

@@ -263,7 +263,7 @@ def test_a_ledger_of_an_earlier_version_is_read_and_its_doubts_are_told(run, tmp
     doubtful = ledger.recognise(single(patients()))
     assert not doubtful.known.any()
     (doubt,) = doubtful.doubts
-    assert "do not know 100 of these 100" in doubt
+    assert "do not contain 100 of these 100" in doubt
     # It is carried on with: the old release stays in the file beside the new one.
     result = run(patients(), "--sigma", "20")
     assert result.exit_code == 1  # what it told about classes and categories, nobody knows

@@ -183,7 +183,6 @@ def test_a_model_that_overrides_a_method_is_refused(method):
     message = f"overrides {method} of (scikit-learn|seepage)'s"
     for ask in (
         lambda: sp.leakage(model, X, y, noise=NOISE),
-        lambda: sp.audit(model, X, y),
         lambda: sp.refine(model, X, y),
         lambda: sp.save(model, "never.json"),
         lambda: sp.leakage(make_pipeline(StandardScaler(), cls()).fit(X, y), X, y, noise=NOISE),

@@ -251,7 +251,7 @@ def test_a_state_goes_on_where_it_was_taken():
     [
         ({"n": N + 1}, "records = 12"),
         ({"probes": 3}, "probes = 2"),
-        ({"individual": False}, "keep different things"),
+        ({"individual": False}, "store different quantities"),
         ({"view": Input(torch.tensor([True, False, False, False, False]))}, "view ="),
         ({"sketch": 2}, "sketched = None"),
     ],

@@ -392,7 +392,7 @@ def stacked(output: list[Tensor], target: Tensor) -> Tensor:
         (Elsewhere(), "cross_entropy", "belongs to another module, and no rule covers that use"),
         (Piled(), stacked, "power are used by exp, .* could be identified as that of the records"),
         (Unseen(), "cross_entropy", "no rule for per-record gradients"),
-        (Kept(), "cross_entropy", "keeps the parameter 'inner.bias' in a list"),
+        (Kept(), "cross_entropy", "stores the parameter 'inner.bias' in a list"),
         (Hooked(), "cross_entropy", "computed by rules differ from those of single records"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
