@@ -478,7 +478,7 @@ def _remedies(audit: Audit) -> Remedies:
         ),
         "error",
         note,
-        "What would help" if now.protection[0] != "✓ yes" else "Nothing to mend; alternatives",
+        "What would help" if now.protection[0] != "✓ yes" else "Alternatives",
         tuple(pair for pair in LEGEND if pair[0] != "λ" or any(r.l2 for r in tried)),
     )
 
