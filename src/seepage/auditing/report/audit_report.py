@@ -1,8 +1,8 @@
 """The report on a linear model: its page, summary, table of records and model card.
 
-``summary.json`` is the audit for machines, in a documented and versioned form without records;
-``leakage.parquet`` is the table of records; ``model-card.md`` is a page to paste into a model card
-or a data-protection impact assessment. The card names no record and no small group. It gives
+``summary.json`` is the machine-readable audit, in a documented, versioned format without the
+table of records. ``leakage.parquet`` holds one row per record. ``model-card.md`` is a page to
+paste into a model card or a data-protection impact assessment. The card names no record and no small group. It gives
 data-dependent figures in coarse bands, and held-out errors to two digits.
 """
 

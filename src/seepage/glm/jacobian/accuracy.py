@@ -90,7 +90,7 @@ def exact_blocks(
 
 
 def least_cell(terms: JacobianTerms, squared: Array, reach: Array) -> Array:
-    """Return each record's smallest cell result, in units of its column's effect, ``(n,)``."""
+    """Return the smallest ``squared / reach²`` over each record's cells, ``(n,)``."""
     xp = array_namespace(squared)
     units = 1 / xp.where(reach > 0, reach**2, xp.ones_like(reach))
     return by_rows(

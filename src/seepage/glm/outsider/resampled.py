@@ -3,9 +3,10 @@
 The others are given random weights of mean 1 and variance ``u``, scaled to sum to the number of
 people (the Bayesian bootstrap of Rubin 1981; gamma weights if the attacker knows a share of them).
 People known to the attacker have weight 1. The model is fitted with the person and with another
-person instead. Half of the fits of each kind train a test: two normal distributions in the
-coordinates that distinguish them (:meth:`~seepage.glm.outsider.worlds.Worlds.coordinates`). The
-test is evaluated on the other half, and the halves are then swapped.
+person instead. A likelihood-ratio test is trained on half of the refits of each kind: one normal
+distribution per kind is estimated, in the coordinates that separate the two kinds
+(:meth:`~seepage.glm.outsider.worlds.Worlds.coordinates`). It is evaluated on the other half, and
+the halves are then swapped.
 """
 
 from __future__ import annotations

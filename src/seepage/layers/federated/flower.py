@@ -355,7 +355,7 @@ def _round_of(message: Message, before: int) -> int:
 
 
 def _arrays_of(message: Message) -> ArrayRecord:
-    """Return the arrays of a message, or ``None`` if it has none."""
+    """Return the arrays of a message; an empty record if it has none."""
     from flwr.app import ArrayRecord
 
     records = list(message.content.array_records.values())

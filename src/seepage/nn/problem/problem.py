@@ -335,7 +335,7 @@ class Chunks:
 
     def __init__(self, size: int | str = "auto") -> None:
         if size != "auto" and (not isinstance(size, int) or size < 1):
-            raise InputError(f"chunk_size must be 'auto' or a number above zero, not {size!r}.")
+            raise InputError(f"chunk_size must be 'auto' or a positive integer, not {size!r}.")
         self.size = size if isinstance(size, int) else None
         self.found: int | None = None  # the size that fits, once a larger one has failed
 
