@@ -89,7 +89,7 @@ def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None
     assert "“smokes”" in sure
     assert f"{100 * audit.curve.noiseless_error:.1f} % without noise" in cost
     assert not any("η" in text for text in answers.values())
-    assert "commonest value" in sure
+    assert "most common value" in sure
 
 
 def test_what_would_fix_it_comes_with_its_price(audit: Audit) -> None:

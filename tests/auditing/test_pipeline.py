@@ -312,7 +312,7 @@ def test_missing_values_and_other_data_are_refused(table):
     gaps.loc[3, "age"] = np.nan
     with pytest.raises(InputError):
         audit(pipeline, gaps, y)
-    with pytest.raises(InputError, match="not of shape"):
+    with pytest.raises(InputError, match="not an array of shape"):
         audit(pipeline, np.zeros(4), y)
     assert isinstance(X, pd.DataFrame)
 

@@ -244,7 +244,7 @@ REFUSED = {
     "With by=, target must be a mapping": {"target": np.ones(60), "by": GROUPS},
     "No record is in the group 'd'": {"target": {"d": 1.0}, "by": GROUPS},
     "no number for the group 'b'": {"target": {"a": 1.0}, "by": GROUPS},
-    'by must be "class" or hold': {"by": "a column"},
+    'by must be "class", or hold': {"by": "a column"},
     "X has 60 rows but by has 2": {"by": ["a", "b"]},
     "Row 1 has no group": {"by": np.where(np.arange(60) == 1, None, "a")},
     "labels of mixed types": {"by": np.array([1, "a"] * 30, dtype=object)},

@@ -224,7 +224,7 @@ def test_tables_with_row_labels_are_told_by_them():
     [
         (lambda a: InformedAdversary(a.model_, label="maybe"), "label must be"),
         (lambda a: InformedAdversary(a.model_).reconstruct(a.model_), "call fit"),
-        (lambda a: a.reconstruct(np.zeros(3)), "6 numbers"),
+        (lambda a: a.reconstruct(np.zeros(3)), "the model has 6"),
         (lambda a: a.reconstruct(a.model_, rows=[99]), "no row 99"),
         (lambda a: a.reconstruct(a.model_, rows=[0.5]), "whole numbers"),
         (lambda a: a.errors(sp.Gaussian(1.0), 0), "trials must be at least 1"),

@@ -109,7 +109,7 @@ def test_a_wide_prior_is_no_prior():
         (lambda: LinearisedAdversary().fit(audit(BY_NAME["laplace-linear"]), 0), "Gaussian"),
         (lambda: LinearisedAdversary().fit(audit(BY_NAME["softmax-3"]), 0, label=True), "softmax"),
         (lambda: LinearisedAdversary().fit(audit(BY_NAME["one-row-linear"]), 0), "single record"),
-        (lambda: _fitted().reconstruct(np.zeros(3)), "6 numbers"),
+        (lambda: _fitted().reconstruct(np.zeros(3)), "the model has 6"),
         (lambda: LinearisedAdversary().fit(_client(), 0), "release of a fitted linear model"),
         (
             lambda: LinearisedAdversary(GaussianPrior(1.0, -3.0)).fit(_overlapping(), 4),

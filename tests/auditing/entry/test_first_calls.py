@@ -257,7 +257,7 @@ SENTENCES = {
     "a model without its data": (lambda: sp.audit(RIDGE), r"sp\.audit\(model, X, y\)"),
     "a model without its labels": (lambda: sp.audit(TREE, X), "labels .* is missing"),
     "a class for a model": (lambda: sp.audit(Ridge, X, Y), "Ridge is a class"),
-    "text for a network": (lambda: sp.audit(NET, X, ["a"] * 60), "are numbers"),
+    "text for a network": (lambda: sp.audit(NET, X, ["a"] * 60), "must be numbers"),
     "a training without a network": (
         lambda: sp.audit(NET, X, Y, shadows=4, train=lambda x, y: None),
         "must return a trained network",

@@ -108,7 +108,7 @@ def test_a_run_explains_itself_and_its_budget():
         ({}, "sp.explain\\(epsilon=8, delta=1e-5\\)"),
         ({"epsilon": 1.0, "delta": 1.0}, "far below 1 over the number of people"),
         ({"epsilon": 1.0, "delta": 7}, "below 1"),
-        ({"epsilon": -1.0}, "epsilon must be at least 0"),
+        ({"epsilon": -1.0}, "epsilon must not be negative"),
         ({"epsilon": math.inf}, "epsilon must be a finite number"),
         ({"epsilon": "8"}, "epsilon must be a finite number"),
         ({"epsilon": 1.0, "noise_multiplier": 1.0}, "not both"),

@@ -85,7 +85,7 @@ def test_every_epsilon_counts_and_the_promise_weakens_in_sight(here):
     )
     assert declared.exit_code == 0, declared.output
     assert "An attacker who holds all of these releases, and knows everything" in declared.stdout
-    assert f"have ε = {ledger[-2]['epsilon']:.3g} in all" in declared.stdout
+    assert f"have ε = {ledger[-2]['epsilon']:.3g} in total" in declared.stdout
 
 
 def largest_distances(entries) -> list[float]:

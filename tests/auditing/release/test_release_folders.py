@@ -125,7 +125,7 @@ def test_nothing_private_goes_where_the_release_goes(run):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (("people.parquet", "--target", "ill"), "Nearly every record has a value of its own"),
+        (("people.parquet", "--target", "ill"), "Nearly every record has a unique value"),
         (("people.parquet",), "Name it with --target"),
         (PEOPLE, "1 value of 'job' (of 4; 0 of a single record)"),
         ((*PEOPLE, "--least-holders", "0"), "least-holders"),

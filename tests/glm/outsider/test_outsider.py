@@ -492,7 +492,7 @@ def test_who_knows_the_rest_stands_beside_it():
         ({"knows": True}, "knows must be a share"),
         ({"reference": 0}, "reference must be at least 1"),
         ({"fraction": 1.0}, "whole population"),
-        ({"fraction": -0.1}, "fraction is a share"),
+        ({"fraction": -0.1}, "fraction must be a share"),
     ],
 )
 def test_an_attacker_is_described_with_care(told, sentence):

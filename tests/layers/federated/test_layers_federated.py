@@ -319,7 +319,7 @@ def test_recorded_updates_are_the_gradients_of_the_batches():
         ({"lr": 0.0}, "lr must be a finite number above zero"),
         ({"noise_multiplier": 1.0}, "give max_norm too"),
         ({"max_norm": 0.0}, "max_norm must be a finite number above zero"),
-        ({"together": 3}, "3 aggregated together"),
+        ({"together": 3}, "3 are aggregated together"),
         ({"per_round": 3}, "3 take part"),
         ({"rounds": -1}, "rounds must be at least 0"),
         (
@@ -327,8 +327,8 @@ def test_recorded_updates_are_the_gradients_of_the_batches():
             "noise_multiplier must be a finite number",
         ),
         ({"max_norm": float("nan")}, "max_norm must be a finite number above zero"),
-        ({"snapshots": [0, 2]}, "before round 2"),
-        ({"snapshots": [-1]}, "before round -1"),
+        ({"snapshots": [0, 2]}, "contains round 2"),
+        ({"snapshots": [-1]}, "contains round -1"),
     ],
 )
 def test_what_cannot_be(options, complaint):

@@ -99,7 +99,7 @@ def test_clip_and_noise_are_tried_on_the_parameters_only(tmp_path):
         # The running mean leaves as it is, so nothing is hidden by noise on the parameters.
         assert found.remedies[-1].value > 0.9 * found.remedies[0].value > 0.5
         (note,) = [note for note in found.notes if "trained parameters only" in note]
-        assert note.endswith("stays as it is: '1.buffers'.")
+        assert note.endswith("stay as they are: '1.buffers'.")
     clipped = seen.clipped(norm / 2)
     np.testing.assert_allclose(clipped.parameter_norms(), np.minimum(own, norm / 2), rtol=1e-5)
     np.testing.assert_array_equal(clipped["1.buffers"], seen["1.buffers"])

@@ -72,7 +72,7 @@ def test_the_expectation_over_the_choice_of_steps_is_the_mean():
 def test_a_survey_that_is_left_out_or_incomplete_is_refused():
     net, x, y = small_problem()
     accountant = small_accountant(net, survey_every=1)
-    with pytest.raises(InputError, match="all records to be measured before step 0"):
+    with pytest.raises(InputError, match="all records must be measured before step 0"):
         accountant.observe([1], x[[1]], y[[1]])
     with pytest.raises(InputError, match="record 11 came 0 times"):
         accountant.survey([(range(11), x[:11], y[:11])])

@@ -95,7 +95,7 @@ def test_a_record_s_loss_is_that_of_the_record_alone(answer: Loss, labels: Tenso
         (lambda output, labels: {"logits": output}, "The model returns no loss for this batch"),
         (
             named(lambda output, y: functional.mse_loss(output, y, reduction="none")),
-            r"own loss has the shape \(\d, 3\) and cannot be split into those of \d records",
+            r"own loss has the shape \(\d, 3\) and cannot be split into losses of \d records",
         ),
     ],
 )

@@ -282,7 +282,7 @@ def test_nothing_is_left_where_a_task_fails(tmp_path):
 def test_workers_do_not_write_over_what_is_there(tmp_path):
     _, leak = _both("logistic", False, chunks=(60, 4))
     (tmp_path / "file").touch()
-    with pytest.raises(sp.InputError, match="file exists already"):
+    with pytest.raises(sp.InputError, match="file already exists"):
         leak.rows().write(tmp_path / "file")
 
 
