@@ -70,6 +70,11 @@ class RecordStream(RankedResult):
         """Compute all numbers, and return them as a data frame; see :meth:`Result.table`."""
         return self.result().table(library)
 
+    @property
+    def less_is_worse(self) -> bool:
+        """Whether smaller numbers mean more leakage; see :attr:`Result.less_is_worse`."""
+        return self._described(np.empty(0), None).less_is_worse
+
     def labels(self) -> np.ndarray:
         """Return the label of each entry: from the index, or its position if there is none."""
         return np.arange(len(self)) if self.source.index is None else self.source.index

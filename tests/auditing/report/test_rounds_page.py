@@ -60,7 +60,7 @@ def test_the_verdict_names_the_layers_and_the_round(report):
     verdict = report.verdict
     assert verdict.tone == "caution"
     assert verdict.headline == "1 layer of 4 reveals “glasses”, the first after round 1."
-    assert any("“num-examples” and “loss”: these are sent" in s for s in verdict.sentences)
+    assert any("“num-examples” and “loss”. These metrics" in s for s in verdict.sentences)
     assert any("5 clients with “does not”" in s for s in verdict.sentences)
 
 
@@ -157,7 +157,7 @@ def test_a_client_who_stands_out_is_named():
     verdict = apart.verdict
     assert verdict.label == "Outlying clients"
     words = " ".join(verdict.sentences)
-    assert f"“{NODES[3]}” stand out: in “bn1.buffers”" in words
+    assert f"client {NODES[3]} stand out: in “bn1.buffers”" in words
     assert "Look at who stands out" in [each.name for each in advise(apart.audit)]
 
 

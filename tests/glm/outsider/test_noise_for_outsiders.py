@@ -126,5 +126,5 @@ def test_what_no_noise_meets_and_what_needs_none_is_said(table, model):
     alone = sp.glm.LinearRegression(l2=0.0, fit_intercept=True).fit(X, y)
     for attacker in (OUTSIDER, None):
         leak = sp.leakage(alone, X, y, attacker=attacker, noise=sp.Gaussian(0.1))
-        with pytest.raises(sp.InputError, match="No (amount of )?noise"):
+        with pytest.raises(sp.InputError, match=r"No (amount of )?noise"):
             sp.calibrate(leak, right=0.6)

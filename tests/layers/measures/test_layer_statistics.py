@@ -60,7 +60,7 @@ def test_updates_are_grouped_by_the_clients_they_came_from():
         found = v_information(record_updates(NET, updates), p, seed=seed, **QUICK)
         small += found.columns["p_value"][0] <= 0.05
     assert small <= 3
-    assert "grouped by the 10 nodes" in " ".join(found.notes)
+    assert "grouped by their 10 nodes" in " ".join(found.notes)
 
 
 def test_a_recorder_of_flower_groups_by_its_nodes():

@@ -164,8 +164,12 @@ class Expansion:
                 off = E + np.linalg.norm(found.beside, axis=2)
                 own = centres.own.per_error(model.constant, off)
             radius = (centres.per_error[:, None] + own) * E
-        seen = model.seen(found.moves @ self.root.T)
-        gram = seen @ np.swapaxes(seen, 1, 2)
+            seen = model.seen(found.moves @ self.root.T)
+            gram = seen @ np.swapaxes(seen, 1, 2)
+        # Moves beyond the range of floating point are unknown: any length is possible.
+        lost = ~np.isfinite(gram).all(axis=(1, 2))
+        gram = np.where(lost[:, None, None], 0.0, gram)
+        radius = np.where(lost[:, None], np.inf, radius)
         size = np.sqrt(np.einsum("mkk->mk", gram))
         rounding = centres.rounding + model.gram_solver.rounding * model.whiten.skew * size
         radius = np.where(np.isfinite(radius), radius + np.maximum(rounding, 1e-9 * size), np.inf)
