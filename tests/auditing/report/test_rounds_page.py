@@ -169,7 +169,7 @@ def test_one_client_alone_cannot_be_tested():
     assert audit.telling() == ()
     verdict = replace(make_report(), audit=audit).verdict
     assert verdict.label == "Too few clients to test"
-    assert any("no P-value can be below 0.1" in s for s in verdict.sentences)
+    assert any("cannot give a P-value below 0.1" in s for s in verdict.sentences)
     assert any("single client" in note for note in audit.notes)
 
 
