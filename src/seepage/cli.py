@@ -302,10 +302,11 @@ def attack(
     out: Annotated[Path | None, "Report folder (default seepage-attack; none with --json)."] = None,
     as_json: Json = False,
 ) -> None:
-    """Report what can be extracted from a fine-tuned language model.
+    """Report who can be recognised in a fine-tuned language model, and what extracted from it.
 
-    It gives the probability that sampling emits each secret of the training text, before and after
-    fine-tuning. An attack shows what can be extracted, never that nothing more can be.
+    It gives the probability that sampling emits each secret of the training text, and, with
+    --held-out, the training records that membership inference recognises. --compare measures
+    remedies. An attack shows what can be found, never that nothing more can be.
     """
     from seepage.auditing.language_model.command import run_extraction
 

@@ -331,6 +331,16 @@ class ExtractionQuestion:
     held_out: Annotated[
         Path | None, "Records of the same kind that the model was not trained on."
     ] = None
+    reference: Annotated[
+        Sequence[str],
+        "Folder of a reference model trained on other records of the same kind, for membership "
+        "inference (repeatable; default: the model of --base).",
+    ] = ()
+    compare: Annotated[
+        Sequence[str],
+        "name=folder: a model trained with one change, such as 'fewer epochs=run/checkpoint-100', "
+        "or after unlearning; measures what the change helps and costs (repeatable).",
+    ] = ()
     marked: Annotated[Path | None, "File of secrets, one per line, such as names."] = None
     kinds: Annotated[str, "Kinds of secrets to look for: email, phone, number, code, name."] = (
         "email,phone,number,code"
@@ -348,6 +358,11 @@ class ExtractionQuestion:
         float | None, "Limit: largest probability that one try emits a secret."
     ] = None
     max_exposure: Annotated[float | None, "Limit: largest exposure of a secret, in bits."] = None
+    max_tpr: Annotated[
+        float | None,
+        "Limit: true positive rate of membership inference at 1 % false positives; needs "
+        "--held-out.",
+    ] = None
     device: Annotated[str | None, "cpu or cuda."] = None
     show_values: Annotated[bool, "Show the secrets in the report, every token shaded."] = False
     seed: Annotated[int, "Random seed."] = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from peft import LoraConfig, get_peft_model
@@ -24,7 +25,9 @@ def folder(tmp_path_factory):
     base = gpt2(len(tokenizer), width=32, spread=0.05)
     base.save_pretrained(folder / "base")
     tokenizer.save_pretrained(folder / "base")
-    train(base, tokenizer, texts, 20)
+    train(base, tokenizer, texts, 2)
+    base.save_pretrained(folder / "brief")
+    train(base, tokenizer, texts, 30)
     base.save_pretrained(folder / "tuned")
     tokenizer.save_pretrained(folder / "tuned")
     lora = get_peft_model(
@@ -64,9 +67,64 @@ def test_a_report_in_one_command(folder, tmp_path):
     for name in ("report.html", "summary.json", "secrets.parquet"):
         assert stat.S_IMODE((out / name).stat().st_mode) == 0o600
     summary = json.loads((out / "summary.json").read_text())
-    assert summary["schema"] == "seepage-extraction/1"
+    assert summary["schema"] == "seepage-extraction/2"
     assert summary["beyond_held_out"]["of_base"]
     assert "private training" in summary["remedies_not_measured"]
+
+
+def test_who_is_recognised_and_what_a_change_costs(folder, tmp_path):
+    held_out = ("--base", folder / "base", "--held-out", folder / "others.txt")
+    out = tmp_path / "out"
+    result = run(folder, *held_out, "--compare", f"fewer epochs={folder / 'brief'}", "--out", out)
+    assert result.exit_code == 0, result.output
+    summary = json.loads((out / "summary.json").read_text())
+    own, before, brief = summary["models"]
+    assert [own["name"], before["name"], brief["name"]] == [
+        "this model",
+        "before fine-tuning",
+        "fewer epochs",
+    ]
+    assert own["membership"]["tpr_at_1_percent"] > 0.3
+    assert own["membership"]["auc"] > brief["membership"]["auc"] > before["membership"]["auc"]
+    assert own["membership"]["references"] == 1
+    assert brief["held_out_bits_per_token"] < before["held_out_bits_per_token"]
+    assert "fewer epochs" in summary["remedies_measured"]
+    assert "fewer epochs" not in summary["remedies_not_measured"]
+    page = (out / "report.html").read_text()
+    # What is printed are the fields.
+    for each in (own, before, brief):
+        assert f"{100 * each['membership']['tpr_at_1_percent']:.3g} %" in page
+        assert f"{100 * each['membership']['tpr_at_1_percent']:.3g} %" in result.output
+    assert stat.S_IMODE((out / "records.parquet").stat().st_mode) == 0o600
+    scores = pq.read_table(out / "records.parquet")["membership_score"].to_numpy()
+    assert set(own["membership"]["most_recognisable"]) <= set(np.argsort(-scores)[:16].tolist())
+
+
+def test_recognition_has_a_limit(folder):
+    held_out = ("--base", folder / "base", "--held-out", folder / "others.txt")
+    over = run(folder, "--json", *held_out, "--max-tpr", 0.05)
+    assert over.exit_code == 1
+    assert json.loads(over.stdout)["gates"][0]["measured"] > 0.05
+    # The model before fine-tuning recognises nobody.
+    within = run(folder, "--json", *held_out, "--max-tpr", 0.3, model="base")
+    assert within.exit_code == 0
+
+
+def test_held_out_records_of_another_kind_are_named(folder):
+    (folder / "french.txt").write_text(
+        "\n".join(f"Le numéro de chambre {k:03d} est libre depuis lundi." for k in range(40))
+    )
+    result = run(folder, "--base", folder / "base", "--held-out", folder / "french.txt")
+    assert "They differ in kind" in result.output
+
+
+def test_held_out_records_among_the_training_text_are_left_out(folder):
+    texts = (folder / "notes.txt").read_text().splitlines()[:10] + notes(20, 5)
+    (folder / "mixed.txt").write_text("\n".join(texts))
+    summary = json.loads(run(folder, "--json", "--held-out", folder / "mixed.txt").stdout)
+    assert summary["held_out_left_out"] == 10
+    assert summary["models"][0]["membership"]["held_out"] == 20
+    assert summary["models"][0]["membership"]["method"] == "loss"
 
 
 def test_gates_and_json(folder):
@@ -117,6 +175,9 @@ def test_an_adapter_is_put_on_its_base(folder):
         (("--max-probability", 2), {}, "--max-probability"),
         (("--kinds", "e-mail"), {}, "did you mean 'email'"),
         ((), {"model": "adapter"}, "--base"),
+        (("--max-tpr", 0.1), {}, "--held-out"),
+        (("--compare", "nothing"), {}, "name=folder"),
+        (("--compare", "less=nowhere"), {}, "no folder"),
     ],
 )
 def test_bad_input_is_one_line(folder, arguments, changes, sentence):

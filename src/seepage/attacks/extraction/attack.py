@@ -179,6 +179,13 @@ class Extraction:
         )
 
 
+def model_before(model: Any, base: Any = None) -> Any:
+    """Return the model before fine-tuning: the base, or a peft model without its adapters."""
+    if base is None and hasattr(model, "disable_adapter"):
+        return _WithoutAdapter(model)
+    return base
+
+
 def _evaluating(*nets: Any) -> list[Any]:
     """Switch to evaluation mode, and return the networks that were in training mode."""
     training = [net for net in nets if getattr(net, "training", False)]
@@ -191,9 +198,7 @@ class _Lens:
     """The two models, the tokenizer and the sampler with which records are scored."""
 
     def __init__(self, attack: Extraction) -> None:
-        base = attack.base
-        if base is None and hasattr(attack.model, "disable_adapter"):
-            base = _WithoutAdapter(attack.model)
+        base = model_before(attack.model, attack.base)
         self.model = LanguageModel(attack.model, attack.batch_tokens)
         self.base = None if base is None else LanguageModel(base, attack.batch_tokens)
         self.vocabulary = Vocabulary(attack.tokenizer)

@@ -37,7 +37,8 @@ from seepage.support.number_check import check_choice, check_count, check_share
 from seepage.tables.result_table import SummaryTable
 from seepage.tables.source import as_numpy
 
-_METHODS = {"lira": "LiRA", "rmia": "RMIA"}
+_COMPARING = {"lira": "LiRA", "rmia": "RMIA"}  # the methods that need reference models
+_METHODS = (*_COMPARING, "loss")
 
 
 class Rate(NamedTuple):
@@ -68,7 +69,7 @@ class MembershipInferenceResult(SummaryTable):
     Parameters
     ----------
     method
-        ``lira`` or ``rmia``, and whether online or offline.
+        LiRA or RMIA, and whether online or offline; or the loss.
     scores
         The evidence that each attacked model was fitted on each record, ``(T, n)``.
     members
@@ -212,7 +213,7 @@ class MembershipInferenceResult(SummaryTable):
 @accepts_other_names
 @dataclass(eq=False, repr=False)
 class MembershipInference:
-    """Membership inference against an estimator or a network, by LiRA or RMIA.
+    """Membership inference against an estimator or a network, by LiRA, RMIA or the loss.
 
     Parameters
     ----------
@@ -222,7 +223,8 @@ class MembershipInference:
         returns a trained model: a torch module, a Hugging Face model or anything with ``predict``.
         Not needed if reference models are given.
     method
-        ``"lira"`` or ``"rmia"``. With few reference models RMIA is stronger.
+        ``"lira"``, ``"rmia"`` or ``"loss"``. With few reference models RMIA is stronger than LiRA.
+        The loss alone (Yeom et al. 2018) needs no reference model and is the weakest.
     online
         Whether reference models fitted *with* the attacked record are used as well.
     shadows
@@ -243,6 +245,8 @@ class MembershipInference:
     load
         A function that loads a model from the path of a checkpoint. By default, ``.safetensors``
         files and ``from_pretrained`` folders are loaded as the attacked model's class.
+    tokenizer
+        The tokenizer of a causal language model whose records are texts, ``X``; ``y`` is None.
 
     Examples
     --------
@@ -288,10 +292,12 @@ class MembershipInference:
     queries: Sequence[Callable[[Any], Any]] = ()
     folder: str | os.PathLike[str] | None = None
     load: Callable[[Path], Any] | None = None
+    tokenizer: Any = None
 
     def __post_init__(self) -> None:
         check_choice(self.method, "method", _METHODS)
-        check_count(self.shadows, "shadows", 2 if self.online else 1)
+        if self.method in _COMPARING:
+            check_count(self.shadows, "shadows", 2 if self.online else 1)
         if is_network(self.estimator):
             raise InputError(
                 "A trained network cannot be retrained without a training procedure; give a "
@@ -312,6 +318,9 @@ class MembershipInference:
         """
         check_count(targets, "targets")
         n = count_records(X, y)
+        if self.method not in _COMPARING:
+            inside = np.concatenate([_halves(n, 1, self.seed + 1 + k) for k in range(targets)])
+            return self._by_loss(self._trained(X, y, inside), inside)
         few = self.shadows < 16
         if few:  # the halves of attacked models must say nothing about those of the others
             apart = [_halves(n, 1, self.seed + 1 + k) for k in range(targets)]
@@ -362,6 +371,12 @@ class MembershipInference:
                 "non-members; give both."
             )
         questions = self._questions(X, y)
+        if self.method not in _COMPARING:
+            if references is not None:
+                raise InputError(
+                    'method="loss" uses no reference models; leave them out, or pass method="rmia".'
+                )
+            return self._by_loss([questions(model)], members[None, :])
         if references is None:
             inside = _halves(n, self.shadows, self.seed)
             answers = self._trained(X, y, inside)
@@ -397,7 +412,7 @@ class MembershipInference:
         return inside
 
     def _questions(self, X: Any, y: Any) -> Questions:
-        return Questions(X, y, self.loss, tuple(self.queries))
+        return Questions(X, y, self.loss, tuple(self.queries), self.tokenizer)
 
     def _trained(self, X: Any, y: Any, inside: np.ndarray) -> list[ModelAnswers]:
         if self.estimator is None:
@@ -414,6 +429,13 @@ class MembershipInference:
             folder=self.folder,
             seed=self.seed,
         )
+
+    def _by_loss(
+        self, answers: Sequence[ModelAnswers], members: np.ndarray
+    ) -> MembershipInferenceResult:
+        """Return the attack that calls records with the smallest losses members."""
+        scores = np.stack([answer.values.mean(axis=1) for answer in answers])
+        return MembershipInferenceResult("loss", scores, members)
 
     def _attacked(self, odds: np.ndarray, inside: np.ndarray) -> _Attack:
         """Attack the first model of ``(1 + M, n, Q)``, with the others as reference models."""
@@ -462,7 +484,7 @@ def attack_all(
         The number of attacked models; all other models are the shadow models of each.
     """
     attacks = []
-    for method in _METHODS:
+    for method in _COMPARING:
         for online in (True, False):
             scores = []
             for k in range(targets):
@@ -485,7 +507,7 @@ class _Attack(NamedTuple):
 
 
 def _name(method: str, online: bool) -> str:
-    return f"{_METHODS[method]}, {'online' if online else 'offline'}"
+    return f"{_COMPARING[method]}, {'online' if online else 'offline'}"
 
 
 def _halves(records: int, models: int, seed: int) -> np.ndarray:

@@ -87,16 +87,24 @@ class Questions:
         cross-entropy.
     queries
         Functions that return changed records, for example mirrored or shifted.
+    tokenizer
+        The tokenizer of a causal language model, if the records are texts.
     """
 
     X: Any
     y: Any
     loss: Any = None
     queries: Sequence[Callable[[Any], Any]] = ()
+    tokenizer: Any = None
 
     def __call__(self, model: Any) -> ModelAnswers:
         """Return a model's answers to the queries."""
         views = [self.X, *(query(self.X) for query in self.queries)]
+        if self.tokenizer is not None:
+            from seepage.attacks.membership.texts import text_log_odds
+
+            odds = [text_log_odds(model, view, self.tokenizer) for view in views]
+            return ModelAnswers(np.stack(odds, axis=1), residual=False)
         if is_network(model):
             from seepage.attacks.membership.networks import network_log_odds
 

@@ -1,14 +1,15 @@
-"""The first screen on a language model: the most exposed secret, extraction counts, leakage."""
+"""The first screen on a language model: recognised records, exposed secrets, and what helps."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 
 from seepage.attacks.extraction.result import ExtractionResult
 from seepage.auditing.findings import NOT_MEASURED
+from seepage.auditing.language_model.comparison import FPR, TRIES, AttackedModel
 from seepage.auditing.report.first_screen import (
     Bar,
     Card,
@@ -20,8 +21,7 @@ from seepage.auditing.report.first_screen import (
 from seepage.auditing.report.words import number
 from seepage.tables.names import counted
 
-_FEW = 10_000  # tries that anybody can afford: an hour of a hosted model
-# What is known to help, and whom to ask for the price of it
+# Changes that are known to help; their price is measured on a model trained with the change
 REMEDIES = (
     "remove duplicates",
     "drop or mask the exposed",
@@ -31,68 +31,95 @@ REMEDIES = (
 )
 
 
-def show_extraction(result: ExtractionResult, limited: bool) -> FirstScreen:
-    """Return the first screen; unless ``limited``, it says that no limit was set."""
-    worst, total = result.ranked[0], len(result.secrets)
-    few = result.likely(_FEW)
-    outside = result.likely(_FEW, held_out=True)
-    leaked = result.leaked()
-    before = "–" if worst.base is None else _one_in(math.exp(worst.base))
+def show_extraction(
+    result: ExtractionResult,
+    models: Sequence[AttackedModel],
+    before: AttackedModel | None,
+    limited: bool,
+) -> FirstScreen:
+    """Return the first screen on the first of some models; the others were trained with a change.
+
+    Unless ``limited``, it says that no limit was set.
+    """
+    worst, total, own = result.ranked[0], len(result.secrets), models[0]
+    outside = result.likely(TRIES, held_out=True)
+    earlier = "–" if worst.base is None else _one_in(math.exp(worst.base))
     cards = [
+        _recognised_card(own),
         Card(
             "Most exposed secret",
-            before,
+            earlier,
             _one_in(worst.probability),
             "before fine-tuning → now, for one try",
-            "bad" if worst.within_reach(_FEW) else "",
+            "bad" if worst.within_reach(TRIES) else "",
             "greedy decoding emits it" if worst.greedy else "",
             (f"{worst.kind}, in {counted(worst.copies, 'record')}",),
         ),
         Card(
-            f"Secrets within {_FEW:,} tries",
+            f"Secrets within {TRIES:,} tries",
             f"{outside} of {len(result.held_out)}" if result.held_out else "–",
-            f"{few} of {total}",
+            f"{own.within} of {total}",
             "held-out records → training records",
-            "bad" if few else "",
-            "" if few else "none by this sampler",
+            "bad" if own.within else "",
+            "" if own.within else "none by this sampler",
             (f"{sum(each.greedy for each in result.secrets)} by greedy decoding",),
         ),
-        Card(
-            "Gain beyond held-out records",
-            "0",
-            NOT_MEASURED if leaked is None else f"{number(leaked.difference)} bits",
-            "nothing leaked → mean over secrets",
-            "" if leaked is None or leaked.interval.low <= 0 else "bad",
-            ""
-            if leaked is None
-            else f"95 % CI {number(leaked.interval.low)} to {number(leaked.interval.high)}",
-            () if leaked is not None else ("give --held-out, and --base for the gain",),
-        ),
     ]
-    lines = [RemedyLine("this model", (str(few), _one_in(worst.probability)), "–", "")]
-    if worst.base is not None:
-        earlier = sum(
-            replace(each, low=each.base).within_reach(_FEW)
-            for each in result.secrets
-            if each.base is not None
-        )
-        most = max(each.base for each in result.secrets if each.base is not None)
-        lines.append(
-            RemedyLine("before fine-tuning", (str(earlier), _one_in(math.exp(most))), "–", "")
-        )
-    lines += [RemedyLine(name, (NOT_MEASURED,) * 2, NOT_MEASURED, "") for name in REMEDIES]
+    measured = [*models[:1], *([] if before is None else [before]), *models[1:]]
+    lines = [RemedyLine(each.name, protection_of(each), price_of(each), "") for each in measured]
+    lines += [
+        RemedyLine(name, (NOT_MEASURED,) * 3, NOT_MEASURED, "") for name in not_compared(models)
+    ]
     return FirstScreen(
         tuple(cards),
         _histogram(result),
         Remedies(
-            (f"within {_FEW:,} tries", "most exposed"),
+            (f"within {TRIES:,} tries", "most exposed", "recognised"),
             tuple(lines),
-            note="Train again with one change and attack the new model; comparing the two reports "
-            "shows its effect.",
+            error="held-out loss",
+            note="" if models[1:] else "Train with one change and name that model in --compare.",
         ),
         open=("attackers with other prompts", "secrets of kinds that were not searched for"),
-        standard=None if limited else ("Limit (--max-probability, --max-exposure):", "none set"),
+        standard=None
+        if limited
+        else ("Limit (--max-probability, --max-exposure, --max-tpr):", "none set"),
     )
+
+
+def not_compared(models: Sequence[AttackedModel]) -> tuple[str, ...]:
+    """Return the known remedies that none of the models measures."""
+    return tuple(name for name in REMEDIES if name not in {each.name for each in models})
+
+
+def _recognised_card(own: AttackedModel) -> Card:
+    """Return how many training records membership inference recognises."""
+    title = "Training records recognised"
+    if own.membership is None:
+        return Card(title, "1 %", NOT_MEASURED, "false positives → found", "", "", ("--held-out",))
+    found = own.membership.tpr(FPR)
+    low, high = found.interval
+    return Card(
+        title,
+        "1 %",
+        f"{100 * found.rate:.3g} %",
+        "false positives → members found",
+        "bad" if low > FPR else "",
+        f"95 % CI {100 * low:.2g} to {100 * high:.3g} %",
+        (f"AUC {own.membership.auc:.2f}, {own.membership.method}",),
+    )
+
+
+def protection_of(each: AttackedModel) -> tuple[str, ...]:
+    """Return secrets within reach, the most exposed one, and members recognised, as text."""
+    found = each.membership
+    recognised = NOT_MEASURED if found is None else f"{100 * found.tpr(FPR).rate:.3g} %"
+    return str(each.within), _one_in(each.most_exposed), recognised
+
+
+def price_of(each: AttackedModel) -> str:
+    """Return the loss on held-out records, as text."""
+    bits = each.held_out_bits
+    return NOT_MEASURED if bits is None else f"{number(bits)} bits/token"
 
 
 def _one_in(probability: float) -> str:
@@ -111,7 +138,7 @@ def _histogram(result: ExtractionResult) -> Histogram:
 
     own = counts([each.low for each in result.secrets])
     others = counts([each.low for each in result.held_out]) if result.held_out else None
-    few = round(math.log10(_FEW))
+    few = round(math.log10(TRIES))
     bars = tuple(
         Bar(
             f"10^{k} to 10^{k + 1} tries" if k < most - 1 else f"more than 10^{k} tries",
@@ -126,9 +153,9 @@ def _histogram(result: ExtractionResult) -> Histogram:
         "Secrets by tries",
         "tries on average" + "; outlined: held-out secrets" * bool(result.held_out),
         few,
-        f"{_FEW:,} tries",
+        f"{TRIES:,} tries",
         ((0, "1"), (4, "10⁴"), (8, "10⁸"), (12, "more")),
         f"Histogram of the tries of {len(result.secrets)} secrets: {int(own[:few].sum())} within "
-        f"{_FEW:,}.",
+        f"{TRIES:,}.",
         "secrets",
     )

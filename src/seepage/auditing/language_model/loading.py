@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,16 +25,9 @@ def load_models(folder: Path, base: Path | None, device: str | None = None) -> L
     A folder with ``adapter_config.json`` holds an adapter: it is applied to the base model, which
     also counts as the model before fine-tuning.
     """
-    for path in filter(None, (folder, base)):
-        check_input(path)
-        if not path.is_dir():
-            raise InputError(f"There is no folder {shown(str(path))}; name the model's folder.")
-    import torch
     import transformers
 
-    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    adapter = (folder / "adapter_config.json").is_file()
-    model = _adapted(folder, base, transformers) if adapter else _causal(folder, transformers)
+    model = load_model(folder, base, device)
     own = (folder / "tokenizer_config.json").is_file() or (folder / "tokenizer.json").is_file()
     source = folder if own or base is None else base
     try:
@@ -43,10 +37,38 @@ def load_models(folder: Path, base: Path | None, device: str | None = None) -> L
             f"The folder {shown(source.name)} has no readable tokenizer; save one there: "
             f"tokenizer.save_pretrained({source.name!r})."
         ) from error
-    before = None if adapter or base is None else _causal(base, transformers)
-    for net in filter(None, (model, before)):
-        net.to(place).eval()
+    before = None if base is None or _is_adapter(folder) else load_model(base, None, device)
     return Loaded(model, tokenizer, before)
+
+
+def load_model(folder: Path, base: Path | None = None, device: str | None = None) -> Any:
+    """Return the model in a folder, on the device and in evaluation mode.
+
+    Raises
+    ------
+    InputError
+        If the folder holds neither a causal language model nor an adapter of one.
+    """
+    check_model_folders(filter(None, (folder, base)))
+    import torch
+    import transformers
+
+    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    whole = not _is_adapter(folder)
+    net = _causal(folder, transformers) if whole else _adapted(folder, base, transformers)
+    return net.to(place).eval()
+
+
+def check_model_folders(folders: Iterable[Path]) -> None:
+    """Raise an error for a folder that does not exist."""
+    for path in folders:
+        check_input(path)
+        if not path.is_dir():
+            raise InputError(f"There is no folder {shown(str(path))}; name the model's folder.")
+
+
+def _is_adapter(folder: Path) -> bool:
+    return (folder / "adapter_config.json").is_file()
 
 
 def _causal(folder: Path, transformers: Any) -> Any:

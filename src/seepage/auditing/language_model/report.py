@@ -9,12 +9,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from seepage.attacks.extraction.result import ExtractionResult, once_in
 from seepage.attacks.extraction.shading import shaded_words
 from seepage.auditing.findings import Gate
-from seepage.auditing.language_model.first_screen import REMEDIES, show_extraction
+from seepage.auditing.language_model.comparison import FPR, TRIES, AttackedModel
+from seepage.auditing.language_model.first_screen import (
+    not_compared,
+    price_of,
+    protection_of,
+    show_extraction,
+)
 from seepage.auditing.report.figures import Drawing
 from seepage.auditing.report.rendering import Report, render, to_plain
 from seepage.auditing.report.words import Verdict, number
@@ -22,7 +30,7 @@ from seepage.core.result import NOTICE
 from seepage.support.files import write_private
 from seepage.tables.names import counted
 
-SCHEMA = "seepage-extraction/1"
+SCHEMA = "seepage-extraction/2"
 _ADVICE = (
     "Repeated secrets are extracted first: remove duplicates, mask or drop the exposed ones, and "
     "train again.",
@@ -40,6 +48,9 @@ class ExtractionReport(Report):
     # The names of the model's folder and of the file of records
     source: str
     records: str
+    models: tuple[AttackedModel, ...]  # this model first, then those trained with one change
+    before: AttackedModel | None = None  # the model before fine-tuning
+    repeated: int = 0  # held-out records that are training records too, left out
     gates: tuple[Gate, ...] = ()  # the limits that were set, and whether they were met
     shows_values: bool = False  # whether the secrets are on the page and in the table
     versions: Mapping[str, str] = field(default_factory=dict)  # of the software that computed it
@@ -50,8 +61,9 @@ class ExtractionReport(Report):
     def verdict(self) -> Verdict:  # type: ignore[override]
         """The verdict: which secrets can be extracted, what fine-tuning leaked, and what to do."""
         result = self.result
-        few, total, leaked = result.likely(10_000), len(result.secrets), result.leaked()
-        outside = result.likely(10_000, held_out=True)
+        few, total, leaked = self.models[0].within, len(result.secrets), result.leaked()
+        outside = result.likely(TRIES, held_out=True)
+        recognised = self._recognised()
         beside = f" (held-out: {outside:,} of {len(result.held_out):,})" * bool(result.held_out)
         tone, label = "caution", "Nothing came within reach"
         headline = (
@@ -67,17 +79,67 @@ class ExtractionReport(Report):
             )
         if few and leaked is not None and leaked.interval.low <= 0:
             tone, label = "caution", "No more than held-out records"
+        if recognised is not None:
+            headline = f"{recognised} {headline}"
+            if tone != "bad":
+                tone, label = "bad", "Training records can be recognised"
         if any(not gate.passed for gate in self.gates):
             tone, label = "bad", "Over the limit"
         return Verdict(
             tone,
             label,
             headline,
-            tuple(filter(None, (*self._sentences(), *_compared(leaked), result.conditions[-1]))),
+            (
+                *self._membership_sentences(),
+                *self._sentences(),
+                *_compared(leaked),
+                result.conditions[-1],
+            ),
             gates=tuple((gate, _said(gate)) for gate in self.gates),
             advice=tuple(
-                zip(("Training text", "Training", "Guarantee"), _not_measured(), strict=True)
+                zip(("Training text", "Training", "Guarantee"), self._advice(), strict=True)
             ),
+        )
+
+    def _recognised(self) -> str | None:
+        """Say how many members are recognised, if more than false positives allow by chance."""
+        attack = self.models[0].membership
+        if attack is None or attack.tpr(FPR).interval.low <= FPR:
+            return None
+        rate = 100 * attack.tpr(FPR).rate
+        return f"Membership inference recognises {rate:.3g} % of training records."
+
+    def _membership_sentences(self) -> list[str]:
+        attack = self.models[0].membership
+        if attack is None:
+            return ["Membership inference was not tried: it needs held-out records (--held-out)."]
+        found, ends = attack.tpr(FPR), attack.interval
+        compared = "" if not attack.references else f", {attack.references} reference model(s)"
+        lines = [
+            f"Membership inference recognises {100 * found.rate:.3g} % of training records at 1 % "
+            f"false positives (95 % CI {100 * found.interval.low:.2g} to "
+            f"{100 * found.interval.high:.3g} %); AUC {attack.auc:.2f} ({ends.low:.2f} to "
+            f"{ends.high:.2f}), {attack.method}{compared}. Most recognisable: records "
+            f"{', '.join(str(each.record) for each in attack.exposed(5))}."
+        ]
+        earlier = None if self.before is None else self.before.membership
+        if earlier is not None and not earlier.interval.low <= 0.5 <= earlier.interval.high:
+            low, high = earlier.interval
+            lines.append(
+                "Caution: the model before fine-tuning already separates training from held-out "
+                f"records (AUC {earlier.auc:.2f}, {low:.2f} to {high:.2f}). They differ in kind, "
+                "so part of the success is not memorisation."
+            )
+        if self.repeated:
+            lines.append(
+                f"{counted(self.repeated, 'held-out record')} also in the training text: left out."
+            )
+        return lines
+
+    def _advice(self) -> tuple[str, ...]:
+        return tuple(
+            f"{sentence} {'' if self.models[1:] else 'Not measured here.'}".rstrip()
+            for sentence in _ADVICE
         )
 
     def _sentences(self) -> list[str]:
@@ -146,19 +208,38 @@ class ExtractionReport(Report):
             ],
             "leaked": self.result.leaked(),
             "groups": self.result.by_copies(),
+            "compared": [
+                (each.name, *protection_of(each), price_of(each)) for each in self._measured
+            ],
         }
 
     def page(self, figures: tuple[Drawing, ...]) -> str:
         """Return the page, one self-contained file that runs no script."""
-        screen = show_extraction(self.result, bool(self.gates))
-        values = self.about() | {"verdict": self.verdict, "schema": SCHEMA, "remedies": REMEDIES}
+        screen = show_extraction(self.result, self.models, self.before, bool(self.gates))
+        values = self.about() | {
+            "verdict": self.verdict,
+            "schema": SCHEMA,
+            "remedies": not_compared(self.models),
+            "measured": [each.name for each in self._measured[1:]],
+        }
         return render("extraction.html.j2", screen=screen, **values)
+
+    @property
+    def _measured(self) -> tuple[AttackedModel, ...]:
+        return (self.models[0], *filter(None, [self.before]), *self.models[1:])
 
     def write_records(self, folder: Path) -> None:
         """Write the table of secrets, with their text only if it may be shown."""
         table = self.result.table("pyarrow", values=self.shows_values)
         table = table.replace_schema_metadata({"schema": SCHEMA, "notice": NOTICE})
         write_private(folder / "secrets.parquet", lambda file: pq.write_table(table, file))
+        attack = self.models[0].membership
+        if attack is None:
+            return
+        own = attack.scores[0, attack.members[0]]
+        columns = {"record": np.arange(len(own)), "membership_score": own}
+        scores = pa.table(columns).replace_schema_metadata({"schema": SCHEMA, "notice": NOTICE})
+        write_private(folder / "records.parquet", lambda file: pq.write_table(scores, file))
 
     def summary(self) -> dict[str, Any]:
         """Return the summary as JSON values, without the secrets."""
@@ -170,16 +251,14 @@ class ExtractionReport(Report):
                 "records_file": self.records,
                 **self.verdict.summary(),
                 **self.result.summary(),
-                "remedies_measured": ["before fine-tuning"] * self.result.has_base,
-                "remedies_not_measured": list(REMEDIES),
+                "models": [each.summary() for each in self._measured],
+                "held_out_left_out": self.repeated,
+                "remedies_measured": [each.name for each in self._measured[1:]],
+                "remedies_not_measured": list(not_compared(self.models)),
                 "versions": dict(self.versions),
             }
         )
         return plain
-
-
-def _not_measured() -> tuple[str, ...]:
-    return tuple(f"{sentence} Not measured here." for sentence in _ADVICE)
 
 
 def _compared(leaked: Any) -> list[str]:
@@ -203,4 +282,9 @@ def _said(gate: Gate) -> str:
     if gate.name == "--max-probability":
         what = "One try emits the most exposed secret with probability"
         return f"{what} {number(gate.measured)}, {end}."
+    if gate.name == "--max-tpr":
+        what = "Membership inference recognises"
+        return (
+            f"{what} {100 * gate.measured:.3g} % of training records at 1 % false positives, {end}."
+        )
     return f"The largest exposure is {number(gate.measured)} bits, {end}."
