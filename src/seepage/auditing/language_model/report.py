@@ -67,15 +67,15 @@ class ExtractionReport(Report):
         beside = f" (held-out: {outside:,} of {len(result.held_out):,})" * bool(result.held_out)
         tone, label = "caution", "Nothing came within reach"
         headline = (
-            f"None of {counted(total, 'secret')} is extracted within 10,000 tries and ten times as "
-            "often as by a blind guess; another attack might find more."
+            f"None of {counted(total, 'secret')} is within reach (10,000 tries, and ten times as "
+            "likely as a blind guess); another attack might find more."
         )
         if few:
             tone, label = "bad", "Secrets can be extracted"
             headline = (
-                f"{few:,} of {counted(total, 'secret')} {'comes' if few == 1 else 'come'} out "
-                f"within 10,000 tries and ten times as often as by a blind guess{beside}; the most "
-                f"exposed {once_in(result.ranked[0].probability)}."
+                f"{few:,} of {counted(total, 'secret')} {'is' if few == 1 else 'are'} within "
+                f"reach{beside}: 10,000 tries suffice, ten times fewer than a blind guess needs. "
+                f"The most exposed comes out {once_in(result.ranked[0].probability)}."
             )
         if few and leaked is not None and leaked.interval.low <= 0:
             tone, label = "caution", "No more than held-out records"
@@ -114,7 +114,8 @@ class ExtractionReport(Report):
         if attack is None:
             return ["Membership inference was not tried: it needs held-out records (--held-out)."]
         found, ends = attack.tpr(FPR), attack.interval
-        compared = "" if not attack.references else f", {attack.references} reference model(s)"
+        count = attack.references
+        compared = f", {counted(count, 'reference model')}" if count else ""
         lines = [
             f"Membership inference recognises {100 * found.rate:.3g} % of training records at 1 % "
             f"false positives (95 % CI {100 * found.interval.low:.2g} to "
