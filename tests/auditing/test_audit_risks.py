@@ -73,7 +73,7 @@ def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None
     assert list(answers) == [
         "Is any row at risk?",
         "Which one?",
-        "How often would an attacker be right, with this release and without?",
+        "How often would an attacker be right, with and without this release?",
         "What would fix it?",
         "What does protection cost?",
     ]
@@ -194,7 +194,7 @@ def test_a_model_that_cannot_be_told_from_a_constant_is_not_called_useful(audit:
     calm = replace(audit, target_eta=1e9, risks=replace(risks, membership=0.6, guesses=()))
     useless = _compared(calm, -0.02, 0.04)
     assert judge(useless).tone == "caution"
-    assert "cannot be told apart from a constant prediction" in judge(useless).sentences[-1]
+    assert "not significantly different from a constant prediction" in judge(useless).sentences[-1]
     assert judge(_compared(calm, 0.1, 0.3)).tone == "good"
 
 

@@ -17,9 +17,9 @@ from seepage.support.number_check import check_positive
 
 
 def check_limits(limits: Limits, grouped: bool) -> float | None:
-    """Raise for invalid limits; return the largest leakage of a record that meets all of them.
+    """Check the limits; return the largest leakage of a record that meets all of them.
 
-    It is called before any computation; ``grouped`` says whether there are groups to compare.
+    Called before any computation. ``grouped`` states whether there are groups to compare.
     """
     etas = []
     if limits.max_eta is not None:
@@ -51,7 +51,7 @@ def check_limits(limits: Limits, grouped: bool) -> float | None:
             f"{right:g}."
         )
     if ratio is not None and not grouped:
-        raise InputError("--max-group-ratio compares groups: name a column with --group.")
+        raise InputError("--max-group-ratio compares groups; name a grouping column with --group.")
     return min(etas) if etas else None
 
 
@@ -61,7 +61,7 @@ def held_to(limits: Limits, audit: Audit) -> Audit:
 
 
 def find_gates(limits: Limits, audit: Audit) -> tuple[Gate, ...]:
-    """Return one gate per limit; records that exceed it are named by row, never by value."""
+    """Return one gate per limit; records above a limit are named by row, never by value."""
     check_limits(limits, bool(audit.groupings))
     stated = ((gate, getattr(limits, name)) for name, gate in _GATES.items())
     return tuple(gate(audit, limit) for gate, limit in stated if limit is not None)
@@ -204,7 +204,9 @@ def _outsider(audit: Audit, limit: float) -> Gate:
 def _known_risks(audit: Audit, option: str) -> RiskFinding:
     if audit.risks is None:
         why = tell_not_measured(audit)
-        raise InputError(f"{option} cannot be checked. {why} {option} 1 releases without it.")
+        raise InputError(
+            f"{option} cannot be checked. {why} With {option} 1, this limit is not checked."
+        )
     return audit.risks
 
 

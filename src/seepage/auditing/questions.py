@@ -1,8 +1,8 @@
 """Declares every option of the command line once, in the dataclass that stores it.
 
-Each field annotated with text becomes an option: the last text is its help, and earlier ones
-replace the field's name. Only light modules are imported here, because ``seepage --help`` reads
-this file.
+Each field annotated with text becomes an option: the last text is its help, and earlier texts
+replace the field's name. This module imports only light modules, because ``seepage --help`` imports
+it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names.sp
 
 @dataclass(frozen=True)
 class FileOptions:
-    """How to read a table's file; unstated properties of a text file are detected."""
+    """Stores how to read a table's file; properties of a text file are detected if not given."""
 
     header: Annotated[bool, " /--no-header", "The CSV file has no header line."] = True
     names: Annotated[str | None, "Column names, separated by commas."] = None
@@ -81,7 +81,7 @@ class FileOptions:
                 codecs.lookup(self.encoding)
             except LookupError:
                 raise InputError(
-                    f"There is no encoding {shown(self.encoding)}; name one that Python knows, "
+                    f"There is no encoding {shown(self.encoding)}; name one that Python supports, "
                     "such as cp1252."
                 ) from None
 
@@ -98,7 +98,7 @@ class FileOptions:
         return self.decimal
 
     def refuse_in_chunks(self) -> None:
-        """Raise for options that do not apply to Parquet files read in chunks."""
+        """Raise an error for options that do not apply to Parquet files read in chunks."""
         for given, option in (
             (not self.header, "--no-header"),
             (self.names, "--names"),
@@ -106,7 +106,7 @@ class FileOptions:
             (any(self.dialect), "--separator, --decimal, --thousands or --encoding"),
         ):
             if given:
-                raise InputError(f"{option} cannot be used with data read in chunks.")
+                raise InputError(f"{option} cannot be used with data read in chunks; leave it out.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,7 @@ class CalibrationQuestion(ColumnQuestion):
 class Question(CalibrationQuestion):
     """A table, the model to fit, the noise, and the contents of the report.
 
-    :func:`seepage.auditing.intake.table.plan_columns` explains the roles of its columns.
+    :func:`seepage.auditing.intake.table.plan_columns` documents the roles of columns.
     """
 
     sensitive: Annotated[Sequence[str], "Column to report for each record (repeatable)."] = ()
@@ -173,7 +173,7 @@ class Question(CalibrationQuestion):
     attacker: Annotated[
         str | None,
         "Also report an attacker who knows fewer records: outsider (none), or knows=0.9 (that "
-        "share). Without --sigma, for the model published without noise.",
+        "share). Without --sigma, the model is published without noise.",
     ] = None
     # The intercept is not penalised
     intercept: Annotated[
@@ -222,7 +222,7 @@ class ReleaseQuestion(ColumnQuestion):
         "Noise σ, declared before seeing the data (default: chosen privately by a vote).",
     ] = None
     sigma_epsilon: Annotated[
-        float | None, "ε of that vote (default: 0.4, or 16 divided by the number of blocks)."
+        float | None, "ε of the vote (default: 0.4, or 16 divided by the number of blocks)."
     ] = None
     target_eta: Annotated[float, "Largest η of a record over all releases in the ledger."] = 1.0
     missing: Annotated[str, "Missing values: refuse (raise an error) or drop."] = "refuse"
@@ -358,7 +358,9 @@ class BudgetQuestion:
     """A privacy budget, or the noise of a training run, to explain."""
 
     epsilon: Annotated[float | None, "ε of the privacy budget."] = None
-    delta: Annotated[float | None, "δ of the budget; for a run, the δ to compute ε at."] = None
+    delta: Annotated[float | None, "δ of the budget; for a run, the δ at which to compute ε."] = (
+        None
+    )
     noise_multiplier: Annotated[
         float | None,
         "--noise-multiplier",

@@ -91,19 +91,21 @@ class FitSettings:
     def estimator(self) -> Any:
         """Return the model to be fitted."""
         if not self.refits:
-            raise InputError("This model can be fitted only by its own library; fit it there.")
+            raise InputError(
+                "This model can be fitted only by its own library; fit it with that library."
+            )
         if self.family is not None:
             return GeneralizedLinearRegression(self.family, self.l2, self.intercept)
         return MODELS[self.model](l2=self.l2, fit_intercept=self.intercept)
 
     @property
     def classifies(self) -> bool:
-        """Whether it predicts classes."""
+        """Whether the model predicts classes."""
         return self.model in ("logistic", "softmax", squared_hinge.name)
 
 
 def choose_model(model: str | None, target_kind: str, target: str) -> str:
-    """Return the kind of model for a target; raise if the requested kind does not suit it."""
+    """Return the model kind for a target; raise an error if the requested kind is unsuitable."""
     if model is None:
         return _BY_TARGET[target_kind]
     if model not in MODELS:
@@ -225,7 +227,7 @@ class RecordsInMemory(MemorySource):
         return model.fit(self.X, self.y, self.sample_weight)
 
     def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
-        """Return all records with weight zero for the chosen ones, and the chosen ones.
+        """Return all records, the chosen ones with weight zero, and the chosen records alone.
 
         This avoids copying most of a large table.
         """
@@ -240,7 +242,7 @@ class RecordsInMemory(MemorySource):
         return RecordsInMemory(self.X[rows], self.names, self.y[rows], weight, beside)
 
     def of_people(self, person: np.ndarray) -> RecordsInMemory:
-        """Return the same records, each with the number of its person."""
+        """Return the records, each with the number of its person."""
         beside = {**self.beside, PERSON: person}
         return RecordsInMemory(self.X, self.names, self.y, self.sample_weight, beside)
 
@@ -257,7 +259,7 @@ class RecordsInMemory(MemorySource):
         return list(members(self.owner).values())
 
     def weighted_by(self, weight: np.ndarray) -> RecordsInMemory:
-        """Return the same records with other sample weights."""
+        """Return the records with other sample weights."""
         return RecordsInMemory(self.X, self.names, self.y, weight, self.beside)
 
 
@@ -282,7 +284,7 @@ class ThroughPreprocessing:
 
 
 class InLabelSteps(MeasuredRelease):
-    """A release whose labels are measured in their own step."""
+    """A release that measures labels in units of their own step."""
 
     def __init__(self, inner: MeasuredRelease, step: float) -> None:
         self.inner, self.step = inner, step
@@ -338,7 +340,7 @@ class EncodedTable:
         """Return the caller's cells as text."""
         if self.raw is None:
             raise InputError(
-                "The values of data read in chunks are not kept; audit the table in memory."
+                "The values of data read in chunks are not stored; audit the table in memory."
             )
         return {
             name: ["" if cell is None else str(cell) for cell in self.raw.column(k).to_pylist()]
@@ -362,7 +364,7 @@ class TrainedModel:
 
     @property
     def source(self) -> RowSource:
-        """The records it was fitted on."""
+        """The records that the model was fitted on."""
         return self.table.source
 
     @property
@@ -412,7 +414,7 @@ class TrainedModel:
         return basis
 
     def measured(self, noise: Gaussian) -> Leakage[Any]:
-        """Return the leakage of the release about its records, with the label in its own step.
+        """Return the leakage of the release about its records, with the label in units of its step.
 
         Its unknowns are whole records in :meth:`basis`, or some attributes.
         """
@@ -436,11 +438,11 @@ class TrainedModel:
 
     @property
     def refit_work(self) -> float:
-        """The same number for fits on some of the records; infinite if they exceed memory."""
+        """The number of multiplications in fits on some records; infinite if they exceed memory."""
         return math.inf if self.source.lazy else self.work
 
     def taken(self) -> TrainedModel:
-        """Return the same with records in memory, if that is allowed and they are not too many.
+        """Return the model with its records in memory, if allowed and not too many.
 
         Stages with refits then run as for a table in memory.
         """
@@ -461,7 +463,7 @@ class TrainedModel:
         """Return the leakage of a release with this noise, with the model's notes.
 
         Plain noise is given by its standard deviation. With people as the unit, the leakage is
-        about people. ``groups`` holds the features of each column; several features of one column
+        about people. ``groups`` lists the features of each column; several features of one column
         count together.
         """
         several = {name: columns for name, columns in (groups or {}).items() if len(columns) > 1}
@@ -491,7 +493,7 @@ class TrainedModel:
     def refitted(
         self, settings: FitSettings | None = None, source: RowSource | None = None
     ) -> TrainedModel:
-        """Return the model refitted with other settings or records, from the present fit."""
+        """Return the model refitted with other settings or records, from the current fit."""
         settings, source = settings or self.settings, source or self.source
         table = replace(self.table, source=source)
         model = settings.fit(source, self.model)

@@ -133,8 +133,8 @@ def test_an_encoding_is_put_before_what_takes_no_text_and_is_said() -> None:
     (said,) = (step for step in audit.steps if "encoding" in step)
     assert said == (
         "RandomForestClassifier cannot be fitted on the columns as they are. An encoding step was "
-        "put before it and is audited with it: text became one column per value ('town'); gaps "
-        "became medians, each with a column that marks them ('age')."
+        "put before it and is part of the audited model: text became one column per value "
+        "('town'); gaps became medians, each with an indicator column ('age')."
     )
     assert [one.name for one in audit.guesses] == ["age", "town", "seen"]
     by_hand = np.column_stack(
@@ -276,7 +276,9 @@ def test_a_model_that_holds_records_is_not_to_be_released() -> None:
     verdict = AttackReport(audit).verdict
     assert (verdict.tone, verdict.label) == ("bad", "Records are in the model")
     kept = next(risk for risk in audit.structure if risk.keeper is not None).records
-    assert verdict.headline == (f"Do not release the model file: it holds {kept} records verbatim.")
+    assert verdict.headline == (
+        f"Do not release the model file: it contains {kept} records verbatim."
+    )
 
 
 def test_the_column_that_is_shown_was_picked_among_all() -> None:

@@ -115,7 +115,7 @@ def test_one_more_row_with_decimals_does_not_make_a_hundred_people_strangers(run
     both = [np.array(release["eta"][:ROWS]) for release in told]
     together = float(np.max(np.sqrt(sum(eta**2 for eta in both))))
     assert alone < together <= 1
-    assert f"the most exposed has η = {together:.4g} at most" in enough.stdout
+    assert f"the most exposed has at most η = {together:.4g}" in enough.stdout
 
 
 def single(table: pa.Table) -> pa.Table:

@@ -148,8 +148,8 @@ def test_verdict_says_when_nothing_is_left_of_the_model():
 @pytest.mark.parametrize(
     ("low", "high", "label"),
     [
-        (-0.1, 0.2, "Within the target, but not told apart from a constant"),
-        (0.0, 0.0, "Within the target, but not told apart from a constant"),
+        (-0.1, 0.2, "Within the target, but no better than a constant"),
+        (0.0, 0.0, "Within the target, but no better than a constant"),
         (-0.2, -0.1, "Within the target, but worse than a constant"),
         (1e-9, 0.2, "Within the target"),
     ],

@@ -26,7 +26,7 @@ class AttackAudit(Reportable, ResultTable):
     source, target, model
         The audited data, the predicted column and the model, in words.
     records
-        How many records the model was fitted on.
+        The number of records that the model was fitted on.
     attacks
         The results of LiRA and RMIA.
     attacked
@@ -48,11 +48,11 @@ class AttackAudit(Reportable, ResultTable):
     groups
         The group of every record, by the name of the grouping.
     gates
-        The limits checked. An attack within a limit does not prove that the limit holds.
+        The limits checked. An attack within a limit does not prove that the limit is met.
     preset
         The preset of the limits.
     verdict
-        How the audit says its verdict, by the report.
+        Returns the verdict in words, as the report states it.
     """
 
     source: str

@@ -8,7 +8,7 @@ value is itself the harm. A true positive rate of 0.1, 0.5 or 0.9 at 1 % false p
 precision of at most 9, 34 or 48 % for a value that one in a hundred has. ``docs/how-to/decide.md``
 has the reasons.
 
-Nothing is imported here, because ``seepage --help`` reads this file.
+This module imports nothing, because ``seepage --help`` reads it.
 """
 
 from __future__ import annotations

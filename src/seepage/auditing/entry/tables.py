@@ -1,4 +1,4 @@
-"""``sp.audit`` for a table and its target: it fits a linear model, as the command does."""
+"""``sp.audit`` for a table and its target: fits a linear model, as the command does."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _audit(
         check_outsider(attacker)
     if isinstance(groups, Mapping) or not (person is None or isinstance(person, str)):
         raise InputError(
-            "For an audit of a whole table, groups and person must name columns of it."
+            "For an audit of a whole table, groups and person must be names of its columns."
         )
     table = read()
     plan = plan_columns(
@@ -94,7 +94,7 @@ def _names(given: str | Sequence[str] | None) -> Sequence[str]:
 
 
 def _in_python(text: str) -> str:
-    """Return a text with options of the command line as arguments: ``person='patient_id'``."""
+    """Return a text with command-line options rewritten as arguments: ``person='patient_id'``."""
 
     def named(option: re.Match[str]) -> str:
         column = repr(option[2].strip("\"'"))

@@ -93,7 +93,7 @@ def _report(question: ExtractionQuestion) -> ExtractionReport:
 
 
 def _sampler(question: ExtractionQuestion) -> Any:
-    """Return the sampler that the options set, or ``None`` for the model's own."""
+    """Return the sampler that the options set, or ``None`` for the model's default."""
     from seepage.attacks.extraction.sampler import TokenSampler
 
     given = {"temperature": question.temperature, "top_k": question.top_k, "top_p": question.top_p}
@@ -102,7 +102,7 @@ def _sampler(question: ExtractionQuestion) -> Any:
 
 
 def _gates(question: ExtractionQuestion, result: Any) -> list[Gate]:
-    """Return the limits that were set; an attack can exceed a limit but never prove it met."""
+    """Return the limits that were set; an attack can exceed a limit but never prove it is met."""
     gates = []
     if (limit := question.max_probability) is not None:
         over = [each for each in result.ranked if each.probability > limit]

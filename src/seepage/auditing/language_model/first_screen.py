@@ -1,4 +1,4 @@
-"""The first screen on a language model: the most exposed secret, extraction counts, leakage."""
+"""The first screen on a language model: the most exposed secret, extraction and leakage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REMEDIES = (
 
 
 def show_extraction(result: ExtractionResult, limited: bool) -> FirstScreen:
-    """Return the first screen; unless ``limited``, it says that no limit was set."""
+    """Return the first screen; unless ``limited``, it states that no limit was set."""
     worst, total = result.ranked[0], len(result.secrets)
     few = result.likely(_FEW)
     outside = result.likely(_FEW, held_out=True)
@@ -88,7 +88,7 @@ def show_extraction(result: ExtractionResult, limited: bool) -> FirstScreen:
             (f"within {_FEW:,} tries", "most exposed"),
             tuple(lines),
             note="Train again with one change and attack the new model; comparing the two reports "
-            "shows its effect.",
+            "shows the effect of the change.",
         ),
         open=("attackers with other prompts", "secrets of kinds that were not searched for"),
         standard=None if limited else ("Limit (--max-probability, --max-exposure):", "none set"),
@@ -102,7 +102,7 @@ def _one_in(probability: float) -> str:
 
 
 def _histogram(result: ExtractionResult) -> Histogram:
-    """Return how many secrets need how many tries, by powers of ten, beside held-out ones."""
+    """Return a histogram of the tries needed per secret, with that of held-out secrets."""
     most = 12  # powers of ten; the last bar has all that take more
 
     def counts(logs: list[float]) -> np.ndarray:

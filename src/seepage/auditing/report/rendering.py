@@ -104,7 +104,7 @@ class Report(ABC):
         return ()
 
     def texts(self) -> Mapping[str, str]:
-        """Return further texts for the folder, by file name."""
+        """Return additional texts for the folder, by file name."""
         return {}
 
     def to_json(self) -> str:
@@ -114,10 +114,11 @@ class Report(ABC):
     def write(self, out: str | os.PathLike[str], keep: Sequence[Path] = ()) -> Path:
         """Write the report into the folder ``out`` and return the path of its page.
 
-        The folder holds ``report.html``, ``summary.json``, a table of single records,
+        The folder contains ``report.html``, ``summary.json``, a table of single records,
         ``figures/*.svg`` and ``manifest.json``, which lists them; only their owner can read them.
-        Everything is made first. An earlier report there is replaced in one step; a folder with any
-        other content raises an error. ``keep`` names files that must not change: the inputs.
+        All contents are computed first. An earlier report in the folder is replaced in one step; a
+        folder with other content raises an error. ``keep`` lists the input files, which must not
+        change.
         """
         out, figures = Path(out), self.figures()
         texts = {f"figures/{figure.name}.svg": figure.file for figure in figures}

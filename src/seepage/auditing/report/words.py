@@ -116,7 +116,7 @@ def quoted(name: object, kind: str = "", width: int = 48) -> str:
 
 
 def several(names: Sequence[object], most: int = 4, kind: str = "") -> str:
-    """Return names for a sentence; beyond a few, the rest are only counted."""
+    """Return names for a sentence; names beyond the first few are only counted."""
     said = [quoted(name, kind) for name in names[:most]]
     if len(names) > most:
         return ", ".join(said) + f" and {len(names) - most} more"
@@ -182,7 +182,7 @@ def count_over(audit: Audit) -> int:
 
 
 def limit_on(audit: Audit, option: str, default: float) -> float:
-    """Return the caller's limit on a risk, else the default one."""
+    """Return the caller's limit on a risk, or the default limit."""
     return next((gate.limit for gate in audit.gates if gate.name == option), default)
 
 
@@ -216,8 +216,8 @@ def relative_error(attribute: AttributeFinding, error: float) -> float:
 def level_error(attribute: AttributeFinding) -> float | None:
     """Return the minimum standard error for a category, in levels; ``None`` if unknown.
 
-    A category changes by whole levels, so an estimate need be unbiased only at its values, and
-    ``1/η`` does not bound its error. For two values whose releases lie ``μ`` noise deviations
+    A category changes by whole levels, so an estimate must be unbiased only at its values, and
+    ``1/η`` does not bound its error. For two values whose releases are ``μ`` noise deviations
     apart, the bound is ``1/√(exp(μ²) − 1)`` (Hammersley 1950; Chapman and Robbins 1951); it agrees
     with Cramér–Rao for small μ only. μ is that of the finite change, for which the values are
     distinguished with the true positive rate ``Φ(Φ⁻¹(0.01) + μ)``.
@@ -302,7 +302,7 @@ def error_at(audit: Audit, sigma: float) -> float | None:
 
 
 def usefulness(audit: Audit, sigma: float) -> float | None:
-    """Return the share of the model's advantage over a constant prediction that the noise leaves.
+    """Return the fraction of the model's advantage over a constant prediction left by the noise.
 
     It is 0 without an advantage, and ``None`` outside the curve.
     """
@@ -331,7 +331,7 @@ def say_error(audit: Audit, error: float) -> str:
 
 
 def rate(share: float) -> str:
-    """Write a share in per cent, to a tenth."""
+    """Write a fraction in per cent, to one decimal."""
     return f"{100 * share:.1f} %"
 
 
@@ -364,7 +364,7 @@ def percent(probability: float) -> str:
 
 
 def in_100(probability: float) -> str:
-    """Write a probability as times in 100, never rounded to certainty or to a coin toss."""
+    """Write a probability as times in 100, never rounded to certainty or to chance."""
     if probability in (0.0, 0.5, 1.0):
         return f"{100 * probability:.0f}"
     if probability > 0.999:

@@ -62,7 +62,7 @@ def draw_information(audit: RecordingAudit) -> Drawing:
         axes.set_xlabel(
             f"V-information ({by_layer.unit})"
             if narrow
-            else f"V-information about the property ({by_layer.unit}); dashed: all there is to know"
+            else f"V-information about the property ({by_layer.unit}); dashed: its entropy"
         )
         figure.legend(loc="outside upper left", ncols=2, columnspacing=1.2)
 
@@ -144,7 +144,7 @@ def ranked_clients(audit: RecordingAudit) -> list[int]:
 
 
 def draw_clients(audit: RecordingAudit) -> Drawing:
-    """Draw how far each client's updates lie from those of the others."""
+    """Draw the distance of each client's updates from those of the other clients."""
     who, kept = audit.clients, ranked_clients(audit)[:30]
     named = set(map(str, who.named()))
     times = who.times[kept]
