@@ -303,7 +303,7 @@ def test_an_installed_package_says_where_the_papers_tables_are(run, tmp_path, mo
     monkeypatch.setattr("seepage.cli.__file__", str(tmp_path / "site-packages/seepage/cli.py"))
     result = run("reproduce", "--list")
     assert result.exit_code == 2
-    assert "not with the installed package: clone the repository" in result.stderr
+    assert "not in the installed package: clone the repository" in result.stderr
 
 
 def test_what_a_report_needs_is_loaded_beside_long_work(run, people, tmp_path, monkeypatch):

@@ -36,9 +36,9 @@ Check = Annotated[
     Path | None,
     "Check file (.json, with a .txt sheet) for the person who decides about the release.",
 ]
-Table = Annotated[Path, "A table in a file, as for an audit."]
+Table = Annotated[Path, "Table file, in any format that `seepage audit` reads."]
 Json = Annotated[bool, "--json", "Print only the summary, as JSON."]
-Verbose = Annotated[bool, "Print all findings, not one screen."]
+Verbose = Annotated[bool, "Print all findings, not only one screen."]
 Ledger = Annotated[
     Path | None,
     "Private ledger of releases (default: $SEEPAGE_LEDGER, then seepage-ledger.json in this or the "
@@ -111,7 +111,10 @@ class _PlainErrors(TyperGroup):
         except (typer.Exit, typer.Abort, ClickException):
             raise
         except MemoryError as error:
-            _say("failure", "There is not enough memory for this; audit fewer rows or columns.")
+            _say(
+                "failure",
+                ("There is not enough memory for this command; use fewer rows or columns."),
+            )
             raise typer.Exit(FAILURE) from error
         except KeyboardInterrupt as interruption:
             # Status 1 says that a limit was exceeded, so an interruption must not.
@@ -405,7 +408,7 @@ def _reproduction(module: str) -> Any:
     clone = Path(__file__).resolve().parents[2]
     if not (clone / "reproduction" / "__init__.py").is_file():
         raise InputError(
-            "The papers' tables and figures are in seepage's repository, not with the installed "
+            "The papers' tables and figures are in seepage's repository, not in the installed "
             "package: clone the repository and run `seepage reproduce` or `make reproduce` there."
         )
     sys.path.insert(0, str(clone))
@@ -497,7 +500,7 @@ def show(
     ledger: Ledger = None,
     as_json: Json = False,
 ) -> None:
-    """Print all entries of the ledger and the privacy budgets left."""
+    """Print all entries of the ledger and the remaining privacy budgets."""
     from seepage.auditing.release.ledger_command import show_ledger
 
     show_ledger(

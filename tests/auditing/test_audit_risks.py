@@ -74,7 +74,7 @@ def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None
         "Is any row at risk?",
         "Which one?",
         "How often would an attacker be right, with and without this release?",
-        "What would fix it?",
+        "What would help?",
         "What does protection cost?",
     ]
     risks = audit.risks
@@ -97,7 +97,7 @@ def test_what_would_fix_it_comes_with_its_price(audit: Audit) -> None:
     weights = Remedy(kind=RemedyKind.WEIGHTS, sigma=3.0, rounds=5, reason="no gain")
     over = replace(audit, sigma=1.0, target_eta=1e-3, remedies=(advice, weights))
     answers = {answer.question: answer.text for answer in judge(over).answers}
-    assert answers["What would fix it?"].startswith("More noise (σ = 2 instead of 1): it brings")
+    assert answers["What would help?"].startswith("More noise (σ = 2 instead of 1): it brings")
     assert "32.5 % with more noise" in answers["What does protection cost?"]
     assert "reweighting" not in answers["What does protection cost?"]
 

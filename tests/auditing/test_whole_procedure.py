@@ -135,7 +135,7 @@ def test_what_cannot_be_fitted_anew_is_refused(people: pd.DataFrame, tmp_path: P
     model = sp.glm.LogisticRegression(l2=L2).fit(X, y)
     with pytest.raises(sp.InputError, match="this model has no preceding steps"):
         sp.audit(model, X, y, noise=SIGMA, refit="pipeline")
-    with pytest.raises(sp.InputError, match="refit must be 'pipeline', 'model' or be left"):
+    with pytest.raises(sp.InputError, match="refit must be 'pipeline' or 'model', or be"):
         sp.audit(model, X, y, noise=SIGMA, refit="all")
     path, folder = tmp_path / "people.csv", tmp_path / "people"
     people.to_csv(path, index=False)

@@ -258,8 +258,8 @@ def audit_model(
     """Measure a fitted model and return the findings; parameters as for :func:`audit_table`.
 
     Membership inference attacks the whole procedure if ``anew`` can rerun it. ``beside`` is the (ε,
-    δ) of all figures published beside the noisy numbers if a record is removed, and ``guessing`` if
-    a class or category changes; every risk includes them.
+    δ) of all figures published beside the noisy numbers, for the removal of a record; ``guessing``
+    is that for a change of class or category. Every risk includes them.
     """
 
     def say(words: str) -> None:
@@ -483,7 +483,7 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     """Return the bounds on the record with the largest dFIL, in standard deviations.
 
     Return ``None`` if the bounds are unknown: for columns that are not features themselves, and for
-    tables so large that computing them would take minutes.
+    tables so large that the computation would take minutes.
     """
     if trained.refit_work > _TOO_HEAVY or trained.basis() is not None:
         return None
@@ -540,13 +540,13 @@ def find_risks(
 ) -> tuple[RiskFinding, RecordLeakage]:
     """Return the risks of a release with noise σ, or the reason why they are unknown.
 
-    ``records`` stores the leakage of every record or person; if not all can be examined, the most
-    exposed are. It is returned with each one's membership risk. ``rows`` stores the leakage of
-    single records, for guesses of values that differ within a person. With ``anew``, membership
-    inference attacks the whole procedure, rerun without each record. The risks are also computed
-    for the other ``noises``. ``effort`` is the share of the work allowed for refits, and ``shape``
-    the noise covariance at σ = 1. ``moves`` converts distances at fixed nλ into distances of a
-    procedure that fixes λ.
+    ``records`` stores the leakage of every record or person; if not all can be examined, only the
+    most exposed are. The result adds every membership risk to ``records``. ``rows`` stores the
+    leakage of single records, for guesses of values that differ within a person. With ``anew``,
+    membership inference attacks the whole procedure, rerun without each record. The risks are also
+    computed for the other ``noises``. ``effort`` is the fraction of the work allowed for refits,
+    and ``shape`` the noise covariance at σ = 1. ``moves`` converts distances at fixed nλ into
+    distances of a procedure that fixes λ.
     """
     source = trained.source
     if not trained.settings.refits:
@@ -764,7 +764,7 @@ def beside_figures(
 ) -> RiskFinding:
     """Return the risks including published figures that are (ε, δ)-private in total.
 
-    Two values of a class or category may have a different ε and δ.
+    For two values of a class or category, ε and δ may differ.
     """
     values = (
         epsilon if guess_epsilon is None else guess_epsilon,
@@ -827,8 +827,9 @@ def _told_apart(mu: float, epsilon: float = 0.0, delta: float = 0.0) -> dict[str
 def _asked(ask: Callable[..., Any], refits: bool | int, work: float) -> Any:
     """Return the risks, computed with as many refits as the effort allows.
 
-    If it allows none, one refit is still made, if possible, when the risk of the most exposed
-    record is uncertain by more than half a percentage point. ``work`` is the cost of one refit.
+    If the effort allows none, one refit is still made, if possible, when the risk of the most
+    exposed record is uncertain by more than half a percentage point. ``work`` is the cost of one
+    refit.
     """
     answer = ask(exact=refits)
     if refits is False or refits > 0 or np.isinf(work):
@@ -854,7 +855,7 @@ def _most_gained(guess: Guess) -> int:
 def with_gains(
     attributes: tuple[AttributeFinding, ...], risks: RiskFinding | None
 ) -> tuple[AttributeFinding, ...]:
-    """Return the columns, each with the gain of a guess of it, if known.
+    """Return the columns, each with the gain of guessing it, if known.
 
     The success rate of distinguishing two levels of the column is also added.
     """

@@ -59,7 +59,7 @@ def answer(
     limits: Limits | None = None,
     client: Any = None,
 ) -> Audit:
-    """Read, encode, fit and measure; on the client's cluster, if one is given.
+    """Read, encode, fit and measure, on the client's cluster if one is given.
 
     For data read in chunks or by a cluster, some per-record numbers are computed only when a report
     needs them.
@@ -257,7 +257,7 @@ def _effort(question: Question) -> Effort:
                 "none."
             )
     if "shape" in named and question.public is None:
-        raise InputError("Shaped noise needs public records: name a table of them with --public.")
+        raise InputError("Shaped noise needs public records: name their table with --public.")
     return replace(effort, remedies=named)
 
 
@@ -287,7 +287,7 @@ def run_audit(
     check: Path | None = None,
     verbose: bool = False,
 ) -> bool:
-    """Audit, write the report, print the findings; return whether every gate was passed."""
+    """Audit, write the report and print the findings; return whether every gate was passed."""
     settings = stated(question, limits)
     share_one_heap()
     if question.sigma is not None and question.target_eta is not None:

@@ -102,7 +102,7 @@ class GroupingFinding:
 
 @dataclass(frozen=True)
 class UsefulnessFinding:
-    """How much better a noisy model predicts than a constant, with a 95 % interval.
+    """The advantage of a noisy model over a constant prediction, with a 95 % interval.
 
     ``advantage`` is the held-out error of the constant prediction minus that of the model. With
     several ``splits``, the interval allows for records shared between splits (Nadeau and Bengio
@@ -197,7 +197,7 @@ class Disclosure:
 
 @dataclass(frozen=True)
 class DisclosureCheck:
-    """The published figures that would change with a single record, among the changes tried."""
+    """The published figures that would change if a single record changed, as far as tried."""
 
     checked: int  # how many of the most exposed records were left out and replaced
     found: tuple[Disclosure, ...] = ()
@@ -485,7 +485,7 @@ class Gate:
 
     @property
     def of_attack(self) -> bool:
-        """Whether an attack gave the number, which can show a limit exceeded but never met."""
+        """Whether an attack gave the number; it can exceed a limit but cannot prove it met."""
         return self.low is not None
 
 
@@ -534,7 +534,7 @@ class RecordLeakage:
 
     @property
     def unit(self) -> str:
-        """What each number is about: a ``row``, or all rows of a ``person``."""
+        """The unit of each number: a ``row``, or all rows of a ``person``."""
         return ONE_ROW if self._held is None else ONE_PERSON
 
     @property
@@ -589,7 +589,7 @@ class RecordLeakage:
         return [int(row) for row in self._row[order]]
 
     def reaching(self, distances: Sequence[float] | np.ndarray) -> np.ndarray:
-        """Return how many records have a distance μ of at least each of these values."""
+        """Return, for each value, how many records have a distance μ of at least that value."""
         known = self._in_order(MU)[: self.examined]
         scaled = np.asarray(distances, float) * self._sigma
         return np.asarray(len(known) - np.searchsorted(known, scaled))
@@ -630,8 +630,8 @@ class RecordLeakage:
     def quantiles(self, name: str, shares: Sequence[float]) -> np.ndarray:
         """Return quantiles of one of the :data:`NUMBERS`.
 
-        Each is the lower of two observations, except the median, which is their mean unless one is
-        infinite.
+        Each quantile is the lower of two adjacent observations, except the median, which is their
+        mean unless one is infinite.
         """
         ordered = self._in_order(name)
         lower = [ordered[math.floor((len(ordered) - 1) * share)] for share in shares]
@@ -732,7 +732,7 @@ class Audit(Reportable, ResultNumbers):
         See their classes. ``disclosures`` and ``ledger`` are ``None`` without a disclosure check or
         a ledger.
     dataset_eta
-        FIL of the whole table.
+        The FIL of the whole table.
     records
         The leakage of the single records, or of people, each with all of their records.
     target_eta
@@ -762,7 +762,7 @@ class Audit(Reportable, ResultNumbers):
         The positions of the records, or people, of each group (column and label), if they are in
         memory.
     versions
-        Names and versions of the software that computed this.
+        Names and versions of the software that computed the audit.
     rendering
         Displays the audit in an interpreter and in a notebook.
     """
@@ -820,7 +820,7 @@ class Audit(Reportable, ResultNumbers):
         return self.eta
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the η of every record, or person, in descending order."""
+        """Return the data of :meth:`plot`: η of every record, or person, in descending order."""
         order = np.argsort(-self.eta, kind="stable")
         unit = "people" if self.unit == ONE_PERSON else "records"
         target = 1.0 if self.target_eta is None else self.target_eta
@@ -836,7 +836,7 @@ class Audit(Reportable, ResultNumbers):
 
     @property
     def structure(self) -> tuple[StructuralRisk, ...]:
-        """Structural checks: how many numbers are released, compared with records or people."""
+        """The structural checks, which compare the released numbers with the records or people."""
         return (degrees_of_freedom(self.released, self.records.count),)
 
     @property
@@ -846,7 +846,7 @@ class Audit(Reportable, ResultNumbers):
 
     @property
     def usefulness(self) -> UsefulnessFinding | None:
-        """How the noisy model compares with a constant prediction, if that is known."""
+        """The comparison of the noisy model with a constant prediction, if known."""
         return self.curve.usefulness_at(self.sigma)
 
     @property
@@ -865,7 +865,7 @@ class Audit(Reportable, ResultNumbers):
     def row_index(self) -> np.ndarray:
         """The table row of every audited record (0 for the first data row).
 
-        For people, the first row of each.
+        For people, it is the first row of each person.
         """
         return self.records.every.row
 
@@ -880,17 +880,17 @@ class Audit(Reportable, ResultNumbers):
 
     @property
     def eta(self) -> np.ndarray:
-        """FIL of every record with its label, or of all records of each person."""
+        """The FIL of every record with its label, or of all records of each person."""
         return self.records.every.numbers["eta"]
 
     @property
     def eta_features(self) -> np.ndarray:
-        """FIL of every record about its columns alone."""
+        """The FIL of every record about its columns alone."""
         return self.records.every.numbers["eta_features"]
 
     @property
     def eta_label(self) -> np.ndarray:
-        """FIL of every record about its label alone."""
+        """The FIL of every record about its label alone."""
         return self.records.every.numbers["eta_label"]
 
     @property

@@ -72,7 +72,7 @@ class _ExactError(EachRecord):
     """Measures ``√(Tr(I⁻¹)/t)`` of every record; NaN if computing it would take too long."""
 
     def numbers(self, jacobian: ReleaseJacobian) -> tuple[np.ndarray, None]:
-        """Return the values of a Jacobian's records."""
+        """Return the value of every record of a Jacobian."""
         unknowns, basis = self.unknowns, self.unknowns.basis
         if basis is not None and np.linalg.matrix_rank(basis) < basis.shape[1]:
             # Fewer features than columns: some change of a record does not move the release.
@@ -96,7 +96,7 @@ class AttackErrors:
 class _EachError(EachRecord):
     """Measures the minimum error of an attack on each of some attributes, in its own units.
 
-    Without attributes, it is the error of an attack on the label, in units of ``label_step``.
+    Without attributes, the attack is on the label, in units of ``label_step``.
     """
 
     attributes: tuple[Attribute, ...] = ()
@@ -390,8 +390,8 @@ def _of_blocks(blocks: BlocksByName | np.ndarray) -> np.ndarray:
 class _ExactErrorOfPeople(ChunkQuestion):
     """Measures ``√(Tr(I⁻¹)/t)``; ``I`` is the information on all t unknowns of a person.
 
-    It is infinite if there are more unknowns than released numbers, because some change of the
-    records then leaves the release unchanged.
+    The value is infinite if there are more unknowns than released numbers, because some change of
+    the records then leaves the release unchanged.
     """
 
     unknowns: Unknowns

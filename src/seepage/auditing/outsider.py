@@ -2,7 +2,7 @@
 
 The success rate is an estimate, and is always reported beside that of an attacker who knows all
 other records. Refits on other people check the estimate for the most exposed records; if an attack
-succeeds more often than the approximation states, its rate is reported.
+succeeds more often than the approximation states, the attack's rate is reported.
 """
 
 from __future__ import annotations

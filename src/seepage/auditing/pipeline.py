@@ -95,7 +95,7 @@ def audit_linear(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
         )
     if refit not in (None, "model", "pipeline"):
-        raise InputError(f"refit must be 'pipeline', 'model' or be left out, not {refit!r}.")
+        raise InputError(f"refit must be 'pipeline' or 'model', or be left out, not {refit!r}.")
     limits = Limits(preset=preset)  # refused before any work
     if attacker is not None:
         check_outsider(attacker)
@@ -267,7 +267,7 @@ def _told_steps(opened: Unwrapped, followed: FollowedColumns, refitted: bool) ->
 
 
 def sigma_of(noise: float | Gaussian | None) -> float | None:
-    """Return the noise standard deviation of an audit, if it was stated."""
+    """Return the noise standard deviation of an audit, if given."""
     if noise is None:
         return None
     value = noise.sigma if isinstance(noise, Gaussian) else noise
@@ -300,7 +300,7 @@ def _groups(groups: Mapping[str, Any] | Sequence[str] | None, frame: Any) -> dic
         if labels.shape != (len(frame),):
             raise InputError(
                 f"The groups {name!r} must have one label for each of the {len(frame)} records, "
-                f"not of shape {labels.shape}."
+                f"but has the shape {labels.shape}."
             )
     check_groups({name: len(np.unique(labels.astype(str))) for name, labels in by_name.items()})
     return by_name

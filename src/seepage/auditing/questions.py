@@ -87,12 +87,12 @@ class FileOptions:
 
     @property
     def dialect(self) -> tuple[str | None, ...]:
-        """The stated properties of a text file."""
+        """The given properties of a text file."""
         return self.separator, self.decimal, self.thousands, self.encoding
 
     @property
     def decimal_mark(self) -> str | None:
-        """The decimal mark, if stated or implied by the thousands separator."""
+        """The decimal mark, if given or implied by the thousands separator."""
         if self.decimal is None and self.thousands in DECIMALS:
             return "," if self.thousands == "." else "."
         return self.decimal
@@ -172,8 +172,8 @@ class Question(CalibrationQuestion):
     sigma: Annotated[float | None, "Standard deviation of the noise on every coefficient."] = None
     attacker: Annotated[
         str | None,
-        "Also report an attacker who knows fewer records: outsider (none), or knows=0.9 (that "
-        "share). Without --sigma, the model is published without noise.",
+        "Also report the success of an attacker who knows fewer records: outsider (none), or "
+        "knows=0.9 (that share); without --sigma, for a release without noise.",
     ] = None
     # The intercept is not penalised
     intercept: Annotated[
@@ -336,12 +336,12 @@ class ExtractionQuestion:
         "email,phone,number,code"
     )
     temperature: Annotated[
-        float | None, "Temperature (default: the model's; 1 if that is greedy)."
+        float | None, "Temperature (default: the model's, or 1 if its decoding is greedy)."
     ] = None
     top_k: Annotated[int | None, "Number of most likely tokens kept (top-k); 0 keeps all."] = None
     top_p: Annotated[float | None, "Probability mass of the tokens kept (top-p)."] = None
     near: Annotated[int, "Number of samples to draw for near-verbatim copies."] = 0
-    exposure: Annotated[int, "Number of candidates to rank each secret among."] = 0
+    exposure: Annotated[int, "Number of candidates among which each secret is ranked."] = 0
     passes: Annotated[int, "Number of passes for other tokenisations of each secret."] = 0
     limit: Annotated[int | None, "Attack at most this many records."] = None
     max_probability: Annotated[

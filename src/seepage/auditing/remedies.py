@@ -1,9 +1,9 @@
 """Remedies for the most exposed records: settings, protection and cost of each.
 
 Each remedy is strengthened until the most exposed record meets the target for leakage η, membership
-inference and attribute inference. Each is reported with its held-out error and that of a constant
-prediction. The choice of noise and penalty depends on the data, so both are taken from a coarse
-grid.
+inference and attribute inference. Each remedy is reported with its held-out error and that of a
+constant prediction. The choice of noise and penalty depends on the data, so both are taken from a
+coarse grid.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ class _Search:
         return self.trained.refitted(self._settings(l2))
 
     def _after(self, l2: float) -> HeldOutTrial:
-        """Return the test of another penalty on the same held-out records."""
+        """Test another penalty on the same held-out records."""
         other = try_out(self.trained, self._settings(l2), self.seed)
         return replace(other, held_out=self.trial.held_out)  # no copies
 
@@ -341,7 +341,7 @@ class _Search:
     ) -> Remedy:
         """Return a remedy with the smallest noise, at least ``least``, that meets the target.
 
-        ``worst`` is the largest leakage of a model's records at σ = 1. Its risks are computed once;
+        ``worst`` is the largest leakage of a model's records at σ = 1. The risks are computed once;
         closed forms give them for more noise.
         """
         known, sigma = self.risks, self.sigma

@@ -33,7 +33,7 @@ def report(
     lists; for an audit by attack, these are the page, ``summary.json`` and ``records.parquet``. In
     a notebook, an audit of a linear model shows the same page.
 
-    A leakage is audited first, with its noise and its attacker: ``leak.report(folder)`` is the
+    A leakage is audited first, with its noise and its attacker; ``leak.report(folder)`` does the
     same.
 
     Examples
@@ -114,8 +114,8 @@ def check(
     - ``answers``: the report's first questions, each with its answer.
     - ``run``: the ``command`` and the ``settings`` that were given; files by name, without their
       folders.
-    - ``files``: of every file its ``role`` (``table``, ``model_file``, ``public``, ``plan``;
-      ``release`` if it is to be published), ``name``, size in ``bytes`` and ``sha256``; of a
+    - ``files``: the ``role`` of every file (``table``, ``model_file``, ``public``, ``plan``;
+      ``release`` if it is to be published), its ``name``, size in ``bytes`` and ``sha256``; for a
       folder, all files in it.
     - ``found``: the numbers, under the keys of ``summary.json``: ``source``, ``unit``, ``model``,
       ``release`` or ``sigma``, ``risks``, ``outsider``, ``attacks``, ``structure``,

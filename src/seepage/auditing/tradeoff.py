@@ -36,7 +36,7 @@ class _LossSums:
 
     The loss of a constant prediction is ``f·w``, where ``f`` is a record's one-hot class, or the
     powers ``(1, a, a²)`` of its distance ``a`` from the mean of all records; ``w`` is known only
-    after all sums are computed. The sums of l are for the mean loss of the draws at each noise
+    after all sums are computed. The sums of ``l`` use the mean loss over the draws at each noise
     scale.
     """
 
@@ -155,7 +155,7 @@ class HeldOutTrial:
 def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutTrial:
     """Fit without a fifth of the records (or people), at most 20,000, to test the noise on them.
 
-    The fit starts from the model of all records, which is only a step or two away. Without a
+    The fit starts from the model of all records, which is only one or two steps away. Without a
     penalty, a level that only held-out records have leaves its coefficient undetermined, so a weak
     penalty is then used. If there is still no model (all records of a class are held out), the
     model of all records is used instead.

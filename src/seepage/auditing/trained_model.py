@@ -81,7 +81,7 @@ class FitSettings:
     refits: bool = True
 
     def fit(self, source: RowSource, start: Any = None) -> Any:
-        """Fit on the records of a source, from ``start`` if it is a model of the same classes."""
+        """Fit on the records of a source, starting from ``start`` if it has the same classes."""
         model = self.estimator()
         if self.model == "softmax" and start is not None:
             start = start if len(start.classes_) == len(source.classes) else None
@@ -156,7 +156,7 @@ class Attribute:
 
     @property
     def factor(self) -> float:
-        """How far one unit of a plain attribute moves its feature, without the sign."""
+        """The absolute change of the feature per unit of a plain attribute."""
         return abs(float(self.directions[0, 0]))
 
     def unknowns(self) -> Unknowns:
@@ -168,9 +168,9 @@ class Attribute:
 
 @dataclass(frozen=True)
 class LabelFacts:
-    """Facts about all labels: mean, spread and largest of numbers, or counts of classes.
+    """A summary of all labels: mean, spread and maximum of numbers, or counts of classes.
 
-    ``codes`` is the number of different values, if they may be codes of classes.
+    ``codes`` is the number of different values, if they may be class codes.
     """
 
     mean: float = 0.0
@@ -181,7 +181,7 @@ class LabelFacts:
 
     @classmethod
     def of(cls, y: np.ndarray, classes: bool) -> LabelFacts:
-        """Return the facts about labels in memory."""
+        """Return the summary of labels in memory."""
         if classes:
             known, places = distinct(y)
             counts = np.bincount(places).tolist()
@@ -272,7 +272,7 @@ class ThroughPreprocessing:
 
     @property
     def directions(self) -> int:
-        """The number of directions of a record in its raw columns."""
+        """The number of directions in which a record's raw columns can change."""
         return int(self.followed.moves.shape[2])
 
     def release(self, inner: GLMRelease) -> RawRelease:
@@ -389,7 +389,7 @@ class TrainedModel:
         return ONE_ROW if self.table.person is None else ONE_PERSON
 
     def basis(self) -> np.ndarray | None:
-        """Return how the features move with the columns, each in its own step, ``(D, t)``.
+        """Return the change of the features per step of each column, ``(D, t)``.
 
         ``None`` stands for the identity: every feature is its own column in its own step. If raw
         columns are traced to the features, they replace the features.

@@ -183,7 +183,9 @@ class OnlyCodes(ClassifierMixin, BaseEstimator):
 
 def test_labels_are_numbered_for_what_takes_only_numbers() -> None:
     found = prepare(OnlyCodes(), X, CLASS)
-    assert found.steps == ("OnlyCodes rejects these labels: the 2 classes were numbered from 0.",)
+    assert found.steps == (
+        "OnlyCodes does not accept these labels, so the 2 classes were numbered from 0.",
+    )
     np.testing.assert_array_equal(found.y, CLASS == "well")
     plain = prepare(DecisionTreeClassifier(), X, CLASS.astype(object))
     assert (plain.steps, plain.y.dtype.kind) == ((), "U")

@@ -161,7 +161,7 @@ def test_without_a_target_the_columns_are_listed(run):
     ("words", "said"),
     [
         (["--remedies", "prayer"], "no remedy 'prayer'; choose from noise, penalty, combination"),
-        (["--remedies", "shape"], "name a table of them with --public"),
+        (["--remedies", "shape"], "name their table with --public"),
     ],
 )
 def test_remedies_are_chosen_by_name(run, words, said):

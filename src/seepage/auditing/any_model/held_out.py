@@ -39,8 +39,8 @@ class HeldOutFinding:
         The generalisation gap: held-out error minus training error, with a 95 % interval.
     distance, p_value
         The Kolmogorov–Smirnov distance between the losses of members and non-members, and its
-        P-value, for the attacked model with the smallest P-value, times the number of attacked
-        models (Bonferroni).
+        P-value. Both are for the attacked model with the smallest P-value, which is multiplied by
+        the number of attacked models (Bonferroni).
     models
         The number of fitted models.
     """
@@ -85,7 +85,7 @@ def compare_held_out(
     classes: bool,
     targets: int,
 ) -> HeldOutFinding:
-    """Return the errors of models fitted on halves, on their members and non-members.
+    """Return the errors of models fitted on random halves, for members and for non-members.
 
     ``errors`` are those of :func:`record_errors`, (M, n); ``signals`` is the confidence of each
     model in each record; ``inside`` marks the records that the model was fitted on.

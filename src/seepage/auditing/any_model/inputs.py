@@ -112,7 +112,10 @@ def prepare(estimator: Any, X: Any, y: Any) -> FittedInputs:
     if is_classifier(estimator) and labels.dtype.kind != "f":
         # Some libraries take classes only as 0, 1, 2 and so on
         known, codes = np.unique(labels, return_inverse=True)
-        said = f"{name} rejects these labels: the {len(known)} classes were numbered from 0."
+        said = (
+            f"{name} does not accept these labels, so the {len(known)} classes were numbered from "
+            "0."
+        )
         plain = [(estimator, ())] if encoded is None else [(estimator, ()), (encoded, steps)]
         attempts += [(made, codes.reshape(-1), (*done, said)) for made, done in plain]
     problems = [first]
@@ -133,7 +136,7 @@ def prepare(estimator: Any, X: Any, y: Any) -> FittedInputs:
 def _encoded(estimator: Any, X: Any) -> tuple[Any, tuple[str, ...]]:
     """Return the estimator with an encoding step before it, and a sentence about that step.
 
-    An array of numbers without gaps gets no such step.
+    An array of numbers without gaps gets no encoding step.
     """
     from sklearn.pipeline import make_pipeline
 

@@ -1,4 +1,4 @@
-"""Limits on an audit by attack, which an attack can exceed but never prove to be met.
+"""Limits on an audit by attack: an attack can exceed a limit, but cannot prove it met.
 
 Two of the limits for linear models apply to attacks, because attacks can exceed them: the success
 rates of membership inference and of guesses. The other limits apply to bounds, which attacks do not

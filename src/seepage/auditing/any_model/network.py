@@ -67,7 +67,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def called(self) -> str:
-        """What people call it."""
+        """The name shown to people."""
         return f"{type(self.net).__name__} of torch"
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -218,8 +218,8 @@ def as_estimator(
     if train is None:
         how = (
             "with Adam until their loss on their records is at most that of the given network, "
-            f"{estimator.loss:.3g}, or for {estimator.epochs} epochs: pass train= to train them as "
-            "your network was"
+            f"{estimator.loss:.3g}, or for {estimator.epochs} epochs: pass train= to train them "
+            "like your network"
         )
         steps = (f"The attacked networks are copies with new weights, trained {how}.",)
     return estimator, table.reshape(len(table), -1), labels, steps

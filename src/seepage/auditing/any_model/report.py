@@ -172,7 +172,7 @@ def surely_leaked(audit: AttackAudit) -> tuple[ColumnGuesses, ...]:
 
 
 def show_attack(audit: AttackAudit) -> FirstScreen:
-    """Return the first screen: attack results beside chance."""
+    """Return the first screen, which compares attack results with chance."""
     best = audit.strongest
     rate, ends = best.tpr(0.01), best.interval
     sure = ends.low > 0.5 or rate.interval.low > 0.01

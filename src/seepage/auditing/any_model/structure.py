@@ -44,7 +44,7 @@ class StructuralRisk:
         counts as found below the limit; for all other risks, above it. ``None`` if there is no such
         number.
     limit, whose
-        A rule of thumb, and its source, if it is not ours.
+        A rule of thumb, and its source if it is external.
     reason
         Why the risk does not apply.
     """

@@ -94,7 +94,7 @@ class Check:
     command
         The command: ``audit`` or ``release``.
     settings
-        The options that were given, by name; files without their folders.
+        The given options, by name; files are named without their folders.
     files
         The input files, and those to be published.
     """
@@ -110,7 +110,7 @@ class Check:
         return tuple(file for file in self.files if file.role == LEAVES)
 
     def summary(self) -> dict[str, Any]:
-        """Return the check as plain JSON values; ``seepage.check`` has the schema."""
+        """Return the check as plain JSON values; ``seepage.check`` documents the schema."""
         verdict, whole = self.report.verdict, self.report.summary()
         recommendation = recommend(verdict, bool(self.leaving))
         values: dict[str, Any] = to_plain(
@@ -149,7 +149,7 @@ class Check:
         if verdict.passed and not self.leaving and "attacks" not in whole:
             reasons.append(
                 "An audit writes no file to publish: its numbers describe the model with noise, "
-                "not a model file without it. Use `seepage release --check`."
+                "not a model file without noise. Use `seepage release --check`."
             )
         return reasons
 
@@ -184,7 +184,7 @@ class Check:
 
 
 def check_target(path: Path, keep: Iterable[Path]) -> None:
-    """Raise if the check's file would replace another file; called before any long work.
+    """Raise an error if the check would replace another file; called before any long work.
 
     ``keep`` lists the inputs, and folders that are written as a whole.
     """

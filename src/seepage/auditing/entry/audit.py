@@ -56,7 +56,7 @@ def audit(
     pipeline, the leakage is about the raw columns. All other estimators and networks are audited by
     attack with shadow models (:class:`AttackAudit`), as by :func:`seepage.audit_estimator`. An
     attack shows what can be achieved; it cannot show that no attack achieves more.
-    :func:`seepage.report` writes the report of either.
+    :func:`seepage.report` writes a report of either result.
 
     Parameters
     ----------
@@ -92,13 +92,13 @@ def audit(
         Two-valued numeric columns that are quantities, such as doses. Other two-valued columns
         count as categories, and are measured in whole levels.
     drop, missing
-        For a table passed instead of a model: the columns to leave out, and what to do about
-        missing values: raise an error (``"refuse"``, the default), drop their rows (``"drop"``) or
-        fill them (``"impute"``).
+        For a table passed instead of a model: the columns to leave out, and how missing values are
+        treated. They raise an error (``"refuse"``, the default), have their rows dropped
+        (``"drop"``) or are filled (``"impute"``).
     person
         The person of every record, if people may have several records: an identity per record, or a
         column of ``X`` that is not a feature. All records of a person then count together, in every
-        number.
+        result.
     sample_weight
         The weights that the model was fitted with.
     preprocessing
@@ -117,14 +117,14 @@ def audit(
         The name of the table in the result.
     seed
         The seed of the held-out rows and of the noise in the privacy–utility curve; for an audit by
-        attack, of the random halves. No released number depends on it.
+        attack, of the random halves. No released number depends on the seed.
     shadows, jobs
         For an audit by attack: how many shadow models to fit (16 by default), and how many at a
         time.
     train
-        For a network: a function ``train(X, y)`` of tensors that returns a network trained as yours
-        was. Without it, copies with new weights are trained with Adam until they fit their records
-        as well as your network does.
+        For a network: a function ``train(X, y)`` of tensors that returns a network trained like
+        yours. Without it, copies with new weights are trained with Adam until they fit their
+        records as well as your network does.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def audit(
         X, y = _parted(X, target)
     if y is None and not hasattr(model, "model"):  # results of statsmodels have their own labels
         raise InputError(
-            "y, the labels that the model was fitted on, is missing: sp.audit(model, X, y); or "
+            "y, the labels that the model was fitted on, is missing: use sp.audit(model, X, y), or "
             "name the label column of X with target=."
         )
     if is_network(model):

@@ -72,6 +72,6 @@ def _inputs(X: Any, like: torch.Tensor) -> Any:
 
 
 def _targets(y: Any) -> torch.Tensor:
-    """Return the targets as a tensor; truth values become the classes 0 and 1."""
+    """Return the targets as a tensor; Boolean values become the classes 0 and 1."""
     target = y if isinstance(y, torch.Tensor) else torch.tensor(np.asarray(y))
     return target.long() if target.dtype == torch.bool else target

@@ -95,8 +95,9 @@ def leakage(
     ----------
     model
         A fitted linear model of ``sp.glm``, scikit-learn, statsmodels, glum or skglm (listed in the
-        how-to *Supported models*), a ``Pipeline`` that ends in one, or a search for one.
-        Alternatively, a torch or Hugging Face network; the release is then the gradient of a batch.
+        how-to *Supported models*), a ``Pipeline`` that ends in one, or a hyperparameter search over
+        one. Alternatively, a torch or Hugging Face network; the release is then the gradient of a
+        batch.
     X, y
         The data that the model was fitted on: a NumPy array, a pandas, polars or Arrow table, or a
         torch tensor (the computation then runs on its device). For a pipeline or a formula, pass
@@ -132,7 +133,7 @@ def leakage(
     attacker
         What the attacker knows: all other records, unless :class:`Attacker` states less. Records
         that the attacker does not know protect the other records. The result is then an estimate,
-        an :class:`~seepage.glm.outsider.leakage.OutsiderLeakage`.
+        of class :class:`~seepage.glm.outsider.leakage.OutsiderLeakage`.
     release
         The published quantity, if not the exact parameters: :class:`Predictions`, or
         :class:`Parameters` rounded to printed digits. For an attacker who knows all other records,
@@ -140,7 +141,7 @@ def leakage(
         the measured leakage.
     loss
         For a network: ``"cross_entropy"`` (the default for whole-number targets), ``"mse"`` (the
-        default for others), a torch loss module, or a function of output and target.
+        default for other targets), a torch loss module, or a function of output and target.
     noise_multiplier, max_grad_norm
         For a network: σ and the clipping norm C of private SGD; the noise is then σC.
     network
@@ -157,7 +158,7 @@ def leakage(
     >>> leak.records().shape
     (100,)
 
-    The gradient of a batch of a network:
+    The gradient of a network's batch:
 
     >>> import torch
     >>> net = torch.nn.Linear(3, 2)

@@ -30,7 +30,7 @@ _OF_COLUMN = re.compile(
 
 
 def audit_frame(frame: Any, target: str, groups: Any, *, source: str, **options: Any) -> Audit:
-    """Audit a linear model of the target in a data frame."""
+    """Fit a linear model to the target of a data frame, and audit it."""
     with _said_in_python():
         found = _audit(partial(_table_of, frame), target, groups, source, options)
     person = options.get("person")
@@ -43,7 +43,7 @@ def _table_of(frame: Any) -> TableInMemory:
 
 
 def audit_file(path: Path, target: str, groups: Any, **options: Any) -> Audit:
-    """Audit a linear model of the target in a file, in any format that the command reads."""
+    """Fit a linear model to the target of a file, in any format of the command, and audit it."""
     from seepage.auditing.command import open_table
 
     question = Question(table=path, target=target, person=options.get("person"))

@@ -91,7 +91,7 @@ class Explanation(ResultTable):
         return build_frame(columns, library or "pyarrow")
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the largest success rate of membership inference."""
+        """Return the data of :meth:`plot`: the largest success rate of membership inference."""
         values = np.array([one.membership for one in self.meanings])
         names, name = [one.reading for one in self.meanings], "membership inference: success rate"
         return PlottedNumbers(values, names, name, "readings", mark=(0.5, "chance"), ranked=False)
@@ -180,8 +180,8 @@ def explain(
 
     All limits follow from the trade-off between true and false positives under the guarantee. For
     (ε, δ) it is ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``: membership inference is
-    right at most ``1 − (1 − δ)/(1 + e^ε)`` of the time. For a training run, it is the trade-off of
-    its steps.
+    right at most ``1 − (1 − δ)/(1 + e^ε)`` of the time. For a training run, the trade-off follows
+    from its steps.
 
     A guarantee covers the worst-case record of any table. For your own records,
     ``leak.membership()`` of :func:`seepage.leakage`, or of a measured run, returns each record's

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run_extraction(question: ExtractionQuestion, *, out: Path | None, as_json: bool) -> bool:
-    """Attack a model, write and print the report; return whether every gate was passed."""
+    """Attack a model, and write and print the report; return whether every gate was passed."""
     _check(question)
     given = (question.model_folder, question.records, question.base, question.held_out)
     inputs = tuple(path for path in (*given, question.marked) if path is not None)

@@ -208,7 +208,7 @@ class AuditReport(Report):
         write_private(folder / "leakage.parquet", self.audit.records.writer(make))
 
     def summary(self) -> dict[str, Any]:
-        """Return the summary as plain JSON values; ``docs/report.md`` has the schema.
+        """Return the summary as plain JSON values; ``docs/report.md`` documents the schema.
 
         Infinite errors (no unbiased attack exists) and unknown numbers are ``None``.
         """

@@ -111,7 +111,7 @@ def _save(name: str, title: str, draw: Draw, size: tuple[float, float], *, narro
 
 @contextmanager
 def house_style(name: str) -> Iterator[None]:
-    """Apply the common style to figures drawn and saved in this context, called ``name``."""
+    """Apply the common style to a figure drawn in this context; ``name`` is the figure's name."""
     from matplotlib import rc_context
 
     # The salt names the parts of the file, so two figures on a page never share a name.
@@ -142,7 +142,7 @@ def _inline(document: str) -> str:
 
 
 def word_ticks(axis: Any) -> None:
-    """Write the ticks of a logarithmic axis as plain numbers."""
+    """Label the ticks of a logarithmic axis with plain numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     low, high = sorted(axis.get_view_interval())
@@ -266,8 +266,7 @@ def draw_attributes(audit: Audit) -> Drawing | None:
     caption = (
         "Columns further left can be estimated more precisely from the release. At the dashed line "
         "an attacker's error is as large as the column's own spread (for a category: a whole "
-        "level)."
-        + (" * marks the columns marked as sensitive." if any(a.sensitive for a in ranked) else "")
+        "level)." + (" * marks sensitive columns." if any(a.sensitive for a in ranked) else "")
     )
     alternative = (
         f"Least attack error of {counted(len(ranked), 'column')}, easiest first, divided by each "
@@ -395,7 +394,7 @@ def draw_curve(audit: Audit) -> Drawing | None:
 
 
 def _write(axes: Any, x: float, y: float, words: str, side: str, above: bool) -> None:
-    """Write beside a horizontal line, on a background that covers the curves."""
+    """Write a label beside a horizontal line, on a background that covers the curves."""
     axes.annotate(
         words,
         (x, y),

@@ -127,7 +127,7 @@ class NoiseStop:
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """Contents of the first screen apart from the verdict."""
+    """Contents of the first screen, without the verdict."""
 
     cards: tuple[Card, ...]
     histogram: Histogram | None
@@ -327,7 +327,7 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
 
 
 def _number(audit: Audit, column: AttributeFinding, times: float) -> Card:
-    """Return how much a normal prior as wide as the column narrows, at a multiple of the noise."""
+    """Return how much a normal prior of the column's spread narrows at a multiple of the noise."""
     ratio = relative_error(column, column.smallest_error * times)
     kept = spread_kept(ratio)
     return Card(

@@ -1,4 +1,4 @@
-"""Rendering of audits by templates: sentences, page, terminal output, JSON and folder.
+"""Renders audits with templates, as sentences, pages, terminal output, JSON and folders.
 
 Page templates are escaped throughout and share one style; an undefined name is an error in all
 templates.
@@ -130,8 +130,8 @@ class Report(ABC):
                     write_text(folder / name, text)
         except OSError as error:
             raise InputError(
-                f"The report cannot be written to {out.name!r}: {error.strerror or error}; nothing "
-                "was left behind."
+                f"The report cannot be written to {out.name!r}: {error.strerror or error}; no "
+                "files were left behind."
             ) from error
         return out / "report.html"
 

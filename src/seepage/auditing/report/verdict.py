@@ -1,4 +1,4 @@
-"""The verdict on an audit: compares its numbers with the limits, for any reader.
+"""The verdict on an audit, which compares its numbers with the limits, in plain words.
 
 It consists of a headline, answers to frequent questions, and a few sentences that need no prior
 knowledge. This module selects the sentences; the templates contain their wording.
@@ -204,7 +204,7 @@ def _answers(audit: Audit) -> Iterator[tuple[str, str]]:
     yield "And for an attacker who knows fewer records?", tell_outsider(audit)
     yield "Who?" if people else "Which one?", tell("who", audit)
     yield "How often would an attacker be right, with and without this release?", _tell_sure(audit)
-    yield "What would fix it?", _tell_fixes(audit)
+    yield "What would help?", _tell_fixes(audit)
     error = error_at(audit, audit.sigma)
     if error is not None:
         changed = [r for r in audit.remedies if name_change(audit, r) and r.error is not None]
@@ -254,7 +254,7 @@ def _tell_fixes(audit: Audit) -> str:
             )
         text = f"Nothing needs to be changed to stay within {find_limit(audit).words}"
         if changes:
-            text += f". {'Another way' if len(changes) == 1 else 'Other ways'} to stay within it: "
+            text += f". {'Another way' if len(changes) == 1 else 'Other ways'} to do so: "
             text += ", or ".join(changes)
         return f"{text}."
     if not changes and not useless:
@@ -267,9 +267,9 @@ def _tell_fixes(audit: Audit) -> str:
         )
     if not changes:
         return (
-            f"None of the remedies tried. {capital(useless)} would bring every {one(audit.unit)} "
-            f"within {_aim(audit)}, but leaves a model that is no better than a constant "
-            "prediction."
+            f"None of the remedies tried is useful. {capital(useless)} would bring every "
+            f"{one(audit.unit)} within {_aim(audit)}, but leaves a model that is no better than a "
+            "constant prediction."
         )
     listed = changes[0] if len(changes) == 1 else f"{', '.join(changes[:-1])}, or {changes[-1]}"
     ending = "it brings" if len(changes) == 1 else "each of these brings"
@@ -314,7 +314,7 @@ def tell_remedy(audit: Audit, remedy: Remedy) -> str:
 
 
 def tell_gate(audit: Audit, gate: Gate) -> str:
-    """State how a measured number compares with a limit; name records by row, never by value."""
+    """Return a comparison of a measured number with a limit; records are named by row only."""
     return tell("gate", audit, gate)
 
 
@@ -329,7 +329,7 @@ def tell_noise(audit: Audit) -> str:
 
 
 def tell_outsider(audit: Audit) -> str:
-    """State how often an attacker who knows fewer records succeeds; empty if not requested."""
+    """Return the success of an attacker who knows fewer records; empty if not requested."""
     asked = audit.outsider is not None or audit.outsider_reason
     return tell("outsider", audit) if asked else ""
 
@@ -374,7 +374,7 @@ def tell_steps(audit: Audit) -> tuple[str, ...]:
 
 
 def _tell_preset(name: str) -> str:
-    """Return a sentence that names the recipients of a preset, and says that it is not law."""
+    """Return a sentence that names the recipients of a preset, and states that it is not law."""
     return (
         f"Limits that were not set are those of the preset {name}, for {PRESETS[name].audience}: "
         "our default, not law."
@@ -398,7 +398,7 @@ def tell_disclosures(check: DisclosureCheck) -> list[str]:
     """Return the result of the check of the most exposed records, and what to do."""
     if check.everything and not check.found:
         return [
-            "As far as was tried, no published figure would change if one of the most exposed "
+            "Among the changes tried, no published figure would change if one of the most exposed "
             f"{many(check.unit)} were left out or replaced."
         ]
     if check.everything:

@@ -84,12 +84,12 @@ def markdown(text: object, width: int = 48) -> str:
 
 
 def at_most(value: float) -> str:
-    """Write a data-dependent figure as the next point of the coarse grid above it."""
+    """Write a data-dependent figure, rounded up to the coarse grid."""
     return number(round_up(value)) if np.isfinite(value) and value > 0 else number(value)
 
 
 def at_least(value: float) -> str:
-    """Write a data-dependent figure as the next point of the coarse grid below it."""
+    """Write a data-dependent figure, rounded down to the coarse grid."""
     return number(round_down(value)) if np.isfinite(value) and value > 0 else number(value)
 
 
@@ -104,7 +104,7 @@ def interval(value: float, low: float, high: float) -> str:
 
 
 def called(name: object, kind: str, width: int = 48) -> str:
-    """Return a name, after its kind if it is a bare number: ``layer 0``, but ``fc1``."""
+    """Return a name; a bare number follows its kind: ``layer 0``, but ``fc1``."""
     text = short(name, width)
     return f"{kind} {text}" if kind and text.isdigit() else text
 
@@ -167,7 +167,7 @@ class Limit:
 
 
 def find_limit(audit: Audit) -> Limit:
-    """Return the caller's limit, else the calibration target, else one standard deviation."""
+    """Return the caller's limit, or the calibration target, or one standard deviation."""
     for gate in audit.gates:
         if gate.name == "--max-eta":
             return Limit(gate.limit, "your limit")
@@ -316,7 +316,7 @@ def usefulness(audit: Audit, sigma: float) -> float | None:
 
 
 def compared(audit: Audit, sigma: float) -> str:
-    """Return how the model at a noise of the curve compares with a constant prediction.
+    """Return how the model at a noise scale of the curve compares with a constant prediction.
 
     It is ``better``, ``not told apart`` or ``worse`` by the interval of the difference between
     their errors; ``not measured`` if unknown.
@@ -342,7 +342,7 @@ def error_said(audit: Audit, sigma: float) -> str:
 
 
 def share(kept: float) -> str:
-    """Write a share, never rounded to 100 %."""
+    """Write a fraction in per cent, never rounded to 100 %."""
     return number(kept) if kept < 0.9995 else "more than 0.999"
 
 

@@ -181,7 +181,8 @@ def draw_clients(audit: RecordingAudit) -> Drawing:
 
     caption = (
         "Each client is shown at the layer in which it stands out most. The P-values in the table "
-        "are approximate: an indication of how unusual that is among this many clients and layers."
+        "are approximate: an indication of how unusual this distance is among this many clients "
+        "and layers."
     )
     alternative = (
         f"Distance of {counted(len(kept), 'client')} from the middle, relative to the median "

@@ -23,7 +23,7 @@ from seepage.layers.recording_audit import RecordingAudit
 def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScreen:
     """Return the first screen of an audit of recorded rounds, for the property of this name.
 
-    Without limits (``limited`` is false), the screen states this.
+    Without limits (``limited`` is false), the screen states that none was set.
     """
     found, told, apart = audit.layers.v_information, audit.telling(), audit.clients.named()
     best = found.ranking()[0]

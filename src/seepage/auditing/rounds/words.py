@@ -16,7 +16,7 @@ _LITTLE = 0.05  # bits of a whole update: of less, what remedies leave is not wo
 
 
 def untestable(audit: RecordingAudit) -> bool:
-    """Return whether there are too few clients for any P-value to reach the level."""
+    """Return whether there are too few clients for any P-value to reach the significance level."""
     return audit.over_rounds is not None and audit.least_p_value() > LEVEL
 
 
