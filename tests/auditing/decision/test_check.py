@@ -91,7 +91,7 @@ def test_an_audit_writes_a_check(folder):
         }
     ]
     sheet = (folder / "check.txt").read_text()
-    assert "A PERSON HAS TO DECIDE" in sheet
+    assert "A PERSON MUST DECIDE" in sheet
     assert sha(table) in sheet
     assert "covers no file for publication" in sheet
     for reason in check["reasons"]:

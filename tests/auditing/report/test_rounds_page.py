@@ -183,7 +183,7 @@ def test_what_is_known_of_a_client_is_not_on_the_page_unless_asked(report, figur
 
 
 def test_metrics_leave_too(page):
-    assert "They are sent without clipping or noise" in page
+    assert "Metrics are sent without clipping or noise" in page
     assert "client metrics" in page
 
 
