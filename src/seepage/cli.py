@@ -360,7 +360,7 @@ def verify(
 
 @_command(app)
 def columns(table: Table, options: FileOptions) -> None:
-    """Print how an audit would read each column, as a plan to edit and pass with --plan."""
+    """Print the planned role of each column, to edit and pass with --plan."""
     from seepage.auditing.command import run_columns
 
     run_columns(Question(table=table, options=options))

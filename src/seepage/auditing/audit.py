@@ -178,14 +178,15 @@ def audit_table(
     By default the kind of model follows from the target (see :func:`choose_model`), and the penalty
     λ is 0.001 (0.01 if the classes can be separated without error). The noise is the smallest with
     which no record leaks more than ``target_eta`` (1 by default). Remedies aim at that target and
-    at the ``limits`` on risks. ``attacker`` is an attacker who knows fewer records. Their success
-    rate is estimated for the given noise, or without noise if none was given. ``sensitive`` names
-    columns (the target may be one) for which the error on every record is reported; by default
-    those of ``table``. ``fitted`` is a model of :mod:`seepage.glm` to audit instead of fitting one.
-    With ``show_values``, the audit stores the caller's own values, for a table in memory.
-    ``effort`` selects the optional stages; ``seed`` sets the held-out rows and the noise in the
-    privacy–utility curve. ``encode_anew`` encodes only the records at given positions; membership
-    inference then attacks the whole procedure. ``tell`` is called with the name of each stage.
+    at the ``limits`` on risks. ``attacker`` is an attacker who knows fewer records. The success
+    rate of this attacker is estimated for the given noise, or without noise if none was given.
+    ``sensitive`` names columns (the target may be one) for which the error on every record is
+    reported; by default those of ``table``. ``fitted`` is a model of :mod:`seepage.glm` to audit
+    instead of fitting one. With ``show_values``, the audit stores the caller's own values, for a
+    table in memory. ``effort`` selects the optional stages; ``seed`` sets the held-out rows and the
+    noise in the privacy–utility curve. ``encode_anew`` encodes only the records at given positions;
+    membership inference then attacks the whole procedure. ``tell`` is called with the name of each
+    stage.
     """
     rows = len(table.source)
     if rows < FEWEST_ROWS:
@@ -298,7 +299,7 @@ def audit_model(
         bounds = _find_guarantees(trained, noise)
         if trained.owner is not None:
             steps.append(
-                "The table of all bounds is about single rows. It was left out because in this "
+                "The table of all bounds was left out because it is about single rows, and in this "
                 "audit all rows of a person count together."
             )
     advise = None
@@ -700,7 +701,7 @@ class _LargestGains:
         return {"scales": self.scales.tolist(), "beyond": beyond.tolist()}
 
     def own(self, name: str, priors: Sequence[str], guesses: Sequence[Guess]) -> list[Guess]:
-        """Store the results, and return those at the noise of the release, one per prior."""
+        """Store the results, and return the results at the noise of the release, one per prior."""
         every = len(self.scales)
         for k, guess in enumerate(guesses):
             place, gains = k % every, np.asarray(guess.gain())

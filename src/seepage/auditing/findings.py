@@ -317,8 +317,8 @@ class Remedy:
     def rank(self) -> tuple[bool, bool, bool, float]:
         """The remedy's sort key: remedies that reach the target come first, ordered by error.
 
-        Remedies that miss the target or were not measured follow, then those not tried or without
-        effect. Remedies whose model is no better than a constant prediction come last.
+        Remedies that miss the target or were not measured follow, then remedies not tried or
+        without effect. Remedies whose model is no better than a constant prediction come last.
         """
         unknown = self.error is None or self.reason is not None
         return self.no_better, unknown, not self.reaches_target, self.error or 0.0
@@ -511,8 +511,8 @@ class RecordLeakage:
     """The leakage of all records, or people, at noise σ, scaled from their values at σ = 1.
 
     ``held`` is the number of rows of each person; one if the unit is the record. The numbers are
-    those of :class:`SomeRecords`, for all records. They may be stored in a memory-mapped file, and
-    are converted to σ on access.
+    those of :class:`SomeRecords`, for all records. The numbers may be stored in a memory-mapped
+    file, and are converted to σ on access.
     """
 
     def __init__(
@@ -897,7 +897,7 @@ class Audit(Reportable, ResultNumbers):
     def exact_error(self) -> np.ndarray:
         """The square root of every record's exact Cramér–Rao bound per column.
 
-        It is given in standard deviations of the columns, and is infinite where no unbiased attack
+        The unit is the columns' standard deviations; the value is infinite where no unbiased attack
         exists.
         """
         return self.records.every.numbers["exact_error"]
@@ -906,6 +906,6 @@ class Audit(Reportable, ResultNumbers):
     def cell_errors(self) -> Mapping[str, np.ndarray]:
         """The minimum standard error of an unbiased attack on every record's sensitive attributes.
 
-        It is given in each column's own units.
+        The error is given in each column's own units.
         """
         return self.records.every.errors

@@ -34,20 +34,21 @@ def check_limits(limits: Limits, grouped: bool) -> float | None:
     told = limits.max_membership
     if told is not None and not 0.5 < told <= 1:
         raise InputError(
-            "--max-membership is a probability above 0.5 (chance) and up to 1 (no limit), not "
+            "--max-membership must be a probability above 0.5 (chance) and up to 1 (no limit), not "
             f"{told:g}."
         )
     if (gain := limits.max_guess_gain) is not None and not 0 < gain <= 1:
         raise InputError(
-            f"--max-guess-gain is a probability between 0 and 1 (no limit), not {gain:g}."
+            f"--max-guess-gain must be a probability between 0 and 1 (no limit), not {gain:g}."
         )
     if (rate := limits.max_guess_tpr) is not None and not FALSE_POSITIVES[0] < rate <= 1:
         raise InputError(
-            f"--max-guess-tpr is a rate above 0.01 (chance) and up to 1 (no limit), not {rate:g}."
+            "--max-guess-tpr must be a rate above 0.01 (chance) and up to 1 (no limit), not "
+            f"{rate:g}."
         )
     if (right := limits.max_outsider) is not None and not 0.5 < right <= 1:
         raise InputError(
-            "--max-outsider is a probability above 0.5 (chance) and up to 1 (no limit), not "
+            "--max-outsider must be a probability above 0.5 (chance) and up to 1 (no limit), not "
             f"{right:g}."
         )
     if ratio is not None and not grouped:

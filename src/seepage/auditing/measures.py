@@ -132,9 +132,9 @@ class _EachError(EachRecord):
     def _of_people(self, jacobian: ReleaseJacobian, errors: np.ndarray) -> np.ndarray:
         """Return the minimum errors of attacks on people, from those of attacks on their records.
 
-        A value that is the same in all records of a person is one unknown: with ``J_i`` the
-        Jacobian of record i along it, the error is ``1/‖Σ_i J_i‖``. A value that differs between
-        records is attacked in the easiest record.
+        A value that is the same in all records of a person is one unknown. Its error is ``1/‖Σ_i
+        J_i‖``, where ``J_i`` is the Jacobian of record i with respect to this value. A value that
+        differs between records is attacked in the easiest record.
         """
         owner: Any = self.owner
         found = np.full((errors.shape[1], int(owner.max()) + 1), np.inf).T
@@ -452,8 +452,8 @@ def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> f
     """Return the largest leakage of a record at σ = 1 relative to its ``allowed`` leakage.
 
     With people as the unit, all records of a person count together. The function needs a table in
-    memory and a model just fitted in double precision. It is used for the many tables that differ
-    from the audited table by one record.
+    memory and a model just fitted in double precision. The function is used for the many tables
+    that differ from the audited table by one record.
     """
     holders, step = trained.records.holders, trained.table.labels.step
     ones = np.ones(len(holders)) if allowed is None else allowed

@@ -276,7 +276,7 @@ class Limits:
     ] = None
     max_outsider: Annotated[
         float | None,
-        "Limit: success rate of membership inference by the attacker of --attacker. This is an "
+        "Limit: success rate of membership inference by the attacker of --attacker. The rate is an "
         "estimate: exceeding the limit fails, meeting it proves nothing.",
     ] = None
 
@@ -304,7 +304,7 @@ class RecordingQuestion:
         "Property of the clients: a table with a column node (and optionally round), or a JSON "
         "object.",
     ]
-    column: Annotated[str | None, "Property column of that table, if there are several."] = None
+    column: Annotated[str | None, "Property column of the table, if there are several."] = None
     family: Annotated[str, "Attacker: random_forest, logistic, gradient_boosting or mlp."] = (
         "random_forest"
     )

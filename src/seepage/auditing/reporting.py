@@ -83,9 +83,9 @@ def check(
 ) -> Path:
     """Write the check of an audit for an output checker; return the path of the sheet.
 
-    The check is a JSON file and, beside it, a text sheet, both readable only by their owner. They
-    contain a recommendation (``refuse``, ``review`` or ``release``), its reasons, the command, and
-    the files.
+    The check is a JSON file and, beside it, a text sheet, both readable only by their owner. Both
+    files contain a recommendation (``refuse``, ``review`` or ``release``), its reasons, the
+    command, and the files.
 
     Parameters
     ----------

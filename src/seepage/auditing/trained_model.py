@@ -416,7 +416,7 @@ class TrainedModel:
     def measured(self, noise: Gaussian) -> Leakage[Any]:
         """Return the leakage of the release about its records, with the label in units of its step.
 
-        Its unknowns are whole records in :meth:`basis`, or some attributes.
+        The unknowns are whole records in :meth:`basis`, or some attributes.
         """
         glm = release_of(self.model, self.source, noise, "raise")
         through = self.table.through

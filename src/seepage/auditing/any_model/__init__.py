@@ -1,4 +1,4 @@
-"""Models without an exact bound: forests, boosting, support vector machines, networks and others.
+"""Models without an exact bound, such as forests, boosting, support vector machines and networks.
 
 For these models, only the success of attacks (a lower limit on leakage) and structural risks are
 known.

@@ -1,9 +1,9 @@
 """Structural risks of a fitted model, found without any attack.
 
-They follow the checks of output control in safe havens (SACRO): few degrees of freedom, cells with
-few records, classes disclosed with certainty, records stored inside the model, and needlessly risky
-settings. Each risk is a number for the model and, if applicable, for every record. The limits are
-output checkers' rules of thumb, not bounds.
+The risks follow the checks of output control in safe havens (SACRO): few degrees of freedom, cells
+with few records, classes disclosed with certainty, records stored inside the model, and needlessly
+risky settings. Each risk is a number for the model and, if applicable, for every record. The limits
+are output checkers' rules of thumb, not bounds.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _stated_classes(
 
 
 def _classes_ruled_out(model: Any, X: Any, kept: dict[str, np.ndarray]) -> StructuralRisk:
-    """Count the records for which the model gives at least one class probability zero."""
+    """Count the records for which the model assigns probability zero to at least one class."""
     name, records = "classes ruled out", int(np.shape(X)[0])
     if not hasattr(model, "predict_proba"):
         return StructuralRisk(name, None, 0, records, reason=_no_probabilities(model))

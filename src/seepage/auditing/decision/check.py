@@ -1,7 +1,7 @@
 """The check of a release for an output checker: a JSON file, and a sheet to sign.
 
 The check states a recommendation, its reasons, the command, and the files with their SHA-256. All
-of its contents come from the report.
+contents of the check come from the report.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Check:
         return reasons
 
     def write(self, path: Path) -> Path:
-        """Write the JSON file and, beside it, the sheet as text; only their owner can read them."""
+        """Write the JSON file and the text sheet beside it, readable only by their owner."""
         check_target(path, ())
         summary = self.summary()
         texts = {path: json_text(summary), path.with_suffix(".txt"): self._sheet(summary)}
@@ -163,7 +163,8 @@ class Check:
                 write_text(file, text)
         except OSError as error:
             raise InputError(
-                f"The check cannot be written to {shown(path.name)}: {error.strerror or error}."
+                f"The check cannot be written to {shown(path.name)}: {error.strerror or error}. "
+                "Choose another path."
             ) from error
         return path.with_suffix(".txt")
 

@@ -93,7 +93,7 @@ def audit(
         count as categories, and are measured in whole levels.
     drop, missing
         For a table passed instead of a model: the columns to leave out, and how missing values are
-        treated. They raise an error (``"refuse"``, the default), have their rows dropped
+        treated. Missing values raise an error (``"refuse"``, the default), have their rows dropped
         (``"drop"``) or are filled (``"impute"``).
     person
         The person of every record, if people may have several records: an identity per record, or a
@@ -123,7 +123,7 @@ def audit(
         time.
     train
         For a network: a function ``train(X, y)`` of tensors that returns a network trained like
-        yours. Without it, copies with new weights are trained with Adam until they fit their
+        yours. Without ``train``, copies with new weights are trained with Adam until they fit their
         records as well as your network does.
 
     Examples

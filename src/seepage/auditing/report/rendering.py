@@ -131,7 +131,7 @@ class Report(ABC):
         except OSError as error:
             raise InputError(
                 f"The report cannot be written to {out.name!r}: {error.strerror or error}; no "
-                "files were left behind."
+                "files were left behind. Choose another folder."
             ) from error
         return out / "report.html"
 

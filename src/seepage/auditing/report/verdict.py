@@ -1,7 +1,7 @@
 """The verdict on an audit, which compares its numbers with the limits, in plain words.
 
-It consists of a headline, answers to frequent questions, and a few sentences that need no prior
-knowledge. This module selects the sentences; the templates contain their wording.
+The verdict consists of a headline, answers to frequent questions, and a few sentences that need no
+prior knowledge. This module selects the sentences; the templates contain their wording.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ def level_error(attribute: AttributeFinding) -> float | None:
     A category changes by whole levels, so an estimate must be unbiased only at its values, and
     ``1/η`` does not bound its error. For two values whose releases are ``μ`` noise deviations
     apart, the bound is ``1/√(exp(μ²) − 1)`` (Hammersley 1950; Chapman and Robbins 1951); it agrees
-    with Cramér–Rao for small μ only. μ is that of the finite change, for which the values are
+    with Cramér–Rao for small μ only. μ is the distance for the finite change; the two values are
     distinguished with the true positive rate ``Φ(Φ⁻¹(0.01) + μ)``.
     """
     if attribute.tpr is None:
@@ -235,8 +235,8 @@ def protection(attribute: AttributeFinding) -> str:
     percentage points, weak from 20. A guess of a rare level gains little even if the level is
     recognised, so its true positive rate at 1 % false positives counts as well: strong up to 10 %,
     weak from 50 %. A number is strong if the best unbiased attack errs by at least the spread of
-    the column, so that a normal prior of that spread narrows to 0.71 of it or more. It is weak if
-    the attack errs by less than half of the spread.
+    the column, so that a normal prior of that spread narrows to 0.71 of it or more. A number is
+    weak if the attack errs by less than half of the spread.
     """
     if attribute.gain is not None:
         tpr = 0.0 if attribute.tpr is None else attribute.tpr
@@ -304,7 +304,7 @@ def error_at(audit: Audit, sigma: float) -> float | None:
 def usefulness(audit: Audit, sigma: float) -> float | None:
     """Return the fraction of the model's advantage over a constant prediction left by the noise.
 
-    It is 0 without an advantage, and ``None`` outside the curve.
+    The fraction is 0 without an advantage, and ``None`` outside the curve.
     """
     error = error_at(audit, sigma)
     gain = audit.curve.trivial_error - audit.curve.noiseless_error
@@ -318,8 +318,8 @@ def usefulness(audit: Audit, sigma: float) -> float | None:
 def compared(audit: Audit, sigma: float) -> str:
     """Return how the model at a noise scale of the curve compares with a constant prediction.
 
-    It is ``better``, ``not told apart`` or ``worse`` by the interval of the difference between
-    their errors; ``not measured`` if unknown.
+    The result is ``better``, ``not told apart`` or ``worse``, by the interval of the difference
+    between the errors, or ``not measured`` if unknown.
     """
     found = audit.curve.usefulness_at(sigma)
     return NOT_MEASURED if found is None else found.compared
@@ -385,7 +385,7 @@ def spread_kept(ratio: float) -> float:
 def spread_kept_of(attribute: AttributeFinding) -> float | None:
     """Return the posterior deviation relative to a numeric column's spread, for its worst record.
 
-    It is ``None`` for categories, and for columns without a spread.
+    The result is ``None`` for categories, and for columns without a spread.
     """
     if attribute.kind != "numeric" or not attribute.spread > 0:
         return None
