@@ -404,7 +404,7 @@ def layers(
 
 
 def _reproduction(module: str) -> Any:
-    """Return a module that reproduces the papers, which exists only in a repository clone."""
+    """Return a module for reproducing the papers; it exists only in a clone of the repository."""
     clone = Path(__file__).resolve().parents[2]
     if not (clone / "reproduction" / "__init__.py").is_file():
         raise InputError(
@@ -457,7 +457,7 @@ def where(
     name: Annotated[str | None, "ARGUMENT", "A data set (default: all)."] = None,
     folder: Folder = None,
 ) -> None:
-    """Print the folders searched and where each data set was found."""
+    """Print the folders that are searched, and the location of each data set."""
     from seepage.data.obtain import find, searched_folders
     from seepage.data.registry import DATA_SETS, data_set
 
@@ -473,7 +473,7 @@ def where(
 def fetch(
     name: Annotated[str, "A data set from `seepage data list`."], folder: Folder = None
 ) -> None:
-    """Download a data set from its publisher and verify its checksums; resumes if interrupted."""
+    """Download a data set from its publisher, resuming if interrupted, and verify its checksums."""
     from seepage.data import obtain
     from seepage.data.registry import data_set
 

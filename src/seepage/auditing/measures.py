@@ -84,7 +84,7 @@ class _ExactError(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class AttackErrors:
-    """The smallest minimum error of attacks on some attributes, its record, and the median."""
+    """Stores the smallest attack error on some attributes, its record, and the median error."""
 
     least: np.ndarray
     place: np.ndarray  # the record's position

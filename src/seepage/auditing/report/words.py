@@ -260,7 +260,7 @@ def many(unit: str) -> str:
 
 
 def number_of(count: int, unit: str) -> str:
-    """Return how many records or people: ``1 person``, ``595 people``."""
+    """Return a count with its unit: ``1 person``, ``595 people``."""
     return counted(count, one(unit), many(unit))
 
 
