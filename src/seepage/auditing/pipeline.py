@@ -299,7 +299,7 @@ def _groups(groups: Mapping[str, Any] | Sequence[str] | None, frame: Any) -> dic
     for name, labels in by_name.items():
         if labels.shape != (len(frame),):
             raise InputError(
-                f"The groups {name!r} must have one label for each of the {len(frame)} records, "
+                f"The grouping {name!r} must have one label for each of the {len(frame)} records, "
                 f"but has the shape {labels.shape}."
             )
     check_groups({name: len(np.unique(labels.astype(str))) for name, labels in by_name.items()})

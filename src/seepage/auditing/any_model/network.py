@@ -236,6 +236,6 @@ def _with_new_weights(net: nn.Module) -> nn.Module:
             raise InputError(
                 f"The layer {name or type(module).__name__!r} of this network has no "
                 "reset_parameters(), so shadow models cannot start from new weights; pass train=, "
-                "a function of X and y that returns a network trained as this one was."
+                "a function of X and y that returns a network trained like this one."
             )
     return net
