@@ -303,7 +303,7 @@ def test_an_installed_package_says_where_the_papers_tables_are(run, tmp_path, mo
     monkeypatch.setattr("seepage.cli.__file__", str(tmp_path / "site-packages/seepage/cli.py"))
     result = run("reproduce", "--list")
     assert result.exit_code == 2
-    assert "not with the installed package: clone the repository" in result.stderr
+    assert "not in the installed package: clone the repository" in result.stderr
 
 
 def test_what_a_report_needs_is_loaded_beside_long_work(run, people, tmp_path, monkeypatch):
@@ -376,7 +376,7 @@ def test_a_lost_cluster_is_a_failure_in_one_sentence(run, people, monkeypatch):
 def test_noise_that_cannot_be_reckoned_with_is_refused(run, people, noise):
     result = run("audit", people, "--target", "ill", *noise, "--json")
     assert result.exit_code == 2
-    assert "must lie between" in result.stderr
+    assert "must be between" in result.stderr
 
 
 def test_the_input_is_never_written_over(run, people, tmp_path):

@@ -324,7 +324,7 @@ def test_a_full_disk_leaves_no_part_of_a_report(tmp_path):
     # Enough for the records, and not for the page that follows.
     resource.setrlimit(resource.RLIMIT_FSIZE, (25_000, kept[1]))
     try:
-        with pytest.raises(InputError, match="cannot be written to 'report': File too large; noth"):
+        with pytest.raises(InputError, match="cannot be written to 'report': File too large; no f"):
             AuditReport(found).write(tmp_path / "report")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, kept)

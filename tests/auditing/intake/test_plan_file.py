@@ -114,7 +114,7 @@ def test_a_release_takes_no_groups_or_sensitive_columns(run, tmp_path):
     written(run, tmp_path, replace=edits)
     result = run("release", "people.csv", "--plan", "plan.toml", "--sigma", "1")
     assert result.exit_code == 2
-    assert "A release takes no sensitive columns or groups: check those" in result.stderr
+    assert "A release accepts no sensitive columns or groups: check them" in result.stderr
     assert not (tmp_path / "seepage-release").exists()
 
 
@@ -144,7 +144,7 @@ def test_what_was_done_to_the_file_is_listed_with_the_columns(run, tmp_path):
     assert first == "'other.csv' has 60 rows."
     assert second.startswith("  - ")
     assert "separat" in second
-    assert "Name it with --target" in result.stderr
+    assert "Name the column with --target" in result.stderr
 
 
 def test_without_a_target_the_columns_are_listed(run):
@@ -152,14 +152,16 @@ def test_without_a_target_the_columns_are_listed(run):
     assert result.exit_code == 2
     assert "'clinic'  categorical  3 levels (5.0% of the values)" in result.stdout
     assert "'id'      drop         identifier: its values are all different" in result.stdout
-    assert result.stderr == "error: Which column does the model predict? Name it with --target.\n"
+    assert result.stderr == (
+        "error: Which column does the model predict? Name the column with --target.\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--remedies", "prayer"], "no remedy 'prayer'; choose from noise, penalty, combination"),
-        (["--remedies", "shape"], "name a table of them with --public"),
+        (["--remedies", "shape"], "name their table with --public"),
     ],
 )
 def test_remedies_are_chosen_by_name(run, words, said):

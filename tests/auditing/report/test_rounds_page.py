@@ -80,7 +80,7 @@ def test_advice_fits_what_was_found(report):
     (clip,) = [each for each in advise(loud.audit) if each.name == "Clip and add noise"]
     assert clip.unreached == ("bn1.buffers",)
     told = dict(loud.verdict.advice)
-    assert told["Clip and add noise"].endswith("Neither applies to “bn1.buffers”.")
+    assert told["Clip and add noise"].endswith("Clipping and noise do not apply to “bn1.buffers”.")
     # The test of conv1 over all updates finds nothing, so the headline says which test does.
     assert loud.verdict.headline == (
         "2 layers of 4 reveal “glasses” in the test over rounds, the first after round 1; "
@@ -183,7 +183,7 @@ def test_what_is_known_of_a_client_is_not_on_the_page_unless_asked(report, figur
 
 
 def test_metrics_leave_too(page):
-    assert "They are sent without clipping or noise" in page
+    assert "Metrics are sent without clipping or noise" in page
     assert "client metrics" in page
 
 

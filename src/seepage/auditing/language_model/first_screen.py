@@ -127,7 +127,7 @@ def _one_in(probability: float) -> str:
 
 
 def _histogram(result: ExtractionResult) -> Histogram:
-    """Return how many secrets need how many tries, by powers of ten, beside held-out ones."""
+    """Return a histogram of the tries needed per secret, with that of held-out secrets."""
     most = 12  # powers of ten; the last bar has all that take more
 
     def counts(logs: list[float]) -> np.ndarray:
