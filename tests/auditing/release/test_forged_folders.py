@@ -159,7 +159,7 @@ FORGERIES = {
     # the list
     "another format": (
         listing(lambda c: c.update(format="seepage-release/9")),
-        "it is of another format",
+        "this file has another format",
     ),
     "no list": (lambda f: relisted(f, content=b"[]"), "the list is not an object"),
     "no JSON": (lambda f: relisted(f, content=b"{"), "it is not readable JSON"),
@@ -224,7 +224,7 @@ FORGERIES = {
     "another count": (item(count=5), "its number of coefficients differs from the model's"),
     "an item twice": (
         listing(lambda c: c["leaves"].append(c["leaves"][0])),
-        "it lists something twice",
+        "it lists an item twice",
     ),
     "nothing leaves": (listing(lambda c: c["leaves"].clear()), "number of coefficients differs"),
     "what is replaced is no checksum": (

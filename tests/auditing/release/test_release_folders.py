@@ -116,7 +116,7 @@ def test_nothing_private_goes_where_the_release_goes(run):
     for options in (("--report", "seepage-release/report"), ("--out", "seepage-audit/x")):
         result = run("patients.parquet", "--target", "response", *options)
         assert result.exit_code == 2
-        assert "two separate folders" in result.stderr
+        assert "must be different folders" in result.stderr
     result = run("patients.parquet", "--target", "response", "--ledger", "seepage-release/l.json")
     assert result.exit_code == 2
     assert "outside" in result.stderr
@@ -227,7 +227,7 @@ def test_the_names_of_features_are_told_and_other_models_are_no_folder(tmp_path)
     X, y = frame.to_numpy(), frame["dose"]
     ridge = Ridge(2.0, fit_intercept=False).fit(X, y)
     other = sp.Release.of(sp.release(ridge, sp.Gaussian(0.1)))
-    with pytest.raises(InputError, match="A Ridge cannot be written as a folder") as caught:
+    with pytest.raises(InputError, match="A Ridge cannot be written to a folder") as caught:
         other.write(tmp_path / "out")
     assert not (tmp_path / "out").exists()
     call = re.search(r"sp\.glm\..*fit\(X, y\)", str(caught.value))[0]
