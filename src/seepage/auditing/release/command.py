@@ -68,7 +68,7 @@ def run_release(
     for name in procedure.domains:
         if name not in raw.column_names:
             raise InputError(
-                f"--domain names {shown(name)}, which is not a column; name a column of the table."
+                f"There is no column {shown(name)} for --domain; name a column of the table."
             )
     with open_ledger(ledger) as held:
         before = held.ledger
