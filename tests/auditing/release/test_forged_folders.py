@@ -236,7 +236,7 @@ FORGERIES = {
         lambda f: tensors(f, coefficients=np.array([1.0, np.inf, 0.0, 0.0])),
         "coefficients must be finite",
     ),
-    "a tensor more": (lambda f: tensors(f, more=np.zeros(3)), "holds a tensor 'more'"),
+    "a tensor more": (lambda f: tensors(f, more=np.zeros(3)), "contains a tensor 'more'"),
     "classes that are nested": (
         lambda f: tensors(f, {"family": "logistic", "l2": "1", "classes": "[" * 10**5}),
         "'classes' must be a JSON list",
