@@ -436,7 +436,7 @@ def sheet(path, *rows):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([], "Sheet 'Sheet' of t.xlsx is empty."),
+        ([], "Sheet 'Sheet' of t.xlsx is empty; choose another with --sheet."),
         (
             [["age", None], [31, None], [47, "note"]],
             "Sheet 'Sheet' of t.xlsx has a cell without a column name in row 1; name that column "

@@ -124,7 +124,9 @@ def _read_workbook(path: Path, sheet: str | None) -> pa.Table:
             row for row in book[name].iter_rows(values_only=True) if any(c is not None for c in row)
         ]
     if not rows:
-        raise InputError(f"Sheet {shown(name)} of {path.name} is empty.")
+        raise InputError(
+            f"Sheet {shown(name)} of {path.name} is empty; choose another with --sheet."
+        )
     header, *records = rows
     width = max((j + 1 for j, cell in enumerate(header) if cell is not None), default=0)
     beyond = next(
