@@ -107,7 +107,7 @@ def test_duplicate_and_empty_names_are_made_unique_and_said(tmp_path):
     assert "'a (2)', 'column 2 (2)'" in said
     pq.write_table(pa.Table.from_arrays([[1], [2]], names=["a", "a"]), tmp_path / "t.parquet")
     assert read_file(tmp_path / "t.parquet").to_pydict() == {"a": [1], "a (2)": [2]}
-    with pytest.raises(InputError, match="Several columns are called 'a'"):
+    with pytest.raises(InputError, match="Several columns have the name 'a'"):
         plan_columns(pa.Table.from_arrays([[1], [2]], names=["a", "a"]), "a")
 
 

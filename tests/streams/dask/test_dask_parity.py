@@ -203,8 +203,8 @@ def _spoilt(values, at, value):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"X": _spoilt(_problem("linear")[0], (150, 2), np.nan)}, "'x2' holds NaN .* in row 150"),
-        ({"y": _spoilt(_problem("linear")[1], 7, np.inf)}, "'y' holds NaN or infinity in row 7"),
+        ({"X": _spoilt(_problem("linear")[0], (150, 2), np.nan)}, "'x2' contains .* in row 150"),
+        ({"y": _spoilt(_problem("linear")[1], 7, np.inf)}, "'y' contains NaN or infinity in row 7"),
         ({"w": _spoilt(_problem("linear")[2], 199, -1)}, "row 199 has one"),
         ({"w": _spoilt(_problem("linear")[2], 61, np.nan)}, "'sample_weight' .* in row 61"),
         ({"y": np.ones((ROWS, 2))}, "one dimension"),

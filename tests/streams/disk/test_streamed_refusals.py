@@ -112,7 +112,7 @@ def test_what_is_no_number(folder, name, bad):
     data = parquet(folder, target="amount", weight="weight", columns=TWO)
     with pytest.raises(sp.InputError) as wrong:
         sp.glm.LinearRegression(l2=1e-3).fit(data)
-    assert said(wrong).startswith(f"Column '{name}' holds NaN or infinity in row 7 of 3.parquet")
+    assert said(wrong).startswith(f"Column '{name}' contains NaN or infinity in row 7 of 3.parquet")
 
 
 def test_negative_weights(folder):
@@ -133,9 +133,9 @@ def test_files_must_not_change_between_passes(folder):
     ("options", "words"),
     [
         ({"target": "amuont"}, "There is no column 'amuont' (did you mean 'amount'?)"),
-        ({"target": "amount", "columns": ["age", "age"]}, "'age' was named twice"),
+        ({"target": "amount", "columns": ["age", "age"]}, "'age' is listed twice"),
         ({"target": "amount", "columns": ["age", "amount"]}, "cannot be both a feature and"),
-        ({"target": "amount", "columns": []}, "No column is left for the features"),
+        ({"target": "amount", "columns": []}, "No feature column is left"),
         ({"target": "amount", "columns": ["when"]}, "'when' holds timestamp[us], which is neither"),
         ({"target": "amount", "columns": "when"}, "'when' holds timestamp[us], which is neither"),
         (
@@ -354,7 +354,7 @@ def test_a_stream_is_asked_and_written_in_one_way(folder, tmp_path):
     leak = leak_of(folder)
     with pytest.raises(sp.InputError, match="already a bound on the mean squared error"):
         leak.rows().mse_bound().mse_bound()
-    with pytest.raises(sp.InputError, match="is a folder; name the Parquet file to write"):
+    with pytest.raises(sp.InputError, match="is a folder; give the path of the Parquet file"):
         leak.write_rows(tmp_path)
     assert list(tmp_path.iterdir()) == [folder]
     assert "<svg" not in leak._repr_html_()  # which would take a pass over the files
