@@ -1,4 +1,4 @@
-"""Readers for publishers' file formats; an invalid file raises an error that gives the reason."""
+"""Reads publishers' file formats; an invalid file raises an error that states the reason."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from seepage.data.structures import Records
 def read_idx(path: Path, shape: tuple[int, ...], name: str) -> NDArray[np.uint8]:
     """Return the array in ``path``, which must have exactly this ``shape``.
 
-    The idx format of MNIST, gzipped, has the magic number ``0x00 0x00 0x08 ndim`` (0x08: unsigned
-    bytes), each size as a big-endian 32-bit integer, then the bytes.
+    The gzipped idx format of MNIST starts with the magic number ``0x00 0x00 0x08 ndim`` (0x08:
+    unsigned bytes). Each size follows as a big-endian 32-bit integer, and then the bytes.
     """
     header = struct.Struct(f">{1 + len(shape)}I")
     count = math.prod(shape)
@@ -57,9 +57,9 @@ def _times(sizes: tuple[int, ...] | list[int]) -> str:
 def read_npz(
     path: Path, shapes: Mapping[str, tuple[int | None, ...]], name: str
 ) -> dict[str, NDArray[np.uint8]]:
-    """Return arrays of a NumPy archive; pickled objects raise an error.
+    """Return arrays from a NumPy archive; pickled objects raise an error.
 
-    Each array must hold bytes and have the given shape (``None``: any size).
+    Each array must contain bytes and have the given shape (``None`` allows any size).
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -97,9 +97,9 @@ def read_csv(
 ) -> Records:
     """Return the columns of ``path``, all numeric except those named in ``text``.
 
-    The header must begin with the columns ``leading``; the names of all other columns begin with
-    ``further`` (``None``: no other columns). With ``allow_missing`` a field may be empty: NaN in a
-    numeric column, ``""`` in a text column.
+    The header must begin with the columns ``leading``. The names of all other columns begin with
+    ``further`` (``None``: no other columns). With ``allow_missing``, a field may be empty, which
+    becomes NaN in a numeric column and ``""`` in a text column.
     """
     try:
         with path.open(encoding="utf-8", newline="") as stream:

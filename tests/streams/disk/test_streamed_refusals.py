@@ -125,7 +125,7 @@ def test_negative_weights(folder):
 def test_files_must_not_change_between_passes(folder):
     data = parquet(folder, target="amount", columns=TWO)
     rewrite(folder / "1.parquet", lambda table: table.slice(3))
-    with pytest.raises(sp.InputError, match=r"1\.parquet had 259 rows and now has 256"):
+    with pytest.raises(sp.InputError, match=r"1\.parquet had 259 rows, but now has 256"):
         sp.glm.LinearRegression().fit(data)
 
 
@@ -345,7 +345,7 @@ def test_an_earlier_file_survives_a_failure(folder, tmp_path):
 
 def test_results_do_not_land_among_the_data(folder):
     leak = leak_of(folder)
-    with pytest.raises(sp.InputError, match="would be in the folder of the Parquet files"):
+    with pytest.raises(sp.InputError, match="would be in the folder of its input"):
         leak.rows().write(folder / "rows.parquet")
     assert len(list(folder.iterdir())) == 4
 
@@ -362,7 +362,7 @@ def test_a_stream_is_asked_and_written_in_one_way(folder, tmp_path):
 
 
 def test_no_file_named():
-    with pytest.raises(sp.InputError, match="No Parquet file was named"):
+    with pytest.raises(sp.InputError, match="The list of Parquet files is empty"):
         parquet([], target="y")
 
 
@@ -384,7 +384,7 @@ def test_a_data_set_must_not_change_between_passes(tmp_path):
     file.write_text("age,amount\n" + "\n".join(f"{k},{k % 3}.5" for k in range(20)) + "\n")
     data = parquet(dataset(file, format="csv"), target="amount")
     file.write_text(file.read_text() + "9,9.5\n")
-    with pytest.raises(sp.InputError, match="The data set had 20 rows and now has 21"):
+    with pytest.raises(sp.InputError, match="The data set had 20 rows, but now has 21"):
         sp.glm.LinearRegression().fit(data)
 
 

@@ -1,4 +1,4 @@
 """Tables in Parquet files, read in chunks.
 
-Nothing here depends on a model or an audit.
+This package does not depend on models or audits.
 """
