@@ -386,7 +386,7 @@ def test_the_input_is_never_written_over(run, people, tmp_path):
     before = table.read_bytes()
     result = run("audit", str(table), "--target", "eta", "--out", str(out))
     assert result.exit_code == 2
-    assert "one lies within the other" in result.stderr
+    assert "one contains the other" in result.stderr
     assert table.read_bytes() == before
     again = run("audit", people, *QUICK, "--out", str(out))
     assert again.exit_code == 0, again.output

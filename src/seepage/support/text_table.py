@@ -9,7 +9,7 @@ from io import StringIO
 
 
 def text_table(rows: Iterable[Sequence[str]], heads: Sequence[str] = (), indent: int = 0) -> str:
-    """Return rows of cells below their headers, wrapped on a terminal and never truncated.
+    """Return rows of cells below their headers, wrapped to the terminal width but not truncated.
 
     >>> print(text_table([("fc1", "0.9")], ("layer", "bits")))
     layer  bits

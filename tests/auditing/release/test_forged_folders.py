@@ -162,23 +162,23 @@ FORGERIES = {
         "this file has another format",
     ),
     "no list": (lambda f: relisted(f, content=b"[]"), "the list is not an object"),
-    "no JSON": (lambda f: relisted(f, content=b"{"), "it is not readable JSON"),
-    "no UTF-8": (lambda f: relisted(f, content=b'{"format": "\xff"}'), "it is not readable JSON"),
+    "no JSON": (lambda f: relisted(f, content=b"{"), "it is not valid JSON"),
+    "no UTF-8": (lambda f: relisted(f, content=b'{"format": "\xff"}'), "it is not valid JSON"),
     "deep JSON": (lambda f: relisted(f, content=b"[" * 10**6), "it is nested too deeply"),
     "another encoding": (
         lambda f: relisted(f, content=(f / "release.json").read_text("utf-8").encode("utf-16")),
-        "it is not readable JSON",
+        "it is not valid JSON",
     ),
     "deep JSON in an item": (
         text('"value": null', '"value": ' + "[" * 10**5 + "]" * 10**5),
         "it is nested too deeply",
     ),
-    "a list of a terabyte": (sparse("release.json", 10**12), "above the limit of 8 MB"),
-    "a card of a terabyte": (sparse("model-card.md", 10**12), "above the limit of 8 MB"),
-    "a model of a terabyte": (sparse("model.safetensors", 10**12), "above the limit of 256 MB"),
+    "a list of a terabyte": (sparse("release.json", 10**12), "more than the allowed 8 MB"),
+    "a card of a terabyte": (sparse("model-card.md", 10**12), "more than the allowed 8 MB"),
+    "a model of a terabyte": (sparse("model.safetensors", 10**12), "more than the allowed 256 MB"),
     "many digits": (text("50.0", "5" * 5000), "cannot be read"),
     "a field more": (listing(lambda c: c.update(more=1)), "the list has the unknown field 'more'"),
-    "a field less": (listing(lambda c: c.pop("leaves")), "the list does not say 'leaves'"),
+    "a field less": (listing(lambda c: c.pop("leaves")), "the list lacks the field 'leaves'"),
     "columns that are no list": (
         listing(lambda c: c.update(columns={})),
         "'columns' of the list must be a list",
@@ -190,7 +190,7 @@ FORGERIES = {
     "a column with a field more": (column(0, more=1), "column 1 has the unknown field 'more'"),
     "a column with a field less": (
         listing(lambda c: c["columns"][0].pop("unit")),
-        "column 1 does not say 'unit'",
+        "column 1 lacks the field 'unit'",
     ),
     "unit 0": (column(0, unit=0), "'unit' of column 1 must be a finite number above zero"),
     "unit −1": (column(0, unit=-1), "'unit' of column 1 must be a finite number above zero"),
@@ -365,8 +365,8 @@ def test_what_is_signed_can_be_checked_by_other_programs(folder, keys):
     [
         ("locked.pem", "has a password"),
         ("curve.pem", "is not an Ed25519 key"),
-        ("none.pem", "holds no private key"),
-        ("ours.pub", "holds no private key"),
+        ("none.pem", "contains no private key"),
+        ("ours.pub", "contains no private key"),
         ("missing.pem", "cannot be read: No such file"),
         ("", "cannot be read: Is a directory"),
     ],
@@ -386,7 +386,7 @@ def test_other_public_keys_are_refused(folder, keys, name):
 def test_the_key_does_not_lie_in_the_folder_that_is_shared(folder, keys):
     model = sp.load_release(folder)
     items = (Item("coefficients", "noised", "Each has noise.", 4),)
-    with pytest.raises(InputError, match="one lies within the other"):
+    with pytest.raises(InputError, match="one contains the other"):
         Release(model, items, "").write(keys, sign=keys / "ours.pem")
 
 

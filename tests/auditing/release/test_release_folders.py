@@ -420,4 +420,4 @@ def test_a_folder_of_parquet_files_is_released_as_one_table(run, tmp_path):
     assert [i["name"] for i in told["leaves"]] == [i["name"] for i in whole["leaves"]]
     refused = run("parts", *options, "--out", "parts/release")
     assert refused.exit_code == 2
-    assert "one lies within the other" in refused.stderr
+    assert "one contains the other" in refused.stderr
