@@ -315,7 +315,7 @@ CASES = [
         "book.xlsx",
         workbook,
         None,
-        "book.xlsx holds 2 sheets ('Sheet', 'notes'); name one with --sheet.",
+        "book.xlsx contains 2 sheets ('Sheet', 'notes'); choose one with --sheet.",
     ),
     Case("Excel", "people.xlsx", workbook, DOSE, "", "--sheet Sheet"),
     Case("SQLite", "people.sqlite", sqlite, DOSE, ""),
