@@ -1,4 +1,4 @@
-"""Data sets: download, reading, and preparation as in the papers.
+"""Downloads, reads and prepares data sets as in the papers.
 
 Only the demo, the paper reproductions and the tests use these data sets; the measures do not.
 ``registry`` lists the data sets, and ``obtain`` and ``download`` fetch them. ``readers`` parse the

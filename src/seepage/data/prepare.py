@@ -88,7 +88,7 @@ def iwpc_one_hot(patients: Records) -> Problem:
 
 
 def adult_one_hot(people: Adult) -> Problem:
-    """Encode the census problem of Hannun et al. 2021: 86 features, incomplete records dropped.
+    """Encode the census problem of Hannun et al. 2021: 86 features, without incomplete records.
 
     The six continuous columns (including fnlwgt) are standardised by the training mean and sample
     deviation. Marital status becomes married (any "Married-…") or not, and relationship is dropped.

@@ -22,7 +22,8 @@ def read_idx(path: Path, shape: tuple[int, ...], name: str) -> NDArray[np.uint8]
     """Return the array in ``path``, which must have exactly this ``shape``.
 
     The gzipped idx format of MNIST starts with the magic number ``0x00 0x00 0x08 ndim`` (0x08:
-    unsigned bytes). Each size follows as a big-endian 32-bit integer, and then the bytes.
+    unsigned bytes). The sizes follow as big-endian 32-bit integers, and then the bytes of the
+    array.
     """
     header = struct.Struct(f">{1 + len(shape)}I")
     count = math.prod(shape)

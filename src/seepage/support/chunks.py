@@ -125,8 +125,8 @@ def spread(
 def blas_on_one_core() -> Iterator[None]:
     """Limit matrix products of NumPy and SciPy to one core inside this context.
 
-    This avoids the buffers of additional threads (tens of megabytes) and their busy waiting, which
-    would occupy a core for a tenth of a second during the next step.
+    Additional threads would need buffers of tens of megabytes. Their busy waiting would also occupy
+    a core for a tenth of a second during the next step.
     """
     with _libraries().limit(limits=1, user_api="blas"):
         yield

@@ -7,8 +7,8 @@ if it is empty or contains exactly the files of its manifest. The new folder is 
 under a hidden name. The two folders then exchange names, in one step on Linux (``renameat2``), so
 that readers see either the old folder or the new one. If this is not possible (another system, a
 mounted folder, the working directory), the new files are written to a hidden subfolder. Renaming
-the subfolder to :data:`_READY` marks the files as complete. They are then moved to their final
-places; if the process is killed, the next run moves them.
+the subfolder to :data:`_READY` marks the files as complete. The complete files are then moved to
+their final places. If the process is killed, the next run moves them.
 
 Files and folders are synced to disk (``fsync``) before they are renamed or exchanged, so even a
 power failure leaves either the old or the new version.
@@ -217,8 +217,8 @@ def whole_folder(
     Parameters
     ----------
     out
-        The folder of results. It must be new, empty, or an unchanged folder of the same kind that
-        seepage wrote.
+        The folder of results. The folder must be new, empty, or an unchanged folder of the same
+        kind that seepage wrote.
     kind
         The kind of folder, as one word such as ``report``.
     keep

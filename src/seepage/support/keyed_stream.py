@@ -24,7 +24,8 @@ def grid_of(deviation: float) -> float:
     """Return the step of the grid to which a noisy number is rounded, about 2⁻¹² of its deviation.
 
     The digits of a floating-point number beyond the grid depend on the noiseless number, and would
-    leak it (Mironov 2012). The rounding adds 5e-9 of the noise's variance.
+    leak it (Mironov 2012). The variance of the rounding error is at most 5e-9 times that of the
+    noise.
 
     Examples
     --------

@@ -72,8 +72,8 @@ def overridden(thing: Any, base: type) -> str | None:
     """Return a name of the base class that the object overrides, or ``None``.
 
     For each name in the base class, the attributes of both classes are compared, including
-    inherited ones. Methods replaced on the object itself are also detected. A subclass that
-    computes a fitted number (such as ``mean_``) itself counts as overriding it.
+    inherited ones. Methods replaced on the object itself are also detected. A subclass that defines
+    a property for a fitted number, such as ``mean_``, also overrides it.
     """
     cls = type(thing)
     if cls is not base:

@@ -37,7 +37,7 @@ def least_memory() -> int:
 def run_in_child(run: Callable[[], object]) -> int | None:
     """Run a function that ends with ``SystemExit``; return the exit status, or ``None``.
 
-    It returns ``None`` if a library aborted the process.
+    The result is ``None`` if a library aborted the process.
     """
     reading, writing = os.pipe()
     child = os.fork()

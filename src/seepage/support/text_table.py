@@ -1,4 +1,4 @@
-"""Text tables for the terminal."""
+"""Formats text tables for the terminal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reads the columns of a raw table: an array, or a data frame from any narwhals-supported library.
 
 Models are refitted on the caller's table, with its names and types. This module reads the columns
-as numbers or text, and makes records that combine columns of different records.
+as numbers or text, and builds records from columns of several other records.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Makes names of columns and categories unique, printable and short enough to display.
 
-Code that writes a web page or a shell command escapes names itself. Characters that no output can
-display safely are removed: control codes, which move a terminal's cursor, and marks that reverse
-the direction of the surrounding text.
+Escaping for a web page or a shell is left to the code that writes the output. Characters that no
+output can display safely are removed: control codes, which move a terminal's cursor, and marks that
+reverse the direction of the surrounding text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def printable(name: str) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""Return a text with control codes and direction marks escaped, such as ``\x1b``."""
+    r"""Return a text with control codes and direction marks written as escapes like ``\x1b``."""
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 

@@ -147,8 +147,8 @@ class RowSource(ABC):
     def holding(self, sets: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray, np.ndarray]]:
         """Yield chunks that contain complete sets of rows, which may be anywhere in the table.
 
-        Each chunk is yielded with the positions of its sets in the chunk, and with the sets'
-        numbers among all sets. Each pass reads as many sets as fit in memory.
+        With each chunk, yield the positions of its sets within the chunk, and the numbers of these
+        sets among all sets. Each pass reads as many sets as fit in memory.
         """
         sizes = np.cumsum([len(rows) for rows in sets])
         room = max(1, _ROWS_HELD // max(1, len(self.names)))
@@ -174,9 +174,10 @@ class RowSource(ABC):
         return model.fit(self)
 
     def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
-        """Return a source without the chosen rows, a source of those rows, and the remaining share.
+        """Return a source without the chosen rows, a source of only those rows, and a share.
 
-        The share is one if the rows are dropped, and smaller if they remain with weight zero.
+        The share is the proportion of the rows that remains: one if the chosen rows are dropped,
+        and less if they remain with weight zero.
         """
         rest, held_out = (partial(_kept, chosen=chosen, held_out=part) for part in (False, True))
         left = len(self) - len(chosen)

@@ -280,8 +280,9 @@ class _TextFile:
     def _find_encoding(self) -> str:
         """Return the encoding; decode the whole file, since a wrong letter changes a category.
 
-        Text that stops being valid UTF-8 at its first non-ASCII letter is read as Windows-1252, the
-        usual encoding of such files, unless it contains a byte that Windows-1252 does not define.
+        If the first non-ASCII letter is not valid UTF-8, the text is read as Windows-1252, the
+        usual encoding of such files. The exception is text with a byte that Windows-1252 does not
+        define.
         """
         decoder = codecs.getincrementaldecoder("utf-8")()
         offset = letters = 0

@@ -19,11 +19,11 @@ Both formats have the same content. The model must minimise, on the audited tabl
 
 :func:`save_model` (``sp.save``) writes this format.
 
-**safetensors** (``.safetensors``) stores the tensor ``coefficients``, with shape (d,) or for
-softmax (K, d), and optionally ``intercept``, one number or for softmax (K,), in float64 or float32.
-The metadata contain ``family`` and ``l2`` as text, and ``classes`` and ``features`` as JSON lists.
-Safetensors stores an array in its memory order, so pass ``numpy.ascontiguousarray(coef)``, not a
-transposed view.
+**safetensors** (``.safetensors``) stores ``coefficients`` with shape (d,), or (K, d) for softmax.
+It may also store ``intercept``, which is one number, or has shape (K,) for softmax. Both tensors
+are float64 or float32. The metadata contain ``family`` and ``l2`` as text, and ``classes`` and
+``features`` as JSON lists. Safetensors stores an array in its memory order, so pass
+``numpy.ascontiguousarray(coef)``, not a transposed view.
 
 Pickles are not read, because opening a pickle can run arbitrary code.
 """

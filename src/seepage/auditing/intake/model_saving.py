@@ -1,9 +1,9 @@
 """``sp.save`` and ``sp.load``: a fitted model in a file that ``seepage audit --model`` reads.
 
-The file contains numbers and text, in the format of :mod:`seepage.auditing.intake.model_file`. It
-includes the scaling of a pipeline, column by column, as ``release.json`` in a release folder does.
-A penalty that does not grow with the number of records is written as its total, ``ridge``, because
-the number of records is unknown.
+The file contains numbers and text, in the format of :mod:`seepage.auditing.intake.model_file`. Like
+``release.json`` in a release folder, it includes a pipeline's scaling, column by column. A penalty
+that does not grow with the number of records is written as its total, ``ridge``, because the number
+of records is unknown.
 """
 
 from __future__ import annotations

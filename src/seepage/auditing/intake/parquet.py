@@ -1,7 +1,7 @@
 """Reads Parquet data for an audit in chunks, with cleaned names and text.
 
-Values are not tabulated for columns with more than 1,000 different values. Text columns of this
-kind must be dropped by name, and missing numbers in such columns cannot be imputed by the median.
+Values are not tabulated for columns with more than 1,000 different values. Among these columns,
+text columns must be dropped by name, and missing numbers cannot be replaced by the median.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TableInChunks(TableToAudit):
         return cls(AuditedRows(batches))
 
     def whole(self, most: float | None = None, sample: str = "rows") -> pa.Table:
-        """Return the table in memory, like one from a file; raise if it exceeds ``most`` bytes."""
+        """Return the table in memory; raise an error if it exceeds ``most`` bytes."""
         size, most = 8 * self.rows * len(self.names), MOST_BYTES if most is None else most
         if size > most:
             raise InputError(

@@ -1,7 +1,8 @@
 """The plan of a table's columns, which can be printed, edited and passed back.
 
-A plan is a small TOML file. It states the target, the treatment of missing values, and for each
-column ``numeric``, ``boolean``, ``categorical`` or ``drop``, with a comment on its contents.
+A plan is a small TOML file. The file states the target, the treatment of missing values, and the
+kind of each column (``numeric``, ``boolean``, ``categorical`` or ``drop``), with comments on the
+columns' contents.
 """
 
 from __future__ import annotations

@@ -284,16 +284,16 @@ def plan_columns(
 
     A column of ``groups`` that is dropped can still define the groups to compare. ``categorical``
     columns contain numbers that are codes of categories (including the target, for classes).
-    ``quantities`` are two-valued numeric columns that are quantities, such as doses; other
-    two-valued columns count as categories, measured in whole levels. ``missing`` states how to
-    treat missing values: ``"refuse"`` raises an error, ``"drop"`` drops their rows, and
+    ``quantities`` lists two-valued numeric columns that are continuous quantities, such as doses;
+    other two-valued columns count as categories, measured in whole levels. ``missing`` states how
+    to treat missing values: ``"refuse"`` raises an error, ``"drop"`` drops their rows, and
     ``"impute"`` fills in the median or the most frequent value. ``person`` is the column that
     identifies people; it is not a feature. ``classes`` reads an integer target as classes.
 
     An error is raised for names that are not columns, for dates, nested or infinite values, for too
-    many categories, and for tables without features. The same applies to a target that is an
-    identifier, has only one value or has too many classes. Columns named like an identifier raise
-    an error unless their role is stated, and missing values do so unless ``missing`` allows them.
+    many categories, and for tables without features. A target that is an identifier, has only one
+    value or has too many classes also raises an error. So do columns named like an identifier,
+    unless their role is stated, and missing values, unless ``missing`` allows them.
     """
     whose = () if person is None else (person,)
     _check_names(table.names, target, drop, sensitive, groups, categorical, quantities, whose)
@@ -669,9 +669,10 @@ def _publicly_scaled(
 def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
     """Return robust estimates of a column's centre and spread.
 
-    They are the mean and standard deviation of a normal distribution with the same central 90 %
-    interval, 3.29 deviations wide. Adding, removing or replacing a record moves its ends at most to
-    the next value. If that interval is a single value, the spread is the standard ``deviation``.
+    The estimates are the mean and standard deviation of a normal distribution with the same central
+    90 % interval, 3.29 deviations wide. Adding, removing or replacing a record moves the interval's
+    ends at most to the next value. If that interval is a single value, the spread is the standard
+    ``deviation``.
     """
     low, high = np.quantile(values, (0.05, 0.95), method="inverted_cdf").tolist()
     return (low + high) / 2, (high - low) / 3.2897 if high > low else deviation
@@ -730,7 +731,7 @@ def _usable_parts(
 def _attributes(
     coding: TableEncoding, own: Sequence[ColumnEncoding], given: bool
 ) -> tuple[Attribute, ...]:
-    """Return each column with its features, and how far one unit of the column moves them.
+    """Return each column with its features, and how far a change of one unit moves them.
 
     A two-valued column moves by a whole level, measured in the table's ``own`` encoding; a
     ``given`` model may scale it differently.

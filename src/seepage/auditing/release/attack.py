@@ -1,9 +1,9 @@
 """Empirical attack on releases: distinguishes a table from a changed copy by published figures.
 
-The procedure is run on a table and on a changed copy, in which a record, or a person with all their
-records, is left out or has another label, other numbers or another category. Releases are then made
-from both tables, with σ drawn again each time. An attacker who knows both tables decides between
-them by the likelihood ratio of all published figures::
+The procedure is run on a table and on a changed copy. In the copy, a record, or a person with all
+their records, is left out or has another label, other numbers or another category. Releases are
+then made from both tables, with σ drawn again each time. An attacker who knows both tables decides
+between them by the likelihood ratio of all published figures::
 
     log P(σ | A)/P(σ | B) + (‖x − θ_B‖² − ‖x − θ_A‖²)/2σ² + log P(r | A, x)/P(r | B, x)
 
@@ -14,14 +14,15 @@ block, so votes are computed once per table.
 The success rate of the attack is compared with the ledger's bound for the release and the record:
 ``PrivacyLoss.membership`` of the record's μ, ε and δ. Since μ is inversely proportional to σ, the
 bound for any other σ follows. A replacement moves the noisy numbers by a different distance,
-``μ = ‖θ_A − θ_B‖/σ``, and may require other noise. Its bound combines this μ with the ε and δ that
-the ledger's entry lists for such replacements. η does not bound finite changes. If a published
-figure differs between the tables, it discloses the change, and the bound is 100 %.
+``μ = ‖θ_A − θ_B‖/σ``, and may require other noise. The bound for a replacement combines this μ with
+the ε and δ that the ledger's entry lists for that kind of replacement. η does not bound finite
+changes. If a published figure differs between the tables, it discloses the change, and the bound is
+100 %.
 
 Two further bounds are reported. The first uses the ε and δ of σ for this pair of tables
 (:meth:`~seepage.auditing.release.noise_vote.NoiseDraw.beside`); no ledger entry may state less. The
-second is ``ε = ε₀ + log 1/a``, computed from one table without δ, where ε₀ is the ε of a vote and a
-the probability that one vote is enough. A table that needs more noise refutes the second bound.
+second uses ``ε = ε₀ + log 1/a`` from one table, without δ. Here ε₀ is the ε of a vote, and a is the
+probability that one vote is enough. A table that needs more noise refutes the second bound.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ def _success(mu: np.ndarray, epsilon: float, delta: float = 0.0) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _World:
-    """The parameters of the releases of one table."""
+    """Stores the parameters of all releases made from one table."""
 
     prepared: Prepared
 
@@ -207,7 +208,7 @@ def attack_release(
     row: int | None = None,
     listed: ReleaseLedger | None = None,
 ) -> Iterator[Attack]:
-    """Yield the attack's success rate for each change to a record, by default the most exposed one.
+    """Yield the attack's success rate for each change to a record (default: the most exposed one).
 
     With ``procedure.person``, all records of a person change together. ``listed`` is a ledger with
     only the entry of the release. If it is not given, a new release is made, as ``seepage release``
@@ -256,7 +257,7 @@ def _seed(listed: ReleaseLedger) -> int | None:
 
 
 def listing_of(procedure: Procedure, raw: pa.Table) -> ReleaseLedger:
-    """Make a release, and return a ledger with only its entry."""
+    """Make a release, and return a ledger with only the release's entry."""
     ledger = procedure.ledger or ReleaseLedger()
     procedure = replace(procedure, ledger=ledger)
     made = make_release(procedure, raw, limits=Limits(), name="", tell=lambda _: None)
@@ -347,7 +348,7 @@ def run_release_attack(
 
 
 def _listed(folder: Path, ledger: Path | None) -> tuple[ReleaseLedger, ReleaseLedger]:
-    """Return the ledger before a release, and one with only its entry."""
+    """Return the ledger before a release, and a ledger with only the release's entry."""
     path = find_ledger() if ledger is None else ledger
     for place in (folder, path):
         check_path(place)

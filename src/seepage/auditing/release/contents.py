@@ -354,7 +354,7 @@ def _read(folder: Path, name: str) -> tuple[ReleasedModel, tuple[Item, ...], str
 
 
 def _safetensors(released: ReleasedModel, family: str) -> bytes:
-    """Return the model as the file that ``--model-file`` and :func:`load_release` read."""
+    """Return the bytes of the model file that ``--model-file`` and :func:`load_release` read."""
     from safetensors.numpy import save
 
     model = released.estimator

@@ -84,10 +84,11 @@ def rate_noise(people: int, epsilon: float = 0.05) -> tuple[Laplace, float]:
 
 
 def wrong_constant(truth: np.ndarray, unit: float | None, weight: np.ndarray) -> float:
-    """Return the error rate of the best constant: the most common class, or the fullest window.
+    """Return the error rate of the best constant prediction, a class or a number.
 
-    Records are weighted; the weights sum to one. A number counts as wrong if it is outside a window
-    of two units around the constant. Some optimal window begins at a record's value.
+    Records are weighted; the weights sum to one. A number counts as wrong if it is more than one
+    unit from the constant. The best constant is the centre of a window of two units that begins at
+    some record's value.
     """
     if unit is None:
         return float(1 - np.bincount(distinct(truth)[1], weight).max())

@@ -1,17 +1,17 @@
-"""The ledger of releases: each record's privacy loss in every release, for composition.
+"""The ledger of releases, which stores each record's privacy loss in every release.
 
 Each entry contains every record's privacy loss (η, μ, ε and δ), which composes over independent
 releases (:mod:`seepage.risks.privacy_loss`). If a column identifies people, the loss is that of all
-records of the record's person together. It is stored with keyed digests of the record's values
-(:mod:`seepage.auditing.release.recognition`). The key is in the same file, so anyone with the file
-can test guessed values. The ledger is therefore as private as the table, is readable only by its
-owner, and is never part of a release.
+records of the record's person together. The loss is stored with keyed digests of the record's
+values (:mod:`seepage.auditing.release.recognition`). The key is in the same file, so anyone with
+the file can test guessed values. The ledger is therefore as private as the table, is readable only
+by its owner, and is never part of a release.
 
-An entry is *prepared* when its folder is complete on disk but not yet in its final place,
-*committed* once the folder is there, and *voided* if it will never be. Prepared entries count. If a
-killed process leaves an entry unsettled, the next process that opens the ledger settles it. The
-entry is voided if the folder is still where it was written. Otherwise it is committed, since the
-folder may have been copied.
+An entry is *prepared* when its folder is complete on disk but not yet in its final place. It is
+*committed* once the folder has been moved there, and *voided* if the folder will never be. Prepared
+entries count. If a killed process leaves an entry unsettled, the next process that opens the ledger
+settles it. The entry is voided if the folder is still where it was written. Otherwise it is
+committed, since the folder may have been copied.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class GuessLoss:
     """Privacy loss of a release with respect to the values of classes and categories.
 
     An attacker guesses among a record's possible values, so the record is *replaced*, not left out.
-    ``distance`` maps each column to the largest distance μ between the releases for two values. It
-    is infinite if unknown, and zero for a column that the release does not use. ε and δ apply to
-    the figures published beside the noisy numbers, for such a replacement. Over independent
-    releases, squared distances, ε and δ each add up.
+    ``distance`` maps each column to the largest distance μ between the releases for two values. The
+    distance is infinite if unknown, and zero for a column that the release does not use. For the
+    same replacement, ε and δ apply to the figures published beside the noisy numbers. Over
+    independent releases, squared distances, ε and δ each add up.
     """
 
     distance: Mapping[str, float]
@@ -75,11 +75,11 @@ class GuessLoss:
 
     @classmethod
     def of(cls, entry: PastRelease | PastReleaseAsWritten, column: str) -> GuessLoss:
-        """Return an entry's privacy loss about a column.
+        """Return an entry's privacy loss for guesses of a column.
 
         An entry may have no columns, such as a training run with ε and δ for removal. A replacement
-        then counts as a removal and an addition: ``2ε`` and ``δ(1 + e^ε)``. A distance μ for
-        removal gives no bound for replacement.
+        then counts as a removal and an addition, with privacy loss ``2ε`` and ``δ(1 + e^ε)``. A
+        distance μ for removal gives no bound for replacement.
         """
         if (told := entry.about.get("guesses")) is not None:
             mu = told["distance"].get(column, 0.0)
@@ -111,7 +111,7 @@ class PastRelease:
 
     @property
     def of_people(self) -> bool:
-        """Whether every loss is for all records of a person together."""
+        """Whether each privacy loss covers all records of a person together."""
         return self.about.get("unit") == ONE_PERSON
 
     def as_json(self) -> dict[str, Any]:
@@ -203,7 +203,7 @@ class ReleaseLedger:
             ) from error
 
     def write(self, path: Path) -> None:
-        """Write the ledger, readable by its owner only."""
+        """Write the ledger to a file that only its owner can read."""
         content = {
             "format": FORMAT,
             "notice": NOTICE,
@@ -235,7 +235,7 @@ class ReleaseLedger:
         own = self.people(raw, identity)
 
         def spelt(release: PastRelease) -> People:
-            """Return the people of the table with its columns named as in an entry."""
+            """Return the people in the table, with columns named as in the entry."""
             names = release.people.names_of(raw.column_names)
             if names == raw.column_names:
                 return own
@@ -326,7 +326,7 @@ class ReleaseLedger:
         return () if digest in (None, *listing) else (tell("unlisted", shown(folder.name)),)
 
     def split_at(self, folder: Path) -> tuple[ReleaseLedger, ReleaseLedger]:
-        """Return the ledger before the release in a folder, and one with only its entry."""
+        """Return the ledger before the release in a folder, and a ledger with only its entry."""
         digest = _digest(folder)
         for k, entry in enumerate(self.entries):
             where = entry.about.get("folder")

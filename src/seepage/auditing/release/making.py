@@ -208,10 +208,10 @@ class _Moves:
 def replaced_privacy(
     prepared: Prepared, tried: Sequence[Neighbour], useful: Usefulness | None
 ) -> dict[str, tuple[float, float]]:
-    """Return ε and δ of the figures beside the noisy numbers if a record is replaced, by change.
+    """Return, by kind of replacement, ε and δ of the figures published beside the noisy numbers.
 
-    They are the largest over all tried replacements that no other figure discloses. Only the most
-    exposed records were tried; all other records get the same values.
+    Both are the largest values over all tried replacements that no other figure discloses. Only the
+    most exposed records were tried; all other records get the same values.
     """
     vote, more = prepared.vote, 0.0 if useful is None else useful.epsilon
     found: dict[str, tuple[float, float]] = {}
@@ -250,10 +250,10 @@ def _of_values(
     tried: Sequence[Neighbour],
     useful: Usefulness | None,
 ) -> tuple[float, float]:
-    """Return the largest ε and δ beside the noisy numbers if a class or category is replaced.
+    """Return the largest ε and δ of the other figures if a class or category is replaced.
 
-    They are at least ``absent``, the values for leaving a person out, since only some replacements
-    were tried.
+    Both are at least as large as ``absent``, the values for leaving a person out, since only some
+    replacements were tried.
     """
     classes = prepared.trained.table.labels.counts is not None
     kinds = (RELABELLED, OTHER_LEVEL) if classes else (OTHER_LEVEL,)
@@ -282,7 +282,7 @@ def _remaining(remedy: Remedy, disclosures: tuple[Disclosure, ...]) -> Remedy:
 def _ruled_out(tried: Sequence[Neighbour]) -> dict[str, int]:
     """Return the columns with a class or level that a published figure rules out, with the record.
 
-    If there are several such records, it is the most exposed one.
+    If there are several such records, the most exposed record is returned.
     """
     return {n.column: n.row for n in reversed(tried) if n.column and n.figures}
 
@@ -292,9 +292,9 @@ def _with_disclosures(
 ) -> RiskFinding:
     """Return the risks, including certain disclosure by published figures.
 
-    If a figure would change without a record, or with another class or other values for it, an
-    attacker who knows all other data learns its membership, its class, or values that it does not
-    have.
+    If a figure would change without a record, an attacker who knows all other data learns that the
+    record is a member. If a figure would change with another class or other values, the attacker
+    learns the class, or values that the record does not have.
     """
     absent = [d for d in disclosures if d.change == LEFT_OUT]
     replaced = [d for d in disclosures if d.change != LEFT_OUT]
@@ -396,8 +396,8 @@ def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
 def _loss(prepared: Prepared, audit: Audit) -> PrivacyLoss:
     """Return the privacy loss of the noisy numbers for every record, or person.
 
-    Those without a refit get the loss of the most exposed one with a refit, as in the statement
-    about membership inference. The loss is infinite if removing the record or person would change
+    Records without a refit get the largest loss among records with a refit, as in the
+    membership-inference result. The loss is infinite if removing the record or person would change
     a published figure.
     """
     every, risks = audit.records.every, audit.risks
@@ -413,8 +413,8 @@ def _loss(prepared: Prepared, audit: Audit) -> PrivacyLoss:
 def _guess_loss(prepared: Prepared, audit: Audit, tried: Sequence[Neighbour]) -> GuessLoss:
     """Return the release's privacy loss with respect to values, by column.
 
-    It is infinite for a column without measured guesses, or if a published figure rules out some of
-    its values.
+    The loss is infinite for a column without measured guesses, or if a published figure rules out
+    some of the column's values.
     """
     table, risks = prepared.trained.table, audit.risks
     distance = dict.fromkeys([table.target, *(a.name for a in table.attributes)], math.inf)

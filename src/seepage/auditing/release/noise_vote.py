@@ -1,12 +1,12 @@
-"""A private vote of blocks of records on the noise, so that σ depends little on any single record.
+"""Blocks of records vote privately on the noise, so that σ depends little on any single record.
 
 The method is subsample and aggregate (Nissim, Raskhodnikova and Smith 2007). Every record is
 assigned to one of m blocks at random. A model is fitted to each block, and the noise that its most
-exposed record needs is computed. Leakage is inversely proportional to the number of records, so the
-block votes for an m-th of that noise, with a margin, as the noise for the whole table. Adding,
-removing or replacing one record changes the vote of only one block, whatever the data. The number
-of votes up to a point ``s`` of the grid, and the number above the preceding point ``s'``, change by
-at most one. So does the score::
+exposed record needs is computed. Leakage is inversely proportional to the number of records. The
+block therefore votes for an m-th of that noise, with a margin, as the noise for the whole table.
+Adding, removing or replacing one record changes the vote of only one block, whatever the data. The
+number of votes up to a point ``s`` of the grid, and the number above the preceding point ``s'``,
+change by at most one. So does the score::
 
     u(s) = min(0, #{opinions ≤ s} − m/2, #{opinions > s'} − m/2)
 
@@ -23,8 +23,8 @@ For this reason, votes have a margin, and σ is redrawn until it is enough for t
 
     P_T(s) = p_T(s) 1[s ≥ need(T)] / a(T),    a(T) = p_T(s ≥ need(T))
 
-Here p_T are the probabilities of one vote. Each pair of tables T and T' that differ by one record
-then has its ε and δ (:meth:`NoiseDraw.beside`). A draw below the larger of the two needs rules out
+Here p_T are the probabilities of one vote. For each pair of tables T and T' that differ by one
+record, :meth:`NoiseDraw.beside` returns ε and δ. A draw below the larger of the two needs rules out
 one of the tables; under either table, the probability of this is at most δ. If σ is enough for
 both, it is drawn by one vote given the same event C. The odds then change by at most
 ``e^ε₀ max(p_T(C)/p_T'(C), p_T'(C)/p_T(C))``, with ε₀ the ε of one vote. The ratio is at most
@@ -54,7 +54,7 @@ from seepage.errors import InputError
 def plan_vote(
     records: int, features: int, classes: bool, epsilon: float | None
 ) -> tuple[int, float]:
-    """Return the number of voting blocks and the ε of the vote; no blocks for too few records.
+    """Return the number of voting blocks, or zero for too few records, and the ε of the vote.
 
     Most blocks must contain every class, so each block has ten records of each on average. With
     fewer records than features, a linear model fits them all exactly. The product of the number of
@@ -206,8 +206,8 @@ def chances(opinions: np.ndarray, grid: np.ndarray, epsilon: float) -> np.ndarra
     """Return the probability with which each point of the grid is drawn.
 
     A point that is accepted with probability ``p``, at position ``x`` of the order (between 0 and
-    1), is drawn if no point before it is accepted. The integral is ``p ∫ Π(1 − x p') dx``, with the
-    product over all other points.
+    1), is drawn if no point before it is accepted. The probability is ``p ∫ Π(1 − x p') dx``, with
+    the product over all other points.
     """
     score = scores(opinions, grid)
     accepted = np.exp(epsilon / 2 * (score - score.max()))

@@ -245,7 +245,7 @@ class Procedure(ReleaseQuestion):
         least: float,
         seats: Seats,
     ) -> NoiseDraw | None:
-        """Draw the noise; labels are measured in their published unit, which depends on no record.
+        """Draw the noise, with labels in their published unit, which does not depend on any record.
 
         Return ``None`` if σ is declared, if a vote was not requested and there are too few records,
         or if no point of the grid is enough.

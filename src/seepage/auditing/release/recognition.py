@@ -1,13 +1,13 @@
-"""Recognises a table's records in earlier tables by value, whatever the type of a cell.
+"""Recognises a table's records in earlier tables by value, regardless of cell types.
 
 A cell is stored as a keyed digest of its column's name and its value in canonical form. The values
 45, 45.0 and the text "45" are equal. So are a number and its rounding to single precision, and
 texts that differ only in case and white space. Two records count as the same person if they agree
 in every column that both tables have. Columns may therefore be reordered, added or dropped, and
 their names may be written in capitals. In case of doubt, records count as the same person: a false
-match costs noise, whereas a missed match breaks the guarantee. So if a record has no full match but
-agrees with another in all columns but one (a filled gap, a corrected value), they also count as the
-same person.
+match costs noise, whereas a missed match breaks the guarantee. So a record without a full match is
+also matched to records that differ from it in only one column, such as a filled gap or a corrected
+value.
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ class People:
         must be unique in the shared columns. A stranger from the same population then matches
         nobody with at least that probability. If everybody matches somebody, for example by sex
         alone, a match is uninformative. Records without a match are compared again with each column
-        left out in turn, under the same condition. Such a match counts, but as doubtful.
+        left out in turn, under the same condition. A match found in this way counts, but is marked
+        as doubtful.
         """
         names = self.shared(others)
         decisive = [[n] for n in {self.identity: 0, others.identity: 0} if n in names]
@@ -232,9 +233,9 @@ class People:
         """Return the loss of the other table's records, and the matches, by the given columns.
 
         A record of the other table may be any of its matches in this table, so it gets their
-        largest loss. A *person* of the other table gets all matches of their records, each counted
-        once. If the columns do not identify people, each of the person's records belongs to one of
-        its matches.
+        largest loss. A *person* in the other table gets the combined loss of all matches of their
+        records, each counted once. If the columns do not identify people, each of the person's
+        records counts as the most exposed of its matches.
         """
         values, place = np.unique(self._rows(by, others), return_inverse=True)
         rows = others._rows(by, self)

@@ -63,7 +63,7 @@ def parquet(
         The column of sample weights.
     scale
         Whether to standardise numeric columns by their means and standard deviations, which are
-        computed in a scan. Both then count as public.
+        computed in a scan. The means and standard deviations then count as public.
     drop_first
         Whether to omit the first level of each text column; a model with an intercept and no
         penalty requires this.
