@@ -87,7 +87,7 @@ def test_fetch_what_is_bundled(run):
     [
         (("data", "fetch", "mnst"), "did you mean 'mnist'"),
         (("data", "where", "mnst"), "did you mean 'mnist'"),
-        (("data", "fetch", "lfw"), "put two files there yourself"),
+        (("data", "fetch", "lfw"), "add two files yourself"),
     ],
 )
 def test_bad_input_is_one_line_and_status_two(run, arguments, complaint):

@@ -132,7 +132,7 @@ def _verify(part: Path, file: RemoteFile) -> None:
     else:
         wrong = f"it is longer than {file.size:,} bytes"
     part.unlink()
-    raise _WrongContentError(f"this is not the published file, {wrong}; it was deleted")
+    raise _WrongContentError(f"the file differs from the published one: {wrong}; it was deleted")
 
 
 def _reason(error: BaseException) -> str:

@@ -82,7 +82,7 @@ def _read_adult(path: Path, count: int) -> Records:
                 raise broken(path, what, "adult")
             fields[-1] = fields[-1].removesuffix(".")
             if fields[-1] not in ("<=50K", ">50K"):
-                what = f"has {fields[-1]!r} for an income in line {number}"
+                what = f"has the invalid income {fields[-1]!r} in line {number}"
                 raise broken(path, what, "adult")
             rows.append(fields)
     if len(rows) != count:
@@ -93,7 +93,9 @@ def _read_adult(path: Path, count: int) -> Records:
             try:
                 columns[name] = np.asarray(values, dtype=np.float64)
             except ValueError as error:
-                raise broken(path, f"has text in its column {name} ({error})", "adult") from error
+                raise broken(
+                    path, f"has text in the numeric column {name} ({error})", "adult"
+                ) from error
         else:
             columns[name] = np.asarray(values)
     return Records(columns)
@@ -161,7 +163,9 @@ def _read_digits(home: Path, prefix: str, count: int) -> Images:
     pixels = read_idx(home / f"{prefix}-images-idx3-ubyte.gz", (count, 28, 28), "mnist")
     labels = read_idx(label_file, (count,), "mnist")
     if labels.max() > 9:
-        raise broken(label_file, f"holds the label {labels.max()}, which is not a digit", "mnist")
+        raise broken(
+            label_file, f"contains the label {labels.max()}, which is not a digit", "mnist"
+        )
     return Images(pixels, labels.astype(np.int64))
 
 
@@ -189,12 +193,14 @@ def _read_batches(paths: Sequence[Path]) -> Images:
     batches = []
     for path in paths:
         if path.stat().st_size != count * size:
-            what = f"has {path.stat().st_size:,} bytes where a CIFAR-10 batch has {count * size:,}"
+            what = f"has {path.stat().st_size:,} bytes, but a CIFAR-10 batch has {count * size:,}"
             raise broken(path, what, "cifar10")
         batches.append(np.fromfile(path, dtype=np.uint8).reshape(count, size))
         if batches[-1][:, 0].max() > 9:
             raise broken(
-                path, f"holds the class {batches[-1][:, 0].max()}, not one from 0 to 9", "cifar10"
+                path,
+                f"contains the class {batches[-1][:, 0].max()}, which is not between 0 and 9",
+                "cifar10",
             )
     records = np.concatenate(batches)
     pixels = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
@@ -218,7 +224,7 @@ def load_pneumoniamnist(folder: Folder = None, *, download: bool = True) -> Imag
     arrays = read_npz(path, shapes, "pneumoniamnist")
     for split in _X_RAYS:
         if arrays[f"{split}_labels"].max() > 1:
-            what = f"holds labels other than 0 and 1 in {split}_labels"
+            what = f"contains labels other than 0 and 1 in {split}_labels"
             raise broken(path, what, "pneumoniamnist")
     return ImageSet(
         name="pneumoniamnist",
@@ -303,7 +309,7 @@ def _celeba_attributes(path: Path) -> tuple[list[str], list[str], np.ndarray]:
         raise broken(path, "does not begin with the number of images", "celeba")
     names, rows = lines[1].split(), [line.split() for line in lines[2:]]
     if int(lines[0]) != len(rows):
-        what = f"has {len(rows):,} images instead of the {int(lines[0]):,} it announces"
+        what = f"lists {len(rows):,} images instead of the stated {int(lines[0]):,}"
         raise broken(path, what, "celeba")
     for number, row in enumerate(rows, start=3):
         if len(row) != len(names) + 1 or not set(row[1:]) <= {"-1", "1"}:
@@ -381,7 +387,7 @@ def _pubfig_scores(path: Path) -> tuple[list[str], dict[tuple[str, int], list[fl
                 raise ValueError(f"{len(fields)} fields instead of {len(header)}")
             scores[_person(fields[0]), int(fields[1])] = [float(value) for value in fields[2:]]
         except ValueError as error:
-            raise broken(path, f"is wrong in line {number} ({error})", "pubfig") from error
+            raise broken(path, f"is invalid in line {number} ({error})", "pubfig") from error
     return header[2:], scores
 
 

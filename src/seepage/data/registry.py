@@ -154,7 +154,7 @@ _ALL = (
         licence="none stated; for research",
         source="http://vis-www.cs.umass.edu/lfw/",
         by_hand=(
-            "it is not published in this form, so put two files there yourself: lfw_62x47.npz "
+            "it is not published in this form, so add two files yourself: lfw_62x47.npz "
             "with an array `images` of bytes, n×62×47×3 (lfw-deepfunneled.tgz of the LFW site, "
             "cropped and halved; rows 70 to 195 and columns 78 to 172 give this shape), and "
             "lfw_attributes.csv with one row per image in the same order and the columns image, "
@@ -171,8 +171,8 @@ _ALL = (
         licence="for non-commercial research",
         source="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
         by_hand=(
-            "its publisher provides it through a web page, so put the downloaded files there "
-            "yourself: list_attr_celeba.txt, the unpacked folder img_align_celeba and, to "
+            "its publisher provides it on a web page, so add the downloaded files yourself: "
+            "list_attr_celeba.txt, the unpacked folder img_align_celeba and, to "
             "identify people, identity_CelebA.txt"
         ),
     ),
@@ -185,9 +185,9 @@ _ALL = (
         licence="for non-commercial research",
         source="https://www.cs.columbia.edu/CAVE/databases/pubfig/",
         by_hand=(
-            "its publishers provide addresses instead of images, so put there yourself: "
-            "pubfig_attributes.txt of the PubFig page, and a folder pubfig83 with a folder for "
-            "each person that holds images named by their number (Adam Sandler/12.jpg)"
+            "its publishers provide addresses instead of images, so add the files yourself: "
+            "pubfig_attributes.txt from the PubFig page, and a folder pubfig83 with a folder per "
+            "person that contains images named by number (Adam Sandler/12.jpg)"
         ),
     ),
     _bundled("breast_cancer", "569 tumours, 30 measurements, benign or malignant"),

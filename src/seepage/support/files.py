@@ -64,7 +64,9 @@ def check_path(path: str | os.PathLike[str]) -> None:
                 f"{name} cannot be opened, because the links in its path form a loop; give a path "
                 "without links."
             ) from error
-        raise InputError(f"{name} cannot be opened: {error.strerror or error}.") from error
+        raise InputError(
+            f"{name} cannot be opened: {error.strerror or error}; check the path."
+        ) from error
     except ValueError as error:  # a zero byte
         raise InputError(f"{name} is not a valid file name; give another.") from error
 

@@ -87,5 +87,5 @@ def _bytes_of(path: Path) -> bytes:
             return file.read(10**5)  # a key has some hundred bytes
     except OSError as error:
         raise InputError(
-            f"The key {path.name!a} cannot be read: {error.strerror or error}."
+            f"The key {path.name!a} cannot be read: {error.strerror or error}; check the path."
         ) from error

@@ -525,9 +525,7 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path, monkeypat
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(PLAIN * 50))
     monkeypatch.setattr(files, "_CHUNK", 100)
     monkeypatch.setattr(files, "_MOST_UNPACKED", 1000)
-    with pytest.raises(
-        InputError, match=r"t\.csv\.gz is larger than 1e-06 GB after decompression"
-    ):
+    with pytest.raises(InputError, match=r"t\.csv\.gz is larger than 1e-06 GB after decompression"):
         read_file(tmp_path / "t.csv.gz")
 
 

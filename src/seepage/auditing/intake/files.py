@@ -175,7 +175,9 @@ def _kind(path: Path) -> tuple[str, str | None]:
         with path.open("rb") as file:
             start = file.read(16)
     except OSError as error:
-        raise InputError(f"{path.name} cannot be read: {error.strerror}.") from error
+        raise InputError(
+            f"{path.name} cannot be read: {error.strerror}; check its permissions."
+        ) from error
     if not start:
         raise InputError(f"{path.name} is empty (0 bytes); check that it was saved.")
     inner = path.with_suffix("") if path.suffix.lower() in PACKED else path

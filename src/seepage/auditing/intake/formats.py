@@ -85,7 +85,9 @@ def fetched(url: str) -> Iterator[Path]:
                 "file."
             ) from error
         except (OSError, ValueError) as error:
-            raise InputError(f"{shown(url)} cannot be fetched ({type(error).__name__}).") from error
+            raise InputError(
+                f"{shown(url)} cannot be fetched ({type(error).__name__}); check the address."
+            ) from error
         yield place
 
 

@@ -127,7 +127,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = parse_json(path.read_bytes())
     except (ValueError, OSError) as error:
-        raise InputError(f"{path.name} cannot be read as JSON: {error}.") from error
+        raise InputError(f"{path.name} is not valid JSON: {error}; correct it.") from error
     if not isinstance(content, dict):
         raise InputError(f"{path.name} must contain one JSON object with {', '.join(_KEYS)}.")
     return content

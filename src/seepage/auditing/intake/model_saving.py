@@ -113,7 +113,9 @@ def save(model: Any, path: str | Path) -> Path:
     try:
         write_text(path, content)
     except OSError as error:
-        raise InputError(f"{path.name} cannot be written: {error.strerror or error}.") from error
+        raise InputError(
+            f"{path.name} cannot be written: {error.strerror or error}; choose another path."
+        ) from error
     return path
 
 
@@ -152,7 +154,7 @@ def load(path: str | Path) -> Any:
         ]
         steps = _steps_of(codings, getattr(model, "feature_names_in_", None), model)
     except (TypeError, ValueError) as problem:
-        raise InputError(f"{path.name}: the columns cannot be read ({problem}).") from problem
+        raise InputError(f"{path.name}: its columns are invalid ({problem}).") from problem
     return steps
 
 

@@ -54,7 +54,9 @@ class PlanFile:
         try:
             content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise InputError(f"The plan {path.name} cannot be read: {error.strerror}.") from error
+            raise InputError(
+                f"The plan {path.name} cannot be read: {error.strerror}; check its path."
+            ) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(
                 f"{path.name} is not a plan ({error}); print one with `seepage columns`."

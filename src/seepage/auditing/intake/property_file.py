@@ -95,7 +95,7 @@ def _read_text(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
     try:
         lines = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
     except csv.Error as error:
-        raise InputError(f"{path.name} cannot be read: {error}.") from error
+        raise InputError(f"{path.name} cannot be read: {error}; correct it.") from error
     if not lines:
         raise InputError(f"{path.name} is empty.")
     head, *rest = [[cell.strip() for cell in line] for line in lines]

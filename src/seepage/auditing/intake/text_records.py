@@ -78,7 +78,7 @@ def _table(path: Path, kind: str) -> list[Any]:
         read = pyarrow.csv.read_csv if kind == ".csv" else pyarrow.parquet.read_table
         table = read(path)
     except (pa.ArrowInvalid, OSError):
-        raise InputError(f"{path.name} cannot be read as a {kind[1:]} file.") from None
+        raise InputError(f"{path.name} is not a valid {kind[1:]} file; correct it.") from None
     names = [name for name in _NAMES if name in table.column_names]
     if not names:
         raise InputError(

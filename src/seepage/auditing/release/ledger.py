@@ -373,13 +373,13 @@ def _past_release(content: dict[str, Any], cased: bool) -> PastRelease | PastRel
     if (told := about.get("guesses")) is not None:
         numbers = [*told["distance"].values(), told["epsilon"], told["delta"]]
         if not all(_unpacked(value) >= 0 for value in numbers) or not told["delta"] <= 1:
-            raise ValueError("the privacy loss about values is not a number")
+            raise ValueError("the privacy loss for guessed values is not a number")
     for told in about.get("replaced", {}).values():
         if not float(told["epsilon"]) >= 0 or not 0 <= float(told["delta"]) <= 1:
-            raise ValueError("the privacy loss about replacements is not a number")
+            raise ValueError("the privacy loss for replacements is not a number")
     if isinstance(written, dict):
         if not all(eta >= 0 for eta in written.values()):
-            raise ValueError("a leakage is not a number")
+            raise ValueError("a leakage value is not a number")
         return PastReleaseAsWritten(about, {str(row): float(eta) for row, eta in written.items()})
     # What a version did not write down, nobody knows.
     losses = {name: _unpacked(content.get(name)) for name in ("eta", "mu", "epsilon")}

@@ -88,8 +88,7 @@ def dask_rows(
         raise InputError(f"The data must be a dask array or data frame, not {type(data).__name__}.")
     if columns is not None or scale or drop_first:
         raise InputError(
-            "columns, scale and drop_first apply only to data frames; omit them "
-            "for a dask array."
+            "columns, scale and drop_first apply only to data frames; omit them for a dask array."
         )
     return _of_arrays(data, target, weight)
 

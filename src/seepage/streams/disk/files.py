@@ -313,5 +313,5 @@ def _locate(path: str, filesystem: Any) -> tuple[str, Any]:
     try:
         system, inner = url_to_fs(path)
     except (ImportError, OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be opened: {error}.") from error
+        raise InputError(f"{path} cannot be opened: {error}; check the path.") from error
     return inner, pafs.PyFileSystem(pafs.FSSpecHandler(system))
