@@ -154,7 +154,7 @@ def with_steps(table: pa.Table, steps: Sequence[str]) -> pa.Table:
 
 
 def steps_of(table: pa.Table) -> tuple[str, ...]:
-    """Return a sentence on each thing that :func:`read_file` detected or changed."""
+    """Return what :func:`read_file` detected and changed, as one sentence each."""
     return tuple(json.loads((table.schema.metadata or {}).get(_STEPS, b"[]")))
 
 
@@ -280,7 +280,7 @@ class _TextFile:
             raise not_whole(self.path.name, self.packed or "text") from error
 
     def _find_encoding(self) -> str:
-        """Return the encoding; decode the whole file, since a wrong letter changes a category.
+        """Decode the whole file to find its encoding, since one wrong letter changes a category.
 
         If the first non-ASCII letter is not valid UTF-8, the text is read as Windows-1252, the
         usual encoding of such files. The exception is text with a byte that Windows-1252 does not

@@ -1,8 +1,8 @@
-"""Determines the person of each row, from the identifying column, and detects likely identifiers.
+"""Determines each row's person from the identifying column, and detects likely identifiers.
 
 All rows of a person are removed, changed or guessed together, so a repeated identifier must not
 silently become a feature. A column *named* like an identifier raises an error until its role is
-stated. A column with the *shape* of an identifier, or rows that repeat in blocks as in panel data,
+stated. Columns with the *shape* of an identifier, and rows that repeat in blocks as in panel data,
 cause a notice.
 """
 
@@ -162,7 +162,7 @@ def panel_notices(
 
 
 def _repeated(raw: pa.Table | None, name: str, sums: Scan) -> int:
-    """Return the number of values in a column with many values, each in few rows, otherwise 0.
+    """Return the number of values if a column has many, each in few rows, and otherwise 0.
 
     Every value must occur in equally many rows, or only in consecutive rows.
     """

@@ -17,7 +17,7 @@ Both formats have the same content. The model must minimise, on the audited tabl
       "columns": [{"name": "age", "kind": "numeric", "centre": 50, "unit": 10}]
     }                                    optional: its feature is (age − 50)/10; so in release.json
 
-:func:`save_model` (``sp.save``) writes this format.
+``sp.save`` writes this format.
 
 **safetensors** (``.safetensors``) stores ``coefficients`` with shape (d,), or (K, d) for softmax.
 It may also store ``intercept``, which is one number, or has shape (K,) for softmax. Both tensors

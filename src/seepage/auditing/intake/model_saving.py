@@ -286,7 +286,7 @@ def same_model(model: Any) -> str | None:
 
 
 def _described(model: Any) -> tuple[FittedGLM, dict[str, float]]:
-    """Return the model's description, from made-up records, and its penalty as it is written."""
+    """Return a description of the model, from made-up records, and the penalty to write."""
     if library_of(type(model)) == "statsmodels":
         inner = model.model
         exog = np.asarray(inner.exog)
@@ -329,7 +329,7 @@ def _feature_names(model: Any, columns: list[_Columns]) -> list[str] | None:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Some columns, and the names of the features that they become, in order."""
+    """Stores columns and, in order, the names of the features that encode them."""
 
     codings: tuple[ColumnCoding, ...]
     titles: tuple[str, ...]

@@ -139,10 +139,11 @@ class NeighbouringTables:
     def other_levels(self, rows: np.ndarray) -> list[tuple[str, Any]]:
         """Return some other levels for a record's categories, as pairs of column and level.
 
-        At most as many levels are tried as labels. Before any refit, the current model's leakage
-        ranks the levels of all columns. The level with the most leakage needs the most noise, and
-        the one with the least may show that the table would have needed less. If losing the record
-        would make one of its own levels too rare to be named, a change of that level is included.
+        The number of levels is limited in the same way as that of labels. Before any refit, the
+        current model's leakage ranks the levels of all columns. The level with the most leakage
+        needs the most noise, and the one with the least may show that the table would have needed
+        less. If losing the record would make one of its own levels too rare to be named, a change
+        of that level is included.
         """
         trained = self.prepared.trained
         records = trained.records

@@ -8,7 +8,7 @@ the file can test guessed values. The ledger is therefore as private as the tabl
 by its owner, and is never part of a release.
 
 An entry is *prepared* when its folder is complete on disk but not yet in its final place. It is
-*committed* once the folder has been moved there, and *voided* if the folder will never be. Prepared
+*committed* once the folder has been moved there, and *voided* if this will never happen. Prepared
 entries count. If a killed process leaves an entry unsettled, the next process that opens the ledger
 settles it. The entry is voided if the folder is still where it was written. Otherwise it is
 committed, since the folder may have been copied.
@@ -77,9 +77,9 @@ class GuessLoss:
     def of(cls, entry: PastRelease | PastReleaseAsWritten, column: str) -> GuessLoss:
         """Return an entry's privacy loss for guesses of a column.
 
-        An entry may have no columns, such as a training run with ε and δ for removal. A replacement
-        then counts as a removal and an addition, with privacy loss ``2ε`` and ``δ(1 + e^ε)``. A
-        distance μ for removal gives no bound for replacement.
+        An entry without columns may be a training run, with ε and δ for removal. A replacement then
+        counts as a removal and an addition, with privacy loss ``2ε`` and ``δ(1 + e^ε)``. A distance
+        μ for removal gives no bound for replacement.
         """
         if (told := entry.about.get("guesses")) is not None:
             mu = told["distance"].get(column, 0.0)
@@ -134,7 +134,7 @@ class PastReleaseAsWritten:
 
     @property
     def loss(self) -> PrivacyLoss:
-        """Each record's privacy loss; only η is known."""
+        """Each record's privacy loss, of which only η is known."""
         eta = list(self.eta.values())
         return PrivacyLoss.of(len(self), eta=eta, mu=np.inf, epsilon=np.inf)
 
@@ -180,7 +180,7 @@ class ReleaseLedger:
 
     @property
     def releases(self) -> tuple[PastRelease | PastReleaseAsWritten, ...]:
-        """The entries that count, which are all except voided ones."""
+        """All entries that are not voided; only these count."""
         return tuple(entry for entry in self.entries if state_of(entry) != VOIDED)
 
     @classmethod
@@ -318,7 +318,7 @@ class ReleaseLedger:
         )
 
     def doubts_about(self, folder: Path) -> tuple[str, ...]:
-        """Return a warning if a folder contains a release without an entry."""
+        """Return a warning if a folder contains a release that is not in the ledger."""
         folders = [entry.about.get("folder") for entry in self.entries]
         if None in folders:  # of an earlier version, or without a folder: it may be one of those
             return ()
@@ -416,9 +416,9 @@ def _as_written(key: bytes, raw: pa.Table, identity: str | None) -> list[str]:
 def find_ledger() -> Path:
     """Return the path of the project's ledger, which covers all folders below its own.
 
-    ``SEEPAGE_LEDGER`` names the file. Otherwise it is the nearest ledger in the current folder and
-    its parents, up to the home folder or the folder with ``.git``. Otherwise it is a new file in
-    the current folder. Another user's ledger is not used.
+    If ``SEEPAGE_LEDGER`` is set, it names the file. Otherwise the ledger is the nearest one in the
+    current folder and its parents, up to the home folder or the folder with ``.git``. If there is
+    none, the ledger is a new file in the current folder. Another user's ledger is not used.
     """
     if named := os.environ.get("SEEPAGE_LEDGER"):
         return Path(named)
@@ -454,7 +454,7 @@ class OpenLedger:
         """Yield a function to call with a complete folder before it is moved into place.
 
         Calling it adds a prepared entry, which is committed at the end of the block. If the block
-        fails, the entry is committed if the folder is in place nevertheless, and voided otherwise.
+        fails, the entry is committed if the folder is already in place, and voided otherwise.
         """
         where: dict[str, str | None] = {"path": str(folder.resolve())}
 
@@ -486,7 +486,7 @@ class OpenLedger:
         """Void an entry whose release was never published."""
         (entry,) = self.ledger.only(number).entries
         if not reason.strip():
-            raise InputError("Give the reason for voiding the entry with --reason.")
+            raise InputError("Use --reason to state why the entry is voided.")
         about = entry.about
         where = about.get("folder")
         if where is not None and _lies_in(Path(where["path"]), where):
@@ -558,9 +558,9 @@ class LedgerFile(Listing):
     Parameters
     ----------
     path
-        The ledger file. By default it is the project's ledger: the file that ``SEEPAGE_LEDGER``
-        names, otherwise the nearest ``seepage-ledger.json`` in the current folder and its parents,
-        otherwise a new file in the current folder.
+        The ledger file. The default is the file that ``SEEPAGE_LEDGER`` names, otherwise the
+        nearest ``seepage-ledger.json`` in the current folder and its parents, otherwise a new file
+        in the current folder.
 
     Examples
     --------
@@ -627,7 +627,7 @@ class LedgerFile(Listing):
         if unit not in (ONE_ROW, ONE_PERSON):
             raise InputError(f"unit must be 'row' or 'person', not {shown(unit)}.")
         if unit == ONE_PERSON and person is None:
-            raise InputError("Give the column that identifies people with person=.")
+            raise InputError("Use person= to name the column that identifies people.")
         loss = PrivacyLoss.of(raw.num_rows, eta=eta, mu=mu, epsilon=epsilon, delta=delta)
         with open_ledger(self.path) as held:
             earlier = held.ledger.recognise(raw, person)

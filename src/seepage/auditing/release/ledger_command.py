@@ -84,8 +84,8 @@ def _opened(path: Path | None) -> Any:
     check_path(place)
     if not place.is_file():
         raise InputError(
-            f"There is no ledger {shown(place.name)} here; change to the project's folder, or give "
-            "the file with --ledger."
+            f"There is no ledger {shown(place.name)} in this folder; change to the project's "
+            "folder, or give the file with --ledger."
         )
     return open_ledger(place)
 

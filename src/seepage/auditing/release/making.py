@@ -51,7 +51,7 @@ from seepage.risks.privacy_loss import PrivacyLoss
 
 @dataclass(frozen=True, eq=False)
 class MadeRelease:
-    """A release, with its author's private findings."""
+    """Stores a release and the private findings for its author."""
 
     release: Release
     audit: Audit
@@ -130,10 +130,10 @@ def make_release(
 
 
 def left_out_privacy(prepared: Prepared, tried: Sequence[Neighbour]) -> PrivacyLoss:
-    """Return ε and δ of a drawn σ, for the table with and without each record, or person.
+    """Return ε and δ of a drawn σ, for removing each record or person from the table.
 
     For the most exposed records, refits give the noise needed without them. For all other records,
-    it is the noise needed for this table times the largest change seen in the refits.
+    the needed noise is that of this table times the largest change seen in the refits.
     """
     vote, needed = prepared.vote, prepared.needed
     if vote is None:
@@ -158,7 +158,8 @@ class _Moves:
     The penalty is λ per record, so without m of n records, nλ becomes (n − m)λ. The distances of
     :meth:`~seepage.core.leakage.Leakage.membership` assume a fixed nλ, so the effect of the penalty
     is added. For the most exposed records, refits give the total. For other records, the penalty's
-    effect is taken as twice its effect in the whole table, since it may be larger without them.
+    effect is taken as twice its effect in the whole table, since the effect may be larger in the
+    table without the record.
     """
 
     trained: TrainedModel
@@ -193,7 +194,7 @@ class _Moves:
         return found
 
     def _refit(self, place: int) -> float:
-        """Return how far the numbers move without one unit, with an unchanged encoding."""
+        """Return how far the numbers move without one record or person, with a fixed encoding."""
         records, numbers = self.trained.records, released_numbers(self.trained.model)
         rest = np.delete(np.arange(len(records)), self.trained.holders[place])
         try:
@@ -280,7 +281,7 @@ def _remaining(remedy: Remedy, disclosures: tuple[Disclosure, ...]) -> Remedy:
 
 
 def _ruled_out(tried: Sequence[Neighbour]) -> dict[str, int]:
-    """Return the columns with a class or level that a published figure rules out, with the record.
+    """Return, for each column in which a published figure rules out a value, the record's row.
 
     If there are several such records, the most exposed record is returned.
     """
@@ -411,7 +412,7 @@ def _loss(prepared: Prepared, audit: Audit) -> PrivacyLoss:
 
 
 def _guess_loss(prepared: Prepared, audit: Audit, tried: Sequence[Neighbour]) -> GuessLoss:
-    """Return the release's privacy loss with respect to values, by column.
+    """Return the release's privacy loss for guesses of values, by column.
 
     The loss is infinite for a column without measured guesses, or if a published figure rules out
     some of the column's values.

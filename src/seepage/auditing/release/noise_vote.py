@@ -1,12 +1,12 @@
 """Blocks of records vote privately on the noise, so that σ depends little on any single record.
 
 The method is subsample and aggregate (Nissim, Raskhodnikova and Smith 2007). Every record is
-assigned to one of m blocks at random. A model is fitted to each block, and the noise that its most
-exposed record needs is computed. Leakage is inversely proportional to the number of records. The
-block therefore votes for an m-th of that noise, with a margin, as the noise for the whole table.
-Adding, removing or replacing one record changes the vote of only one block, whatever the data. The
-number of votes up to a point ``s`` of the grid, and the number above the preceding point ``s'``,
-change by at most one. So does the score::
+assigned to one of m blocks at random. A model is fitted to each block, which determines the noise
+that the block's most exposed record needs. Leakage is inversely proportional to the number of
+records. The block therefore votes for an m-th of that noise, with a margin, as the noise for the
+whole table. Adding, removing or replacing one record changes the vote of only one block, whatever
+the data. The number of votes up to a point ``s`` of the grid, and the number above the preceding
+point ``s'``, change by at most one. So does the score::
 
     u(s) = min(0, #{opinions ≤ s} − m/2, #{opinions > s'} − m/2)
 
@@ -15,9 +15,9 @@ The score is zero at the median vote, rounded up to the grid. Permute-and-flip (
 ``exp(ε (u(s) − max u)/2)``. Given the other published figures, it is ε-differentially private, and
 it errs half as often as the exponential mechanism.
 
-A private vote cannot always be enough for the most exposed record. Suppose that, for every table,
-an ε-private mechanism draws a σ below the table's need with probability at most β. Then, for any
-table, it draws a σ below the need of a table that differs in k records with probability at most
+A private vote cannot always yield enough noise for the most exposed record. Suppose that, for every
+table, an ε-private mechanism draws a σ below the table's need with probability at most β. Then, for
+any table, it draws a σ below the need of a table that differs in k records with probability at most
 ``β exp(kε)``. Private noise that is *always* enough is therefore enough for every possible table.
 For this reason, votes have a margin, and σ is redrawn until it is enough for the table T::
 
@@ -56,9 +56,9 @@ def plan_vote(
 ) -> tuple[int, float]:
     """Return the number of voting blocks, or zero for too few records, and the ε of the vote.
 
-    Most blocks must contain every class, so each block has ten records of each on average. With
-    fewer records than features, a linear model fits them all exactly. The product of the number of
-    blocks and ε determines how random σ is: below 16, σ is almost entirely random.
+    Most blocks must contain every class, so each block has ten records of each class on average.
+    With fewer records than features, a linear model fits them all exactly. The product of the
+    number of blocks and ε determines how random σ is: below 16, σ is almost entirely random.
     """
     size = 10 if classes else max(4, features)
     blocks = min(records // size, 50)
@@ -73,7 +73,7 @@ def plan_vote(
 
 
 def interval_kept(epsilon: float, level: float = 0.95) -> float:
-    """Return the level at which a central credible interval still holds after figures of total ε.
+    """Return the level at which a credible interval remains valid, given figures of total ε.
 
     Let ``p`` be an attacker's posterior about a record given the noisy numbers, for any prior, and
     ``q`` the posterior after also reading figures that are ε-differentially private. By Bayes'
@@ -189,7 +189,7 @@ def vote_on_noise(
     epsilon: float,
     least: float,
 ) -> NoiseDraw | None:
-    """Draw the noise of a release from a grid until it is enough; ``None`` if no point is.
+    """Draw the noise of a release from a grid until it is enough; ``None`` if it cannot be.
 
     ``allowed`` is the leakage allowed for each record, or person, and ``block`` is its block.
     ``least`` is the smallest noise with which no record or person exceeds the allowed leakage.
