@@ -67,7 +67,7 @@ def locate(name: str, folder: Folder = None, *, download: bool = True) -> Path:
 def fetch(name: str, folder: Folder = None) -> Path:
     """Download the missing files of a data set into the first search folder; return its folder.
 
-    Existing files are not downloaded again; the loaders check them when they read them.
+    Existing files are not downloaded again; the loaders check their structure.
     """
     wanted = _with_files(name)
     found = find(wanted, folder)

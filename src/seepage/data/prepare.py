@@ -93,8 +93,8 @@ def adult_one_hot(people: Adult) -> Problem:
     The six continuous columns (including fnlwgt) are standardised by the training mean and sample
     deviation. Marital status becomes married (any "Married-…") or not, and relationship is dropped.
     Nominal columns are one-hot encoded in sorted order with the last level dropped. For marital
-    status, the original keeps the indicator of *not* being married. Features are in the order of
-    the file; the target is 1 for an income above $50,000.
+    status, the original code keeps the indicator of *not* being married. Features are in the order
+    of the file; the target is 1 for an income above $50,000.
     """
     train, test = _complete(people.train), _complete(people.test)
     blocks: list[Matrix] = []

@@ -1,4 +1,4 @@
-"""Return types of the functions that load or prepare data: arrays with names."""
+"""Types for loaded and prepared data, which are arrays with names."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def remove_half_written(path: Path) -> None:
-    """Remove temporary files that killed, but not running, processes left for ``path``."""
+    """Remove temporary files for ``path`` that killed processes left, but not those in use."""
     ours = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}" + re.escape(HALF_WRITTEN))
     for left in path.parent.iterdir() if path.parent.is_dir() else ():
         if ours.fullmatch(left.name) and left.is_file() and not left.is_symlink():

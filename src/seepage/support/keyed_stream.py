@@ -1,4 +1,4 @@
-"""Unpredictable random numbers: ChaCha20 with a 256-bit key, and a name for each use.
+"""Generates unpredictable random numbers by ChaCha20, from a 256-bit key and a name per use.
 
 Noise protects a release only if nobody can reproduce it, which general-purpose generators do not
 ensure. The CPU generator of torch uses only 32 bits of any seed, so brute force can find the noise

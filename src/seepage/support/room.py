@@ -1,4 +1,4 @@
-"""Storage for per-record numbers: an array, or a memory-mapped file for large data."""
+"""Stores per-record numbers in an array, or in a memory-mapped file if there are many."""
 
 from __future__ import annotations
 

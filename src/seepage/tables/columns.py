@@ -39,7 +39,7 @@ Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 @dataclass(frozen=True)
 class Piece:
-    """Some raw rows, with their file's name and the position of the first row."""
+    """Stores some raw rows, the name of their file, and the position of the first row."""
 
     batch: pa.RecordBatch | pa.Table
     file: str
@@ -399,7 +399,7 @@ class ColumnEncoding:
         return [f"{self.name}={level}" for level in level_names(self.levels)[int(drop_first) :]]
 
     def write(self, piece: Piece, out: np.ndarray, scale: bool, drop_first: bool) -> None:
-        """Write the features of a piece into ``out``, their part of a feature array of zeros."""
+        """Write a piece's features into ``out``, the column's part of a feature array of zeros."""
         if self.levels is None:
             # A matrix product is as fast with columns that lie together, so nothing is transposed.
             np.copyto(out[0], _numbers(piece, self.name, self.fill), casting="unsafe")

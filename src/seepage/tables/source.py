@@ -188,7 +188,7 @@ class RowSource(ABC):
         return ChangedSource(self, partial(_shifted, centre=centre), len(self))
 
     def prepare(self, work: Callable[[], object]) -> None:
-        """Do work that is shared by all chunks once, before any chunk is read."""
+        """Do the work that all chunks share, once, before any chunk is read."""
         work()
 
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:

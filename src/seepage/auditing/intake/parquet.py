@@ -63,7 +63,7 @@ class TableInChunks(TableToAudit):
         return with_steps(pa.concat_tables(tables, promote_options="permissive"), self.steps)
 
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
-        """Return the sum of a function's results over pieces (:data:`ROW` may be a column)."""
+        """Return the sum of a function's results over all pieces; :data:`ROW` may be a column."""
         return sum_pieces(self._batches, columns, function)
 
     def complete(self, needed: Sequence[str]) -> TableInChunks:
@@ -118,7 +118,7 @@ class AuditedRows(Batches):
 
     @cached_property
     def rows(self) -> int:
-        """The number of rows; if some are dropped, they are counted once."""
+        """The number of rows, which is counted only once if some rows are dropped."""
         if not self._needed:
             return self._inner.rows
         return sum_pieces(self, self._needed, rows_in) or 0

@@ -136,7 +136,7 @@ class TableToAudit(ABC):
 
     @abstractmethod
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
-        """Return the sum of a function's results over pieces (:data:`ROW` may be a column)."""
+        """Return the sum of a function's results over all pieces; :data:`ROW` may be a column."""
 
     @abstractmethod
     def complete(self, needed: Sequence[str]) -> TableToAudit:

@@ -1,4 +1,4 @@
-"""Error rates that large releases publish: exact, noisy, and their likelihood.
+"""Computes the exact and noisy error rates that large releases publish, and their likelihood.
 
 The released model is already accounted for. Given this model, adding, removing or replacing a
 record changes the model's error rate, and the smallest error rate of any constant, by at most

@@ -1,4 +1,4 @@
-"""A released model: noisy coefficients, and the encoding of raw columns as features."""
+"""A released model, with noisy coefficients and the encoding of raw columns as features."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def fetch(delayed: Any, client: Any = None) -> Any:
 
 
 def fetch_each(tasks: Sequence[Any], client: Any = None) -> Iterator[Any]:
-    """Yield the results of tasks in order, a few of which are fetched at a time."""
+    """Yield the results of tasks in order, fetching a few at a time."""
     from dask.delayed import delayed
 
     for start in range(0, len(tasks), FAN_IN):
@@ -105,10 +105,10 @@ def fill_folder(
 ) -> None:
     """Let workers write one Parquet file each into a new folder that all of them can access.
 
-    The files are written to a hidden folder beside it, which is renamed when all are complete. Only
-    the owner can read the files. ``asked`` contains each file's number and arguments. ``function``
-    accepts these and a path, writes the file and returns a number. If a worker is lost, its task
-    runs again and writes the same file.
+    The files are written to a hidden folder, which is renamed when all files are complete. Only the
+    owner can read the files. ``asked`` contains each file's number and arguments. ``function``
+    accepts the number, the arguments and a path, writes the file and returns a number. If a worker
+    is lost, its task runs again and writes the same file.
     """
     if path.exists():
         raise InputError(f"{path.name} already exists; choose a new folder.")

@@ -174,7 +174,7 @@ class DatasetBatches(Batches):
 
     @cached_property
     def rows(self) -> int:
-        """The number of rows, which are counted once."""
+        """The number of rows, which is counted only once."""
         try:
             return int(self.dataset.count_rows())
         except BROKEN as error:

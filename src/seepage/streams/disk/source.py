@@ -44,8 +44,8 @@ def parquet(
 ) -> ParquetRows:
     """Open Parquet data of any size as a table read in chunks.
 
-    :mod:`seepage.glm` estimators can be fitted on it, and :func:`seepage.leakage` measures it. Only
-    a few chunks are in memory at a time, and the results equal those for the whole table.
+    :mod:`seepage.glm` estimators can be fitted on this table, and :func:`seepage.leakage` measures
+    it. Only a few chunks are in memory at a time, and the results equal those for the whole table.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def sum_pieces(
 
 
 def chunk_rows(width: int) -> int:
-    """Return the number of rows with this width per chunk."""
+    """Return the number of rows per chunk, for rows of this width."""
     return max(1, _CHUNK // width, min(_WIDE, 4 * _CHUNK // width))
 
 
