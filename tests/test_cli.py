@@ -87,7 +87,7 @@ def test_fetch_what_is_bundled(run):
     [
         (("data", "fetch", "mnst"), "did you mean 'mnist'"),
         (("data", "where", "mnst"), "did you mean 'mnist'"),
-        (("data", "fetch", "lfw"), "put two files there yourself"),
+        (("data", "fetch", "lfw"), "add two files yourself"),
     ],
 )
 def test_bad_input_is_one_line_and_status_two(run, arguments, complaint):
@@ -386,7 +386,7 @@ def test_the_input_is_never_written_over(run, people, tmp_path):
     before = table.read_bytes()
     result = run("audit", str(table), "--target", "eta", "--out", str(out))
     assert result.exit_code == 2
-    assert "one lies within the other" in result.stderr
+    assert "one contains the other" in result.stderr
     assert table.read_bytes() == before
     again = run("audit", people, *QUICK, "--out", str(out))
     assert again.exit_code == 0, again.output

@@ -71,7 +71,7 @@ CASES = {
     ),
     "columns whose names read alike": (
         lambda: leak(X=FRAME.set_axis([0, "0", "b"], axis=1)).rows(columns=["0"]),
-        "Several columns are called '0'",
+        "Several columns have the name '0'",
     ),
     "noise that leaves a number bare": (
         lambda: sp.Gaussian([[1.0, 0.0], [0.0, 0.0]]),
@@ -155,7 +155,7 @@ CASES = {
     "empty table": (lambda: leak(X=X[:0], y=Y[:0]), "X is empty"),
     "no columns": (lambda: leak(X=X[:, :0]), "X is empty"),
     "one dimension": (lambda: leak(X=X[:, 0]), "rows and columns"),
-    "text columns": (lambda: leak(X=FRAME.assign(age="old")), "not numbers: 'age'"),
+    "text columns": (lambda: leak(X=FRAME.assign(age="old")), "not numeric: 'age'"),
     "object array": (lambda: leak(X=X.astype(object)), "object values"),
     "complex numbers": (lambda: leak(X=X * 1j), "[Cc]omplex"),
     "no such type": (lambda: leak(dtype="int8"), "float64"),

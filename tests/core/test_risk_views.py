@@ -630,7 +630,7 @@ def test_guesses_of_records_that_are_read_in_chunks_hold_the_truth(
     believed = {"frequencies": shares, "equal": np.full(3, 1 / 3)}.get(prior, prior)
     found = streamed(problem, door, tmp_path).guess("x3", prior=prior)
     assert pq.read_table(found.write(tmp_path / "guesses.parquet")).num_rows == N
-    with pytest.raises(sp.InputError, match="is a folder; name the Parquet file to write"):
+    with pytest.raises(sp.InputError, match="is a folder; give the path of the Parquet file"):
         found.write(tmp_path)
     assert found.baseline == pytest.approx(np.full(N, max(believed)))
     for i in (0, 7, 30):

@@ -198,7 +198,7 @@ def test_the_command_line_audits_by_attack_and_refuses_what_it_cannot_do(tmp_pat
     plan.write_text(plan.read_text().replace('"a"', '"d"'))
     refused = CliRunner().invoke(app, planned)
     assert refused.exit_code == 2
-    assert "The plan names column 'd', which the table does not" in refused.output
+    assert "The plan lists column 'd', which is not in the table" in refused.output
     unnamed = CliRunner().invoke(app, [*command[:2], *command[4:]])
     assert unnamed.exit_code == 2
     assert "Which column does the model predict?" in unnamed.output

@@ -202,7 +202,7 @@ def test_labels_are_numbered_for_what_takes_only_numbers() -> None:
             DecisionTreeRegressor(),
             pd.DataFrame(X[:, :2], columns=["a", "a"]),
             NUMBER,
-            "a different name for every column",
+            "with distinct column names",
         ),
     ],
 )

@@ -83,8 +83,8 @@ def test_a_release_takes_a_plan(run, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"age" = "numeric"', '"agee" = "numeric"', "'agee', which the table does not have"),
-        ('"age" = "numeric"', "", "gives no role for 'age'"),
+        ('"age" = "numeric"', '"agee" = "numeric"', "'agee', which is not in the table"),
+        ('"age" = "numeric"', "", "lists no kind for 'age'"),
         ('"age" = "numeric"', '"age" = "number"', "as 'number'; choose from numeric"),
         ('"age" = "numeric"', '"age" = "boolean"', "does not have exactly two"),
         ('"clinic" = "categorical"', '"clinic" = "numeric"', "cannot be a quantity"),
@@ -105,7 +105,7 @@ def test_what_a_plan_cannot_mean_is_refused_in_a_sentence(run, tmp_path, old, ne
 @pytest.mark.parametrize("text", ['target = "ill"', "[columns]", "columns = 3"])
 def test_a_plan_names_columns(tmp_path, text):
     (tmp_path / "plan.toml").write_text(text)
-    with pytest.raises(InputError, match=r"plan\.toml names no columns under \[columns\]"):
+    with pytest.raises(InputError, match=r"plan\.toml lists no columns under \[columns\]"):
         PlanFile.read(tmp_path / "plan.toml")
 
 
@@ -122,10 +122,10 @@ def test_a_release_takes_no_groups_or_sensitive_columns(run, tmp_path):
     ("cells", "kind", "words"),
     [
         ([1.0] + [None] * 199, "drop", "99 % or more missing; 199 missing"),
-        ([float("inf"), 1.0] * 100, "drop", "infinite values: turn them into plain numbers"),
+        ([float("inf"), 1.0] * 100, "drop", "infinite values: convert them to plain numbers"),
         (["same"] * 200, "drop", "one value only"),
-        ([f"{i % 99}.5" for i in range(199)] + ["x"], "drop", "numbers, but also text"),
-        (["a"] * 150 + ["b"] * 48 + ["c", "d"], "categorical", "of fewer than 10 records, 2 of"),
+        ([f"{i % 99}.5" for i in range(199)] + ["x"], "drop", "numbers mixed with text"),
+        (["a"] * 150 + ["b"] * 48 + ["c", "d"], "categorical", "in fewer than 10 records, 2 in"),
         ([i / 7 for i in range(1200)], "numeric", "1,200 different (100.0% of the values); 0 to"),
     ],
 )

@@ -210,7 +210,7 @@ def test_the_column_that_identifies_people_holds_by_value_too(run, tmp_path):
     assert recognised(tmp_path, strangers, person="number") == ROWS - 3
     # Without that column everybody is known by the others.
     assert recognised(tmp_path, fractions()) == ROWS
-    with pytest.raises(InputError, match="no column 'id' to identify people by"):
+    with pytest.raises(InputError, match="no column 'id' to identify people"):
         recognised(tmp_path, older, person="id")
 
 
