@@ -293,8 +293,8 @@ def _refuse_classes(problem: NetworkProblem, y: Tensor, classes: int | None) -> 
         return
     if bool(without_output(problem.loss, y, classes).any()):
         raise InputError(
-            f"The network has {classes} outputs, so classes must lie between 0 and {classes - 1}, "
-            f"but those in y range from {int(y.min())} to {int(y.max())}; renumber them."
+            f"The network has {classes} outputs, so class numbers must be from 0 to {classes - 1}, "
+            f"but y contains numbers from {int(y.min())} to {int(y.max())}; renumber the classes."
         )
 
 
