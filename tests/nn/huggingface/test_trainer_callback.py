@@ -117,7 +117,7 @@ def test_a_loss_that_divides_by_the_tokens_of_a_batch_is_refused() -> None:
     torch.manual_seed(0)
     texts = torch.randint(3, 23, (24, 5))
     texts[::3, 2:] = 0
-    with pytest.raises(sp.InputError, match="The optimiser's release is not the one account"):
+    with pytest.raises(sp.InputError, match="does not release what the accountant"):
         PrivateAdapters(texts).epoch()
 
 

@@ -229,7 +229,7 @@ def token_leakage(
     check_probes(probes)
     how = {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm, **options}
     if not isinstance(batch, Mapping) or not isinstance(batch.get(_IDS), Tensor):
-        raise InputError("Tokens are identified by their ids, so the batch must have 'input_ids'.")
+        raise InputError("The batch must contain 'input_ids', which identify its tokens.")
     ids = batch[_IDS]
     leak = leakage(net, batch, **how)
     as_input = _per_token(leak, probes)
