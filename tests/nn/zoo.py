@@ -31,7 +31,7 @@ REFUSALS = {  # what may be refused, and the words that name it
     "no rule for per-record gradients": "a module that neither a rule nor vmap can take",
     "differ from those of single records": "a use of a parameter that cannot be followed",
     "used under torch.no_grad()": "trained parameters under no_grad",
-    "could be identified as that of the records": "records that no axis tells apart",
+    "records' axis could not be identified": "records that no axis tells apart",
     "mixes the records": "batch statistics",
     "drops values at random": "dropout in training mode",
     "draws random numbers": "other random numbers",
