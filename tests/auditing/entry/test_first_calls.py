@@ -290,7 +290,7 @@ SENTENCES = {
     ),
     "a target without a clip": (
         lambda: trainer(steps=5, target_epsilon=8.0, target_delta=1e-5, clip="none"),
-        "Without a clip",
+        "Without clipping",
     ),
     "an option of nobody": (lambda: trainer(steps=5, learn_rate=1.0), "PrivateSGD has no option"),
 }
