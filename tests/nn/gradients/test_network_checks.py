@@ -226,7 +226,7 @@ def test_masks() -> None:
     assert int(patch.mask.sum()) == 2
     for mask, message in (
         (torch.ones(3, dtype=torch.bool), "cannot have the shape"),
-        (torch.zeros(4, dtype=torch.bool), "leaves nothing unknown"),
+        (torch.zeros(4, dtype=torch.bool), "selects no entries"),
         (torch.ones(4), "must be boolean"),
     ):
         with pytest.raises(sp.InputError, match=message):

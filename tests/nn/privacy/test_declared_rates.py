@@ -72,7 +72,7 @@ def test_a_batch_size_promises_nothing_about_one_record_more():
     run = trained(11, batch_size=10).accountant_
     assert run.privacy(1e-3).relation == "replace one record"
     assert (
-        "not protected whether there was one record more or less" in run.privacy(1e-3).conditions[0]
+        "one more or one fewer record is not protected" in run.privacy(1e-3).conditions[0]
     )
     for ask in (lambda name: run.privacy(1e-3, neighbours=name), run.membership):
         with pytest.raises(sp.InputError, match="no guarantee for adding or removing a record"):
@@ -238,7 +238,7 @@ def test_a_group_is_the_mixture_of_how_many_took_part():
     statement = sp.privacy.SampledGaussianDP(sigma, q, 1, group=k)
     assert "add-or-remove 3 records" in statement.words
     assert statement.renyi() == math.inf
-    with pytest.raises(sp.InputError, match="Groups are accounted for as added or removed"):
+    with pytest.raises(sp.InputError, match="covers only adding or removing the records together"):
         guarantee(Ledger((entry(),)), 1e-3, group=2, neighbours="replace")
     with pytest.raises(sp.InputError, match="for a group is for adding or removing it"):
         sp.privacy.SampledGaussianDP(1.0, 0.1, 2, "replace", group=2)

@@ -1,7 +1,6 @@
-"""Per-record gradients of parameters that are added to, multiplied with, or repeated for records.
+"""Per-record gradients of parameters that are added to, multiplied by or repeated for records.
 
-Position embeddings, class tokens, layer scales and hand-written normalising layers use parameters
-in this way.
+Examples are position embeddings, class tokens, layer scales and hand-written normalising layers.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from seepage.nn.gradients.watching import Arguments, LayerCall, Layout, Rule
 
 class _ElementwiseRule(Rule):
     def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
-        """Return the two operands; the parameter is identified by name."""
+        """Return the two operands; the parameter among them is identified by name."""
         if kwargs or len(args) != 2 or not all(isinstance(a, Tensor) for a in args):
             return None
         return Arguments(None, {"first": args[0], "second": args[1]})
