@@ -1,4 +1,4 @@
-"""Extraction of training data from a language model: the probability that it emits a record.
+"""Training-data extraction from a language model: the probability that the model emits a record.
 
 ``sampler`` describes how the next token is chosen. ``probability`` multiplies the probabilities of
 a record's tokens from one forward pass, and ``text`` turns the product into the probability of a
