@@ -220,9 +220,7 @@ def test_what_cannot_be_compared(measure):
     with pytest.raises(sp.InputError, match=r"\(3, 20, 20\) cannot be paired with .*\(5, 20, 20\)"):
         measure(np.zeros((3, 20, 20)), np.zeros((5, 20, 20)))
     for pair in ((image, image.astype(np.uint8)), (image.astype(int), image.astype(int))):
-        with pytest.raises(
-            sp.InputError, match=r"pixel range is not defined for .*set data_range"
-        ):
+        with pytest.raises(sp.InputError, match=r"pixel range is not defined for .*set data_range"):
             measure(*pair)
     for full in (0.0, np.inf, np.nan):
         with pytest.raises(sp.InputError, match="data_range must be a finite number"):
