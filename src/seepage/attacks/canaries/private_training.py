@@ -62,7 +62,7 @@ class StepFacts:
 
 
 class GradientScores:
-    """Scores canaries from the noisy gradients of an optimizer's steps.
+    """Scores canaries from the noisy gradients of an optimiser's steps.
 
     ``scores`` contains the sum of ``ĉ`` so far for each canary.
     """
