@@ -1,7 +1,7 @@
 """How well a score detects records from another distribution: ROC curve and its area.
 
 Mueller et al. (2022) find that records with a high total PLIS are often atypical or from another
-distribution. A test with known outliers measures how well such a score detects them.
+distribution. A test with known outliers measures how well the score detects them.
 """
 
 from __future__ import annotations

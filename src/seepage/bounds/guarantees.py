@@ -503,8 +503,8 @@ def _guesses(
     """Yield the advantage in distinguishing two labels and in guessing the cell that leaks most.
 
     For labels, the advantage is ``2Φ(μ/2) − 1``, from the change of the release when one label is
-    replaced by the other. For the cell, to within one standard deviation, it is the gain over the
-    best guess without the release.
+    replaced by the other. For the cell, to within one standard deviation, the advantage is the gain
+    over the best guess without the release.
     """
     information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
     column = which[int(np.argmax(np.diag(information)))]

@@ -5,11 +5,11 @@ values satisfies (Guo et al. 2022, theorem A.1)::
 
     variance  ≥  Δ² / χ²,     χ² = exp(‖w(Δ) − w‖²/σ²) − 1
 
-This is true for every Δ within the cell's domain; as Δ → 0 it becomes the Cramér–Rao bound. The
-change of the release is computed exactly: a linear model is refitted; for a gradient, the record's
-contribution is recomputed. For a linear model on an unbounded domain the bound is infinite: one
-record changes the model by a limited amount, so no estimate of finite variance is unbiased at every
-real number.
+This inequality is true for every Δ within the cell's domain; as Δ → 0 it becomes the Cramér–Rao
+bound. The change of the release is computed exactly: a linear model is refitted; for a gradient,
+the record's contribution is recomputed. For a linear model on an unbounded domain the bound is
+infinite: one record changes the model by a limited amount, so no estimate of finite variance is
+unbiased at every real number.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Domain:
 
     @classmethod
     def of(cls, domain: Any, data: RowSource | Table) -> Domain:
-        """Read the domain given for some data.
+        """Return the domain of a table, from the caller's argument.
 
         A pair ``(lower, upper)``, each one number or one per column; a mapping from every column's
         name to such a pair; or ``None`` for the columns' ranges in the data.
@@ -305,8 +305,8 @@ class BoundedPrior:
 class EmpiricalPrior:
     """A discrete prior: the record is one of the given records, with the given probabilities.
 
-    It has no density, so there is no van Trees bound; :class:`seepage.attacks.LinearisedAdversary`
-    uses this prior.
+    This prior has no density, so there is no van Trees bound;
+    :class:`seepage.attacks.LinearisedAdversary` uses it.
 
     Parameters
     ----------

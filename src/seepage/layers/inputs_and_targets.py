@@ -72,7 +72,7 @@ def read_pair(
 
 
 def is_finite(x: Any) -> bool:
-    """Return whether tensors, including nested ones, contain neither NaN nor infinity."""
+    """Return whether tensors, including nested tensors, contain neither NaN nor infinity."""
     # The answers are gathered before they are fetched, since fetching waits for the device.
     finite = [part.isfinite().all() for part in _tensors_of(x) if part.is_floating_point()]
     return not finite or bool(torch.stack([each.to(finite[0].device) for each in finite]).all())

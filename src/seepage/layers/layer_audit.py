@@ -63,7 +63,7 @@ class LayerAudit(ResultTable):
         layers, and that the interval is above zero or the estimate at least half the highest. If no
         layer is named, layers may still leak: with few groups the test has low power. The rule
         considers each layer alone. The remedies show the leakage of the other layers;
-        :func:`seepage.attacks.compare_remedies` shows it over a whole training run.
+        :func:`seepage.attacks.compare_remedies` shows this leakage over a whole training run.
     remedies
         The V-information of the whole update, unchanged and after each remedy.
     mix
@@ -155,9 +155,9 @@ def audit(
 
     Batches with and without the property are drawn from the records with the same mix of labels
     (unless ``mix`` is changed). There is one pool of records per fold, and pools share no record.
-    Remedies are tested on the recorded gradients: dropping each named layer alone (if there are at
-    most 8), dropping all of them (if other layers remain), clipping the parameters to their median
-    norm, and clipping with Gaussian noise of ``noise`` times that norm. The network is used in its
+    Remedies are tested on the recorded gradients: dropping each named layer (if there are at most
+    8), dropping all named layers (if others remain), clipping the parameters to their median norm,
+    and clipping with Gaussian noise of ``noise`` times that norm. The network is used in its
     current mode. In training mode, with BatchNorm or dropout, per-record gradients are not defined.
     Sensitivity is then not measured, and the result states this.
 

@@ -76,8 +76,8 @@ class RecordingAudit(Reportable, ResultTable):
     def telling(self) -> tuple[str, ...]:
         """Return the layers that reveal the property at the 5 % level, the strongest first.
 
-        These are the layers that reveal the property after some round. If no layer leaks, the
-        probability that any layer is named is 5 %. If rounds were not tested, the result is the
+        The result contains the layers that reveal the property after some round. If no layer leaks,
+        the probability that any layer is named is 5 %. If rounds were not tested, the result is the
         layers named by the layer audit.
         """
         if self.over_rounds is None:
@@ -142,7 +142,7 @@ def audit_recording(
     permutations: int = 999,
     seed: int = 0,
 ) -> RecordingAudit:
-    """Audit recorded rounds: layers that reveal a property, the first such round, and outliers.
+    """Audit recorded rounds: layers that reveal a property, the first round, and outliers.
 
     Parameters
     ----------

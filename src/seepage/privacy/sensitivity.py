@@ -184,8 +184,8 @@ def clip_rows(X: Any, norm: float) -> Array:
 def epsilon_printed_by_guo_2022(n: int, l2: float, sigma: float) -> float:
     """Return ``2/(nλσ)``, which Guo et al. 2022 print as ε at order 2 (section 7.1).
 
-    This value is only for comparison with Figure 2 of that paper. It is not the Rényi divergence of
-    output perturbation, which is ``4L²/(nλσ)²``.
+    This value is only for comparison with Figure 2 of that paper. The Rényi divergence of output
+    perturbation is ``4L²/(nλσ)²`` instead.
     """
     return 2 / (n * l2 * sigma)
 

@@ -79,8 +79,8 @@ class DifferentialPrivacy(PrivacyStatement):
     epsilon, delta
         The parameters of the guarantee.
     neighbours
-        The neighbouring relation: ``"replace"`` or ``"add-or-remove"`` one record. The latter
-        implies slightly more than (2ε, (1 + e^ε)δ) for a replacement.
+        The neighbouring relation: ``"replace"`` or ``"add-or-remove"`` one record. A guarantee for
+        ``"add-or-remove"`` implies slightly more than (2ε, (1 + e^ε)δ) for a replacement.
 
     Examples
     --------
@@ -274,7 +274,7 @@ class RenyiDP(PrivacyStatement):
         )
 
     def total_variation(self) -> float:
-        """Return the bound from χ² = e^ε − 1: ``√χ²/2`` for χ² up to 1, ``χ²/(1 + χ²)`` beyond."""
+        """Return the bound from χ² = e^ε − 1: ``√χ²/2`` for χ² ≤ 1, otherwise ``χ²/(1 + χ²)``."""
         epsilon = self.renyi()
         if epsilon <= math.log(2):
             return math.sqrt(math.expm1(epsilon)) / 2

@@ -32,7 +32,7 @@ class TradeOff(ResultTable):
 
     @cached_property
     def _curve(self) -> tuple[np.ndarray, np.ndarray]:
-        """False and true positive rates, cached because they can take seconds."""
+        """False and true positive rates, cached because computing them can take seconds."""
         rates = np.array([0.0, 0.001, 0.01, *np.arange(1, 21) / 20])
         return rates, self.tpr(rates)
 
@@ -297,9 +297,10 @@ def fixed_size_losses(noise_multiplier: float, sample_rate: float, steps: int) -
 def replacement_renyi(shift: float, sample_rate: float, orders: Sequence[float]) -> np.ndarray:
     """Return the Rényi divergence of replacing a record in one step, at each order.
 
-    It is ``(1/(α − 1)) log ∫ P^α Q^{1−α}`` of the dominating pair (:func:`gaussian_losses`), by the
-    trapezoid rule; ``shift`` is the clipping norm divided by σ. At order 2 the divergence is below
-    ``log(1 + q²/((1 − q)/A + q/B))``, ``A = 2(e^{μ²} − e^{−μ²})``, ``B = e^{4μ²} − 1``.
+    The divergence is ``(1/(α − 1)) log ∫ P^α Q^{1−α}`` of the dominating pair
+    (:func:`gaussian_losses`), by the trapezoid rule; ``shift`` is the clipping norm divided by σ.
+    At order 2 the divergence is below ``log(1 + q²/((1 − q)/A + q/B))``, ``A = 2(e^{μ²} −
+    e^{−μ²})``, ``B = e^{4μ²} − 1``.
 
     Examples
     --------

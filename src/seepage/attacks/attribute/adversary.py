@@ -29,8 +29,8 @@ class AttributeInversion(ABC):
     """An adversary who infers a nominal attribute of records from their other columns.
 
     ``fit`` accepts the data that the adversary knows. ``predict`` guesses the level of every target
-    row without using the attribute's columns. ``attack`` also compares the guesses with the true
-    values in these columns. A subclass scores how well each level explains the release.
+    row without using the attribute's columns. ``attack`` also compares the guesses with the
+    attribute's true values. A subclass scores how well each level explains the release.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ class BlackBox(AttributeInversion):
       is added to each prediction, so a prediction that never occurs is not informative.
 
     For each release, the performance and the frequencies are computed on the rows given to ``fit``.
-    These should be the rows on which the publisher measured the model's performance.
+    Pass the rows on which the publisher measured the model's performance.
 
     Parameters
     ----------

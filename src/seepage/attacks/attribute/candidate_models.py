@@ -16,7 +16,7 @@ This step is a combination of ``H⁻¹x`` and one of a few vectors ``H⁻¹δ``,
 systems. For linear regression the objective is quadratic and ``w + Δ`` is the refit itself (a
 rank-two update).
 
-Other families need two Newton steps. After the first step the gradient is::
+Families other than linear regression need two Newton steps. After the first step the gradient is::
 
     ρ = ½ Σ_{j≠i} ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j  +  ω (r(m' + x'ᵀΔ) − r' − a' x'ᵀΔ) x'  + O(Δ³)
 
@@ -186,7 +186,7 @@ class CandidateModels:
     def _two_steps(
         self, rows: np.ndarray, levels: np.ndarray, third: tuple[np.ndarray, list[np.ndarray]]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the differences after two Newton steps, and a mask of the inaccurate ones."""
+        """Return the differences after two Newton steps, and a mask of inaccurate candidates."""
         change, columns = self.rank_two(rows, levels), list(self.attribute.columns)
         weights, tensor = third
         along = np.einsum("bp,bkp->bk", change.x, change.step)  # xᵀΔ and x'ᵀΔ

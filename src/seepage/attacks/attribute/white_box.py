@@ -31,9 +31,9 @@ class WhiteBox(AttributeInversion):
     The adversary knows everything except the attribute of the attacked record: all other values,
     the training procedure, the penalty and the sample weights (the same in every refit). Each
     record is attacked as if all other records were known; the guess does not depend on the record's
-    true level. The n·K refits are not run in full. For linear regression they are computed from
-    rank-two updates of one solution. Other families use two warm-started Newton steps, or a refit
-    if two steps are not enough.
+    true level. The n·K refits are not run in full. For linear regression, the refits are computed
+    from rank-two updates of one solution. Other families use two warm-started Newton steps, or a
+    refit if these are not accurate enough.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class WhiteBox(AttributeInversion):
     model
         The kind of model that was trained, with its penalty: any from :mod:`seepage.glm` except
         ``SoftmaxRegression``, or scikit-learn's ``LinearRegression``, ``Ridge``,
-        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted, because a copy of it
+        ``LogisticRegression`` or ``PoissonRegressor``. The model need not be fitted, because a copy
         is fitted.
     prior
         Whether to weight the levels by their frequencies in the table.

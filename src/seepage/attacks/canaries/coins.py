@@ -1,4 +1,4 @@
-"""Canaries: records included by fair coin flips. Guesses about them yield a lower bound on ε."""
+"""Canaries: records included by fair coin flips, for a lower bound on ε from guesses."""
 
 from __future__ import annotations
 

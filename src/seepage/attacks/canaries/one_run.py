@@ -1,9 +1,9 @@
 """A lower bound on ε from guesses about one run (Steinke, Nasr and Jagielski 2023).
 
 Each of m canaries is included by a fair coin flip. An attacker guesses r of the coin flips and
-abstains from the remaining ones; v guesses are correct. If the procedure is (ε, δ)-differentially
-private for adding or removing one record, then the main theorem of the paper, with ``W ~
-Binomial(r, e^ε/(1 + e^ε))``, states::
+abstains from the remaining coin flips; v guesses are correct. If the procedure is (ε,
+δ)-differentially private for adding or removing one record, then the main theorem of the paper,
+with ``W ~ Binomial(r, e^ε/(1 + e^ε))``, states::
 
     P[v or more right] ≤ P[W ≥ v] + 2mδ · max_{1 ≤ i ≤ v} P[v > W ≥ v − i]/i
 
@@ -55,8 +55,8 @@ def epsilon_lower_bound(
 ) -> float:
     """Return the largest ε that the guesses refute at the given confidence.
 
-    If the true ε is smaller than the result, such a result has a probability of at most ``1 −
-    confidence``. A small bound is not evidence of privacy: a stronger attack may guess better.
+    The result exceeds the true ε with a probability of at most ``1 − confidence``. A small bound is
+    not evidence of privacy: a stronger attack may guess better.
 
     Parameters
     ----------

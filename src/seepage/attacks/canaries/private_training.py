@@ -204,7 +204,7 @@ def audit_opacus(
 
     Opacus's sample rate is the batch size divided by the number of records. Adding a canary changes
     this rate for every record, which Opacus's ε does not account for. With few records and large
-    batches, a promised ε may be refuted for this reason alone.
+    batches, a promised ε may therefore be refuted even if the training is correct.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ def audit_opacus(
         if rate is None or not hasattr(optimizer, "original_optimizer"):
             raise InputError(
                 "follow needs the optimizer, the network and the loader that Opacus's "
-                "make_private() returned with poisson_sampling=True; pass those."
+                "make_private() returned with poisson_sampling=True; pass these objects."
             )
 
         def facts() -> StepFacts:

@@ -69,8 +69,9 @@ class Extraction:
     """Measures how likely a causal language model is to emit its training text.
 
     For every secret ``x`` preceded by text ``c``, and a sampler with next-token distribution ``q``:
-    ``P = Π_t q(x_t | c, x_<t)``, exact for these tokens (Hayes et al. 2024, arXiv:2410.19482). With
-    the other tokens that run past the end of the secret, it is a lower bound for the text.
+    ``P = Π_t q(x_t | c, x_<t)``, exact for these tokens (Hayes et al. 2024, arXiv:2410.19482). If
+    other tokens that run past the end of the secret are included, ``P`` is a lower bound for the
+    text.
 
     Parameters
     ----------
@@ -92,7 +93,8 @@ class Extraction:
 
     Examples
     --------
-    A model that finds 16 characters equally likely emits four given ones once in 16⁴ tries:
+    A model that assigns equal probability to 16 characters emits four given characters once in 16⁴
+    tries:
 
     >>> import torch
     >>> from tokenizers import Tokenizer, decoders, models

@@ -114,7 +114,7 @@ def find_secrets(
 ) -> list[Secret]:
     """Return the secrets of a record in order; marked strings have priority over patterns.
 
-    If none is found, the second half of the model's output is the secret, of kind ``text``.
+    If no secret is found, the second half of the model's output is the secret, of kind ``text``.
 
     Parameters
     ----------

@@ -6,14 +6,14 @@ preceding text, tokenised alone, has the same tokens as within the whole record.
 emit any text between that position and the secret.
 
 The probability of the record's own tokens is a *lower bound* on the probability of its text. Two
-other kinds of token sequence raise this bound. Some tokens spell the rest of the secret and run
-past its end; the same logits contain their probabilities, so adding them costs nothing
-(``endings``). Other tokenisations need more forward passes: :func:`bound_text` evaluates the most
-probable ones, and the total probability of the unexplored prefixes bounds all others::
+other kinds of token sequence raise this bound. Some tokens spell the end of the secret and run past
+it; the same logits contain their probabilities, so adding these tokens costs nothing (``endings``).
+Other tokenisations need more forward passes: :func:`bound_text` evaluates the most probable
+tokenisations, and the total probability of the unexplored prefixes bounds all others::
 
     Σ completed  ≤  P(text)  ≤  Σ completed + Σ open
 
-Both bounds are valid if the decoded text is the concatenation of the tokens' texts.
+The lower and upper bounds are valid if the decoded text is the concatenation of the tokens' texts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """L-BFGS and Adam for many independent problems at once, each with its own progress.
 
-``point`` (G, R, d) is where costs and gradients are evaluated next, ``tell`` receives them, and
-``keep`` drops solved problems.
+``point`` (G, R, d) is where costs and gradients are evaluated next, ``tell`` receives the results,
+and ``keep`` drops solved problems.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class QuasiNewton:
         self.point = self._at + self._length[..., None] * self._direction
 
     def keep(self, which: Tensor) -> None:
-        """Drop all releases except the given ones."""
+        """Drop all releases except the selected releases."""
         for name, values in vars(self).items():  # all tensors, with releases along the first axis
             setattr(self, name, values[which])
 
@@ -137,7 +137,7 @@ class Descent:
         self.point.clamp_(*self.bounds)
 
     def keep(self, which: Tensor) -> None:
-        """Drop all releases except the given ones."""
+        """Drop all releases except the selected releases."""
         moments = self._adam.state.pop(self.point)
         for name in ("exp_avg", "exp_avg_sq"):
             moments[name] = moments[name][which]

@@ -170,8 +170,8 @@ def release_gradients(
     noise_multiplier
         The standard deviation of the noise added to the sum, divided by the clipping threshold.
     seed
-        The seed of the noise: the same seed gives the same noise. Keep the seed of a real release
-        secret.
+        The seed of the noise: the same seed produces the same noise. Keep the seed of a real
+        release secret.
 
     Examples
     --------

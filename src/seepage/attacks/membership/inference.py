@@ -187,8 +187,8 @@ class MembershipInferenceResult(SummaryTable):
         """Return the mean increase in each record's score when it is a member, ``(n,)``.
 
         The increase is the mean score as a member minus the mean score as a non-member, divided by
-        the standard deviation as a non-member. It is NaN for a record that was always or never a
-        member.
+        the standard deviation as a non-member. The increase is NaN for a record that was always or
+        never a member.
         """
         spread = float(np.nanstd(self.scores[~self.members])) or 1.0
         with warnings.catch_warnings():
@@ -313,7 +313,7 @@ class MembershipInference:
         """Train reference models and ``targets`` models to attack, all on random halves.
 
         With fewer than 16 reference models, every attacked model is compared with these only. With
-        16 or more, the other attacked models also serve as reference models.
+        16 or more reference models, the other attacked models also serve as reference models.
         """
         check_count(targets, "targets")
         n = count_records(X, y)
@@ -424,7 +424,7 @@ class MembershipInference:
         )
 
     def _attacked(self, odds: np.ndarray, inside: np.ndarray) -> _Attack:
-        """Attack the first model in an array ``(1 + M, n, Q)``; the others are reference models."""
+        """Attack the first model in an array ``(1 + M, n, Q)``, with the others as references."""
         target, references = odds[0], odds[1:]
         constant = None
         if self.method == "rmia" and not self.online:

@@ -61,7 +61,7 @@ class InformedAdversary:
     At a minimiser the gradient is zero, so the known records and the penalty determine the unknown
     record's gradient, which is a multiple of the record itself (Balle, Cherubin and Hayes 2022,
     "Reconstructing training data with informed adversaries"). A column known to be constant, such
-    as the intercept's, reveals the multiple and the label. If the label is known, the
+    as the intercept column, reveals the multiple and the label. If the label is known, the
     reconstruction is more accurate and needs no constant column. No model is refitted. All rows are
     attacked at once, each as if all other rows were known.
 
@@ -70,8 +70,8 @@ class InformedAdversary:
     model
         The kind of model that was trained, with its penalty: any linear model of
         :mod:`seepage.glm`, or scikit-learn's ``LinearRegression``, ``Ridge``,
-        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted: a copy is fitted,
-        unless the model already minimises its objective on the adversary's data.
+        ``LogisticRegression`` or ``PoissonRegressor``. The model need not be fitted: a copy is
+        fitted, unless the model already minimises its objective on the adversary's data.
     label
         Whether the label is ``"known"`` or ``"unknown"`` to the adversary.
     noise

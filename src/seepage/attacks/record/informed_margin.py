@@ -11,16 +11,16 @@ which, up to noise, is ``ρ x̃``, where ``ρ = ω ∂ℓ/∂m`` for this row at
 unknown is ρ: ``x = B/ρ``.
 
 *A known coordinate*, an intercept's 1 or a constant column's c, determines ``ρ = B_κ/c`` without
-using the label. This is a ratio of Gaussians, which is heavy-tailed if ρ is no larger than its
-noise.
+using the label. The ratio of two Gaussians is heavy-tailed if ρ is no larger than its noise.
 
 *The label as well.* Then ``ρ`` is a function of the margin m alone, and so is
 ``v = θ_Fᵀ(ρ x) = ρ(m) (m − μ₀)``, with F the unknown columns and μ₀ the contribution of κ to the
-margin. These are two noisy equations for m, weighted by their covariance under the release's noise
-(the covariance of ``g`` is ``HΣH``). The weighted residual e also predicts the noise in the other
-coordinates, which is subtracted: ``x = (B − Γe)/ρ``. To first order in the noise, this estimate
-attains the Cramér–Rao bound. If the noise leaves the margin uncertain, the margin is shrunk towards
-the other records' margins, as if drawn from a Gaussian with their mean and standard deviation.
+margin. The results are two noisy equations for m, weighted by their covariance under the release's
+noise (the covariance of ``g`` is ``HΣH``). The weighted residual e also predicts the noise in the
+other coordinates, which is subtracted: ``x = (B − Γe)/ρ``. To first order in the noise, this
+estimate attains the Cramér–Rao bound. If the noise leaves the margin uncertain, the margin is
+shrunk towards the other records' margins, as if drawn from a Gaussian with their mean and standard
+deviation.
 
 *Only the label.* ``B`` determines the direction of x, and the loss its length ℓ: ``ω ∂ℓ/∂m(± ℓ
 θᵀB/‖B‖) = ± ‖B‖/ℓ``. If there are several solutions, the one whose length is nearest the typical

@@ -68,7 +68,7 @@ class LinearisedAdversary:
         self.prior, self.guess = prior, guess
 
     def fit(self, leak: Leakage, row: int, columns: Columns = None, *, label: bool = False) -> Self:
-        """Store all data except the unknown columns (all, or the named ones) of one row.
+        """Store all data except the unknown columns of one row (by default, all columns).
 
         Parameters
         ----------

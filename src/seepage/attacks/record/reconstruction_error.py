@@ -1,9 +1,9 @@
 """The error of a reconstruction, split into bias and variance.
 
 The mean squared error of an estimate is its variance plus its squared bias. Bounds for unbiased
-adversaries do not apply to biased ones. An error below such a bound is due either to bias (see also
-:meth:`seepage.attacks.InformedAdversary.slopes`) or to too few trials for a heavy-tailed mean
-(compare the median).
+adversaries do not apply to biased adversaries. An error below a bound for unbiased adversaries is
+due either to bias (see also :meth:`seepage.attacks.InformedAdversary.slopes`) or to too few trials
+for a heavy-tailed mean (compare the median).
 """
 
 from __future__ import annotations

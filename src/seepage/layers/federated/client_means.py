@@ -1,8 +1,8 @@
 """Each client's mean update over the rounds so far, minus the mean over all clients.
 
 The mean over the round, which is the common course of training, is subtracted from every update.
-Every round is then rescaled, so that small, late updates have as much weight as large, early ones.
-Finally, each client's updates are averaged over the rounds.
+Every round is then rescaled, so that small, late updates have as much weight as large, early
+updates. Finally, each client's updates are averaged over the rounds.
 """
 
 from __future__ import annotations

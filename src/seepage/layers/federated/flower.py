@@ -122,10 +122,10 @@ class UpdateRecorder:
     ) -> None:
         """Record one client's update from the state sent to it and the state it returned.
 
-        Everything that the client returned is recorded: the change, for arrays that were sent to
-        it; the values, for other arrays; and metrics (number of records, losses). ``run`` is
-        Flower's run number, if known. A round from another run raises an error, as does a node's
-        second update in one round.
+        Everything that the client returned is recorded: changes of the arrays that were sent to it,
+        the values of other arrays, and metrics (number of records, losses). ``run`` is Flower's run
+        number, if known. A round from another run raises an error, as does a node's second update
+        in one round.
         """
         self._refuse_again(server_round, node, run, self._seen)
         sent, returned = (with_own_names(self.net, state) for state in (sent, returned))

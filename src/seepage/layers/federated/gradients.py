@@ -1,9 +1,10 @@
 """Recorded gradients of federated rounds, layer by layer.
 
 Gradients too wide for memory are projected at random: every entry is added to a random bucket with
-a random sign. This is the count sketch (Charikar, Chen and Farach-Colton 2002; "feature hashing").
-It needs one addition per entry and preserves inner products in expectation. Independent noise
-remains independent, so noise may be added before or after the projection.
+a random sign. This projection is the count sketch (Charikar, Chen and Farach-Colton 2002; "feature
+hashing"). The count sketch needs one addition per entry and preserves inner products in
+expectation. Independent noise remains independent, so noise may be added before or after the
+projection.
 """
 
 from __future__ import annotations
@@ -256,7 +257,7 @@ class LayerGradients:
     def with_metrics(self) -> LayerGradients:
         """Return the recording with its metrics as the last entry, ``"client metrics"``.
 
-        That entry has one column per metric (zero if it was not sent). A metric that was not always
+        The entry has one column per metric (zero if it was not sent). A metric that was not always
         sent has a second column, which indicates whether it was. Without metrics, the recording is
         unchanged.
         """

@@ -121,7 +121,7 @@ class LocalTraining:
 
         For plain SGD this is ``lr`` times the number of steps; with momentum it is larger. Dividing
         an update by this number yields the gradient, if the gradient is constant. With Adam the
-        change is the same for every constant gradient, so no such divisor exists.
+        change is the same for every constant gradient, so no divisor exists.
 
         Examples
         --------

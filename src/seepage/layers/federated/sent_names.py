@@ -1,8 +1,8 @@
 """Maps the names under which arrays are sent to the network's own names.
 
 Clients send a ``state_dict`` with the network's own names, or with names changed by other tools.
-Wrappers (Opacus, ``DataParallel``, ``torch.compile``) add a prefix; Flower's ``NumPyClient`` sends
-a plain list, with arrays called ``"0"``, ``"1"``, …; and peft omits the adapter's name.
+Wrappers (Opacus, ``DataParallel``, ``torch.compile``) add a prefix. Flower's ``NumPyClient`` sends
+a plain list, with arrays called ``"0"``, ``"1"``, …, and peft omits the adapter's name.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def _with_adapters(
 ) -> dict[str, Value]:
     """Restore the parts of names that peft omits.
 
-    These are ``default`` in ``lora_A.default.weight``, and ``modules_to_save.default`` for modules
-    that are trained completely.
+    The omitted parts are ``default`` in ``lora_A.default.weight``, and ``modules_to_save.default``
+    for modules that are trained completely.
     """
     own: dict[str, str] = {}
     adapters = getattr(net, "peft_config", {})

@@ -1,8 +1,8 @@
 """Norms of every layer's Jacobian, exact or estimated, and the extremes of its gradient.
 
-The gradient of a fully connected layer is ``δ tᵀ``. Its norms are products of norms, and its
-extreme entries are products of extreme entries, so the gradient is never formed. Gradients that
-must be formed (convolutions, sequences) are computed for a few records at a time.
+The gradient of a fully connected layer is ``δ tᵀ``. The norms of ``δ tᵀ`` are products of norms,
+and its extreme entries are products of extreme entries, so the gradient is never formed. Gradients
+that must be formed (convolutions, sequences) are computed for a few records at a time.
 """
 
 from __future__ import annotations

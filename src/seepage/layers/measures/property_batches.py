@@ -1,8 +1,8 @@
 """Draws batches with and without a property, by default with the same mix of main-task labels.
 
 If a property is correlated with the main task's label (glasses with gender), the labels of a batch
-alone reveal it, whatever the layer. ``"confounded"`` batches include that effect; ``"matched"``
-batches exclude it.
+alone reveal the property, in every layer. ``"confounded"`` batches include that effect;
+``"matched"`` batches exclude it.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class StandingOut(RankedResult):
     updates
         The number of updates of each client.
     layer
-        The layer in which each client is furthest from the others.
+        The layer in which each client is furthest from the other clients.
     times
         The client's distance in that layer, as a multiple of the median client's distance.
     p_value
@@ -58,9 +58,10 @@ class StandingOut(RankedResult):
     def named(self) -> list[object]:
         """Return the clients whose approximate P-value is at most 0.05, the furthest first.
 
-        If all clients are alike and the logarithms of distances are normal, at most one recording
-        in twenty names a client. In small networks the tails are heavier and false positives are
-        far more frequent. Investigate a named client, but do not treat the result as an exact test.
+        If all clients have the same distribution and the logarithms of distances are normal, at
+        most one recording in twenty names a client. In small networks the tails are heavier and
+        false positives are far more frequent. Investigate a named client, but do not treat the
+        result as an exact test.
         """
         order = np.lexsort((-self.times, self.p_value))
         return [self.clients[k] for k in order if self.p_value[k] <= LEVEL]
@@ -107,7 +108,7 @@ class StandingOut(RankedResult):
 
 
 def standing_out(gradients: LayerGradients) -> StandingOut:
-    """Return the distance of each client's updates from those of the others, with P-values.
+    """Return the distance of each client's updates from other clients' updates, with P-values.
 
     The P-value assumes that the logarithms of the distances are normally distributed, so the test
     is not exact. A client may be an outlier for any reason: its records, their number, its

@@ -260,7 +260,7 @@ class UpdateRelease(MeasuredRelease):
 
     @property
     def sensitivity(self) -> float | None:
-        """Twice the norm to which updates are scaled down, if there is such a norm."""
+        """Twice the norm to which updates are scaled down, if this norm is set."""
         reach = self.template.run.max_norm
         return None if reach is None else 2 * reach
 

@@ -139,8 +139,8 @@ def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Ten
             f"The buffer {changed[0]!r} changes with the records in training mode and is sent "
             "without noise, so the Fisher information about the records is infinite. Use "
             "GroupNorm or LayerNorm instead of BatchNorm, or disable running statistics "
-            "(track_running_stats=False); call .eval() if the statistics are frozen; or audit "
-            "recorded updates (sp.layers.audit_updates)."
+            "(track_running_stats=False). If the statistics are frozen, call .eval(). Otherwise "
+            "audit recorded updates (sp.layers.audit_updates)."
         )
     return mixed
 

@@ -63,13 +63,13 @@ def v_information(
 
     **The interval** has a nominal probability of 95 % of covering the family's information, if
     there are enough gradients to train on. In wide layers, for which gradients are too few, it
-    covers the information attained by predictors trained on this many gradients. It is a bootstrap
-    interval over gradients (or groups), widened for few groups (:func:`small_sample_factor`). Its
-    upper end is raised by two costs: learning from few gradients (extrapolated from predictors
-    trained on fewer) and recalibration. Its lower end, if above zero, is raised by the cost of
-    recalibration alone. If the gains are almost constant (no information, or perfect prediction),
-    the interval is as wide as the data allow: ``0.000 (0.000 to 0.024)`` means that up to 0.024 may
-    have been missed.
+    covers the information attained by predictors trained on this many gradients. The interval is a
+    bootstrap interval over gradients (or groups), widened for few groups
+    (:func:`small_sample_factor`). The upper end is raised by two costs: learning from few gradients
+    (extrapolated from predictors trained on fewer) and recalibration. The lower end, if above zero,
+    is raised by the cost of recalibration alone. If the gains are almost constant (no information,
+    or perfect prediction), the interval is as wide as the data allow: ``0.000 (0.000 to 0.024)``
+    means that up to 0.024 may have been missed.
 
     **The column** ``p_value`` tests independence of layer and property. Under independence, it is
     below α with probability α (at most α for few groups), for any family. Predictors are trained on
@@ -310,7 +310,7 @@ class PropertyTask:
     def recalibration_cost(self) -> float:
         """Return ``K/2m``, the expected loss from fitting K free parameters to m gradients.
 
-        This is a cost of the estimate, not of the family: it lowers estimates of information that
+        The cost belongs to the estimate, not to the family: it lowers estimates of information that
         are clearly above zero.
         """
         return self.classes / (2 * self._learnt_from())
@@ -333,8 +333,8 @@ class PropertyTask:
         The information is the mean over the records of ``log f[g](p) − log f[∅](p)``; single
         records, or groups of records, are resampled. The half-width is 1.96 standard deviations of
         the resampled means, times :func:`small_sample_factor`; the interval does not exceed the
-        entropy. (Percentile intervals would be biased downwards, because losses are skewed; and
-        estimates are already biased downwards by the cost of learning.)
+        entropy. Percentile intervals would be biased downwards, because losses are skewed and the
+        cost of learning already lowers the estimates.
         """
         draw = np.random.default_rng((self.seed, 1))
         units, number = self._units()
