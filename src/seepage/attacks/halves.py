@@ -54,15 +54,14 @@ def _fit_and_ask(
         raise
     except (TypeError, ValueError) as problem:
         raise InputError(
-            "As a shadow model, fitted on a random half of the records, "
-            f"{type(estimator).__name__} failed ({first_line(problem)}). The pipeline's steps must "
-            "accept values that occur only in the other half: "
-            "OneHotEncoder(handle_unknown='ignore') does."
+            f"{type(estimator).__name__} failed as a shadow model, fitted on a random half of the "
+            f"records ({first_line(problem)}). The pipeline's steps must accept values that occur "
+            "only in the other half: OneHotEncoder(handle_unknown='ignore') does."
         ) from problem
 
 
 def rows_of(X: Any, rows: np.ndarray) -> Any:
-    """Return the selected records of an array, frame, tensor or mapping, in the same type."""
+    """Return the selected records of an array, data frame, tensor or mapping, in the same type."""
     if isinstance(X, Mapping):
         return {name: rows_of(value, rows) for name, value in X.items()}
     if hasattr(X, "detach"):  # a tensor of torch

@@ -1,8 +1,8 @@
 """Confidence intervals for an adversary's accuracy and area under the ROC curve (AUC).
 
 *Accuracy.* All records in one release share its noise, and all releases share the records, so
-guesses are not independent. With ``a_ti = 1`` if the guess about record i from release t is
-correct, the variance of the mean accuracy is at most the sum of its variances over records and over
+guesses are not independent. Let ``a_ti = 1`` if the guess about record i from release t is correct.
+The variance of the mean accuracy is at most the sum of its variances over records and over
 releases::
 
     V = var_i(mean_t a_ti) / n  +  var_t(mean_i a_ti) / T
@@ -104,8 +104,8 @@ def contrast(values: np.ndarray, inside: np.ndarray) -> Contrast:
         V = var_i(a_i − b_i) / n  +  var_m(A_m − B_m) / M
 
     as in :func:`mean_variance`. Each record is compared with itself, so differences in difficulty
-    between records cancel. If no values vary, the standard error is the range of the values divided
-    by n.
+    between records cancel out. If no values vary, the standard error is the range of the values
+    divided by n.
     """
     sides = []
     for which in (inside, ~inside):

@@ -27,12 +27,12 @@ class OutlierDetection(ResultTable):
     Parameters
     ----------
     area
-        The area under the ROC curve: the probability that an outlier scores above an ordinary
-        record.
+        The area under the ROC curve: the probability that an outlier has a higher score than an
+        ordinary record.
     interval
         The confidence interval of the area (DeLong, DeLong and Clarke-Pearson 1988).
     thresholds
-        The scores in descending order; the first is infinite and flags no record.
+        The scores in descending order; the first threshold is infinite and flags no record.
     false_alarms, detections
         The shares of ordinary records and of outliers with at least each score.
     level

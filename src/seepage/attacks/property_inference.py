@@ -215,7 +215,7 @@ def attack_layers(
     auxiliary, auxiliary_property
         The gradients of the adversary's auxiliary data, and their property.
     seen, seen_property
-        The client's updates, and their true property.
+        The client's updates, and the true property of each update.
     classifier, seed
         As for :class:`PropertyInference`.
     groups

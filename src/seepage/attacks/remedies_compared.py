@@ -48,7 +48,7 @@ QUANTITIES = {
 
 @dataclass(frozen=True)
 class RemedyOutcome:
-    """The remaining leakage under one remedy, and its cost in accuracy."""
+    """The remaining leakage under one remedy, and the remedy's cost in accuracy."""
 
     name: str
     auc: Span  # of the attack on whole updates
@@ -60,7 +60,7 @@ class RemedyOutcome:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RemedyComparison(ResultTable):
-    """A comparison of remedies; the first row has no remedy.
+    """A comparison of remedies; the first row is the training without a remedy.
 
     For a single run, intervals are over its updates and test records; for several runs, they are
     Student's intervals over the runs.

@@ -70,7 +70,7 @@ def cramer_rao(
     leak
         The leakage of the release.
     rows, columns, label
-        The block: between one cell (one row and one column) and a few thousand unknowns. The label
+        The block: from one cell (one row and one column) up to a few thousand unknowns. The label
         is assumed known unless ``label`` is given.
     rest
         ``"known"``: the adversary knows all cells outside the block, the worst case. ``"unknown"``:
@@ -121,8 +121,8 @@ def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
     The bound is infinite if the estimate depends on a direction about which there is no
     information.
 
-    With ``ψ(z) = z + bias(z)`` the mean of the estimate and ``J_ψ = I + ∂bias/∂z`` (Hannun et al.
-    2021, equation 9)::
+    Let ``ψ(z) = z + bias(z)`` be the mean of the estimate and ``J_ψ = I + ∂bias/∂z``. Then (Hannun
+    et al. 2021, equation 9)::
 
         MSE per unknown  ≥  Tr(J_ψ I⁻¹ J_ψᵀ)/d + ‖bias‖²/d
 
@@ -141,7 +141,7 @@ def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
     d = I.shape[0]
     if slope.shape != I.shape:
         raise InputError(
-            f"bias_jacobian must be {I.shape} like the information, not {slope.shape}."
+            f"bias_jacobian must have the shape {I.shape} of the information, not {slope.shape}."
         )
     J_psi = np.eye(d) + slope
     offset = np.broadcast_to(np.asarray(bias, dtype=float), (d,))

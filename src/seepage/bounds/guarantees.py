@@ -1,4 +1,4 @@
-"""A table of every bound that applies to a release, with its adversary and assumptions.
+"""A table of all bounds that apply to a release, each with its adversary and assumptions.
 
 The table is for one record, by default the record with the largest dFIL. Each row bounds the mean
 squared error per number for an adversary who knows all other data. Rows are grouped by adversary.
@@ -58,7 +58,7 @@ def guarantees(
     draws: int = 128,
     seed: int = 0,
 ) -> Guarantees:
-    """Return every bound on the reconstruction of a record, with its assumptions.
+    """Return all bounds on the reconstruction of a record, each with its assumptions.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The Hammersley–Chapman–Robbins bound on a cell: Cramér–Rao for finite changes.
+"""The Hammersley–Chapman–Robbins bound on a cell: the Cramér–Rao bound for finite changes.
 
 Let ``w(Δ)`` be the release if one cell were increased by Δ. An estimate that is unbiased at both
 values satisfies (Guo et al. 2022, theorem A.1)::
@@ -48,7 +48,7 @@ class FiniteChangeBound(SummaryTable):
     cramer_rao: float
 
     def spans(self) -> Mapping[str, tuple[float, float, float]]:
-        """Return the two bounds on the variance, each as a lower end."""
+        """Return both bounds on the variance, each as the lower end of an interval."""
         both = {"Hammersley–Chapman–Robbins": float(self), "Cramér–Rao": self.cramer_rao}
         return {name: (value, value, math.nan) for name, value in both.items()}
 

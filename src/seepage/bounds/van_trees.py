@@ -75,7 +75,7 @@ class Domain:
 
     @classmethod
     def of_column(cls, domain: Any, data: RowSource | Table, column: int) -> Domain:
-        """Read the domain of one column: its own limits, or its entry in the whole domain."""
+        """Return the domain of one column: its own limits, or its entry in the whole domain."""
         name, one = data.names[column], slice(column, column + 1)
         if isinstance(domain, Domain):
             domain = cls(domain.lower[one], domain.upper[one], domain.stated)
@@ -90,7 +90,7 @@ class Domain:
 
     @classmethod
     def within(cls, domain: Any, names: tuple[str, ...], spread: ColumnSpread) -> Domain:
-        """Read the domain of columns whose ranges are known."""
+        """Return the domain of columns whose ranges are known."""
         if domain is None:
             return cls(spread.least, spread.most, False)
         if isinstance(domain, Domain):
@@ -338,7 +338,9 @@ class EmpiricalPrior:
 
 def _spread(values: np.ndarray, size: int, what: str) -> np.ndarray:
     if values.ndim > 1 or (values.ndim == 1 and values.shape[0] != size):
-        raise InputError(f"The prior's {what} have shape {values.shape} for {size} unknowns.")
+        raise InputError(
+            f"The prior's {what} have shape {values.shape}, but there are {size} unknowns."
+        )
     if not np.all(np.isfinite(values)):
         raise InputError(f"The prior's {what} must be finite.")
     return np.broadcast_to(values, (size,))

@@ -38,7 +38,7 @@ def read_inputs(x: Any, net: nn.Module) -> Inputs:
 
 
 def read_targets(y: Any, net: nn.Module, loss: str | nn.Module | Loss) -> Tensor:
-    """Return targets as a tensor; class numbers become the 64-bit integers torch expects."""
+    """Return targets as a tensor; class numbers become the 64-bit integers that torch expects."""
     target = y if isinstance(y, Tensor) else _tensor(as_numpy(y), net, "targets")
     if target.dim() == 0:
         raise InputError("The targets are a single number; give one entry per record.")

@@ -177,7 +177,7 @@ def audit(
     layers
         The names of modules; by default, every module that has its own parameters.
     records
-        The number of records used for the sensitivity.
+        The number of records used to measure the sensitivity.
     noise
         The noise multiplier for the last remedy.
     seed

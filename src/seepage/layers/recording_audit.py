@@ -199,7 +199,7 @@ def audit_recording(
     if not known.by_client:
         notes.append(
             "Clients have several values of the property, so a permutation test over clients "
-            "cannot find the first round that reveals it."
+            "cannot find the first round that reveals the property."
         )
     elif rounds is None:
         notes.append(

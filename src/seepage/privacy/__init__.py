@@ -2,7 +2,7 @@
 
 ``statements`` defines the guarantees (a ``dp_accounting`` event is converted to one), and
 ``trade_off`` the best membership test under each guarantee. ``gaussian_mechanism`` computes the
-noise for (ε, δ). ``sensitivity`` bounds the effect of one record on a fitted model, which
+noise needed for (ε, δ). ``sensitivity`` bounds the effect of one record on a fitted model, which
 determines the guarantee for noise on the model's parameters. ``filters`` excludes records whose
 privacy budget is spent.
 """

@@ -27,7 +27,7 @@ from seepage.tables.source import as_numpy
 ADD_OR_REMOVE = "add-or-remove"
 CONDITIONS = (
     "Whether a record takes part depends only on that record and on earlier releases.",
-    "Neither the published results nor the time of the last one depends on which records take "
+    "Neither the published results nor the time of the last result depends on which records take "
     "part, or how many.",
     "The list of excluded records and the budget that each record has spent remain secret.",
 )
@@ -117,7 +117,7 @@ class PrivacyFilter:
         return f"<{self}>"
 
     def cost(self, shifts: Any) -> np.ndarray:
-        """Return each record's cost for a Gaussian release, from the change that it causes.
+        """Return each record's cost for a Gaussian release, from the change it causes.
 
         The cost is ``μ²`` or ``αμ²/2``, with the distance μ in units of the noise's standard
         deviation.
@@ -126,7 +126,7 @@ class PrivacyFilter:
         return np.asarray(squares if self.order is None else self.order * squares / 2)
 
     def admit(self, costs: Any, rows: Any = None) -> np.ndarray:
-        """Return which records may take part in the next release, and charge them for it.
+        """Return which records may take part in the next release, and charge their budgets.
 
         A record that is not admitted is excluded permanently. Call this once before every release,
         and leave all records that are not admitted out of that release.
@@ -172,7 +172,7 @@ class PrivacyFilter:
         contributions
             One row of numbers for every record.
         noise
-            Gaussian noise with one standard deviation.
+            Gaussian noise with one standard deviation for all numbers.
         seed
             For experiments only: anybody who knows the seed can subtract the noise.
         """

@@ -72,8 +72,7 @@ class SampledGaussianDP(PrivacyStatement):
         "The sample rate, the number of steps and the divisor of the sums were fixed before the "
         "data were seen; if they depend on the number of records, the guarantee is only for "
         "replacing a record.",
-        "Nothing is published besides the noisy gradients of the steps, or results computed from "
-        "them.",
+        "Only the noisy gradients of the steps, or results computed from them, are released.",
     )
     guarantee: bool = True
 

@@ -91,7 +91,7 @@ def output_sensitivity(
     label_bound
         A bound on the absolute value of every label; required for least squares and Poisson.
     lipschitz
-        ``L`` itself, for a custom family.
+        The constant ``L`` itself, for a custom family.
 
     Examples
     --------
@@ -184,8 +184,8 @@ def clip_rows(X: Any, norm: float) -> Array:
 def epsilon_printed_by_guo_2022(n: int, l2: float, sigma: float) -> float:
     """Return ``2/(nλσ)``, which Guo et al. 2022 print as ε at order 2 (section 7.1).
 
-    This value is only for comparison with Figure 2 of that paper. The Rényi divergence of output
-    perturbation is ``4L²/(nλσ)²`` instead.
+    This value is only for comparison with Figure 2 of that paper. The actual Rényi divergence of
+    output perturbation is ``4L²/(nλσ)²``.
     """
     return 2 / (n * l2 * sigma)
 
@@ -195,8 +195,8 @@ def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
     if CLASS_WEIGHTS in leak.held:
         raise InputError(
             "class_weight='balanced' computes the weights from the labels, so one record changes "
-            "the weights of all others and the sensitivity is unbounded; fit with fixed class "
-            "weights, as class_weight={class: weight}."
+            "the weights of all other records and the sensitivity is unbounded; fit with fixed "
+            "class weights, as class_weight={class: weight}."
         )
     if fit is None or len(leak.noise) != 1:
         raise InputError(
@@ -205,7 +205,7 @@ def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
         )
     if fit.ridge == 0:
         raise InputError(
-            "Without a penalty the sensitivity to one record is unbounded; fit with a penalty."
+            "Without a penalty, the sensitivity to one record is unbounded; fit with a penalty."
         )
     if fit.intercept is not None:
         raise InputError(

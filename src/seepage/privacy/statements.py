@@ -150,7 +150,8 @@ class GaussianDP(PrivacyStatement):
         The sensitivity divided by σ: the largest distance between the releases of neighbours, in
         units of the noise.
     neighbours
-        ``"replace"`` or ``"add-or-remove"`` one record; the latter doubles μ for a replacement.
+        ``"replace"`` or ``"add-or-remove"`` one record; ``"add-or-remove"`` doubles μ for a
+        replacement.
 
     Examples
     --------
@@ -211,8 +212,8 @@ class RenyiDP(PrivacyStatement):
     """Rényi differential privacy: bounds ε(α) on the Rényi divergence at one or more orders α.
 
     ``(α − 1) D_α`` is convex in α and zero at α = 1, so the given bounds imply bounds at other
-    orders: ε(2) follows from one order of at least 2, or more tightly from one order on either side
-    of 2.
+    orders. ε(2) follows from one order of at least 2, or more tightly from two orders, one on
+    either side of 2.
 
     Parameters
     ----------
@@ -241,7 +242,7 @@ class RenyiDP(PrivacyStatement):
             raise InputError("The Rényi curve is empty; give ε for at least one order.")
         for order, epsilon in points:
             if not 1 < order < math.inf:
-                raise InputError(f"Rényi orders must be above 1, but one is {order:g}.")
+                raise InputError(f"Rényi orders must be above 1, but one of them is {order:g}.")
             if not epsilon >= 0:
                 raise InputError(f"ε at order {order:g} must not be negative, but is {epsilon:g}.")
         check_choice(self.neighbours, "neighbours", NEIGHBOURS)

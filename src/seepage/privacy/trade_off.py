@@ -123,8 +123,8 @@ class PromisedTradeOff(TradeOff):
     def accuracy(self, prior: float = 0.5) -> float:
         """Return the success rate of the best test: ``max(1 − c, 1 − p + pδ, p + (1 − p)δ)``.
 
-        The first term is randomised response; the other two always guess the likelier hypothesis,
-        unless the record is revealed.
+        The first term is the success rate against randomised response. The other two are for always
+        guessing the likelier hypothesis, unless the record is revealed.
         """
         check_prior(prior)
         rest = 1 - prior
@@ -227,7 +227,7 @@ def gaussian_losses(
     group: int = 1,
     grid: float = 1e-4,
 ) -> Any:
-    """Return dp-accounting's losses of Gaussian steps on Poisson batches, composed.
+    """Return dp-accounting's composed privacy losses of Gaussian steps on Poisson batches.
 
     The losses are for adding or removing one record, for replacing one record, or for adding or
     removing a group of several records. Each step is dominated by one pair of distributions, so the
@@ -357,7 +357,7 @@ def checked_rates(fpr: Any) -> np.ndarray:
 
 
 def _lowest(height: Callable[[int], float], epsilon: np.ndarray, rate: float) -> float:
-    """Return the smallest ``δ(ε) + e^ε·FPR`` on a grid, by bisection; it is convex in ``e^ε``.
+    """Return the smallest ``δ(ε) + e^ε·FPR``, which is convex in ``e^ε``, on a grid by bisection.
 
     For very negative ε the values agree to the last digit, so the larger ε is chosen.
     """

@@ -30,7 +30,8 @@ class AttributeInversion(ABC):
 
     ``fit`` accepts the data that the adversary knows. ``predict`` guesses the level of every target
     row without using the attribute's columns. ``attack`` also compares the guesses with the
-    attribute's true values. A subclass scores how well each level explains the release.
+    attribute's true values. A subclass implements a score for how well each level explains the
+    release.
 
     Parameters
     ----------
@@ -96,7 +97,7 @@ class AttributeInversion(ABC):
         return np.asarray(guesses[0])
 
     def attack(self, X: Any, y: Any, release: Any = None) -> InversionResult:
-        """Guess the level of every target row and compare it with the true level.
+        """Guess the level of every target row and compare the guess with the true level.
 
         The parameters are those of :meth:`predict`, but the attribute's columns contain the true
         values.
@@ -150,7 +151,7 @@ class AttributeInversion(ABC):
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The accuracy over one group of records, with its 95 % confidence interval."""
+    """The accuracy in one group of records, with its 95 % confidence interval."""
 
     group: Hashable
     rows: int

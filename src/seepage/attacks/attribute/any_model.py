@@ -16,7 +16,7 @@ up to a constant, and the guess is::
 
     argmax_k  log q(k) + (δ/σ²)(ℓ(k) − μ(k))
 
-Every model is attacked in turn, with all other models as shadow models. Each record is a member in
+Each model is attacked in turn, with all other models as shadow models. Each record is a member in
 half of the models. The additional accuracy from models fitted on the record is leakage about
 training records; the remaining gain is inference about the population.
 
@@ -266,7 +266,7 @@ class ColumnGuesses(SummaryTable):
     def with_model(self) -> Contrast:
         """The shares of correct guesses with the model: members, non-members and difference.
 
-        The difference is the leakage about training records.
+        The difference between members and non-members is the leakage about training records.
         """
         return contrast(self.hits.astype(float), self.inside)
 

@@ -26,9 +26,9 @@ class BlackBox(AttributeInversion):
 
     - regression: the Gaussian density of ``y`` around ``f(x_k)`` with the standard error
       ``s² = Σ (f(x) − y)² / (n − d)``;
-    - classification: the share of the records predicted ``f(x_k)`` whose class is ``y``, from the
-      confusion matrix. The shares are smoothed: one record, divided over the classes by frequency,
-      is added to each prediction, so a prediction that never occurs is not informative.
+    - classification: among the records predicted as ``f(x_k)``, the share whose class is ``y``,
+      from the confusion matrix. The shares are smoothed: one record, divided over the classes by
+      frequency, is added to each prediction, so a prediction that never occurs is not informative.
 
     For each release, the performance and the frequencies are computed on the rows given to ``fit``.
     Pass the rows on which the publisher measured the model's performance.

@@ -21,8 +21,8 @@ Families other than linear regression need two Newton steps. After the first ste
     ρ = ½ Σ_{j≠i} ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j  +  ω (r(m' + x'ᵀΔ) − r' − a' x'ᵀΔ) x'  + O(Δ³)
 
 The sum over the other rows is a tensor of third derivatives applied to ``Δ`` twice, so a candidate
-needs no pass over the data. The second step is ``−H'⁻¹ρ``, with the same rank-two update, and the
-remaining error is of third order. On a large table this error is negligible for most rows; the
+needs no pass over the data. The second step is ``−H'⁻¹ρ``, computed with the same rank-two update;
+the remaining error is of third order. On a large table this error is negligible for most rows; the
 remaining rows, and all rows of a small table, are refitted.
 """
 

@@ -79,7 +79,7 @@ class NominalAttribute:
 
     @classmethod
     def from_problem(cls, problem: Any, name: str, *, dropped: str = _DROPPED) -> NominalAttribute:
-        """Return an attribute of a prepared :class:`~seepage.data.Problem`.
+        """Return an attribute from a prepared :class:`~seepage.data.Problem`.
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class NominalAttribute:
         *,
         levels: Sequence[str] | None = None,
     ) -> NominalAttribute:
-        """Find the levels of an attribute in a table.
+        """Return the attribute with the levels that occur in a table.
 
         Columns of zeros and ones with at most a single 1 per row are treated as one-hot: each
         column is a level. A row of zeros is the dropped level, which is listed first. In all other

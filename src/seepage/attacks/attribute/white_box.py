@@ -23,10 +23,10 @@ from seepage.tables.source import Table, as_numpy
 class WhiteBox(AttributeInversion):
     """Guesses the level whose refit is nearest the released parameters (Hannun et al. 2021).
 
-    Let ``w'`` be the release and ``w_k`` the parameters fitted with level k in the target's row.
-    The guess is ``argmin_k ‖w' − w_k‖``: the maximum-likelihood level under Gaussian noise with the
-    same standard deviation σ on every parameter. With ``prior=True`` the guess is the posterior
-    mode, ``argmin_k ‖w' − w_k‖² − 2σ² log p(k)``.
+    Let ``w'`` be the released parameters and ``w_k`` the parameters fitted with level k in the
+    target's row. The guess is ``argmin_k ‖w' − w_k‖``: the maximum-likelihood level under Gaussian
+    noise with the same standard deviation σ on every parameter. With ``prior=True`` the guess is
+    the posterior mode, ``argmin_k ‖w' − w_k‖² − 2σ² log p(k)``.
 
     The adversary knows everything except the attribute of the attacked record: all other values,
     the training procedure, the penalty and the sample weights (the same in every refit). Each

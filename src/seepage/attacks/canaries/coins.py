@@ -1,4 +1,4 @@
-"""Canaries: records included by fair coin flips, for a lower bound on ε from guesses."""
+"""Canaries, records included by fair coin flips, and the audit that bounds ε with them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CanaryAudit(SummaryTable):
     correct, guesses, abstentions
         The numbers of correct guesses, of all guesses, and of abstentions.
     delta, confidence
-        The δ of the bound, and its confidence.
+        The δ and the confidence level of the bound.
     promised
         The ε guaranteed at this δ, for adding or removing one record; ``None`` without a guarantee.
     experiment
@@ -115,7 +115,7 @@ class CanaryAudit(SummaryTable):
 
 @accepts_other_names
 class Canaries:
-    """Records included in a run by independent fair coin flips.
+    """Records that are included in a run by independent fair coin flips.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ class Canaries:
         promised: float | None = None,
         experiment: str = "",
     ) -> CanaryAudit:
-        """Guess that canaries with the highest scores are included and the lowest are not.
+        """Guess that the highest-scoring canaries are included and the lowest-scoring are not.
 
         ``scores`` contains one score per canary; a higher score means that the canary is more
         likely included.

@@ -65,7 +65,7 @@ def epsilon_lower_bound(
     abstentions
         The number of canaries that were not guessed.
     delta
-        The promised δ, which may be 0.
+        The δ of the guarantee, which may be 0.
     confidence
         By default 95 %.
 
@@ -105,7 +105,7 @@ def _check(correct: int, guesses: int, abstentions: int, delta: float) -> None:
         check_count(value, name, 0)
     if correct > guesses:
         raise InputError(
-            f"{correct} correct guesses of only {guesses} are impossible; check both counts."
+            f"{correct} correct guesses out of only {guesses} are impossible; check both counts."
         )
     check_number(delta, "delta")
     if not 0 <= delta < 1:

@@ -48,7 +48,7 @@ class StepFacts:
     clip
         The clipping norm of the gradients.
     noise
-        The standard deviation of the noise on the sum.
+        The standard deviation of the noise added to the sum.
     sample_rate
         The probability that a record is sampled into the batch.
     divisor
@@ -202,9 +202,9 @@ def audit_opacus(
 ) -> CanaryAudit:
     """Run an Opacus training loop with canaries among its records.
 
-    Opacus's sample rate is the batch size divided by the number of records. Adding a canary changes
-    this rate for every record, which Opacus's ε does not account for. With few records and large
-    batches, a promised ε may therefore be refuted even if the training is correct.
+    Opacus's sampling rate is the batch size divided by the number of records. Adding a canary
+    changes this rate for every record, which Opacus's ε does not account for. With few records and
+    large batches, a promised ε may therefore be refuted even if the training is correct.
 
     Parameters
     ----------

@@ -2,8 +2,8 @@
 
 A secret's probability is the probability that the model emits it, given the preceding text of its
 record. The base model's probability is measured for comparison. Held-out records of the same kind
-show how much of the gain is generalisation. The additional gain of members is what fine-tuning
-leaked.
+show how much of the gain is generalisation. The additional gain of members is the leakage due to
+fine-tuning.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class _WithoutAdapter:
 class Extraction:
     """Measures how likely a causal language model is to emit its training text.
 
-    For every secret ``x`` preceded by text ``c``, and a sampler with next-token distribution ``q``:
-    ``P = Π_t q(x_t | c, x_<t)``, exact for these tokens (Hayes et al. 2024, arXiv:2410.19482). If
-    other tokens that run past the end of the secret are included, ``P`` is a lower bound for the
-    text.
+    For every secret ``x`` preceded by text ``c``, a sampler with next-token distribution ``q``
+    emits the secret's tokens with the exact probability ``P = Π_t q(x_t | c, x_<t)`` (Hayes et al.
+    2024, arXiv:2410.19482). If other tokens that run past the end of the secret are included, ``P``
+    is a lower bound for the text.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class Extraction:
             Training records: texts, or mappings as for
             :func:`~seepage.attacks.extraction.secrets.read_record`.
         held_out
-            Records of the same kind that the model was not trained on.
+            Records of the same kind on which the model was not trained.
         marked, kinds
             Strings to treat as secrets, and the kinds of secret to search for in addition
             (:func:`~seepage.attacks.extraction.secrets.find_secrets`).

@@ -1,7 +1,7 @@
 """The exposure of a secret: its rank among all candidates of the same shape.
 
-With ``R`` candidates of the same shape, of which the secret is the r-th most probable (Carlini et
-al. 2019, The Secret Sharer)::
+Let the secret be the r-th most probable among ``R`` candidates of the same shape. Its exposure is
+(Carlini et al. 2019, The Secret Sharer)::
 
     exposure = log2 |R| − log2 r        bits
 
@@ -80,7 +80,7 @@ def measure_exposure(
     target, secret
         The secret's position in its record, and the secret as text.
     candidates
-        The alternatives; by default all strings of the secret's shape (:func:`alphabets`).
+        The alternatives; by default, all strings of the secret's shape (:func:`alphabets`).
     most
         The largest number of candidates for which all are ranked.
     draws

@@ -73,7 +73,7 @@ def count_near_copies(
     distance: float = 0.1,
     seed: int = 0,
 ) -> NearCopies:
-    """Draw continuations and count those within an edit distance of the secret.
+    """Draw continuations and count those within a given edit distance of the secret.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def count_near_copies(
 
 
 def edit_distance(goal: str, text: str) -> int:
-    """Return the smallest Levenshtein distance between a string and any prefix of another.
+    """Return the smallest Levenshtein distance between a string and any prefix of another string.
 
     Examples
     --------

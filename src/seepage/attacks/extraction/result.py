@@ -57,7 +57,7 @@ def once_in(probability: float) -> str:
 
 @dataclass(frozen=True)
 class ExtractedSecret:
-    """A secret and its extraction probability; logarithms are natural.
+    """A secret and its extraction probability; all logarithms are natural.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class ExtractedSecret:
 
     @property
     def tries(self) -> float:
-        """The expected number of tries; infinite if the sampler never draws one of the tokens."""
+        """The expected number of tries; infinite if the sampler cannot draw one of the tokens."""
         return math.inf if self.low < -700 else math.exp(-self.low)
 
     @property
@@ -140,8 +140,8 @@ class ExtractedSecret:
     def within_top(self, k: int) -> bool:
         """Return whether every token is among the top-k log-probabilities that an API returns.
 
-        If so, the attacker learns the probability without sampling. Otherwise the attacker learns
-        only that some token is less likely than the k-th best.
+        If every token is included, the attacker learns the probability without sampling. Otherwise
+        the attacker learns only that some token is less likely than the k-th best.
         """
         return max(self.rank) <= k
 
@@ -184,7 +184,7 @@ class ExtractionResult(ResultNumbers):
     secrets
         The secrets of the training records.
     held_out
-        The secrets of records that the model was not trained on.
+        The secrets of records on which the model was not trained.
     sampler
         How tokens are chosen.
     has_base

@@ -1,6 +1,6 @@
-"""How a language model chooses its next token: temperature, top-k and top-p, or greedily.
+"""How a language model chooses its next token: by temperature, top-k and top-p, or greedily.
 
-Hugging Face's ``generate`` divides the logits by the temperature and keeps the tokens whose logit
+Hugging Face's ``generate`` divides the logits by the temperature and selects the tokens whose logit
 is at least the k-th largest (including ties). From the remaining tokens it selects the fewest whose
 probabilities sum to more than top-p, and draws one. A token's probability is therefore its share of
 the selected probability mass, or 0 if it is not selected.

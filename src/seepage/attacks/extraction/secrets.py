@@ -1,7 +1,7 @@
 """Finds the secrets in a text: marked strings, and numbers, addresses and codes by pattern.
 
 A record is a text, a conversation (rendered with the tokenizer's chat template), or a prompt with
-its completion. Secrets are searched for in the model's output: the whole text, the assistant's
+its completion. Secrets are searched for only in the model's output: the whole text, the assistant's
 messages or the completion.
 """
 
@@ -90,7 +90,7 @@ def _conversation(messages: Any, marked: tuple[str, ...], tokenizer: Any) -> Tex
     if getattr(tokenizer, "chat_template", None) is None:
         raise InputError(
             "The records have messages, but the tokenizer has no chat template; give a tokenizer "
-            "that has one, or records with the 'text' that the model was trained on."
+            "with a chat template, or records with the 'text' on which the model was trained."
         )
     text = str(tokenizer.apply_chat_template(messages, tokenize=False))
     spoken, place = [], 0

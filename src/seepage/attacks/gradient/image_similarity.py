@@ -94,10 +94,10 @@ def haarpsi(
         (l⁻¹(Σ l(S) W / Σ W))²,   S = ½ Σ_{2, 4} (2 h_a h_b + C)/(h_a² + h_b² + C),
         W = max(h_a, h_b) at 8,   l(s) = 1/(1 + e^(−αs)),   C = 30, α = 4.2
 
-    summed over pixels and both axes. For colour images, the filters apply to the luma Y. A third S
-    compares the chroma channels I and Q, averaged over 2×2 pixels; its weight is the mean of both
-    W. Borders are padded with zeros, as in the authors' code. The index is symmetric in its
-    arguments, and 1 for equal images.
+    where the sums are over pixels and both axes. For colour images, the filters apply to the luma
+    Y. A third S compares the chroma channels I and Q, averaged over 2×2 pixels; its weight is the
+    mean of both W. Borders are padded with zeros, as in the authors' code. The index is symmetric
+    in its arguments, and 1 for equal images.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class ImageQuality(RankedResult):
         The values of :func:`seepage.attacks.psnr`, in decibels, :func:`seepage.attacks.ssim` and
         :func:`seepage.attacks.haarpsi`; NaN if the images are too small for a measure.
     notes
-        Which measures are missing, and why.
+        The measures that are missing, with reasons.
     rows
         The positions of the images, if they are a selection.
     """
@@ -218,7 +218,7 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
     Parameters
     ----------
     images, originals
-        The images and their originals, in equal numbers.
+        Equal numbers of images and originals.
     data_range
         The range of pixel values; by default, 255 for uint8 and 1 for real numbers.
 
@@ -278,8 +278,8 @@ def _check_images(
     for side, what in ((a, "image"), (b, "reference")):
         if not np.isfinite(side).all():
             raise InputError(
-                f"The {what} contains NaN or infinity, so it cannot be compared; remove these "
-                "images."
+                f"The {what} contains NaN or infinity, so it cannot be compared; remove the "
+                "affected images."
             )
     return a, b, full
 

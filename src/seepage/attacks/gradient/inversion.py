@@ -1,9 +1,9 @@
 """Gradient inversion: reconstruction of records from their gradients.
 
-The adversary searches for a record whose gradient matches the observed one. The adversary knows the
-network, the clipping of the gradients and the number of records in a batch. For a client's update
-after several local steps, the adversary knows how the client trains and repeats these steps with
-candidate records.
+The adversary searches for a record whose gradient matches the observed gradient. The adversary
+knows the network, the clipping of the gradients and the number of records in a batch. For a
+client's update after several local steps, the adversary knows how the client trains and repeats
+these steps with candidate records.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class GradientReconstruction(ResultNumbers):
         Whether the mismatch fell below the tolerance. A mismatch below the tolerance does not prove
         that the record was recovered: many records may match one gradient.
     labels_known
-        Whether the adversary was given the labels.
+        Whether the labels were given to the adversary.
     kind
         ``attack``: a lower bound on what can be reconstructed, never an upper bound.
     """
@@ -94,7 +94,7 @@ class GradientReconstruction(ResultNumbers):
         Parameters
         ----------
         originals
-            The true records, in the order in which they were released.
+            The true records, in the order in which their gradients were released.
         """
         from scipy.optimize import linear_sum_assignment
 
@@ -115,7 +115,7 @@ class GradientReconstruction(ResultNumbers):
         ----------
         originals
             The true images, (n, channels, height, width) or (n, height, width), in the order in
-            which they were released.
+            which their gradients were released.
         data_range
             The range of pixel values; 1 by default.
         """
@@ -171,8 +171,8 @@ class GradientInversion:
     optimizer
         ``"signed_adam"``, ``"adam"`` or ``"lbfgs"``.
     total_variation
-        The weight α of the total variation; only for images, whose last two axes are height and
-        width.
+        The weight α of the total variation; supported only for images, whose last two axes are
+        height and width.
     steps
         The largest number of evaluations.
     step_size
@@ -230,7 +230,7 @@ class GradientInversion:
         check_count(self.restarts, "restarts")
         if not self.bounds[0] < self.bounds[1]:
             raise InputError(
-                f"bounds must be a lower and a larger upper limit, not {self.bounds!r}."
+                f"bounds must be a lower limit and a larger upper limit, not {self.bounds!r}."
             )
 
     def reconstruct(self, releases: GradientReleases, labels: Any = None) -> GradientReconstruction:

@@ -13,11 +13,11 @@ _MEMORY = 20  # past steps that curvature is estimated from
 
 
 class QuasiNewton:
-    """Limited-memory BFGS (Liu and Nocedal 1989) with backtracking, from (G, R, d) starts.
+    """Limited-memory BFGS (Liu and Nocedal 1989) with backtracking, from many starting points.
 
-    There are R starting points for each of G releases. Each evaluation is one trial step for every
-    problem. If a step lowers the cost enough, it is accepted and a new direction is chosen;
-    otherwise the next trial step is shorter. Each problem has its own line search.
+    There are R starting points for each of G releases, (G, R, d). Each evaluation is one trial step
+    for every problem. If a step lowers the cost enough, it is accepted and a new direction is
+    chosen; otherwise the next trial step is shorter. Each problem has its own line search.
     """
 
     def __init__(self, start: Tensor) -> None:
@@ -74,7 +74,7 @@ class QuasiNewton:
         self._next[g, r] = (place + 1) % _MEMORY
 
     def _downhill(self) -> Tensor:
-        """Return the quasi-Newton direction by the two-loop recursion over the stored steps."""
+        """Return the quasi-Newton direction from the two-loop recursion over the stored steps."""
         q = self._slopes.clone()
         shares = []
         for age in range(_MEMORY):

@@ -1,4 +1,4 @@
-"""Inputs of a gradient inversion attack: the gradients or updates released in training."""
+"""The inputs of a gradient inversion attack: gradients or updates released in training."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class GradientReleases:
     noise
         The standard deviation of the noise added to every entry of the release.
     training
-        For updates, how each client trained on its ``batch_size`` records.
+        How each client trained on its ``batch_size`` records; only for updates.
     """
 
     gradients: Mapping[str, Tensor]

@@ -194,11 +194,11 @@ class Evaluation(NamedTuple):
 
 @dataclass
 class GradientCost:
-    """The cost of candidates for some releases: ``"cosine"`` or ``"euclidean"``.
+    """The cost of candidates for the given releases: ``"cosine"`` or ``"euclidean"``.
 
-    ``targets`` are the observed gradients, (G, size), ``labels`` the records' labels, (G, b, …),
-    and ``shape`` is the shape of one record; ``total_variation`` is the weight of the candidates'
-    total variation.
+    ``targets`` contains the observed gradients, (G, size), and ``labels`` the records' labels, (G,
+    b, …). ``shape`` is the shape of one record, and ``total_variation`` the weight of the
+    candidates' total variation.
     """
 
     simulated: SimulatedGradients
@@ -209,7 +209,7 @@ class GradientCost:
     total_variation: float
 
     def keep(self, which: Tensor) -> None:
-        """Select some of the releases."""
+        """Drop all releases except the selected releases."""
         self.targets, self.labels = self.targets[which], self.labels[which]
 
     def evaluate(self, candidates: Tensor) -> Evaluation:

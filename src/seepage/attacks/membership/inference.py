@@ -224,7 +224,7 @@ class MembershipInference:
         Any classifier (preferably with probabilities) or regressor with ``fit`` and ``predict``; it
         is cloned. Alternatively, a training function ``train(X, y)``, or ``train(X)`` if ``y`` is
         None, that returns a trained model: a torch module, a Hugging Face model or any object with
-        ``predict``. Not needed if reference models are given.
+        ``predict``. An estimator is not needed if reference models are given.
     method
         ``"lira"`` or ``"rmia"``. RMIA is stronger than LiRA with few reference models.
     online

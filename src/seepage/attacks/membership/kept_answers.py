@@ -59,7 +59,7 @@ def read_answer(path: Path, facts: Mapping[str, Any]) -> ModelAnswers | None:
 
 
 def digest_of_records(*parts: Any) -> str:
-    """Return the SHA-256 of records: arrays, tensors, data frames or mappings of these."""
+    """Return the SHA-256 digest of records: arrays, tensors, data frames or mappings of these."""
     digest = hashlib.sha256()
     for part in parts:
         _update(digest, part)

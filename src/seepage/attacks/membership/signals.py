@@ -84,7 +84,7 @@ class Questions:
     X, y
         The records and their labels; ``y`` may be None for a model that computes its own loss.
     loss
-        The loss of a network, as in :mod:`seepage.nn`; None for the model's own loss, or
+        The loss of a network, as in :mod:`seepage.nn`; None means the model's own loss, or
         cross-entropy.
     queries
         Functions that return modified records, for example mirrored or shifted images.
@@ -109,12 +109,12 @@ class Questions:
 
 
 def is_network(model: Any) -> bool:
-    """Return whether this is a torch module, without importing torch."""
+    """Return whether an object is a torch module, without importing torch."""
     return any(base.__module__.startswith("torch.nn") for base in type(model).__mro__)
 
 
 def as_log_odds(answers: Sequence[ModelAnswers], inside: np.ndarray) -> np.ndarray:
-    """Return the log-odds of all models, ``(M, n, Q)``, starting with the attacked one.
+    """Return the log-odds of all models, ``(M, n, Q)``, starting with the attacked model.
 
     ``inside`` is a mask of each other model's training records, ``(M − 1, n)``.
     """
@@ -153,6 +153,6 @@ def check_estimator(estimator: Any) -> None:
     if lacking:
         raise InputError(
             "A membership attack needs an estimator with fit and predict that scikit-learn can "
-            f"clone; {type(estimator).__name__} has no {' and no '.join(lacking)}. Derive it from "
-            "sklearn.base.BaseEstimator, or pass one of scikit-learn's estimators."
+            f"clone; {type(estimator).__name__} has no {' and no '.join(lacking)}. Derive the "
+            "estimator from sklearn.base.BaseEstimator, or pass one of scikit-learn's estimators."
         )

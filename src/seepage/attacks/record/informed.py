@@ -68,7 +68,7 @@ class InformedAdversary:
     Parameters
     ----------
     model
-        The kind of model that was trained, with its penalty: any linear model of
+        The kind of model that was trained, with its penalty: any linear model from
         :mod:`seepage.glm`, or scikit-learn's ``LinearRegression``, ``Ridge``,
         ``LogisticRegression`` or ``PoissonRegressor``. The model need not be fitted: a copy is
         fitted, unless the model already minimises its objective on the adversary's data.

@@ -1,4 +1,4 @@
-"""The informed adversary's algebra for models with one margin, over rows and releases at once.
+"""The informed adversary's algebra for models with one margin, for many rows and releases at once.
 
 At released parameters ``θ`` let ``g = ∇F(θ)`` be the gradient over all records: zero at the
 minimiser, and noise at a release. Without row i, which the adversary does not know, the gradient is
@@ -13,14 +13,13 @@ unknown is ρ: ``x = B/ρ``.
 *A known coordinate*, an intercept's 1 or a constant column's c, determines ``ρ = B_κ/c`` without
 using the label. The ratio of two Gaussians is heavy-tailed if ρ is no larger than its noise.
 
-*The label as well.* Then ``ρ`` is a function of the margin m alone, and so is
-``v = θ_Fᵀ(ρ x) = ρ(m) (m − μ₀)``, with F the unknown columns and μ₀ the contribution of κ to the
-margin. The results are two noisy equations for m, weighted by their covariance under the release's
-noise (the covariance of ``g`` is ``HΣH``). The weighted residual e also predicts the noise in the
-other coordinates, which is subtracted: ``x = (B − Γe)/ρ``. To first order in the noise, this
-estimate attains the Cramér–Rao bound. If the noise leaves the margin uncertain, the margin is
-shrunk towards the other records' margins, as if drawn from a Gaussian with their mean and standard
-deviation.
+*The label as well.* Then both ``ρ`` and ``v = θ_Fᵀ(ρ x) = ρ(m) (m − μ₀)`` are functions of the
+margin m alone, where F are the unknown columns and μ₀ is the contribution of κ to the margin. The
+results are two noisy equations for m, weighted by their covariance under the release's noise (the
+covariance of ``g`` is ``HΣH``). The weighted residual e also predicts the noise in the other
+coordinates, which is subtracted: ``x = (B − Γe)/ρ``. To first order in the noise, this estimate
+attains the Cramér–Rao bound. If the noise leaves the margin uncertain, the margin is shrunk towards
+the other records' margins, as if drawn from a Gaussian with their mean and standard deviation.
 
 *Only the label.* ``B`` determines the direction of x, and the loss its length ℓ: ``ω ∂ℓ/∂m(± ℓ
 θᵀB/‖B‖) = ± ‖B‖/ℓ``. If there are several solutions, the one whose length is nearest the typical
@@ -61,7 +60,7 @@ class Solved(NamedTuple):
 
 
 class InformedAttack:
-    """The fit on all records, shared by the attacks on models with one or several margins."""
+    """The fit on all records, which attacks on models with one or several margins share."""
 
     def __init__(self, fit: FittedGLM, X: np.ndarray, label_known: bool) -> None:
         self.fit, self.X, self.label_known = fit, X, label_known
@@ -315,7 +314,7 @@ class MarginAttack(InformedAttack):
         return self.X if self._is_all(rows) else self.X[rows]
 
     def _is_all(self, rows: np.ndarray) -> bool:
-        """Return whether these are all rows in order, so that no copy is needed."""
+        """Return whether the given rows are all rows in order, so that no copy is needed."""
         return len(rows) == len(self.X) and bool(np.all(rows == np.arange(len(rows))))
 
 

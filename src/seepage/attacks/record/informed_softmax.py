@@ -1,4 +1,4 @@
-"""The informed adversary's algebra for softmax models, over rows and releases at once.
+"""The informed adversary's algebra for softmax models, for many rows and releases at once.
 
 The method is that of :mod:`seepage.attacks.record.informed_margin`, with a column for each of K
 classes. The known records yield ``B = x̃ sᵀ − G``, (P, K), which is ``x̃ ρᵀ`` up to noise, with ``ρ
@@ -100,7 +100,7 @@ class SoftmaxAttack(InformedAttack):
     def _length(
         self, slope: np.ndarray, label: np.ndarray, pull: np.ndarray, rows: np.ndarray
     ) -> np.ndarray:
-        """Return ℓ with ``ω (softmax_y(ℓ slope) − 1) = pull/ℓ``, (T, m), nearest the usual one."""
+        """Return ℓ with ``ω (softmax_y(ℓ slope) − 1) = pull/ℓ``, (T, m), nearest the typical ℓ."""
         weight, K = self.weights(rows)[:, 0], self.outputs
 
         def gap(length: np.ndarray, _: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ from seepage.support.number_check import check_choice
 
 
 class LinearisedAdversary:
-    """Reconstructs unknown columns, or the label, of one record from releases and a prior.
+    """Reconstructs unknown columns or the label of one record from releases and a prior.
 
     The adversary knows the other records, the record's other columns, the training procedure and
     the noise.

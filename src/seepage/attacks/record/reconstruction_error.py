@@ -30,7 +30,7 @@ class ReconstructionErrors(RankedResult):
     mse
         The mean over the trials of ``‖ẑ − z‖²/d``, (m,).
     standard_error
-        The standard error of that mean over the trials.
+        The standard error of the mean over the trials.
     median_error
         The median of ``‖ẑ − z‖²/d`` over the trials.
     bias_squared, variance
@@ -151,7 +151,7 @@ def reconstruction_errors(estimates: Any, truth: Any, rows: Any = None) -> Recon
     Parameters
     ----------
     estimates
-        The reconstructions: (trials, m, d) for m records, or (trials, d) for one.
+        The reconstructions: (trials, m, d) for m records, or (trials, d) for one record.
     truth
         The true records, (m, d) or (d,).
     rows
@@ -181,7 +181,7 @@ def categorical_accuracy(estimates: Any, truth: Any, codes: Any) -> np.ndarray:
     estimates, truth
         As for :func:`reconstruction_errors`, but only the columns of the attribute.
     codes
-        The entries of these columns for each level, (K, t), as in
+        The entries of the attribute's columns for each level, (K, t), as in
         :class:`seepage.attacks.NominalAttribute`.
 
     Examples

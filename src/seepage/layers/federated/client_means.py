@@ -23,7 +23,8 @@ class ClientRounds:
     Parameters
     ----------
     clients, rounds
-        The clients and the rounds, in order. A recording without rounds counts as one round.
+        The clients and the rounds, in order. A recording without rounds is treated as a single
+        round.
     client, round
         The positions of each update's client and round in these sequences, ``(n,)``.
     """

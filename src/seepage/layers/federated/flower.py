@@ -48,9 +48,9 @@ except ImportError:  # the rest of this file works without it
 
 @accepts_other_names
 class UpdateRecorder:
-    """Records updates layer by layer, with the round and node of each.
+    """Records updates layer by layer, with the round and the node of each update.
 
-    Buffers that a client sends form a separate entry next to their layer, ``"bn1.buffers"`` next to
+    Buffers that a client sends are a separate entry next to their layer: ``"bn1.buffers"`` next to
     ``"bn1"``.
 
     Parameters

@@ -180,7 +180,7 @@ class LayerGradients:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The layers of trained parameters: all entries except those sent in addition."""
+        """The layers of trained parameters, without buffers and other additional entries."""
         return tuple(k for k in self.blocks if k not in self.beside)
 
     @property
@@ -392,8 +392,8 @@ def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **co
     """Write recorded gradients and additional columns, with one entry per gradient.
 
     The nodes, rounds and runs of the recording, if known, are written as the columns ``node``,
-    ``round`` and ``run``, unless columns with these names are given. A name ending in
-    ``.safetensors`` selects that format; any other name, a NumPy archive (``.npz``).
+    ``round`` and ``run``, unless columns with these names are given. If the name ends in
+    ``.safetensors``, that format is used; otherwise, a NumPy archive (``.npz``) is written.
     """
     own = {k.removesuffix("s"): v for k, v in gradients._origins().items() if v is not None}
     columns = own | columns
@@ -494,7 +494,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _checksum(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return the SHA-256 of named arrays."""
+    """Return the SHA-256 digest of named arrays."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         values = np.ascontiguousarray(arrays[name])

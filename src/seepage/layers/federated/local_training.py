@@ -26,7 +26,7 @@ _OPTIMISERS = ("sgd", "adam", "adamw")
 @accepts_other_names
 @dataclass(frozen=True)
 class LocalTraining:
-    """Describes a client's local steps, which follow torch's optimisers.
+    """Describes a client's local steps, which match those of torch's optimisers.
 
     Every step uses the mean loss over its batch, and every client starts with a new optimiser.
 
@@ -44,7 +44,8 @@ class LocalTraining:
     momentum
         Of ``"sgd"``.
     weight_decay
-        As in torch: added to the gradient, or with ``"adamw"`` subtracted from the parameters.
+        The weight decay, as in torch: added to the gradient, or with ``"adamw"`` subtracted from
+        the parameters.
     betas, eps
         The coefficients of ``"adam"`` and ``"adamw"``.
     batches

@@ -104,8 +104,8 @@ def record_updates(
     """Return observed updates, layer by layer, including buffers and other arrays sent.
 
     Each update is an :class:`Update`, or a mapping ``{name: tensor or array}`` that includes every
-    trained parameter. Buffers that were also sent (BatchNorm's running statistics) form a separate
-    entry next to their layer, ``"bn1.buffers"`` next to ``"bn1"``; any other array is an entry
+    trained parameter. Buffers that were also sent (BatchNorm's running statistics) are a separate
+    entry next to their layer, ``"bn1.buffers"`` next to ``"bn1"``. Any other array is an entry
     under its own name. All updates must contain the same entries. Names may be those of a wrapper
     (Opacus), of peft's adapters or of a plain list (see
     :mod:`seepage.layers.federated.sent_names`). The other parameters are those of

@@ -174,5 +174,5 @@ def _below(net: nn.Module, layer: str) -> Any:
 def _names(layers: str | Sequence[str]) -> tuple[str, ...]:
     names = (layers,) if isinstance(layers, str) else tuple(layers)
     if not names:
-        raise InputError("A remedy needs at least one layer; name one.")
+        raise InputError("A remedy needs at least one layer; name a layer.")
     return names

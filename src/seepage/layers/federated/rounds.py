@@ -258,8 +258,8 @@ class _Server:
         if not 1 <= self.together <= taking <= len(self.clients):
             raise InputError(
                 f"Of {len(self.clients)} clients, {taking} take part in a round, and "
-                f"{self.together} are aggregated together; choose numbers of at least 1, each no "
-                "larger than the one before."
+                f"{self.together} are aggregated together; choose numbers of at least 1 that do "
+                "not increase in this order."
             )
         self._trained = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
         if not self._trained:

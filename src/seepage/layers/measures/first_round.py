@@ -42,7 +42,7 @@ class RoundByRound(ResultTable):
     p_values
         The P-values, ``(rounds, layers)``, adjusted for the number of rounds and layers.
     clients
-        The number of clients that had sent an update by each of these rounds.
+        The number of clients that had sent an update by each tested round.
     """
 
     layers: tuple[str, ...]
@@ -51,7 +51,7 @@ class RoundByRound(ResultTable):
     clients: tuple[int, ...]
 
     def first(self, layer: str | None = None) -> int | None:
-        """Return the first round after which a layer (by default any) leaks, or ``None``."""
+        """Return the first round after which a layer (by default, any layer) leaks, or ``None``."""
         which = slice(None) if layer is None else [self.layers.index(layer)]
         significant = (self.p_values[:, which] <= LEVEL).any(axis=1)
         return self.rounds[int(significant.argmax())] if significant.any() else None

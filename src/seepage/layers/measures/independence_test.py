@@ -3,10 +3,10 @@
 Under independence, labels are exchangeable between single gradients, between whole groups of
 gradients (clients) that have one label each, and within a group with several labels.
 
-*In turn.* The folds are processed in order. The predictor for fold k is trained on the folds before
-it. The predictor's log-likelihood ``T`` of the fold's labels is ranked among the log-likelihoods of
-labels permuted within the fold. Given the earlier folds, this rank is uniform, with ties broken at
-random. Therefore ::
+*In turn.* The folds are processed in order. The predictor for fold k is trained on the earlier
+folds. The predictor's log-likelihood ``T`` of the fold's labels is ranked among the log-likelihoods
+of labels permuted within the fold. Given the earlier folds, this rank is uniform, with ties broken
+at random. Therefore ::
 
     Z = Σ_k w_k Φ⁻¹(1 − p_k) / √(Σ_k w_k²),   w_k² = (gradients before the fold) · (in the fold)
 

@@ -117,7 +117,7 @@ class PerLayer(Result):
         return [self.layers[k] for k in self.worst_first()]
 
     def worst_first(self) -> np.ndarray:
-        """Return the positions of the layers from the worst to the best."""
+        """Return the positions of the layers from the most to the least leakage."""
         some = np.where(self.values > self.negligible, self.values, 0.0)
         rounded = np.array([float(f"{value:.4g}") for value in some])
         return np.argsort(np.where(np.isnan(self.values), np.inf, -rounded), kind="stable")

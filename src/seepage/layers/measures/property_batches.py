@@ -22,7 +22,7 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True, eq=False)
 class PropertyBatches:
-    """The records of each batch, and the property they share.
+    """The records of each batch, and the property that they share.
 
     Parameters
     ----------

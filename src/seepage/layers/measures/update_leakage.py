@@ -348,7 +348,7 @@ class UpdateLeakage(Leakage):
         if measure != "dfil":
             raise InputError(
                 "Finite steps estimate only the average over directions, measure='dfil'; for the "
-                "largest value over directions use method='exact'."
+                "largest value over directions, use method='exact'."
             )
         check_probes(probes)
         jacobian, h = self.jacobian, self._step(scale)
@@ -377,7 +377,7 @@ class UpdateLeakage(Leakage):
         scale: float | None,
         index: np.ndarray | None = None,
     ) -> Estimate:
-        """Return the square roots of information, with first-order standard errors."""
+        """Return the square roots of the information, with first-order standard errors."""
         values, h = information.sqrt(), self._step(scale)
         spread = torch.where(values > 0, errors / (2 * torch.where(values > 0, values, 1.0)), 0.0)
         of = " of all records" if view == "dataset" else ""

@@ -179,7 +179,7 @@ def v_information(
 
 @dataclass(frozen=True)
 class PropertyTask:
-    """A property to predict, and its cross-fitting folds."""
+    """A property to predict, and the folds for cross-fitting."""
 
     labels: np.ndarray
     classes: int
