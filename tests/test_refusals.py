@@ -221,7 +221,7 @@ CASES = {
     ),
     "an unknown rest": (lambda: sp.bounds.cramer_rao(leak(), 0, rest="all"), "'unknown'"),
     "information that is no matrix": (lambda: sp.bounds.biased(np.ones(3), np.eye(3)), "square"),
-    "a bias of other size": (lambda: sp.bounds.biased(np.eye(3), np.eye(2)), "like the inf"),
+    "a bias of other size": (lambda: sp.bounds.biased(np.eye(3), np.eye(2)), "of the inf"),
     "a prior that is none": (lambda: sp.bounds.van_trees(np.eye(2), 1.0), "GaussianPrior"),
     "a prior without width": (
         lambda: sp.bounds.van_trees(np.eye(2), sp.bounds.BoundedPrior(1.0, 1.0)),

@@ -73,7 +73,7 @@ def test_advice_fits_what_was_found(report):
     tried = {remedy.name: remedy.value for remedy in report.audit.layers.remedies}
     assert first.left == tried[first.remedy] < first.whole == report.audit.layers.remedies[0].value
     assert "Without it a whole update leaks" in told[first.name]
-    assert any("trained parameters only" in note for note in report.audit.layers.notes)
+    assert any("only on the trained parameters" in note for note in report.audit.layers.notes)
     over = report.audit.over_rounds
     both = replace(over, p_values=over.p_values[:, [1, 1, 2, 3]])
     loud = replace(report, audit=replace(report.audit, over_rounds=both))

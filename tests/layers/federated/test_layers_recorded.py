@@ -138,7 +138,7 @@ def test_names_that_layers_cannot_have():
         ({"noise": float("nan")}, "noise must be a finite number"),
         ({"x": torch.zeros(30, 3)}, "30 records but 40 labels"),
         ({"y": torch.arange(40) % 3}, "y has the label 2, but the network has 2 classes"),
-        ({"seed": -1}, "seed must lie between 0"),
+        ({"seed": -1}, "seed must be between 0"),
     ],
 )
 def test_audits_that_cannot_be(change, complaint):
@@ -237,7 +237,7 @@ def test_no_damaged_recording_is_read_in_silence(tmp_path):
         try:
             found, columns = load_gradients(path)
         except InputError as error:
-            assert "does not hold recorded gradients" in str(error)  # noqa: PT017
+            assert "does not contain recorded gradients" in str(error)  # noqa: PT017
         else:  # a byte that no reader looks at, as a date: what is read is what was written
             path.write_bytes(whole)
             same, others = load_gradients(path)
