@@ -602,7 +602,7 @@ def what_the_folder_of_a_release_tells_of_a_dose():
         found["each"][way]["η = 1, all alike"]["median σ"]
         for way in ("default", "the least of the grid")
     )
-    yield f"{least:g}, while {drawn:g} is drawn mostly"
+    yield f"{least:g} is sufficient and {drawn:g} is drawn mostly"
     often = found["worst"]["default"]["σ ten times the median or more"] / 12_000
     yield f"{100 * often:.0f} % of the draws give ten times"
 
@@ -727,7 +727,7 @@ def limits_by_who_will_see_a_release():
         "for `internal`"
     )
     first, second, third = map(math.log, odds)
-    yield f"allows as much with ε = {first:.2f}, {second:.1f} and {third:.1f}"
+    yield f"allows the same odds with ε = {first:.2f}, {second:.1f} and {third:.1f}"
     first, second, third = (round(100 * share) for share in found)
     yield (
         f"at most {first} % have it for `open`, {second} % for `partners` and {third} % for "
@@ -735,8 +735,8 @@ def limits_by_who_will_see_a_release():
     )
     default = PRESETS[DEFAULT]
     yield (
-        f"the {default.max_membership:g}, {default.max_guess_gain:g} and "
-        f"{default.max_guess_tpr:g} there are that preset's"
+        f"the limits {default.max_membership:g}, {default.max_guess_gain:g} and "
+        f"{default.max_guess_tpr:g} come from this preset"
     )
 
 
