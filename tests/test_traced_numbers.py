@@ -494,7 +494,7 @@ def what_refits_say_of_the_coefficients():
     ]
     agree = sum(x <= 0.03 or x <= 2 * y for x, y in zip(off, errors, strict=True))
     assert all(sum(one["most exposed"]) == 10 and len(one["records"]) == 20 for one in found)
-    yield f"membership of 20 records a table, the 10 most exposed among them: {agree} of {len(off)}"
+    yield f"20 records per table, including the 10 most exposed: {agree} of {len(off)}"
     yield "within 3 points of refits on other people, or within two standard errors"
 
 
@@ -509,7 +509,7 @@ def what_known_sets_leave():
     off = max(abs(one["predicted"] / one["measured"] - 1) for one in answered)
     yield f"within {100 * off:.1f} % of the predicted one"
     most = max(one["most above the prediction"] for one in answered)
-    yield f"is right about a single record up to {100 * most:.0f} points more often than predicted"
+    yield f"succeeds up to {100 * most:.0f} points more often than predicted"
     assert all(one["right, by histograms"] <= one["right, predicted"] for one in answered)
 
 
@@ -654,7 +654,8 @@ def what_comes_out_of_a_language_model():
         f"{rates[f'{name}, sampling at temperature 1']['a second']:.0f}"
         for name in ("closed form", "generating")
     )
-    yield f"7 billion parameters in bf16, {closed} records a second; generating makes {drawn} tries"
+    yield f"bf16 processes {closed} records a second; generating makes {drawn} tries a second"
+    yield "7 billion parameters"
 
 
 def two_digits(value: float) -> str:
