@@ -257,7 +257,7 @@ def images_rebuilt_from_updates():
         for steps, way in ((2, "divided"), (2, "modelled"), (10, "modelled"))
     )
     yield (
-        f"rebuilds all ten after two steps (smallest SSIM {min(few):.3f}, divided "
+        f"reconstructs all ten after two steps (smallest SSIM {min(few):.3f}, divided "
         f"{min(divided):.3f} to {max(divided):.3f}), and none after ten (median "
         f"{statistics.median(many):.3f})"
     )
@@ -289,8 +289,8 @@ def how_many_probes_are_worth_fifty_coordinates():
     worth = [(one["one probe"] / one["50 coordinates"]) ** 2 for one in (start, fitted)]
     assert 2 < worth[0] < 3
     assert 6 < worth[1] < 7
-    yield "it takes two or three probes to be as precise as the fifty sampled coordinates"
-    yield f"one probe deviates by {100 * fitted['one probe']:.0f} % of the value, and it takes six"
+    yield "two or three probes are as precise as the fifty sampled coordinates"
+    yield f"one probe deviates by {100 * fitted['one probe']:.0f} % of the value, and six"
 
 
 CHECKS = "checks over a run of 400 steps"
@@ -319,7 +319,7 @@ def an_eleventh_record():
     )
     yield (
         f"At 1 % false positives, the guarantee at rate one half allows {promised} true positives; "
-        f"the best test reaches {declared} if that rate is declared, and {real} as Opacus draws"
+        f"the best test reaches {declared} if that rate is declared, and {real} with Opacus's"
     )
 
 
@@ -343,10 +343,10 @@ def attacks_on_private_training():
         for way in ("half the noise", "batch_size/n")
     )
     fewer = f"{ways['batch_size/n'][0][2]:,}"
-    yield f"with {fewer} runs each: half of the noise is caught in {half[0]} settings "
+    yield f"with {fewer} runs each: half of the noise is detected in {half[0]} settings "
     yield f"({half[1]:.1f} expected), a rate of `batch_size/n` in {sized[0]}"
     yield f"({sized[1]:.1f} expected: "
-    yield f"elsewhere {fewer} runs cannot tell"
+    yield f"in the other settings, {fewer} runs are too few"
 
 
 @tied("docs/how-to/budgets.md")
@@ -518,7 +518,7 @@ def the_attack_beside_the_limit():
     found = kept("lira_limit")
     assert found["holds"]
     least, most = (100 * way for way in found["least and most of the way to the limit"])
-    yield f"attacks {found['releases of each']:,} releases of each of twelve records"
+    yield f"attacks {found['releases of each']:,} releases for each of twelve records"
     yield f"LiRA goes {least:.0f} to {most:.0f} % of the way"
 
 
@@ -629,13 +629,13 @@ def what_forgetting_leaves():
     found = kept("forgetting")
     people = found["people"]
     assert found["told apart more often than stated"] == 0
-    yield f"removes {people} people from UCI Adult one at a time, the {people // 2} most exposed"
-    yield f"among them (λ = {found['l2']:g})"
-    yield f"All {found['certificates that hold']} refits, by other code"
+    yield f"removes {people} people from UCI Adult one at a time, including the"
+    yield f"the {people // 2} most exposed (λ = {found['l2']:g})"
+    yield f"All {found['certificates that hold']} refits, by independent code"
     largest, median = (100 * found[f"{which} share of the move"] for which in ("largest", "median"))
     yield f"{largest:.1f} % of how far the model moved (median {median:.1f} %)"
     yield f"(σ = {found['sigma']:g}, {found['pairs']:,} pairs in each world"
-    yield f"{found['largest mu']:.1f}) tell nobody's world apart"
+    yield f"{found['largest mu']:.1f}) do not recognise anybody"
 
 
 @tied("docs/how-to/extraction.md")
