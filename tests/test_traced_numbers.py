@@ -404,7 +404,7 @@ def what_canaries_show():
         "{}, {} and {}".format(*(f"{one[what]:{form}}" for one in runs))
         for what, form in (("promised", ".0f"), ("shown", ".2f"))
     )
-    yield f"promises of ε = {promised} show at least ε = {shown} with 95 % confidence"
+    yield f"claims of ε = {promised} show at least ε = {shown} with 95 % confidence"
 
 
 @tied("docs/how-to/layers.md")
@@ -430,7 +430,7 @@ def what_remedies_leave():
     _, auc, _, accuracy, _, runs = next(cells for cells in table if cells[0] == "as it is")
     assert int(runs) == max(int(cells[-1]) for cells in table)
     yield f"each of up to {runs} runs"
-    yield f"As it is, the attack has an AUC of {auc} and the model an accuracy of {accuracy}"
+    yield f"Without a remedy, the attack has an AUC of {auc} and the model an accuracy of {accuracy}"
     gaps = {}
     for line in printed[start + 1 :]:
         name, *cells = re.split(r" {2,}", line.strip())
@@ -440,7 +440,7 @@ def what_remedies_leave():
     assert len(two) == 4
     assert all(low < 0 < high for (_, low, high), _, _ in two.values())
     most = max(abs(auc) for (auc, _, _), _, _ in two.values())
-    yield f"The AUC moves by at most {most:.3f}, and every interval of that includes zero"
+    yield f"The AUC changes by at most {most:.3f}, and every interval includes zero"
     prices = [
         -100 * accuracy for name, (*_, (accuracy, _, _)) in two.items() if "noise" not in name
     ]
