@@ -106,8 +106,8 @@ def _seen(study: Study, where: Correlation) -> str:
     return (
         f"The record with the highest PLIS is reconstructed {better} than the record with the "
         f"lowest (SSIM {high:.2f} against {low:.2f}). Within a record the error is {claim} (mean "
-        f"rank correlation over the pixels {where}). With DP nothing is reconstructed: SSIM at most "
-        f"{worst:.2f} over all {len(study.rows)} records. {_finding3(study)}"
+        f"rank correlation over the pixels {where}). With DP nothing is reconstructed: SSIM at "
+        f"most {worst:.2f} over all {len(study.rows)} records. {_finding3(study)}"
     )
 
 
