@@ -22,13 +22,12 @@ from seepage.errors import InputError
 _HEAD = """\
 # Reproductions of the papers
 
-Tables and figures of the [four papers](../papers.md), reproduced, with the printed numbers beside
-the measured ones. A number agrees if it rounds to the printed one; otherwise the note in brackets
-gives the reason and the evidence. "–" is not made. Each section links all of its numbers.
+These pages reproduce tables and figures of the [four papers](../papers.md) and compare printed
+with measured numbers. A number agrees if it rounds to the printed one; otherwise the note in
+brackets states the reason and the evidence. "–" means not reproduced. Each section links its data.
 
-`seepage reproduce --list` lists all names and `seepage reproduce NAME` runs one: from the data, or
-from kept results where the *Setting* says so. `make reproduce` runs all of them and writes these
-pages.
+`seepage reproduce --list` lists all names. `seepage reproduce NAME` runs one, from the data or,
+if the *Setting* states this, from kept results. `make reproduce` runs all and writes these pages.
 """
 
 
@@ -135,7 +134,7 @@ def _page(own: dict[str, dict[str, Any]]) -> Iterator[str]:
     first = EXPERIMENTS[next(iter(own))]
     paper = PAPERS[first.paper]
     yield f"# {first.paper}: {first.topic or paper.topic}\n"
-    yield f"[*{paper.title}*]({paper.address}), reproduced ([all papers](index.md))."
+    yield f"This page reproduces [*{paper.title}*]({paper.address}) ([all papers](index.md))."
     yield _count(own.values())
     settings: dict[str, str] = {}
     for name, entry in own.items():

@@ -131,7 +131,7 @@ CASES = {
     ),
     "releasing results of statsmodels": (
         lambda: sp.release(OLS(Y, X).fit(), NOISE),
-        "because they hold the training data",
+        "because they contain the training data",
     ),
     "releasing what is not finite": (
         lambda: sp.release(with_coefficient(np.nan), NOISE),
@@ -177,7 +177,7 @@ CASES = {
     "rows that are not positions": (lambda: leak().subset(rows=[0.5]), "row positions"),
     "no rows": (lambda: leak().subset(rows=np.zeros(40, bool)), "No row was selected"),
     "a mask of another length": (lambda: leak().subset(rows=np.ones(39, bool)), "40 rows"),
-    "an attribute without columns": (lambda: leak(attributes={"g": []}), "without any column"),
+    "an attribute without columns": (lambda: leak(attributes={"g": []}), "without a column"),
     "a column in two attributes": (
         lambda: leak(attributes={"g": [0, 1], "h": [1, 2]}),
         "belongs to both 'g' and 'h'",

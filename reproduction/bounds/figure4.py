@@ -51,8 +51,8 @@ def reproduce(quick: bool) -> Outcome:
     most, least = quantities[3].measured, quantities[7].measured
     seen = (
         f"The eight most exposed images are fully reconstructed (structural similarity {most:.2f} "
-        "to the originals); what the attack returns for the eight least exposed is noise "
-        f"({least:.2f}), the same for all of them."
+        "to the originals); for the eight least exposed images, the attack returns noise "
+        f"({least:.2f}), the same for all eight."
     )
     return Outcome(_SETTING, tuple(quantities), seen, _draw(truth, images[0], predicted[rows]))
 

@@ -165,14 +165,14 @@ def train(
 def _seen(found: list[TrainingCost]) -> str:
     plain, even, louder, _ = found
     evened = even.unequal < plain.unequal
-    verdict = "even out the leakage" if evened else "do not even out the leakage"
+    verdict = "equalise the leakage" if evened else "do not equalise the leakage"
     return (
         f"Weights {verdict}: at {plain.noise_in_words} the largest dFIL is {plain.unequal:.1f} "
-        f"times the median without and {even.unequal:.1f} times with them. They lower it from "
-        f"{number(plain.largest)} to {number(even.largest)} while the accuracy goes from "
-        f"{plain.accuracy:.1f} to {even.accuracy:.1f} %; with {louder.noise_in_words} instead it "
-        f"is {number(louder.largest)} and the accuracy {louder.accuracy:.1f} %"
-        f"{_against(even, louder)}."
+        f"times the median without weights and {even.unequal:.1f} times with weights. Weights "
+        f"lower the largest dFIL from {number(plain.largest)} to {number(even.largest)} while the "
+        f"accuracy changes from {plain.accuracy:.1f} to {even.accuracy:.1f} %; with "
+        f"{louder.noise_in_words} instead it is {number(louder.largest)} and the accuracy "
+        f"{louder.accuracy:.1f} %{_against(even, louder)}."
     )
 
 

@@ -133,16 +133,17 @@ def reproduce(quick: bool) -> Outcome:
     )
     setting = (
         f"IWPC, {len(target.problem.y):,} patients for training and {len(target.problem.y_test)} "
-        "for testing, 14 features; linear regression of the dose with λ = 10⁻⁵, 10⁻³, 10⁻¹ and "
-        f"1; {len(scales)} noise scales from 10⁻⁵ to 1, {trials} releases each. The attacker "
-        "infers the allele of VKORC1 (three values) of every training patient; η is about its "
-        "two columns. The exact optimum is Bayes' rule for an attacker who knows all but one "
-        "patient's allele, and of that only the frequencies; rules are compared with it on "
-        "alleles drawn from them. The black-box attacker has another prior (how the dose depends "
-        "on the allele) and is not compared. The ideal attacker learns from half of the patients "
-        "and is tested on the other. The paper drops the last level of a nominal feature, its code "
-        "the first (CC of VKORC1), as here. It recommends a mean η near 10⁻³ without a criterion; "
-        "here it is that the black-box attacker loses half of the gain at λ = 1."
+        "for testing, 14 features; linear regression of the dose with λ = 10⁻⁵, 10⁻³, 10⁻¹ and 1; "
+        f"{len(scales)} noise scales from 10⁻⁵ to 1, {trials} releases each. The attacker infers "
+        "the allele of VKORC1 (three values) of every training patient; η is about its two "
+        "columns. The exact optimum is Bayes' rule for an attacker who knows everything except "
+        "one patient's allele, for which only the frequencies are known; rules are compared with "
+        "it on alleles drawn from these frequencies. The black-box attacker has another prior "
+        "(how the dose depends on the allele) and is not compared. The ideal attacker learns from "
+        "half of the patients and is tested on the other half. The paper drops the last level of "
+        "a nominal feature; its code, like ours, drops the first (CC of VKORC1). The paper "
+        "recommends a mean η near 10⁻³ without a criterion; ours is that the black-box attacker "
+        "loses half of the gain at λ = 1."
     )
     return Outcome(setting, tuple(quantities), seen, _draw(curves, levels, ranks))
 

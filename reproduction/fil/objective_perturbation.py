@@ -196,7 +196,7 @@ def _compared(each: Mechanisms) -> str:
         f"{number(ratio)} times as much to the test MSE as output perturbation; its largest η is "
         f"{_unequal(each.objective(each.steepest)):.1f} times the median (output perturbation: "
         f"{_unequal(each.output):.1f}); its covariance alone leaks η = {number(each.floor)} about "
-        "the most exposed record, whatever the noise."
+        "the most exposed record, for any noise."
     )
 
 

@@ -71,12 +71,13 @@ def reproduce(quick: bool) -> Outcome:
     moved = max(abs(a.accuracy - b.accuracy) for a, b in zip(lines[::2], lines[1::2], strict=True))
     seen = (
         f"After {ROUNDS} rounds every record leaks the same (the largest standard deviation is "
-        f"{max(line.spread for line in after):.1e}), the accuracy moves by at most {moved:.1f} "
-        f"points, and {len(table) - len(differing)} of {len(table)} numbers of the table are the "
-        "printed ones" + (f"; the others: {', '.join(differing)}." if differing else ".") + " The "
-        "paper chooses the largest λ with which logistic regression is as accurate in training as "
-        "linear regression, to two digits; that rule gives other penalties than its code, whose "
-        "penalties are used here."
+        f"{max(line.spread for line in after):.1e}), the accuracy changes by at most {moved:.1f} "
+        f"points, and {len(table) - len(differing)} of {len(table)} numbers of the table agree "
+        "with the printed "
+        "ones" + (f"; exceptions: {', '.join(differing)}." if differing else ".") + " The paper "
+        "chooses the largest λ with which logistic regression is as accurate in training as linear "
+        "regression, to two digits; this rule gives penalties different from those of its code, "
+        "which are used here."
     )
     setting = f"{SETTING} {ROUNDS} rounds of IRFIL."
     quantities = (*_sizes(settings), *table, *_checks(settings))

@@ -112,7 +112,7 @@ def test_who_asks_for_the_label_by_its_name_is_told_how_to_ask(ask) -> None:
     with pytest.raises(sp.InputError) as refused:
         ask(leak)
     assert str(refused.value) == (
-        "There is no column 'target' among the features. The label has no name here: to "
+        "There is no column 'target' among the features. The label has no column name: to "
         "measure it, leave the column out or pass None."
     )
     assert leak.within(None, 1).right.shape == (60,)

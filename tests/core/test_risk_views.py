@@ -478,7 +478,7 @@ def test_shares_of_a_class_are_not_guessed_as_a_class() -> None:
     shares = np.arange(N) % 5 / 4
     fitted = sm.GLM(shares, problem.X, family=sm.families.Binomial()).fit(tol=1e-12)
     leak = sp.leakage(fitted, problem.X, shares, noise=sp.Gaussian(1.0))
-    with pytest.raises(sp.InputError, match="Some labels lie between classes"):
+    with pytest.raises(sp.InputError, match="Some labels are between classes"):
         leak.guess()
 
 

@@ -265,7 +265,7 @@ def test_labels_that_are_missing_or_text(estimator):
     with pytest.raises(InputError, match="the target y is None"):
         estimator().fit(X, None)
     if estimator in (LinearRegression, PoissonRegression):
-        with pytest.raises(InputError, match="y must (hold|contain) numbers"):
+        with pytest.raises(InputError, match=r"y must (hold|contain) numbers"):
             estimator().fit(X, np.where(Y, "a", "b"))
 
 

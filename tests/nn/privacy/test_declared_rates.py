@@ -71,9 +71,7 @@ def test_a_batch_size_promises_nothing_about_one_record_more():
 
     run = trained(11, batch_size=10).accountant_
     assert run.privacy(1e-3).relation == "replace one record"
-    assert (
-        "one more or one fewer record is not protected" in run.privacy(1e-3).conditions[0]
-    )
+    assert "one more or one fewer record is not protected" in run.privacy(1e-3).conditions[0]
     for ask in (lambda name: run.privacy(1e-3, neighbours=name), run.membership):
         with pytest.raises(sp.InputError, match="no guarantee for adding or removing a record"):
             ask("add-or-remove")
