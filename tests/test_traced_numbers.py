@@ -527,12 +527,14 @@ def the_attack_beside_the_limit():
 @tied("docs/how-to/membership-networks.md")
 def membership_of_networks():
     found = kept("membership_networks")
-    small = found["small"]
+    sets = small, large, xrays = [found[name] for name in ("small", "large", "xrays")]
     gaps = found["largest error of transferred success, by tenths"]
     apart = max(gap for pair, gap in gaps.items() if len(set(pair.split(" to "))) == 2)
     yield f"was off by up to {apart:.3f} on others"
-    yield row("attack", "members found at 1 % false positives", "at 0.1 %")
-    yield f"{small['networks']} small CNNs on {small['records']:,} images of CIFAR-10"
+    yield f"{small['networks']} small CNNs and {large['networks']} residual networks"
+    yield f"{small['records']:,} images of CIFAR-10, {xrays['networks']} small CNNs"
+    yield f"{xrays['records']:,} x-rays"
+    yield row("members found (%) at", "1 %: small", "large", "x-rays", "0.1 %: small", "large")
     for name in (
         "LiRA, online",
         "RMIA, online",
@@ -540,16 +542,23 @@ def membership_of_networks():
         "RMIA, online, 4 references",
         "loss alone",
     ):
-        one, tenth = (small["attacks"][name][fpr] for fpr in ("1 %", "0.1 %"))
-        often, seldom = ([100 * value for value in rate] for rate in (one, tenth))
+        rates = [one["attacks"][name]["1 %"] for one in sets]
+        rates += [one["attacks"][name]["0.1 %"] for one in sets[:2]]
+        percents = [[100 * value for value in rate] for rate in rates]
+        yield row(name, *(f"{p[0]:.1f} [{p[1]:.1f}, {p[2]:.1f}]" for p in percents))
+    for name in small["rank correlations"]["scores"]:
+        ranks = [one["rank correlations"]["scores"][name] for one in sets]
         yield row(
-            name,
-            f"{often[0]:.1f} [{often[1]:.1f}, {often[2]:.1f}]",
-            f"{seldom[0]:.2f} [{seldom[1]:.2f}, {seldom[2]:.2f}]",
+            "gradient norm" if name == "norm" else name,
+            *(f"{each['members'][0]:.2f}" for each in ranks),
+            *(f"{each['mean rank over 8']:.2f}" for each in ranks),
         )
-    for name, ranks in small["rank correlations"]["scores"].items():
-        shown = "gradient norm" if name == "norm" else name
-        yield row(shown, f"{ranks['members'][0]:.2f}", f"{ranks['mean rank over 8']:.2f}")
+    halves = ", ".join(f"{one['rank correlations']['split-half of μ']:.2f}" for one in sets)
+    yield f"with a correlation of {halves}"
+    for seconds in zip(
+        *(one["seconds of training and of scores, a network"] for one in sets), strict=True
+    ):
+        yield f"{seconds[0]:.2f}, {seconds[1]:.2f} and {seconds[2]:.2f} s"
 
 
 @tied("docs/how-to/risks.md")
@@ -631,8 +640,8 @@ def what_forgetting_leaves():
     found = kept("forgetting")
     people = found["people"]
     assert found["told apart more often than stated"] == 0
-    yield f"removes {people} people from UCI Adult one at a time, including the"
-    yield f"the {people // 2} most exposed (λ = {found['l2']:g})"
+    yield f"removes {people} people from UCI Adult one at a time"
+    yield f"including the {people // 2} most exposed (λ = {found['l2']:g})"
     yield f"All {found['certificates that hold']} refits, by independent code"
     largest, median = (100 * found[f"{which} share of the move"] for which in ("largest", "median"))
     yield f"{largest:.1f} % of how far the model moved (median {median:.1f} %)"
