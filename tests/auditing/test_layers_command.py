@@ -119,7 +119,7 @@ def test_values_are_shown_when_asked_with_a_warning(folder, tmp_path):
         ({"recording": "none.npz"}, "error: There is no file"),
         ({"recording": "clients.csv"}, "does not contain recorded gradients"),
         ({"known": "none.csv"}, "error: There is no file"),
-        ({"column": "number"}, "takes 10 values among 10 clients; group the values into classes"),
+        ({"column": "number"}, "has 10 values among 10 clients; group the values into classes"),
         ({"column": "glass"}, "did you mean 'glasses'"),
     ],
 )

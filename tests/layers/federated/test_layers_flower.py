@@ -285,11 +285,11 @@ def test_updates_that_hold_different_things_are_not_mixed():
     assert recorder.gradients().sizes["1.buffers"] == 1
     with pytest.raises(InputError, match="Node 2 sent different entries"):
         recorder.add(state, state, 1, 2)
-    with pytest.raises(InputError, match=r"'1\.running_mean', which the first lacked"):
+    with pytest.raises(InputError, match=r"'1\.running_mean', which the first update lacks"):
         record_updates(net, [bare, state])
     with pytest.raises(InputError, match=r"lacks the parameter '1\.running_mean'"):
         record_updates(net, [state, bare])
-    with pytest.raises(InputError, match=r"returned '0\.bias' in the shape \(1,\)"):
+    with pytest.raises(InputError, match=r"returned '0\.bias' with the shape \(1,\)"):
         recorder.add(state, bare | {"0.bias": torch.zeros(1)}, 1, 3)
 
 

@@ -21,7 +21,7 @@ from seepage.support.number_check import check_count, check_positive
 
 @dataclass(frozen=True)
 class UpdateRemedy:
-    """A remedy for the named layers; create it with one of the methods ``noise`` to ``low_rank``.
+    """A remedy for named layers: ``noise``, ``freeze``, ``rarely`` or ``low_rank`` creates it.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class UpdateRemedy:
 
     @classmethod
     def rarely(cls, layers: str | Sequence[str], every: int) -> UpdateRemedy:
-        """Send the layers in one round out of ``every``; in others, discard their change."""
+        """Send the layers every ``every`` rounds; in other rounds, discard their change."""
         check_count(every, "every", 2)
         return cls("rarely", _names(layers), float(every))
 
