@@ -89,7 +89,7 @@ def _quantities(entry: dict[str, Any]) -> list[Quantity]:
 def _index(found: dict[str, dict[str, Any]]) -> Iterator[str]:
     yield _HEAD
     yield f"{_count(found.values())}\n"
-    yield "| paper | printed | agree | differ | not made |"
+    yield "|paper|printed|agree|differ|not made|"
     yield "|---|---:|---:|---:|---:|"
     for paper in sorted({EXPERIMENTS[name].paper for name in found}):
         own = {name: entry for name, entry in found.items() if EXPERIMENTS[name].paper == paper}
@@ -98,8 +98,8 @@ def _index(found: dict[str, dict[str, Any]]) -> Iterator[str]:
             f"[{topic or PAPERS[paper].topic}]({page}.md)"
             for page, topic in sorted(topics.items(), key=lambda pair: pair[1])
         ]
-        cells = " | ".join(map(str, _tally(own.values())))
-        yield f"| {paper}: {', '.join(links)} | {cells} |"
+        cells = "|".join(map(str, _tally(own.values())))
+        yield f"|{paper}: {', '.join(links)}|{cells}|"
     yield "\nBy name:"
     yield from (f"[`{name}`]({EXPERIMENTS[name].page}.md#{name})" for name in found)
     missing = [experiment for name, experiment in EXPERIMENTS.items() if name not in found]
@@ -176,16 +176,16 @@ def _table(quantities: Sequence[Quantity]) -> Iterator[str]:
     crossed = _crossed(quantities)
     if crossed:
         columns = [name.rpartition(": ")[2] for name in crossed[0]]
-        yield f"| printed / measured | {' | '.join(map(_inline, columns))} |"
+        yield f"|printed / measured|{'|'.join(map(_inline, columns))}|"
         yield "|---|" + "---:|" * len(columns)
         for row in crossed:
-            cells = " | ".join(_cell(quantity, said) for quantity in row.values())
-            yield f"| {_inline(next(iter(row)).rpartition(': ')[0])} | {cells} |"
+            cells = "|".join(_cell(quantity, said) for quantity in row.values())
+            yield f"|{_inline(next(iter(row)).rpartition(': ')[0])}|{cells}|"
         yield ""
     left = [q for q in quantities if not any(q.name in row for row in crossed)]
     if left:
-        yield "| quantity | printed / measured |\n|---|---:|"
-        yield from (f"| {_inline(q.name)} | {_cell(q, said)} |" for q in left)
+        yield "|quantity|printed / measured|\n|---|---:|"
+        yield from (f"|{_inline(q.name)}|{_cell(q, said)}|" for q in left)
         yield ""
     for k, reason in enumerate(said, start=1):
         yield f"{k}. {_inline(reason)}"
