@@ -43,6 +43,12 @@ if TYPE_CHECKING:
     from seepage.attacks.gradient.inversion import GradientInversion as GradientInversion
     from seepage.attacks.gradient.inversion import GradientReconstruction as GradientReconstruction
     from seepage.attacks.gradient.labels import recover_labels as recover_labels
+    from seepage.attacks.gradient.reconstruction_study import (
+        ReconstructionStudy as ReconstructionStudy,
+    )
+    from seepage.attacks.gradient.reconstruction_study import (
+        reconstruction_study as reconstruction_study,
+    )
     from seepage.attacks.gradient.releases import GradientReleases as GradientReleases
     from seepage.attacks.gradient.releases import release_gradients as release_gradients
     from seepage.attacks.gradient.releases import release_updates as release_updates

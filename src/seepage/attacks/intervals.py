@@ -1,4 +1,4 @@
-"""Confidence intervals for an adversary's accuracy and area under the ROC curve (AUC).
+"""Confidence intervals for an adversary's accuracy, its area under the ROC curve, and ranks.
 
 *Accuracy.* All records in one release share its noise, and all releases share the records, so
 guesses are not independent. Let ``a_ti = 1`` if the guess about record i from release t is correct.
@@ -33,6 +33,8 @@ from scipy.stats import rankdata
 
 from seepage.errors import InputError
 from seepage.support.number_check import check_share
+
+_RESAMPLES = 5_000  # of a bootstrap
 
 
 class ConfidenceInterval(NamedTuple):
@@ -219,6 +221,45 @@ def area_under_curve(
     reach = factor * math.sqrt(variance)
     low, high = expit(logit(area) + np.array([-reach, reach])).tolist()
     return area, ConfidenceInterval(low, high)
+
+
+class RankCorrelation(NamedTuple):
+    """Spearman's rank correlation, and its confidence interval."""
+
+    value: float
+    interval: ConfidenceInterval
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.value:.2f} ({low:.2f} to {high:.2f})".replace("-", "−")
+
+
+def rank_correlation(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> RankCorrelation:
+    """Return Spearman's correlation of two numbers of each record, with its confidence interval.
+
+    The interval is the percentile bootstrap over records (Efron 1979), with a fixed seed. A
+    resample in which either number is constant has no correlation and is left out; if the records
+    themselves are such, everything is nan.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seepage.attacks.intervals import rank_correlation
+    >>> rank_correlation(np.arange(30), np.arange(30) ** 2).value
+    1.0
+    """
+    check_share(level, "level")
+    rows = np.random.default_rng(0).integers(len(a), size=(_RESAMPLES, len(a)))
+    rows = np.vstack([np.arange(len(a)), rows])
+    ranks = [rankdata(values[rows], axis=1) for values in (a, b)]
+    centred = [r - r.mean(axis=1, keepdims=True) for r in ranks]
+    scale = np.sqrt(np.sum(centred[0] ** 2, axis=1) * np.sum(centred[1] ** 2, axis=1))
+    scale[scale == 0] = np.nan
+    values = np.sum(centred[0] * centred[1], axis=1) / scale
+    if np.isnan(values[0]):
+        return RankCorrelation(math.nan, ConfidenceInterval(math.nan, math.nan))
+    low, high = np.nanquantile(values[1:], ((1 - level) / 2, (1 + level) / 2))
+    return RankCorrelation(float(values[0]), ConfidenceInterval(float(low), float(high)))
 
 
 def _rightly_ordered(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:

@@ -30,6 +30,8 @@ from seepage.support.number_check import check_choice, check_count, check_not_ne
 from seepage.tables.result_table import PlottedNumbers, ResultNumbers
 from seepage.tables.source import as_numpy, build_frame
 
+_CURVE = 100  # points of the cost's curve
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GradientReconstruction(ResultNumbers):
@@ -52,6 +54,9 @@ class GradientReconstruction(ResultNumbers):
         that the record was recovered: many records may match one gradient.
     labels_known
         Whether the labels were given to the adversary.
+    curve
+        The lowest cost so far, after every hundredth of the steps, (releases, 100): a curve that is
+        flat at its end shows that more steps would not help.
     kind
         ``attack``: a lower bound on what can be reconstructed, never an upper bound.
     """
@@ -62,6 +67,7 @@ class GradientReconstruction(ResultNumbers):
     steps: Tensor
     solved: Tensor
     labels_known: bool
+    curve: Tensor | None = None
     kind: str = "attack"
 
     def __len__(self) -> int:
@@ -269,7 +275,7 @@ class GradientInversion:
                 simulated, targets[rows], y[rows], self.shape, self.cost, self.total_variation
             )
             parts.append(self._search(cost, self._starts(rows, d, targets)))
-        records, mismatch, taken = (torch.cat(values) for values in zip(*parts, strict=True))
+        records, mismatch, taken, curve = (torch.cat(values) for values in zip(*parts, strict=True))
         return GradientReconstruction(
             records.reshape(*y.shape[:2], *self.shape).cpu(),
             y.cpu(),
@@ -277,20 +283,27 @@ class GradientInversion:
             taken.cpu(),
             (mismatch <= self.tolerance).cpu(),
             known,
+            curve.cpu(),
         )
 
-    def _search(self, cost: GradientCost, starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the best candidates (G, d), their mismatch (G,) and the number of steps (G,)."""
+    def _search(self, cost: GradientCost, starts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the best candidates (G, d), their mismatch and steps (G,), and their curve."""
         search = self._minimiser(starts)
         groups = len(starts)
         records = starts[:, 0].clone()
         mismatch, taken = starts.new_full((groups,), torch.inf), torch.zeros(groups).long()
+        curve = starts.new_empty(groups, _CURVE)
+        marks = [-(-k * self.steps // _CURVE) for k in range(1, _CURVE + 1)]
+        drawn = 0
         left = torch.arange(groups, device=starts.device)
         best = _BestCandidates(starts, *starts.new_full((2, *starts.shape[:2]), torch.inf))
         for step in progress(range(1, self.steps + 1), "gradient inversion"):
             point = search.point
             evaluation = cost.evaluate(point)
             best.update(point, evaluation.total, evaluation.match)
+            while drawn < _CURVE and marks[drawn] <= step:
+                curve[left, drawn] = best.total.amin(1)
+                drawn += 1
             search.tell(evaluation.total, evaluation.slopes)
             last = step == self.steps
             if step % 10 and not last:  # looking waits for the device
@@ -305,6 +318,7 @@ class GradientInversion:
                 continue
             ended = left[over]
             records[ended], mismatch[ended] = final.chosen(over)
+            curve[ended, drawn:] = best.total[over].amin(1)[:, None]
             taken[ended.cpu()] = step
             stay = ~over
             left = left[stay]
@@ -312,7 +326,7 @@ class GradientInversion:
                 break
             for part in (cost, search, best):
                 part.keep(stay)
-        return records, mismatch, taken
+        return records, mismatch, taken, curve
 
     def _within(self, best: _BestCandidates, cost: GradientCost) -> _BestCandidates:
         """Return the candidates clipped to the bounds, and the cost after clipping."""
