@@ -42,7 +42,7 @@ def reproduce(quick: bool) -> Outcome:
     accuracy = 100 * np.mean((margins > 0) == (data.y_test[:, None] == 1), axis=0)
     quantities = (
         Quantity("test accuracy in percent, mean of the releases", float(accuracy.mean()), "99.95"),
-        Quantity("ε as the paper prints it, 2/(nλσ)", printed, "1.58"),
+        Quantity("ε as the paper prints it, 2/(nλσ)", printed, "1.58", kind="setting"),
         Quantity("RDP bound from the printed ε", promised, "0.1"),
         Quantity("ε(2) of output perturbation, 4L²/(nλσ)²", rigorous.renyi()),
         Quantity("RDP bound from that ε(2)", float(from_privacy(rigorous, 1.0))),

@@ -52,7 +52,7 @@ def reproduce(quick: bool) -> Outcome:
     close = sharper.errors(noise, 20 if quick else TRIALS_EXPOSED, rows=exposed, seed=3)
     epsilon = epsilon_printed_by_guo_2022(len(data.y), L2, SIGMA)
     quantities = (
-        Quantity("ε as the paper prints it, 2/(nλσ)", epsilon, "1579"),
+        Quantity("ε as the paper prints it, 2/(nλσ)", epsilon, "1579", kind="setting"),
         *_attack("the paper's attack", ratio, found),
         *_beside("the paper's attack", ratio.mse[exposed] / found.exact[exposed]),
         *_attack("attack with the label", label, found),

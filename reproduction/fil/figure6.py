@@ -75,8 +75,13 @@ def reproduce(quick: bool) -> Outcome:
         for rule in (found.plain, found.weighed)
     ]
     quantities = [
-        Quantity("patients", len(target.problem.y) + len(target.problem.y_test), "4819"),
-        Quantity("features", target.problem.X.shape[1], "14"),
+        Quantity(
+            "patients",
+            len(target.problem.y) + len(target.problem.y_test),
+            "4819",
+            kind="count",
+        ),
+        Quantity("features", target.problem.X.shape[1], "14", kind="count"),
         Quantity(
             f"{last.name}: mean η at which the black-box adversary's gain over the prior is halved",
             recommended,

@@ -107,9 +107,9 @@ def _sizes(target: AttributeProblem) -> list[Quantity]:
         return []
     found = target.problem
     return [
-        Quantity("Adult: training records", len(found.y), "30162"),
-        Quantity("Adult: test records", len(found.y_test), "15060"),
-        Quantity("Adult: features", found.X.shape[1], "86"),
+        Quantity("Adult: training records", len(found.y), "30162", kind="count"),
+        Quantity("Adult: test records", len(found.y_test), "15060", kind="count"),
+        Quantity("Adult: features", found.X.shape[1], "86", kind="count"),
     ]
 
 

@@ -56,7 +56,13 @@ class Line:
         )
         return (
             Quantity(f"{self.name}: mean η", self.mean, mean, why),
-            Quantity(f"{self.name}: standard deviation of η", self.spread, spread),
+            Quantity(
+                f"{self.name}: standard deviation of η",
+                self.spread,
+                spread,
+                # Reweighting exists to remove the spread.
+                kind="setting" if "IRFIL" in self.name else "result",
+            ),
             Quantity(f"{self.name}: test accuracy (%)", self.accuracy, accuracy),
         )
 
@@ -87,7 +93,8 @@ def reproduce(quick: bool) -> Outcome:
 def _sizes(settings: list[ImageModel]) -> Iterator[Quantity]:
     for setting in settings[:: len(MODELS)]:
         count = len(setting.target)
-        yield Quantity(f"{setting.data}: training records", count, RECORDS[setting.data])
+        printed = RECORDS[setting.data]
+        yield Quantity(f"{setting.data}: training records", count, printed, kind="count")
 
 
 def _checks(settings: list[ImageModel]) -> Iterator[Quantity]:

@@ -40,7 +40,13 @@ def reproduce(quick: bool) -> Outcome:
         agree += attack.reaches_the_highest(first)
         why = runs.unlike(NETWORK, TASK, name)
         quantities += [
-            Quantity(f"{name}: layer with the highest AUC", attack.highest, _HIGHEST, why),
+            Quantity(
+                f"{name}: layer with the highest AUC",
+                attack.highest,
+                _HIGHEST,
+                why,
+                comparable=False,
+            ),
             Quantity(f"{name}: AUC at its highest layer", float(attack.mean.max())),
             Quantity(f"{name}: AUC at the first dense layer", float(attack.mean[first - 1])),
         ]
