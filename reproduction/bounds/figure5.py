@@ -293,7 +293,7 @@ def _beside(found: list[Point], best: Point) -> str:
         for p in found
         if all(p.row[name] == best.row[name] for name in ("noise_multiplier", "steps"))
     ]
-    (low, first), *_, (high, last) = sorted(same)
+    (low, first), (high, last) = min(same), max(same)
     return f"{first:.1f} % at ρC = {low:g} and {last:.1f} % at {high:g}"
 
 

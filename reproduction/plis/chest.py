@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from reproduction.outcome import Quantity
-from seepage.attacks import GradientInversion, ImageQuality, release_gradients
+from seepage.attacks import GradientInversion, ImageQuality, intervals, release_gradients
 from seepage.data import load_pneumoniamnist
 from seepage.data.structures import Images
 from seepage.nn import Engine, NoClip, PoissonSampler, SmoothClip, plis
@@ -253,18 +253,8 @@ class Correlation:
 
 def rank_correlation(a: Array, b: Array) -> Correlation:
     """Return Spearman's correlation, with a bootstrap interval over records (percentiles)."""
-    from scipy.stats import rankdata
-
-    rows = np.random.default_rng(0).integers(len(a), size=(_RESAMPLES, len(a)))
-    rows = np.vstack([np.arange(len(a)), rows])
-    ranks = [rankdata(values[rows], axis=1) for values in (a, b)]
-    centred = [r - r.mean(axis=1, keepdims=True) for r in ranks]
-    scale = np.sqrt(np.sum(centred[0] ** 2, axis=1) * np.sum(centred[1] ** 2, axis=1))
-    # A resample of ties alone has no correlation and is left out.
-    scale[scale == 0] = np.nan
-    found = np.sum(centred[0] * centred[1], axis=1) / scale
-    low, high = np.nanquantile(found[1:], (0.025, 0.975))
-    return Correlation(float(found[0]), float(low), float(high))
+    found = intervals.rank_correlation(a, b)
+    return Correlation(found.value, *found.interval)
 
 
 def mean_of(values: Array) -> Correlation:

@@ -3,11 +3,16 @@
 import numpy as np
 import pytest
 from scipy.special import ndtr
-from scipy.stats import binomtest
+from scipy.stats import binomtest, spearmanr
 
 import seepage as sp
 from seepage.attacks import InversionResult
-from seepage.attacks.intervals import accuracy_interval, stratified_difference, wilson
+from seepage.attacks.intervals import (
+    accuracy_interval,
+    rank_correlation,
+    stratified_difference,
+    wilson,
+)
 from seepage.errors import InputError
 
 
@@ -152,3 +157,21 @@ def test_a_level_that_one_group_lacks_is_named():
     result = InversionResult("", "", 2, np.ones((2, 4)))
     with pytest.raises(InputError, match="No record with the label 1 belongs to the group 0"):
         result.difference([0, 0, 1, 1], 1, 0, strata=[0, 0, 0, 1])
+
+
+def test_rank_correlation_is_spearmans_and_its_interval_covers():
+    draw = np.random.default_rng(3)
+    truth = 6 / np.pi * np.arcsin(0.5 / 2)  # Spearman's of normals with Pearson's 0.5
+    covered = 0
+    for _ in range(40):
+        a, noise = draw.normal(size=(2, 80))
+        found = rank_correlation(a, 0.5 * a + np.sqrt(0.75) * noise)
+        expected = spearmanr(a, 0.5 * a + np.sqrt(0.75) * noise).statistic
+        assert found.value == pytest.approx(expected)
+        covered += found.interval.low <= truth <= found.interval.high
+    assert covered >= 33  # of 40 at 95 %: fewer has probability 0.0006
+
+
+def test_rank_correlation_of_a_constant_is_nan():
+    found = rank_correlation(np.ones(5), np.arange(5.0))
+    assert np.isnan([found.value, *found.interval]).all()

@@ -83,7 +83,7 @@ def test_what_agrees_with_the_paper_is_said_to(kept):
     over = "rank correlation over the pixels of |PLIS| and error, mean of records"
     assert found[f"{over}, 95 % interval to"] < 0
     assert found["records whose PLIS vanishes with DP"] == 10
-    assert "smaller where PLIS is larger, as the paper says of one record" in outcome.seen
+    assert "smaller where PLIS is larger, as the paper states for one record" in outcome.seen
     assert "reconstructed better than" in outcome.seen
 
 
@@ -95,7 +95,7 @@ def test_and_what_does_not_is_not(kept):
     assert "falls with PLIS by every measure" in outcome.seen
     assert "extreme records differ from the paper" in outcome.seen
     outcome = plis_figure3.reproduce(False)
-    assert "against what the paper says" in outcome.seen
+    assert "unlike what the paper states" in outcome.seen
     assert "reconstructed worse, not better, than" in outcome.seen
 
 
