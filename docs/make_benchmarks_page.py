@@ -306,8 +306,8 @@ def _beside_sacro() -> Iterator[str]:
     head = ("table, model", "SACRO-ML: LiRA, worst case", "seepage: best attack")
     yield _table((*head, "error, %: model, constant", "seconds: SACRO-ML", "seepage"), rows)
     yield (
-        "**Structural checks**: SACRO-ML's yes or no; seepage's number, and *found*, *no*, or – "
-        "(does not apply). Results for breast cancer are in "
+        "**Structural checks**: SACRO-ML answers yes or no; seepage states a number and *found*, "
+        "*no* or – (does not apply). Results for breast cancer are in "
         "`benchmarks/results/beside_sacro.json`.\n"
     )
     models = found[SACRO_TABLE]
@@ -363,7 +363,7 @@ def _beside_sacro() -> Iterator[str]:
         "Only SACRO-ML has wrappers that warn during training (safemodel), PDF reports, attacks on "
         "PyTorch classifiers by the same command, and a quantile-regression attack without shadow "
         "models. Only seepage has intervals for every number, a baseline that uses the other "
-        "columns, regression, models in pipelines, the error beside a constant prediction, and "
+        "columns, regression, models in pipelines, the error compared with a constant prediction, and "
         "exact limits for linear models.\n"
     )
 

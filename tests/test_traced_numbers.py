@@ -181,7 +181,7 @@ def an_audit_of_a_panel_by_row_and_by_person():
     assert found["same"]
     assert found["rows"] == 7 * found["people"]
     yield (
-        f"{found['people']} people with seven rows each, an audit by row limits membership "
+        f"{found['people']} people with seven rows each), an audit by row limits membership "
         f"inference to {row:.0f} % success; refits without all rows of a person give {person:.0f} %"
     )
 
@@ -602,7 +602,7 @@ def what_the_folder_of_a_release_tells_of_a_dose():
         found["each"][way]["η = 1, all alike"]["median σ"]
         for way in ("default", "the least of the grid")
     )
-    yield f"{least:g} is sufficient and {drawn:g} is drawn mostly"
+    yield f"{least:g} is sufficient and {drawn:g} is usually drawn"
     often = found["worst"]["default"]["σ ten times the median or more"] / 12_000
     yield f"{100 * often:.0f} % of the draws give ten times"
 
@@ -687,8 +687,8 @@ def what_figures_can_do_to_an_interval():
     moved = t * math.exp(epsilon) / (1 - t + t * math.exp(epsilon))
     width = ndtri(1 - moved) / ndtri(1 - t)
     assert width >= 0.9
-    yield f"the central {100 * (1 - 2 * moved):.1f} % one for ε = {epsilon}"
-    yield f"For a normal belief that is at least {math.floor(100 * width) / 100:.2f} of the width"
+    yield f"the central {100 * (1 - 2 * moved):.1f} % interval for ε = {epsilon}"
+    yield f"For a normal prior, this interval has at least {math.floor(100 * width) / 100:.2f} of the width"
 
 
 @tied("docs/how-to/release.md")
