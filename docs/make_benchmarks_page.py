@@ -363,8 +363,8 @@ def _beside_sacro() -> Iterator[str]:
         "Only SACRO-ML has wrappers that warn during training (safemodel), PDF reports, attacks on "
         "PyTorch classifiers by the same command, and a quantile-regression attack without shadow "
         "models. Only seepage has intervals for every number, a baseline that uses the other "
-        "columns, regression, models in pipelines, the error compared with a constant prediction, and "
-        "exact limits for linear models.\n"
+        "columns, regression, models in pipelines, the error compared with a constant prediction, "
+        "and exact limits for linear models.\n"
     )
 
 

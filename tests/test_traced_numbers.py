@@ -430,7 +430,8 @@ def what_remedies_leave():
     _, auc, _, accuracy, _, runs = next(cells for cells in table if cells[0] == "as it is")
     assert int(runs) == max(int(cells[-1]) for cells in table)
     yield f"each of up to {runs} runs"
-    yield f"Without a remedy, the attack has an AUC of {auc} and the model an accuracy of {accuracy}"
+    yield f"Without a remedy, the attack has an AUC of {auc}"
+    yield f"and the model an accuracy of {accuracy}"
     gaps = {}
     for line in printed[start + 1 :]:
         name, *cells = re.split(r" {2,}", line.strip())
@@ -688,7 +689,8 @@ def what_figures_can_do_to_an_interval():
     width = ndtri(1 - moved) / ndtri(1 - t)
     assert width >= 0.9
     yield f"the central {100 * (1 - 2 * moved):.1f} % interval for ε = {epsilon}"
-    yield f"For a normal prior, this interval has at least {math.floor(100 * width) / 100:.2f} of the width"
+    least = math.floor(100 * width) / 100
+    yield f"For a normal prior, this interval has at least {least:.2f} of the width"
 
 
 @tied("docs/how-to/release.md")
