@@ -260,9 +260,9 @@ def _by_one_coordinate(times: float) -> tuple[list[Quantity], str]:
     ]
     settings = len({_hyper(row) for row in results["rows"]})
     words = (
-        f"; with their one-coordinate estimator, whose largest value is larger, {settings} settings "
-        f"give, in one run, {per_pixel:.1f} % per pixel and {per_input:.1f} % in units of the input "
-        f"(private_sgd_{_ROUGH}.json)"
+        f"; with their one-coordinate estimator, whose largest value is larger, {settings} "
+        f"settings give, in one run, {per_pixel:.1f} % per pixel and {per_input:.1f} % in units of "
+        f"the input (private_sgd_{_ROUGH}.json)"
     )
     return quantities, words
 
