@@ -41,9 +41,9 @@ _SETTING = (
     f"DP: {PLAIN_EPOCHS} epochs of plain SGD. PLIS is measured in one more step, for the first "
     f"{MEASURED:,} training images and the 624 test images of PneumoniaMNIST with their labels 0 "
     "and 1. Records far above the threshold have a PLIS of zero, so PLIS before the clip is "
-    "also reported. The digits shown have the smallest and the largest PLIS, the X-ray the median. A digit's "
-    "distance is the pixel distance to the tenth nearest digit of its class among the "
-    f"{MEASURED:,}."
+    "also reported. The digits shown have the smallest and the largest PLIS, the X-ray "
+    "the median. A digit's distance is the pixel distance to the tenth nearest digit "
+    f"of its class among the {MEASURED:,}."
 )
 
 
