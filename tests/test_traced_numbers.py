@@ -300,7 +300,7 @@ CHECKS = "checks over a run of 400 steps"
 def what_the_checks_of_derivatives_cost():
     share, limit, _ = kept("accountant-cpu")["mnist"]["claims"][CHECKS]
     yield f"took {100 * share:.1f} % of a run of 400 steps"
-    yield f"claims under {100 * limit:.0f} %"
+    yield f": under {100 * limit:.0f} %"
 
 
 @tied("docs/how-to/private-sgd.md")
