@@ -83,7 +83,7 @@ class LeakageCallback(TrainerCallback, ResultTable):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return (
-            f"<leakage of a batch at {len(self.history_)} steps of a training, every {self.every}>"
+            f"<leakage of a batch at {len(self.history_)} steps of a run, every {self.every}>"
         )
 
     def plot(self, ax: Any = None) -> Any:

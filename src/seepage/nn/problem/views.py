@@ -111,7 +111,7 @@ class Input(View):
     Parameters
     ----------
     mask
-        A boolean array that marks the unknown entries of a record; ``None``: all entries.
+        A boolean array that marks the unknown entries of a record; ``None`` selects all entries.
     key
         The name of the input if the network has several, for example ``"pixel_values"``.
 
@@ -182,7 +182,7 @@ class Label(View):
     Parameters
     ----------
     mask
-        The classes whose probabilities are unknown; ``None``: all classes.
+        The classes whose probabilities are unknown; ``None`` selects all classes.
 
     Examples
     --------
@@ -239,7 +239,8 @@ class Embedding(View):
     module
         The module's name in ``net.named_modules()``; the module must run once per forward pass.
     mask
-        A boolean array that marks the unknown entries of the module's output; ``None``: all.
+        A boolean array that marks the unknown entries of the module's output; ``None`` selects all
+        entries.
 
     Examples
     --------
@@ -528,7 +529,7 @@ def plain_run(net: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Open a context without dropout and the like; every module's mode is restored afterwards."""
+    """Open a context that disables dropout and similar modules, and then restores their modes."""
     modes = [(module, module.training) for module in net.modules()]
     net.eval()
     try:

@@ -214,7 +214,9 @@ def entries_of(
         try:
             mask[cuts] = True
         except (TypeError, ValueError) as error:
-            raise InputError(f"The slices of {name!r} cannot be used: {error}.") from None
+            raise InputError(
+                f"The slices of {name!r} are invalid ({error}); give slices of integers."
+            ) from None
     else:
         listed = _listed(part, name)
         # Several values of true and false, perhaps in rows, are a mask.

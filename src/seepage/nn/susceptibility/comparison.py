@@ -36,7 +36,7 @@ METHODS = ("auto", "exact", "estimate")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(ResultTable):
-    """PLIS, JacSens and FIL of the same gradients.
+    """The PLIS, JacSens and FIL of the same gradients.
 
     Parameters
     ----------
