@@ -213,7 +213,8 @@ class Label(View):
         if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < classes:
             raise InputError(
                 f"The network has {classes} outputs, so class numbers must be from 0 to "
-                f"{classes - 1}, but y contains numbers from {int(y.min())} to {int(y.max())}."
+                f"{classes - 1}, but y contains numbers from {int(y.min())} to {int(y.max())}; "
+                "renumber the classes."
             )
         one_hot = functional.one_hot(y.long(), classes).to(output.dtype)
         return one_hot * counted[..., None]

@@ -215,7 +215,8 @@ def entries_of(
             mask[cuts] = True
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"The slices of {name!r} are invalid ({error}); give slices of integers."
+                f"The slices of {name!r} are invalid ({error}); give slices of integers with a "
+                "positive step."
             ) from None
     else:
         listed = _listed(part, name)
