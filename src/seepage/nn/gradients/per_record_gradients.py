@@ -42,7 +42,7 @@ Factor = Any  # a OneHot, or a tensor (B, blocks, positions, size)
 
 @dataclass(frozen=True, eq=False)
 class OuterProducts:
-    """``Σ_s left_s right_sᵀ`` for every record, and for every block of a grouped layer."""
+    """The sum ``Σ_s left_s right_sᵀ`` for every record and every block of a grouped layer."""
 
     left: Factor
     right: Tensor

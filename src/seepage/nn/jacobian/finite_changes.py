@@ -59,13 +59,13 @@ from seepage.nn.problem.problem import Batch, NetworkProblem
 from seepage.nn.problem.sharding import is_sharded
 
 _CONDITION = (
-    "The derivative of the gradient is its change over a step of {0:g} to either side in the "
-    "unknowns; smaller or larger changes may leak differently."
+    "The gradient's derivative is approximated by its change over a step of {0:g} in the unknowns "
+    "to either side; smaller or larger changes may leak differently."
 )
 _BALANCED = (
-    "The derivative of the gradient is its change over a step of {0:g} to either side in the "
-    "unknowns, minus the share of rounding. With half or twice that step its square changed by up "
-    "to {1:.2g} % for the few records tested; other records may change more."
+    "The gradient's derivative is approximated by its change over a step of {0:g} in the unknowns "
+    "to either side, minus the effect of rounding. With half or twice that step, the squared "
+    "change differed by up to {1:.2g} % for the few records tested; other records may differ more."
 )
 THIN = 32  # columns that gradients of wide weights are narrowed to
 _LARGEST_IN_DOUBLE = 50_000_000  # most parameters of a network copied to float64

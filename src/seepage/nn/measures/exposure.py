@@ -141,7 +141,7 @@ def exposure_scores(
         own.
     members
         The records on which a network was trained, ``(n,)``, or ``(M, n)`` for several networks.
-        None: all records.
+        None selects all records.
     last
         The name of the last layer; by default the last trained ``torch.nn.Linear``.
     sketch

@@ -22,7 +22,7 @@ _SIGNATURE = inspect.signature(functional.multi_head_attention_forward)
 
 
 def attention(watcher: Watcher, *args: Any, **kwargs: Any) -> Any:
-    """Return the result of torch's function, sequence axis first: ``(length, batch, features)``."""
+    """Return the result of torch's function, with shape ``(length, batch, features)``."""
     bound = _SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
     given = SimpleNamespace(**bound.arguments)
