@@ -193,7 +193,7 @@ class Validator:
 
 
 def _refuse_parameters(problem: NetworkProblem) -> None:
-    """Raise if the network has no trainable parameter, or if one is complex."""
+    """Raise if the network has no trainable parameter, or if a trainable parameter is complex."""
     if not problem.released():
         raise InputError(
             "The network has no parameter with requires_grad, so no gradient is released; unfreeze "

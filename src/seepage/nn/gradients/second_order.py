@@ -1,7 +1,7 @@
 """Closed-form second derivatives of layers for which torch's version needs dozens of kernels.
 
-They are used when a second backward pass differentiates gradients. Each function returns the same
-values as torch's; only the double-backward pass is written by hand.
+These formulas are used when a second backward pass differentiates gradients. Each function returns
+the same values as torch's; only the double-backward pass is written by hand.
 """
 
 from __future__ import annotations

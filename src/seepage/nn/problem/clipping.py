@@ -176,8 +176,8 @@ class SmoothClip(_ThresholdClip):
     def radial(self, norms: Tensor) -> Tensor:
         """Return ``ρ = (Φ(−m) − m(m + 1)Φ′(m))/φ``, ``m = n/C − 1``.
 
-        This equals ``1 − nφ′/φ`` but avoids subtracting two numbers near one. For a gradient far
-        beyond the threshold, rounding would dominate that difference.
+        The formula equals ``1 − nφ′/φ`` but avoids subtracting two numbers near one. For a gradient
+        far beyond the threshold, rounding would dominate that difference.
         """
         m = norms / self.max_grad_norm - 1
         beyond = torch.erfc(m / math.sqrt(2)) / 2

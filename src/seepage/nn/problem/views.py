@@ -352,9 +352,9 @@ class TokenEmbeddings(Embedding):
 class ModelInput(View):
     """The model's main input, as the model itself declares it.
 
-    This is a batch's first real-valued input (``pixel_values``, ``inputs_embeds``), or else its
-    token embeddings. An encoder–decoder model's token embeddings are those of the encoder. The
-    first batch determines the choice for all later batches.
+    The main input is a batch's first real-valued input (``pixel_values``, ``inputs_embeds``), or
+    else its token embeddings. An encoder–decoder model's token embeddings are those of the encoder.
+    The first batch determines the choice for all later batches.
     """
 
     mask = None

@@ -44,7 +44,7 @@ class MixtureFactor:
     the information is exactly ``q I`` times ``E[w]`` orthogonal to ``m₁ − m₀``, and times
     ``E[x² w]`` along ``m₁ − m₀``. κ is the larger of the two factors. Averaging over the other
     records of the batch only lowers κ (the map ``(a, b) → a²/b`` is convex). κ increases from ``q``
-    at ``μ = 0`` to one. It is read from a table at the next larger point, so the value is an upper
+    at ``μ = 0`` to one. κ is read from a table at the next larger point, so the value is an upper
     bound.
 
     Examples
@@ -103,8 +103,8 @@ def paper_epsilon(noise_multiplier: float, delta: float) -> float:
     """Return ``1.115·2·sqrt(2 log(1.25/δ))/σ``, the ε in algorithm 1 of Guo et al. 2022.
 
     This classic formula for the Gaussian mechanism is proved only for ε ≤ 1 and does not bound the
-    ratio of densities that the theorem needs. It is used only to reproduce the paper; for a valid
-    bound, use :func:`privacy_loss_quantile`.
+    ratio of densities that the theorem needs. The formula is used only to reproduce the paper; for
+    a valid bound, use :func:`privacy_loss_quantile`.
     """
     return 1.115 * 2 * math.sqrt(2 * math.log(1.25 / delta)) / noise_multiplier
 

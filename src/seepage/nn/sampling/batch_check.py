@@ -111,8 +111,9 @@ class SamplerCheck:
             if complaint:
                 self.warned = True
                 warnings.warn(
-                    f"{complaint} This contradicts the assumptions behind κ and (ε, δ); draw the "
-                    "batches as stated, or give sampler='other', which claims no amplification.",
+                    f"{complaint} The batches contradict the assumptions behind κ and (ε, δ); draw "
+                    "the batches as stated, or give sampler='other', which claims no "
+                    "amplification.",
                     SamplerWarning,
                     stacklevel=4,
                 )

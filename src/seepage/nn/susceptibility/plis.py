@@ -1,8 +1,8 @@
 """Computes the privacy loss of each record in a batch, and PLIS, its gradient by attribute.
 
 A step releases ``Σ_i g̃_i + N(0, s² I)``, ``s = σC``. The privacy loss of record i is
-``PL = ‖g̃_i‖²/s²`` (Mueller et al. 2022, equation 4). Its gradient with respect to the record's
-attributes is the privacy loss-input susceptibility (equations 6 and 7):
+``PL = ‖g̃_i‖²/s²`` (Mueller et al. 2022, equation 4). The gradient of ``PL`` with respect to the
+record's attributes is the privacy loss-input susceptibility (equations 6 and 7):
 
     PLIS = ∇_z PL = (2/s²) J̃ᵀg̃,     J̃ = ∂g̃/∂z
 """
