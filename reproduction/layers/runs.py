@@ -157,8 +157,8 @@ class Runs:
             "client's; V-information (random forest, held out, five pools of people) is from "
             f"{2 * a['measured']} batches at the last model; the median sensitivity over "
             f"{a['samples']} test images (F-norm, target) is relative to the largest layer of each "
-            f"repetition. Layers with more than {a['width']:,} numbers are projected to that many "
-            f"at random. {repetitions} repetitions, computed once and kept."
+            f"repetition. Layers with more than {a['width']:,} numbers are randomly projected to "
+            f"that many. {repetitions} repetitions, computed once and kept."
         )
 
     def kept(self) -> tuple[str]:

@@ -1,4 +1,4 @@
-"""Linear models with scikit-learn's interface: their common base, classifiers and regressors."""
+"""Linear models with scikit-learn's interface: a common base class, classifiers, regressors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from seepage.tables.source import Array, RowSource, Table, as_numpy, place_like
 
 
 class LinearModel(BaseEstimator):  # type: ignore[misc]
-    """A generalized linear model: its margins ``Xw + w₀`` minimise an L2-penalised loss."""
+    """A generalized linear model: the margins ``Xw + w₀`` minimise an L2-penalised loss."""
 
     coef_: Array
     intercept_: Array
@@ -44,8 +44,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
     n_features_in_: int
     """The number of columns; ``feature_names_in_`` has their names if ``X`` was a data frame."""
     weighted_: bool
-    """Whether the fit had sample weights other than one; measuring its leakage then needs the same
-    weights."""
+    """Whether the fit had sample weights other than one; its leakage requires the same weights."""
     _start: Array | None = None
     """The starting point of Newton's method; set it to refit a model to similar data."""
 
@@ -56,9 +55,9 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Minimise the objective for a table ``X``, (n, d), labels ``y`` and weights ``ω``, (n,).
 
-        A torch tensor is fitted on its device, and ``coef_`` is then a tensor there. For
-        ``seepage.parquet`` data, or a path with column names for ``y`` and ``sample_weight``, rows
-        are read in chunks, once per Newton step.
+        A torch tensor is fitted on its own device, and ``coef_`` is a tensor on the same device. If
+        ``X`` is ``seepage.parquet`` data, or a path with column names for ``y`` and
+        ``sample_weight``, the rows are read in chunks, once per Newton step.
         """
         intercept = bool(self.fit_intercept)
         if is_streamed(X):
@@ -84,7 +83,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _read_source(self, source: RowSource) -> tuple[Family | Categorical, np.ndarray | None]:
-        """Return the loss for the labels of a source, and their classes, if any."""
+        """Return the loss for the labels of a data source, and the classes, if any."""
         raise NotImplementedError
 
     def _read_labels(
@@ -94,13 +93,13 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _store(self, theta: Array) -> None:
-        """Store the parameters as the coefficients and the intercept (zero if there is none)."""
+        """Store the parameters as coefficients and intercept (zero for a model without one)."""
         self.coef_ = theta[:-1, ...] if self.fit_intercept else theta
         last = theta[-1, ...]
         self.intercept_ = last if self.fit_intercept else array_namespace(theta).zeros_like(last)
 
     def _parameters(self) -> Array:
-        """Return the fitted parameters in one array, the intercept last."""
+        """Return the fitted parameters as one array, with the intercept last."""
         xp = array_namespace(self.coef_)
         theta = self.coef_ if len(self.coef_.shape) == 1 else self.coef_.T
         theta = theta[:, 0] if theta.shape[1:] == (1,) else theta
@@ -110,7 +109,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         return xp.concat([theta, xp.reshape(last, (1, *theta.shape[1:]))], axis=0)
 
     def _margins(self, X: Any) -> Array:
-        """Return ``Xw + w₀``: (n,), or (n, K) for softmax, in the library of ``X``."""
+        """Return ``Xw + w₀``, (n,) or (n, K) for softmax, in the array library of ``X``."""
         check_is_fitted(self)
         values = read_features(self, X, fitting=False).values
         theta, d = place_like(self._parameters(), values), values.shape[1]
@@ -158,15 +157,15 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
             )
 
     def _store(self, theta: Array) -> None:
-        """Store the parameters in scikit-learn's shapes, (K, d) and (K,), or (1, d) and (1,)."""
+        """Store the parameters in scikit-learn's shapes: (K, d) and (K,), or (1, d) and (1,)."""
         super()._store(theta)
         self.coef_ = self.coef_[None, :] if len(theta.shape) == 1 else self.coef_.T
         self.intercept_ = array_namespace(theta).reshape(self.intercept_, (-1,))
 
     def decision_function(self, X: Any) -> Array:
-        """Return the margins ``wᵀx + w₀``, (n, K); for two classes, that of the second class, (n,).
+        """Return the margins ``wᵀx + w₀``, (n, K), or, for two classes, the second one's, (n,).
 
-        If both classes have a margin, this is the difference of the two.
+        If both classes have a margin, the result is the difference between the two.
         """
         margins = self._margins(X)
         if len(margins.shape) == 2 and margins.shape[1] == 2:
@@ -186,7 +185,8 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
     def predict(self, X: Any) -> Array:
         """Return the most probable class of every record, (n,).
 
-        The array is in the library of ``X``, or in NumPy if the classes are not numbers.
+        The result belongs to the array library of ``X``, or to NumPy if the classes are not
+        numbers.
         """
         margins = self.decision_function(X)
         xp = array_namespace(margins)
@@ -200,7 +200,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
         return xp.asarray(self.classes_, device=best.device)[best]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy: the (weighted) share of records predicted correctly."""
+        """Return the accuracy: the (weighted) share of records that are predicted correctly."""
         from sklearn.metrics import accuracy_score
 
         weights = None if sample_weight is None else as_numpy(sample_weight)
@@ -210,14 +210,17 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
 def _check_two_classes(classes: np.ndarray, positions: np.ndarray, weights: Array | None) -> None:
     """Raise an error unless at least two classes occur among the records of positive weight."""
     if classes.shape[0] < 2:
-        raise InputError(f"y has only one class ({classes[0]!r}); a classifier needs at least two.")
+        raise InputError(
+            f"y has only one class ({classes[0]!r}), but a classifier needs at least two; add "
+            "records of another class."
+        )
     if weights is None:
         return
     seen = np.unique(positions[as_numpy(weights) > 0])
     if seen.shape[0] == 1:
         raise InputError(
-            f"The rows with positive weight have only one class ({classes[seen[0]]!r}); a "
-            "classifier needs at least two."
+            f"The rows with positive weight have only one class ({classes[seen[0]]!r}), but a "
+            "classifier needs at least two; add records of another class."
         )
 
 
@@ -240,7 +243,7 @@ class LogisticRegression(GLMClassifier):
     coef_
         ``w``, (1, d), as in scikit-learn.
     intercept_
-        ``w₀``, (1,); 0 if the model has none.
+        ``w₀``, (1,); 0 for a model without an intercept.
     classes_
         The two classes, sorted, such as 0 and 1, −1 and 1, or names.
 
@@ -264,7 +267,7 @@ class LogisticRegression(GLMClassifier):
         return bernoulli
 
     def predict_proba(self, X: Any) -> Array:
-        """Return the probability of the first and the second class, (n, 2)."""
+        """Return the probabilities of the first and the second class, of shape (n, 2)."""
         margins = self._margins(X)
         xp = array_namespace(margins)
         return xp.stack([bernoulli.mean(-margins), bernoulli.mean(margins)], axis=1)
@@ -280,7 +283,7 @@ class SoftmaxRegression(GLMClassifier):
 
     Here mᵢ = Wᵀxᵢ + w₀ has an entry for each of K classes, W is (d, K), n is the number of records,
     λ = ``l2``, and ω are the sample weights (one by default). The intercepts w₀ are not penalised.
-    Adding one vector to the parameters of every class changes no probability; the solution that
+    Adding one vector to the parameters of every class changes no probability, so the solution that
     sums to zero over the classes is returned.
 
     Parameters
@@ -288,14 +291,14 @@ class SoftmaxRegression(GLMClassifier):
     l2
         λ, at least 0. At 0 the columns must be linearly independent and the classes must overlap.
     fit_intercept
-        Whether there is an intercept for every class; if so, they are released too.
+        Whether every class has an intercept; if so, the intercepts are released too.
 
     Attributes
     ----------
     coef_
-        ``Wᵀ``, (K, d), as in scikit-learn; this also holds for two classes.
+        ``Wᵀ``, (K, d), as in scikit-learn, also for two classes.
     intercept_
-        ``w₀``, (K,); zeros if the model has none.
+        ``w₀``, (K,); zeros for a model without intercepts.
     classes_
         The K classes, sorted.
 
@@ -318,14 +321,14 @@ class SoftmaxRegression(GLMClassifier):
 
 
 class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
-    """A generalized linear model for a numeric target; a subclass names the family.
+    """A generalized linear model for a numeric target; each subclass defines the family.
 
     Attributes
     ----------
     coef_
         ``w``, (d,).
     intercept_
-        ``w₀``; 0 if the model has none.
+        ``w₀``; 0 for a model without an intercept.
     """
 
     def _family(self) -> Family:
@@ -347,7 +350,7 @@ class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
         return self._family().mean(self._margins(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return R², the share of the variance of ``y`` that the predictions explain."""
+        """Return R², the share of the variance in ``y`` that the predictions explain."""
         from sklearn.metrics import r2_score
 
         weights = None if sample_weight is None else as_numpy(sample_weight)

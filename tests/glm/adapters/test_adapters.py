@@ -111,7 +111,7 @@ def test_forgotten_weights_are_asked_for():
 def test_released_model_is_refused():
     model = LogisticRegression().fit(X, TWO)
     model.release_ = "noise"
-    with pytest.raises(InputError, match=r"contain noise .* pass the original model"):
+    with pytest.raises(InputError, match=r"noisy release.* pass the original model"):
         describe(model, read_table(X), TWO)
 
 
@@ -214,7 +214,7 @@ REFUSED = {
     "several-outputs": (
         linear_model.Ridge(),
         np.column_stack([REAL, REAL]),
-        "Fit one model for each output",
+        "Fit one model per output",
     ),
     "lasso": (linear_model.Lasso(), REAL, "sp.leakage and sp.audit do this automatically"),
     "lasso-of-several-outputs": (

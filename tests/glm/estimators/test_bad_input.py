@@ -73,7 +73,7 @@ def test_object_columns(estimator):
         estimator(l2=0.1).fit(frame, Y)
     boxed = X.astype(object)
     boxed[2, 1] = "high"
-    with pytest.raises(InputError, match="'x1' of X holds objects that are not numbers"):
+    with pytest.raises(InputError, match="'x1' of X contains objects that are not numbers"):
         estimator(l2=0.1).fit(boxed, Y)
 
 
@@ -265,7 +265,7 @@ def test_labels_that_are_missing_or_text(estimator):
     with pytest.raises(InputError, match="the target y is None"):
         estimator().fit(X, None)
     if estimator in (LinearRegression, PoissonRegression):
-        with pytest.raises(InputError, match=r"y must (hold|contain) numbers"):
+        with pytest.raises(InputError, match="y must contain numbers"):
             estimator().fit(X, np.where(Y, "a", "b"))
 
 
