@@ -205,7 +205,7 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "CIFAR-10: accuracy to which the bound from the largest dFIL is at least 0.1",
             tenth.accuracy,
             "64",
-            "The paper does not state its unit. Per pixel, the bound holds up to this accuracy "
+            "For CIFAR-10 the paper states no unit. Per pixel, the bound holds up to this accuracy "
             f"({_hyper(tenth.row)}, T = {tenth.row['steps']:,}, {_spread(tenth)}); in units of the "
             f"network's input, as in the authors' code, it is {times:.0f} times as large and "
             f"holds beyond the printed accuracy{by_theirs} (private_sgd_cifar10_as_run*.json).",

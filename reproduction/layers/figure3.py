@@ -6,7 +6,7 @@ from typing import Any
 
 from reproduction.drawing import Figure, draw_figure
 from reproduction.layers.runs import (
-    SIZE,
+    UNSTATED,
     LayerCurve,
     Runs,
     first_full,
@@ -34,7 +34,7 @@ def reproduce(quick: bool) -> Outcome:
                     f"{network}, {task}: most sensitive layer",
                     curve.highest,
                     printed,
-                    SIZE,
+                    f"{UNSTATED}. Without ψ the printed layer is highest (see layers-figure1).",
                     comparable=False,
                 ),
                 Quantity(

@@ -20,9 +20,10 @@ from seepage.layers.measures.per_layer import mean_interval
 
 KEPT = Path(__file__).parents[1] / "results" / "layers_lfw.json"
 CHECKS = KEPT.with_name("layers_checks.json")
+UNSTATED = "Test split and rounds are not stated"
 # Why the most sensitive layers are not the paper's.
 SIZE = (
-    "Split and rounds are not stated. Without ψ, which corrects for layer sizes, the most "
+    f"{UNSTATED}. Without ψ, which corrects for layer sizes, the most "
     "sensitive layer is the printed one in all seven settings (numbers “without ψ” of "
     "layers-figure1 and layers-figure3): the paper may have left ψ out."
 )
@@ -115,8 +116,8 @@ class Runs:
         if "auc_confounded" in self.select(network, task)[0]["properties"][property_name]:
             tried += "; an attack without the equal mix of labels: number “confounded”"
         return (
-            "The paper states neither split, rounds nor how the attacker's batches were drawn. "
-            f"Random projection of large layers is not the cause ({tried})."
+            f"{UNSTATED}, nor are the attacker's batches. Random projection of large layers is not "
+            f"the cause ({tried})."
         )
 
     def together(self, network: str, task: str, key: str, property_name: str) -> LayerCurve:
@@ -192,7 +193,8 @@ def kept_checks() -> list[dict[str, Any]]:
 def split_in_words(network: str) -> str:
     """State what is unknown about the accuracy, and for FCNet the one run that was made."""
     words = (
-        "The paper states neither its split nor its number of rounds; longer training was not tried"
+        "The paper states neither its test split nor how long it trains (“e.g. 100 rounds”); "
+        "longer training was not tried here"
     )
     if network == "FCNet":
         row = kept_checks()[0]
