@@ -10,10 +10,10 @@ points are drawn around grey with a tenth of the range, where the authors draw s
 
 ``--pack FILE`` writes the images. ``--attack FILE OUT`` trains and attacks, on an accelerator if
 there is one, in pieces that are each kept when they are done and not repeated: four of 4,800 steps,
-others of a quarter and of twice as many, which show whether more steps help. ``--pieces`` names those that
-are wanted, ``--seconds`` says when no further piece is begun. ``--analyse FILE OUT`` prints the
-rank correlation of every score with four measures of error, with 95 % intervals over records, and
-the curves of the cost; the figures are kept in ``results/inversion_study.json``.
+others of a quarter and of twice as many, which show whether more steps help. ``--pieces`` names
+those that are wanted, ``--seconds`` says when no further piece is begun. ``--analyse FILE OUT``
+prints the rank correlation of every score with four measures of error, with 95 % intervals over
+records, and the curves of the cost; the figures are kept in ``results/inversion_study.json``.
 """
 
 from __future__ import annotations
