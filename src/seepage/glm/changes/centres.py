@@ -350,10 +350,10 @@ def _arrival_error(
 
 
 def quadratic(coefs: np.ndarray, gram: np.ndarray) -> np.ndarray:
-    """Return ``cᵀGc`` for each change, (m, K)."""
+    """Return ``cᵀGc`` for each change, of shape (m, K)."""
     return np.asarray(np.sum((coefs @ gram) * coefs, axis=2))
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return a quotient, or zero where the denominator is zero."""
+    """Return a quotient, or zero if the denominator is zero."""
     return np.asarray(np.divide(part, whole, out=np.zeros_like(part), where=whole > 0))

@@ -1,9 +1,9 @@
 """The solver of a fit: ``H⁻¹`` applied to records, the leverages, and the remaining curvature.
 
 Along its own direction, a record has the share ``h`` (its leverage) of the curvature, and the other
-records have ``1 − h``. The fit without the record follows from this share and from ``H⁻¹x̃``. Two
-classes compute both quantities. :class:`Solver` uses the inverse of the Gram matrix, for one or
-more outputs. Let κ be the condition number of H. The relative errors are ``εκ`` in ``H⁻¹x̃``, and
+records have ``1 − h``. This share and ``H⁻¹x̃`` determine the fit without the record. Two classes
+compute both quantities. :class:`Solver` uses the inverse of the Gram matrix, for one or more
+outputs. Let κ be the condition number of H. The relative errors are ``εκ`` in ``H⁻¹x̃``, and
 therefore ``εκ/(1 − h)`` in the difference ``1 − h``. With a weak penalty λ and more columns than
 records, ``1 − h`` is proportional to λ and κ to 1/λ, so all precision is lost.
 :class:`SingularValues` avoids that difference.
@@ -132,7 +132,7 @@ class Solver:
         """Return the effect of rounding on the whitened ``H⁻¹x̃`` of sets, (m, k) → (m,).
 
         Its entries are sums over columns that may cancel, so ``Σ_j |H⁻¹_ij x̃_j|`` may exceed the
-        sum. If columns have very different units, these entries may dominate after whitening.
+        sum. If columns have very different units, such entries may dominate after whitening.
         """
         sizes = self._times_rows(np.abs(self.inverse), np.abs(self.X[rows.reshape(-1)]))
         sizes = self.whiten.most(sizes).reshape(len(rows), -1)

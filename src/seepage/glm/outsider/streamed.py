@@ -65,7 +65,7 @@ class OthersTotal:
 
 
 class _Told(NamedTuple):
-    """The results for the records of a chunk."""
+    """The results for the records in a chunk."""
 
     share: np.ndarray
     worlds: TwoNormals
@@ -108,7 +108,7 @@ class StreamedWorlds:
 
     @property
     def numbers(self) -> int:
-        """How many numbers are released."""
+        """The count of released numbers."""
         return self.others.size
 
     @property

@@ -354,8 +354,8 @@ class Transformer(FeatureStep):
         self.kind = None if self.known is None else KNOWN[self.known]
         if own_name(transformer, "sklearn", _CUT) is not None:
             raise NoDerivativeError(
-                f"{self.name} has no derivative: it bins numbers, so small changes have no effect "
-                "until a bin edge is crossed.",
+                f"{self.name} has no derivative: it bins numbers, so a change has no effect "
+                "unless it crosses a bin edge.",
                 "Drop that step, or measure risks by refits with sp.leakage(pipeline, X, y, "
                 "…).membership().",
             )
