@@ -35,7 +35,7 @@ from seepage.tables.source import Array, RowSource, Table, as_numpy, place_like
 
 
 class LinearModel(BaseEstimator):  # type: ignore[misc]
-    """A generalized linear model: the margins ``Xw + w₀`` minimise an L2-penalised loss."""
+    """A generalized linear model with margins ``Xw + w₀``, fitted with an L2 penalty."""
 
     coef_: Array
     intercept_: Array
@@ -234,7 +234,7 @@ class LogisticRegression(GLMClassifier):
     Parameters
     ----------
     l2
-        λ, at least 0. If it is 0, the columns must be linearly independent and the classes must
+        λ, at least 0. If λ = 0, the columns must be linearly independent and the classes must
         overlap.
     fit_intercept
         Whether there is an intercept; if so, it is released too.
@@ -290,7 +290,7 @@ class SoftmaxRegression(GLMClassifier):
     Parameters
     ----------
     l2
-        λ, at least 0. If it is 0, the columns must be linearly independent and the classes must
+        λ, at least 0. If λ = 0, the columns must be linearly independent and the classes must
         overlap.
     fit_intercept
         Whether every class has an intercept; if so, the intercepts are released too.
@@ -369,7 +369,7 @@ class LinearRegression(GLMRegressor):
     Parameters
     ----------
     l2
-        λ, at least 0. If it is 0, the columns must be linearly independent.
+        λ, at least 0. If λ = 0, the columns must be linearly independent.
     fit_intercept
         Whether there is an intercept; if so, it is released too.
 
@@ -387,17 +387,17 @@ class LinearRegression(GLMRegressor):
 
 
 class PoissonRegression(GLMRegressor):
-    """Poisson regression: minimises ``Σᵢ ωᵢ (exp(mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``, mᵢ = wᵀxᵢ + w₀.
+    """Poisson regression, which minimises ``Σᵢ ωᵢ (exp(mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``.
 
-    Here n is the number of records, λ = ``l2``, and ω are the sample weights (one by default). The
-    intercept w₀ is not penalised (Hannun et al. 2021, equation 13). The link is the logarithm. A
-    fit sets ``coef_`` and ``intercept_``.
+    Here mᵢ = wᵀxᵢ + w₀, n is the number of records, λ = ``l2``, and ω are the sample weights (one
+    by default). The intercept w₀ is not penalised (Hannun et al. 2021, equation 13). The link is
+    the logarithm. A fit sets ``coef_`` and ``intercept_``.
 
     Parameters
     ----------
     l2
-        λ, at least 0. If it is 0, the columns must be linearly independent, and no category may
-        have only zero counts.
+        λ, at least 0. If λ = 0, the columns must be linearly independent, and no category may have
+        only zero counts.
     fit_intercept
         Whether there is an intercept; if so, it is released too.
 
@@ -434,7 +434,7 @@ class GeneralizedLinearRegression(GLMRegressor):
         The name of a family, built in or registered by :func:`seepage.glm.register_family`, or a
         :class:`seepage.glm.Family`.
     l2
-        λ, at least 0. If it is 0, the columns must be linearly independent.
+        λ, at least 0. If λ = 0, the columns must be linearly independent.
     fit_intercept
         Whether there is an intercept; if so, it is released too.
 

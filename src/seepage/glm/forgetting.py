@@ -240,7 +240,7 @@ class CertifiedRemoval:
         """Return ε of (ε, δ)-certified removal (Guo et al. 2020, theorem 3).
 
         ``ε = (residual/σ) √(2 log(1.5/δ))`` applies to an attacker who sees *only* the new
-        parameters. It bounds how well the attacker can distinguish them from parameters trained
+        parameters. It bounds how well this attacker can distinguish them from parameters trained
         without the records. The theorem requires a bound on the residual that is valid for every
         draw of the term. So set a limit on the residual in advance, and train again with a new term
         once the residual exceeds the limit. Certified removal does not protect against an attacker

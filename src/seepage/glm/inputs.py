@@ -137,7 +137,7 @@ def read_known_classes(y: Any, classes: Any, table: Table) -> np.ndarray:
 
 
 def check_fitted_columns(model: Any, table: Table) -> None:
-    """Raise an error unless the model was fitted on columns of the table's number and names."""
+    """Raise an error unless the model is fitted, and the table has the fitted columns."""
     if not hasattr(model, "coef_"):
         raise InputError(f"This {type(model).__name__} is not fitted yet; call fit first.")
     size = int(model.coef_.shape[-1])

@@ -673,7 +673,7 @@ def leakage_of_others(
     features: np.ndarray,
     blocks: Sequence[np.ndarray],
 ) -> np.ndarray:
-    """Return η at σ = 1 of records with replaced features, for each block of records.
+    """Return η at σ = 1 for records with replaced features, for each block of records.
 
     ``rows`` have their labels. The model and its curvature are not refitted, so this function ranks
     candidate replacements before any refit.

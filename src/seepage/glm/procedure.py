@@ -403,7 +403,7 @@ class RerunRelease(MeasuredRelease):
     template: UnknownJacobian
 
     def jacobian(self, chunk: Chunk) -> UnknownJacobian:
-        """Return the Jacobian, which is unknown."""
+        """Return a placeholder for the Jacobian, which is unknown."""
         return self.template
 
     def finite_changes(self) -> FiniteChanges:

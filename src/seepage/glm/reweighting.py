@@ -128,7 +128,7 @@ class ReweightRule:
         return np.asarray(sums / np.maximum(self.counts(), 1.0))
 
     def leaking(self, eta: np.ndarray) -> np.ndarray:
-        """Return which units leak at all, (units,); weights have no effect on units that do not."""
+        """Return which units leak at all, (units,); weights have no effect on all other units."""
         means = self.means(eta)
         return np.asarray(means > _NOTHING * np.max(means, initial=0.0))
 

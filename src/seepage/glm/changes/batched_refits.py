@@ -1,6 +1,6 @@
 """Batched refits of one GLM on changed tables, each started from the fitted model.
 
-Let ``θ̂`` be the minimiser on the unchanged table. A refit moves it by the root ``δ`` of::
+Let ``θ̂`` be the minimiser on the unchanged table. A refit changes θ̂ by the root ``δ`` of::
 
     Σ_j ω_j [ℓ'(m_j + x̃_jᵀδ) − ℓ'(m_j)] x̃_j + ridge δ − Σ_removed ω r x̃ + Σ_added ω ℓ'(z̃ᵀ(θ̂+δ)) z̃
 
@@ -240,7 +240,7 @@ class BatchedRefits:
         return np.asarray(held & (weight > 0)[:, None])
 
     def _alone(self, change: Change, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return one change by Newton's method with factorised Hessians, and its error.
+        """Return one refit's change and its error, by Newton's method with factorised Hessians.
 
         The checks of an ordinary fit show whether the changed records determine the parameters. If
         the labels do not show whether the intercept is finite, a diverging intercept is recognised

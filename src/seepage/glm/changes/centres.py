@@ -103,7 +103,7 @@ class Replacements:
         by_inverse: np.ndarray,
         rest: WithoutRecord,
     ) -> Replacements:
-        """Return an instance from the products of the basis in the norm of the Hessian."""
+        """Return an instance from the inner products of the basis in the norm of the Hessian."""
         (m, k), K, c = rows.shape, len(others), model.outputs.count
         change, labels, still = model.changes_together(rows, others)
         distinct = change if others.columns else change[:, :1]  # one stands for all if none changes
@@ -141,7 +141,7 @@ class Replacements:
 
 @dataclass(frozen=True)
 class Centres:
-    """The changes due to m records with K alternatives, at fixed curvature of the others."""
+    """The changes due to m records with K alternatives, for fixed curvature of all others."""
 
     columns: list[int]
     gram: np.ndarray  # (m, K, K), whitened

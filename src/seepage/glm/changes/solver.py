@@ -18,9 +18,9 @@ coefficients only::
     H⁻¹x̃_i  = (w, 1/Σd − x̄ᵀw),        w = V S/(S² + λ) u_i / √d_i
     √d_i r_i = −u_iᵀ λ/(S² + λ) Uᵀt − (t − UUᵀt)_i        of least squares,  t = (I − eeᵀ)√d y
 
-The bracket is the part outside the span of e and U. It is zero if there are no more records than
-columns. Errors grow like the square root of the condition number, as in the singular value
-decomposition.
+The bracket is the part outside the span of e and U. The bracket is zero if there are no more
+records than columns. Errors grow like the square root of the condition number, as in the singular
+value decomposition.
 
 **k records removed together** are treated as one record with k outputs. Their shares are the
 eigenvalues of their block of ``D^½X̃H⁻¹X̃ᵀD^½``. The values ``1 − h`` are the eigenvalues of ``I``
@@ -275,7 +275,7 @@ class SingularValues(Solver):
         return np.asarray(np.maximum(1 - e**2 - np.sum(U**2, axis=1), 0.0))
 
     def _missed(self, U: np.ndarray, e: np.ndarray) -> np.ndarray:
-        """Return ``‖e_i − A H⁻¹Aᵀe_i‖`` without the part along e, (n,)."""
+        """Return ``‖e_i − A H⁻¹Aᵀe_i‖`` without the component along e, of shape (n,)."""
         inside = np.sum((U * self.ridge / self.curved) ** 2, axis=1)
         return np.asarray(np.sqrt(inside + self._outside(U, e)))
 
@@ -289,7 +289,7 @@ class SingularValues(Solver):
 
         An error ΔA of the table changes ``w = H⁻¹Aᵀe_i`` by ``H⁻¹ΔAᵀ(e_i − Aw) − H⁻¹AᵀΔAw``. If the
         record's own row replaces ``Aᵀe_i``, the first term becomes ``H⁻¹ΔAᵀAw`` plus the rounding
-        error of that row. This is smaller for a record of very low leverage.
+        error of that row. The new term is smaller for a record of very low leverage.
         """
         missed = self._missed(U, e)
         own = np.linalg.norm(U * S**2 / self.curved, axis=1)

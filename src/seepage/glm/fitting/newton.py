@@ -178,7 +178,7 @@ def _at_rest(objective: Objective, theta: Array) -> bool:
     small the sum. If large terms cancel, in the margins or (in a good fit) in the slopes, the
     gradient cannot fall below that error, which may be large relative to the slopes. However, a
     step is a projection of the margins' errors and, in the norm of the curvature, is no longer than
-    these errors. So its length bounds the remaining distance.
+    these errors. So the length of the step bounds the remaining distance.
     """
     point = objective.at(theta, ("hessian",))
     factor = cholesky_factor(objective.definite(point.hessian))

@@ -449,7 +449,7 @@ class GLMAccuracy(AnswerAccuracy):
         return sum(both)
 
     def _spread_over(self, sizes: Array, unknowns: Unknowns) -> Array:
-        """Return bounds on the norms of the unknown features, from all features', ``(D, …)``."""
+        """Return bounds on the norms of the unknown features, given bounds for all, ``(D, …)``."""
         X = self.terms.X
         xp = array_namespace(X)
         every = xp.astype(sizes[: self.terms.features, ...], X.dtype, copy=False)

@@ -2,8 +2,8 @@
 
 Let ``m = Wᵀx̃`` be the margins, where ``x̃`` is ``x`` with a 1 appended for an intercept. Let ``r``
 (K), ``a`` (K×K) and ``b`` (K×L) be the slopes, curvatures and label slopes of a record's loss, all
-multiplied by the sample weight ω. Let ``H`` be the Hessian of the objective. By the implicit
-function theorem (Hannun et al. 2021, equation 18, for K outputs)::
+multiplied by the sample weight ω. Let ``H`` be the Hessian of the objective. The implicit function
+theorem gives (Hannun et al. 2021, equation 18, for K outputs)::
 
     J_i = −H⁻¹ G_i,      G_i = [ E ⊗ r_i + x̃_i ⊗ a_i Wᵀ ,  x̃_i ⊗ b_i ]        (P × (d + L))
 

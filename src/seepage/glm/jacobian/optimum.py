@@ -490,7 +490,7 @@ def whitened(
     noise: Noise,
     centre: Array | None = None,
 ) -> Whitener:
-    """Whiten ``H⁻¹``, known to this accuracy, by the noise.
+    """Whiten ``H⁻¹`` by the noise; ``H⁻¹`` is known to the given accuracy.
 
     The errors of ``H⁻¹x̃`` are proportional to the largest released numbers, while ``A x̃`` of a
     record may be as small as the smallest number. These numbers differ because of the noise and the

@@ -1,4 +1,4 @@
-"""The variance due to other people, for a table that is read in chunks, in two passes.
+"""Compute the variance due to other people in two passes over a table read in chunks.
 
 The first pass sums ``Σ g`` and ``Σ ggᵀ`` over all people, which determine ``ḡ`` and G. The second
 pass computes both distributions for the records of each chunk. Every record is a separate person,

@@ -92,7 +92,7 @@ class Worlds:
         return replace(self, unknown=unknown)
 
     def root_for(self) -> Callable[[np.ndarray], np.ndarray]:
-        """Return a function that computes R for a person's records, (P, k)."""
+        """Return a function that computes R from a person's records, (P, k)."""
         inverse = self.others.model.inverse
 
         def seen(A: np.ndarray) -> np.ndarray:

@@ -94,7 +94,7 @@ def _robust_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
 
 
 def _order_moves(X: np.ndarray, dX: np.ndarray, share: float) -> np.ndarray:
-    """Return the change of the non-missing cells' quantile with each row's cell, (n, d).
+    """Return each row's effect on a quantile of the non-missing cells, of shape (n, d).
 
     The quantile is between two adjacent ordered cells, and changes only with these two.
     """
