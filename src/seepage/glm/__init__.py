@@ -1,4 +1,4 @@
-"""Generalized linear models: losses, fits, and the leakage of releasing a fit.
+"""Generalized linear models: losses, fitting, and the leakage of a released fit.
 
 From the bottom up: ``inputs`` (callers' arguments), ``losses``, ``fitting`` (objectives and
 minimisers), ``estimators`` (with scikit-learn's interface), ``adapters`` (models of other

@@ -8,7 +8,7 @@ curvature decreases at most by a factor of ``exp(−M R s ‖δ‖_H)``::
     ν ‖δ‖_H  ≥  −⟨∇L(θ), δ⟩  =  ⟨∇L(θ*) − ∇L(θ), δ⟩  ≥  ‖δ‖_H (1 − exp(−M R ‖δ‖_H)) / (M R)
     ‖δ‖_H    ≤  −log(1 − M R ν) / (M R)        where M R ν < 1;   ν for least squares, where M = 0
 
-Hence ``‖δ‖ ≤ ‖δ‖_H/√λ_min(H)``, or ``‖∇L(θ)‖/ridge`` if every parameter is penalised.
+Therefore ``‖δ‖ ≤ ‖δ‖_H/√λ_min(H)``, or ``‖∇L(θ)‖/ridge`` if every parameter is penalised.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class DenseObjective:
         return found
 
     def _reach(self, inverse: np.ndarray) -> float:
-        """Return ``R``: the largest change of any record's margins under a step of norm 1."""
+        """Return ``R``, the largest change of any record's margins for a step of norm 1."""
         P, c = self.X.shape[1], self.outputs.count
         half = np.einsum("ni,ikjl->nkjl", self.X, inverse.reshape(P, c, P, c), optimize=True)
         products = np.einsum("nkjl,nj->nkl", half, self.X, optimize=True)

@@ -35,7 +35,7 @@ from seepage.tables.source import Array, RowSource, Table, as_numpy, place_like
 
 
 class LinearModel(BaseEstimator):  # type: ignore[misc]
-    """A generalized linear model: the margins ``Xw + w₀`` minimise an L2-penalised loss."""
+    """A generalized linear model with margins ``Xw + w₀``, fitted with an L2 penalty."""
 
     coef_: Array
     intercept_: Array
@@ -53,7 +53,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         self.fit_intercept = fit_intercept
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Minimise the objective for a table ``X``, (n, d), labels ``y`` and weights ``ω``, (n,).
+        """Minimise the objective for a table ``X`` (n, d), labels ``y`` and weights ``ω`` (n,).
 
         A torch tensor is fitted on its own device, and ``coef_`` is a tensor on the same device. If
         ``X`` is ``seepage.parquet`` data, or a path with column names for ``y`` and
@@ -152,8 +152,8 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
         if np.any(totals == 0):
             empty = self.classes_[int(np.argmin(totals))]
             raise InputError(
-                f"Every row of class {empty!r} has weight zero, so its intercept diverges; drop "
-                "those rows."
+                f"Every row of class {empty!r} has weight zero, so the intercept of this class "
+                "diverges; drop those rows."
             )
 
     def _store(self, theta: Array) -> None:
@@ -208,7 +208,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
 
 
 def _check_two_classes(classes: np.ndarray, positions: np.ndarray, weights: Array | None) -> None:
-    """Raise an error unless at least two classes occur among the records of positive weight."""
+    """Raise an error unless records with positive weight belong to at least two classes."""
     if classes.shape[0] < 2:
         raise InputError(
             f"y has only one class ({classes[0]!r}), but a classifier needs at least two; add "
@@ -225,16 +225,17 @@ def _check_two_classes(classes: np.ndarray, positions: np.ndarray, weights: Arra
 
 
 class LogisticRegression(GLMClassifier):
-    """Logistic regression: minimises ``Σᵢ ωᵢ (log(1 + exp mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``.
+    """Logistic regression, which minimises ``Σᵢ ωᵢ (log(1 + exp mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``.
 
-    Here mᵢ = wᵀxᵢ + w₀, yᵢ = 1 for the second of the two classes in sorted order and 0 for the
-    first, n is the number of records, λ = ``l2``, and ω are the sample weights (one by default).
-    The intercept w₀ is not penalised (Hannun et al. 2021, equation 13).
+    Here mᵢ = wᵀxᵢ + w₀, n is the number of records, λ = ``l2``, and ω are the sample weights (one
+    by default). The label yᵢ is 1 for the second of the two sorted classes and 0 for the first. The
+    intercept w₀ is not penalised (Hannun et al. 2021, equation 13).
 
     Parameters
     ----------
     l2
-        λ, at least 0. At 0 the columns must be linearly independent and the classes must overlap.
+        λ, at least 0. If λ = 0, the columns must be linearly independent and the classes must
+        overlap.
     fit_intercept
         Whether there is an intercept; if so, it is released too.
 
@@ -279,7 +280,7 @@ class LogisticRegression(GLMClassifier):
 
 
 class SoftmaxRegression(GLMClassifier):
-    """Softmax regression: minimises ``Σᵢ ωᵢ (log Σ_k exp(m_ik) − m_i[yᵢ]) + (nλ/2) ‖W‖²``.
+    """Softmax regression, which minimises ``Σᵢ ωᵢ (log Σ_k exp(m_ik) − m_i[yᵢ]) + (nλ/2) ‖W‖²``.
 
     Here mᵢ = Wᵀxᵢ + w₀ has an entry for each of K classes, W is (d, K), n is the number of records,
     λ = ``l2``, and ω are the sample weights (one by default). The intercepts w₀ are not penalised.
@@ -289,7 +290,8 @@ class SoftmaxRegression(GLMClassifier):
     Parameters
     ----------
     l2
-        λ, at least 0. At 0 the columns must be linearly independent and the classes must overlap.
+        λ, at least 0. If λ = 0, the columns must be linearly independent and the classes must
+        overlap.
     fit_intercept
         Whether every class has an intercept; if so, the intercepts are released too.
 
@@ -358,7 +360,7 @@ class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
 
 
 class LinearRegression(GLMRegressor):
-    """Linear regression: minimises ``½ Σᵢ ωᵢ (wᵀxᵢ + w₀ − yᵢ)² + (nλ/2) ‖w‖²`` exactly.
+    """Linear regression, which minimises ``½ Σᵢ ωᵢ (wᵀxᵢ + w₀ − yᵢ)² + (nλ/2) ‖w‖²`` exactly.
 
     Here n is the number of records, λ = ``l2``, and ω are the sample weights (one by default). The
     intercept w₀ is not penalised (Hannun et al. 2021, equation 13). A fit sets ``coef_`` and
@@ -367,7 +369,7 @@ class LinearRegression(GLMRegressor):
     Parameters
     ----------
     l2
-        λ, at least 0. At 0 the columns must be linearly independent.
+        λ, at least 0. If λ = 0, the columns must be linearly independent.
     fit_intercept
         Whether there is an intercept; if so, it is released too.
 
@@ -385,17 +387,17 @@ class LinearRegression(GLMRegressor):
 
 
 class PoissonRegression(GLMRegressor):
-    """Poisson regression: minimises ``Σᵢ ωᵢ (exp(mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``, mᵢ = wᵀxᵢ + w₀.
+    """Poisson regression, which minimises ``Σᵢ ωᵢ (exp(mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``.
 
-    Here n is the number of records, λ = ``l2``, and ω are the sample weights (one by default). The
-    intercept w₀ is not penalised (Hannun et al. 2021, equation 13). The link is the logarithm. A
-    fit sets ``coef_`` and ``intercept_``.
+    Here mᵢ = wᵀxᵢ + w₀, n is the number of records, λ = ``l2``, and ω are the sample weights (one
+    by default). The intercept w₀ is not penalised (Hannun et al. 2021, equation 13). The link is
+    the logarithm. A fit sets ``coef_`` and ``intercept_``.
 
     Parameters
     ----------
     l2
-        λ, at least 0. At 0 the columns must be linearly independent, and no category may have only
-        zero counts.
+        λ, at least 0. If λ = 0, the columns must be linearly independent, and no category may have
+        only zero counts.
     fit_intercept
         Whether there is an intercept; if so, it is released too.
 
@@ -420,7 +422,7 @@ class PoissonRegression(GLMRegressor):
 
 
 class GeneralizedLinearRegression(GLMRegressor):
-    """Regression with any loss: minimises ``Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (nλ/2) ‖w‖²``.
+    """Regression with any loss, which minimises ``Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (nλ/2) ‖w‖²``.
 
     Here ℓ is the loss of the family, n the number of records, λ = ``l2``, and ω are the sample
     weights (one by default). The intercept w₀ is not penalised (Hannun et al. 2021, equation 13). A
@@ -432,7 +434,7 @@ class GeneralizedLinearRegression(GLMRegressor):
         The name of a family, built in or registered by :func:`seepage.glm.register_family`, or a
         :class:`seepage.glm.Family`.
     l2
-        λ, at least 0. At 0 the columns must be linearly independent.
+        λ, at least 0. If λ = 0, the columns must be linearly independent.
     fit_intercept
         Whether there is an intercept; if so, it is released too.
 

@@ -84,14 +84,19 @@ class ExponentialMechanism:
         )
         (n, d), wide = self.X.shape, self.candidates.shape[-1]
         if len(self.y) != n:
-            raise InputError(f"There are {n:,} records, but {len(self.y):,} labels.")
+            raise InputError(
+                f"There are {n:,} records, but {len(self.y):,} labels; pass one label per record."
+            )
         if self.candidates.ndim > 2 or len(self.candidates) < 2 or wide not in (d, d + 1):
             raise InputError(
-                f"Candidates must be at least two rows of {d} coefficients, with or without an "
+                f"Candidates must be at least two rows of {d} coefficients, optionally with an "
                 f"intercept, not an array of shape {self.candidates.shape}."
             )
         if not all(np.isfinite(one).all() for one in (self.candidates, self.X, self.y)):
-            raise InputError("Candidates, records and labels must be finite numbers.")
+            raise InputError(
+                "Candidates, records and labels must be finite numbers; drop or fill in missing "
+                "values."
+            )
         named.check_labels(self.y)
         self.margins = self.X @ self.candidates[:, :d].T
         if wide > d:

@@ -85,13 +85,13 @@ def forget(model: Any, X: Any, y: Any, rows: Any, *, sample_weight: Any = None) 
 
 
 class PeopleLedger(Protocol):
-    """The interface of a release ledger, which :class:`seepage.LedgerFile` implements."""
+    """The interface of a release ledger, implemented by :class:`seepage.LedgerFile`."""
 
     def spent(self, table: Any, person: str | None = None, *, entry: int | None = None) -> Any:
         """Return the privacy loss of a table's rows, in all entries together or in one entry."""
 
     def record(self, table: Any, what: str, **numbers: Any) -> int:
-        """Add an entry, and return its number."""
+        """Add an entry, and return the entry's number."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -129,7 +129,7 @@ class Forgotten:
         return len(self.rows)
 
     def pair(self, old: Noise | None, new: Noise | None, *, stepped: bool = False) -> float:
-        """Return μ (Gaussian differential privacy) against an attacker who has both models.
+        """Return μ (Gaussian differential privacy) for an attacker who has both models.
 
         The attacker knows all other records, and tests whether the forgotten records were ever
         used. The old release contributes ``‖θ̂ − θ*‖/σ``. A refit adds nothing; a Newton step adds
@@ -239,12 +239,13 @@ class CertifiedRemoval:
     def epsilon(self, delta: float) -> float:
         """Return ε of (ε, δ)-certified removal (Guo et al. 2020, theorem 3).
 
-        ``ε = (residual/σ) √(2 log(1.5/δ))`` bounds how well an attacker who sees *only* the new
-        parameters can distinguish them from those of training without the records. The theorem
-        requires a bound on the residual that is valid for every draw of the term. So set a limit on
-        the residual in advance, and train again with a new term once the residual exceeds the
-        limit. Certified removal does not protect against an attacker who also has the old
-        parameters; for that attacker, see :meth:`ObjectivePerturbation.membership`.
+        ``ε = (residual/σ) √(2 log(1.5/δ))`` applies to an attacker who sees *only* the new
+        parameters. It bounds how well this attacker can distinguish them from parameters trained
+        without the records. The theorem requires a bound on the residual that is valid for every
+        draw of the term. So set a limit on the residual in advance, and train again with a new term
+        once the residual exceeds the limit. Certified removal does not protect against an attacker
+        who also has the old parameters; for that attacker, see
+        :meth:`ObjectivePerturbation.membership`.
         """
         check_share(delta, "delta")
         return self.residual / self.sigma * math.sqrt(2 * math.log(1.5 / delta))
@@ -281,7 +282,7 @@ def remove_records(
 
 
 def _size(noise: Noise | None, length: float) -> float:
-    """Return an upper bound on a length, in units of the noise."""
+    """Return an upper bound on a distance, in units of the noise."""
     if noise is None:
         return math.inf if length > 0 else 0.0
     if not isinstance(noise, Gaussian):
@@ -298,10 +299,7 @@ def _positions(rows: Any, n: int) -> np.ndarray:
     if given.ndim != 1 or given.dtype.kind not in "iu" or not given.size:
         raise InputError("rows must be the positions of the records to forget, such as [3, 17].")
     if given.min() < 0 or given.max() >= n:
-        raise InputError(
-            f"There are {n:,} records, at positions 0 to {n - 1:,}, but rows has positions "
-            "outside this range."
-        )
+        raise InputError(f"rows must contain positions of the {n:,} records, from 0 to {n - 1:,}.")
     found = np.unique(given)
     if len(found) == n:
         raise InputError("Removing all records leaves nothing to fit; keep at least one record.")

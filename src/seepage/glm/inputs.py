@@ -107,7 +107,8 @@ def read_weights(sample_weight: Any, table: Table) -> Array | None:
     if bool(xp.any(weights < 0)):
         worst = int(xp.argmin(weights))
         raise InputError(
-            f"sample_weight must not be negative, but row {worst} has {float(weights[worst]):g}."
+            f"sample_weight must not be negative, but row {worst} has the weight "
+            f"{float(weights[worst]):g}."
         )
     if not bool(xp.any(weights > 0)):
         raise InputError(
@@ -136,7 +137,7 @@ def read_known_classes(y: Any, classes: Any, table: Table) -> np.ndarray:
 
 
 def check_fitted_columns(model: Any, table: Table) -> None:
-    """Raise an error unless the model was fitted on columns of the table's number and names."""
+    """Raise an error unless the model is fitted, and the table has the fitted columns."""
     if not hasattr(model, "coef_"):
         raise InputError(f"This {type(model).__name__} is not fitted yet; call fit first.")
     size = int(model.coef_.shape[-1])
@@ -152,8 +153,8 @@ def check_fitted_columns(model: Any, table: Table) -> None:
 def check_columns(model: Any, X: Any, what: str = "X", known: Sequence[Any] | None = None) -> None:
     """Raise an error unless a data frame has the columns a model was fitted on, in the same order.
 
-    ``known`` contains the fitted columns if the model does not store them. Trailing columns that a
-    ``ColumnTransformer`` drops may be missing.
+    ``known`` contains the fitted columns if the model does not store them. The last columns may be
+    missing if a ``ColumnTransformer`` drops them.
     """
     inside = getattr(model, "best_estimator_", model) if is_search(model) else model
     fitted, given = getattr(inside, "feature_names_in_", known), column_names(X)
@@ -232,7 +233,7 @@ def as_source(
             table = table if bool(xp.all(same)) else wide
         return MemorySource(table, y, sample_weight)
     if dtype not in (None, "float64"):
-        raise InputError("Data read in chunks are measured in float64; omit dtype.")
+        raise InputError("Data read in chunks are always measured in float64; omit dtype.")
     if isinstance(X, RowSource):
         if y is not None or sample_weight is not None:
             raise InputError(

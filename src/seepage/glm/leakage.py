@@ -1,8 +1,8 @@
 """Compute the leakage of a release from a fitted model, its data and the noise (``sp.leakage``).
 
 One pass over the data computes the Hessian and checks that the model minimises its objective on
-these data. The leakage of a row then needs only the Hessian and the row itself. Sums over the rows
-are computed in float64, whatever the data type of the table; the Jacobian has the table's data
+these data. The leakage of a row then depends only on the Hessian and the row itself. Sums over the
+rows are computed in float64, whatever the data type of the table; the Jacobian has the table's data
 type.
 """
 
@@ -359,7 +359,7 @@ def identities_in(X: Any, name: str, model: Any) -> tuple[Any, Any]:
 def _by_reruns(
     model: Any, raw: RawTable, y: Any, noise: Noise, sample_weight: Any, why: str
 ) -> Leakage[Any]:
-    """Return the leakage of a procedure that is not differentiable."""
+    """Return the leakage of a non-differentiable procedure, measured by refits."""
     table = raw.table()
     source = MemorySource(table, y, sample_weight)
     source.attributes = raw.attributes(table.names)
@@ -419,7 +419,7 @@ def _through_steps(
 
 @dataclass(frozen=True)
 class GLMRelease(MeasuredRelease):
-    """The parameters of a fitted GLM, released with noise."""
+    """The release of a fitted GLM's parameters with added noise."""
 
     # The model, with the target and weights of a table in memory, or without any rows.
     fit: FittedGLM
@@ -469,7 +469,7 @@ class GLMRelease(MeasuredRelease):
         return RecordRefits(self.optimum, table, jacobian_of_replaced)
 
     def finite_changes(self) -> FiniteChanges:
-        """Return how far the parameters move when a record is left out or replaced."""
+        """Return how much the parameters change when a record is left out or replaced."""
         if self.problem is not None:
             raise InputError(
                 "Refitting the model without a record requires all records in memory, but these "
@@ -633,7 +633,7 @@ def largest_leakage(
     allowed: Array,
     blocks: Sequence[np.ndarray] | None = None,
 ) -> float:
-    """Return the largest ``η/allowed`` of any record at σ = 1, for a newly fitted model.
+    """Return the largest ``η/allowed`` over all records at σ = 1, for a newly fitted model.
 
     If blocks are given, return the largest ratio of any block of records as a whole. The trace of
     the information bounds its largest eigenvalue. So records are processed in decreasing order of
@@ -673,7 +673,7 @@ def leakage_of_others(
     features: np.ndarray,
     blocks: Sequence[np.ndarray],
 ) -> np.ndarray:
-    """Return η at σ = 1 of records with replaced features, for each block of records.
+    """Return η at σ = 1 for records with replaced features, for each block of records.
 
     ``rows`` have their labels. The model and its curvature are not refitted, so this function ranks
     candidate replacements before any refit.

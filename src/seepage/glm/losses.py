@@ -385,7 +385,7 @@ def _central(along: Callable[[float], np.ndarray], step: float = 0.02) -> np.nda
 
 @dataclass(frozen=True)
 class Categorical:
-    """The loss ``log Σ_k exp(m_k) − Σ_k y_k m_k`` of margins m = Wᵀx and a label y on the simplex.
+    """The loss ``log Σ_k exp(m_k) − Σ_k y_k m_k`` for margins m = Wᵀx and a label y on the simplex.
 
     With ``π = softmax(m)``, the slope is ``π − y``, the curvature is ``diag π − ππᵀ``, and the
     mixed derivative with respect to margins and label is ``−I``. The label is a point on the
@@ -468,13 +468,13 @@ def class_positions(labels: np.ndarray, classes: np.ndarray, start: int = 0) -> 
         row = int(np.argmax(unknown))
         raise InputError(
             f"Row {start + row:,} has the label {labels[row : row + 1].tolist()[0]!r}, which is "
-            f"not one of the model's classes: {', '.join(map(repr, classes.tolist()[:10]))}."
+            f"not one of the model's classes ({', '.join(map(repr, classes.tolist()[:10]))})."
         )
     return np.asarray(positions)
 
 
 def class_targets(positions: np.ndarray, family: Family | Categorical) -> np.ndarray:
-    """Return class positions as labels of a family: numbers, or one-hot rows, (m, K)."""
+    """Return class positions as a family's labels: numbers, or one-hot rows, (m, K)."""
     if isinstance(family, Categorical):
         return np.asarray(np.eye(family.outputs)[positions])
     return positions.astype(float)

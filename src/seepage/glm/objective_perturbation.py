@@ -1,4 +1,4 @@
-"""Objective perturbation: a random linear term in the objective instead of noise on the minimiser.
+"""Objective perturbation: add a random linear term to the objective, not noise to the minimiser.
 
 The release is ``θ = argmin Σ_j ω_j ℓ_j + (ridge/2)‖w‖² + bᵀθ`` with ``b ~ N(0, σ²I)`` (Chaudhuri,
 Monteleoni, Sarwate 2011; Kifer, Smith, Thakurta 2012). Let ∇L and H be the gradient and Hessian of
@@ -186,8 +186,8 @@ class ObjectivePerturbation:
         """Return the success rate of an informed attacker's membership inference on each record.
 
         The prior probability of membership is one half. The result is the upper end of a 99.9 %
-        interval for the mean over draws. A record that is left out is not replaced, and the total
-        penalty does not change.
+        confidence interval for the mean over draws. A record that is left out is not replaced, and
+        the total penalty does not change.
         """
         gains = np.zeros((2, len(self.y)))
         for piece in self._pieces(self.draws):

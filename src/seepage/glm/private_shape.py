@@ -1,12 +1,12 @@
 """The leakage of noise whose covariance is shaped by the private records.
 
-For ``N(θ(D), Σ(D))`` the information about the unknowns of a record is (Kay 1993, section 3.9)::
+For ``N(θ(D), Σ(D))``, the information about a record's unknowns is (Kay 1993, section 3.9)::
 
     I_ab = ∂_aθᵀ Σ⁻¹ ∂_bθ + ½ tr(Σ⁻¹ ∂_aΣ Σ⁻¹ ∂_bΣ)
 
 Here ``Σ = σ² S`` with the shape ``S = (1 − ρ) P G/tr G + ρ I`` of :func:`noise_shape` at the
 model's own records, and ``G = H⁻¹``. A record changes ``H = Σ_j ω_j a_j x̃_j x̃_jᵀ + penalty``
-directly and, through the minimiser, by the curvature of all records (``c = ∂³ℓ/∂m³``)::
+directly. It also changes the curvature of all records through the minimiser (``c = ∂³ℓ/∂m³``)::
 
     ∂H = Σ_j ω_j c_j (x̃_jᵀ∂θ) x̃_j x̃_jᵀ + ω_i (c_i ∂m_i + ∂a_i) x̃_i x̃_iᵀ + ω_i a_i ∂(x̃_i x̃_iᵀ)
 
@@ -44,8 +44,8 @@ def private_shape_leakage(
 ) -> Result:
     """Return the leakage η of records when the noise's shape is also computed from them.
 
-    The released numbers have the covariance ``σ² S``, where ``S`` is :func:`noise_shape` of the
-    model's own records. If possible, use a shape from public records instead.
+    The covariance of the released numbers is ``σ² S``, where ``S`` is :func:`noise_shape` for the
+    model's own records. If possible, use a shape computed from public records instead.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A whole scikit-learn procedure, rerun with records left out or changed.
+"""A whole scikit-learn procedure, rerun with some records left out or changed.
 
 The procedure includes everything from a table and its labels to the released numbers:
 preprocessing, class weights, choices by cross-validation and the fit. Every step uses the given
@@ -51,7 +51,7 @@ Polish = Callable[[Any, np.ndarray, np.ndarray, np.ndarray | None], FittedGLM]
 
 @dataclass(frozen=True)
 class ProcedureRun:
-    """The release from one run of the procedure."""
+    """The release of one run of the procedure."""
 
     fit: FittedGLM  # the model at its minimiser
     coef: np.ndarray  # as its own solver left it
@@ -108,7 +108,7 @@ class WholeProcedure(Reruns):
 
     @cached_property
     def here(self) -> ProcedureRun:
-        """The run on all records; raises an error if the procedure does not reproduce the model."""
+        """The run on all records, or an error if the procedure does not reproduce the model."""
         run = self._run(self.raw.X, self.y, self.weight)
         given = np.asarray(as_numpy(_last(self.estimator).coef_), dtype=float)
         size = float(np.max(np.abs(given), initial=0.0))
@@ -125,7 +125,7 @@ class WholeProcedure(Reruns):
 
     @cached_property
     def target(self) -> np.ndarray:  # type: ignore[override]
-        """The labels in the form the model uses."""
+        """The labels, in the form that the model uses."""
         return np.asarray(as_numpy(self.here.fit.target))
 
     @cached_property
@@ -136,7 +136,7 @@ class WholeProcedure(Reruns):
     # Records that leave -----------------------------------------------------------------------
 
     def released(self, kept: np.ndarray) -> np.ndarray:
-        """Return the numbers released from these records; NaN where they do not exist or differ."""
+        """Return the numbers released from these records, or NaN if they do not exist or differ."""
         weight = None if self.weight is None else self.weight[kept]
         return self._released(self.raw.rows(kept), self.y[kept], weight)
 
@@ -403,7 +403,7 @@ class RerunRelease(MeasuredRelease):
     template: UnknownJacobian
 
     def jacobian(self, chunk: Chunk) -> UnknownJacobian:
-        """Return the Jacobian, which is unknown."""
+        """Return a placeholder for the Jacobian, which is unknown."""
         return self.template
 
     def finite_changes(self) -> FiniteChanges:
@@ -412,7 +412,7 @@ class RerunRelease(MeasuredRelease):
 
 
 class UnknownJacobian(ReleaseJacobian):
-    """A placeholder for a procedure without derivatives: every product raises an error."""
+    """A placeholder for a procedure without derivatives; every product raises an error."""
 
     def __init__(self, X: np.ndarray, target: np.ndarray, size: int, why: str) -> None:
         self.X, self.target, self.size, self.why = X, target, size, why

@@ -10,7 +10,7 @@ a unit and every t is one::
 With limits, the right-hand side is clipped to them, and c is chosen so that the sum is preserved
 after clipping. Weights can oscillate about the fixed point, so that further rounds do not reduce
 the differences. Steps are then halved on a logarithmic scale: ``f_k ← c f_k (t_k/η̄_k)^½`` and so
-on. The fixed point is the same.
+on. The fixed point does not change.
 
 **The leakage of the whole procedure** is the derivative through the minimiser and the weights
 together. At convergence the weights are a function of the parameters θ and the Hessian ``H = Σ ω a
@@ -24,8 +24,9 @@ records::
 
     G₁ = Σ ωᵢ(s) rᵢ x̃ᵢ + nλEθ = 0,      G₂ = H − Σ ωᵢ(s) aᵢ x̃ᵢx̃ᵢᵀ − nλE = 0
 
-A record zᵢ then moves the release by ``dθ/dzᵢ = −[I 0] (∂G/∂s)⁻¹ ∂G/∂zᵢ``: P rows of the inverse
-are enough for all records. This is not in Hannun et al. 2021, who treat the weights as constants.
+A record zᵢ then changes the release by ``dθ/dzᵢ = −[I 0] (∂G/∂s)⁻¹ ∂G/∂zᵢ``: P rows of the inverse
+suffice for all records. This derivation is not in Hannun et al. 2021, who treat the weights as
+constants.
 
 The leakage of a record per unit of weight is ``eᵢ = ‖A Mᵢ‖₂`` with ``A = Φ^½ H⁻¹`` and ``Mᵢ = [a x̃
 w_Vᵀ + r E_V, b x̃]``: V is the set of unknown features, and the label's column is included if the
@@ -127,7 +128,7 @@ class ReweightRule:
         return np.asarray(sums / np.maximum(self.counts(), 1.0))
 
     def leaking(self, eta: np.ndarray) -> np.ndarray:
-        """Return which units leak at all, (units,); weights have no effect on units that do not."""
+        """Return which units leak at all, (units,); weights have no effect on all other units."""
         means = self.means(eta)
         return np.asarray(means > _NOTHING * np.max(means, initial=0.0))
 
@@ -160,7 +161,7 @@ class ReweightRule:
     ) -> Iterator[ReweightRound]:
         """Yield the state with the weights ω⁰, and then the state after each round.
 
-        ``leakage_with`` refits with given weights and returns the leakage of every record. Rounds
+        ``leakage_with`` refits with the given weights and returns every record's leakage. Rounds
         stop when the weights would change by less than ``tolerance``.
         """
         factors, step, before = np.ones(len(self.target)), 1.0, math.inf
@@ -284,7 +285,7 @@ def _limits(clamp: Any) -> tuple[float, float]:
 
 
 class Round(NamedTuple):
-    """The state after a round of reweighting: the records' leakage, and the model's score."""
+    """The state after a round of reweighting: each record's leakage and the model's score."""
 
     round: int  # 0 is the fit before any reweighting
     mean: float
@@ -350,7 +351,7 @@ class Reweighting(ResultTable):
     notice: str = NOTICE
 
     def leakage(self, noise: Noise | None = None) -> Leakage:
-        """Return the leakage of releasing the model, treating the weights as constants."""
+        """Return the leakage of the released model, treating the weights as constants."""
         here = self._setting
         return leakage(
             self.model,
@@ -380,8 +381,8 @@ class Reweighting(ResultTable):
         Raises
         ------
         InputError
-            For softmax, for families without third derivatives, for more than about 150 parameters,
-            and if the weights have not converged.
+            Raised for softmax, for families without third derivatives, for more than about 150
+            parameters, and if the weights have not converged.
         """
         here = self._setting
         leak = self.leakage(noise)
@@ -493,7 +494,7 @@ def reweight(
         every parameter has noise of standard deviation one.
     sample_weight
         Initial weights ``ω⁰``. The weight of record i is ``ω⁰ᵢ`` times its computed factor; the
-        weights always sum to ``Σω⁰``. Records of weight zero are left out.
+        weights always sum to ``Σω⁰``. Records of weight zero are excluded.
     X_test, y_test
         The data on which every round's model is scored; by default the training data.
     scoring
@@ -578,7 +579,7 @@ def procedure_leakage(
     rows: np.ndarray,
     release_noise: Noise,
 ) -> np.ndarray:
-    """Return ``‖Φ^½ dθ/dzᵢ‖₂`` of these records, including the choice of the weights.
+    """Return ``‖Φ^½ dθ/dzᵢ‖₂`` for these records, including the choice of the weights.
 
     ``fit`` is the last fit on the table ``X``, (n, d), and ``last`` is the round at which the
     weights converged. The leakage that determines the weights is that of ``unknowns``, measured
@@ -629,13 +630,13 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
     size = int(fit.parameters.shape[0])
     if size + size * (size + 1) // 2 > 12_000:  # the system's matrix then takes a gigabyte
         raise InputError(
-            "The leakage of the whole procedure needs a system of about d²/2 equations, too "
-            f"large for {size} parameters; use 150 columns or fewer."
+            "The leakage of the whole procedure requires a system of about d²/2 equations, which "
+            f"is too large for {size} parameters; use 150 columns or fewer."
         )
 
 
 class RecordSlopes(NamedTuple):
-    """The records' contributions, and the derivatives of their leakage per unit of weight."""
+    """The contributions of records, and the derivatives of their leakage per unit of weight."""
 
     design: np.ndarray  # x̃, (m, P)
     a: np.ndarray
@@ -771,7 +772,7 @@ class _System:
     def _by_leakage(self, rows: Rows) -> np.ndarray:
         """Return ``∂G/∂eᵢ = ω⁰ᵢ f_k (W_k F̄ − F_k) / (m_k D_k)`` of the records, (m, S).
 
-        ``W_k`` is the sum of the unit's initial weights, and ``m_k`` the number of its records.
+        ``W_k`` is the sum of the unit's initial weights, and ``m_k`` is the number of its records.
         """
         unit = self.rule.unit[rows]
         effect = self._effect(rows) if self.effects is None else self.effects[unit]

@@ -226,7 +226,9 @@ def test_one_class_only(estimator):
 
 def test_class_without_weight_and_an_intercept():
     three = np.arange(30) % 3
-    with pytest.raises(InputError, match=r"class .*2.* has weight zero, so its intercept diverges"):
+    with pytest.raises(
+        InputError, match=r"class .*2.* has weight zero, so the intercept of this class diverges"
+    ):
         SoftmaxRegression(fit_intercept=True).fit(X, three, (three != 2).astype(float))
 
 

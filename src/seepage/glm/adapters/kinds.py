@@ -125,7 +125,7 @@ def reader(
                     model,
                     f"{len(classes)} classes",
                     "it fits a separate model for each class",
-                    "Fit LogisticRegression, which is one model for all classes.",
+                    "Fit LogisticRegression, which fits one model for all classes.",
                 )
             positions = read_known_classes(y, classes, table)
             if balances(model):

@@ -1,4 +1,4 @@
-"""The registry of supported models: maps a fitted model to the objective it minimises.
+"""The registry of supported models, which maps a fitted model to the objective it minimises.
 
 :func:`unwrap` extracts the model from searches, pipelines, formulas, and from penalties that drop
 columns. It returns a model that :func:`describe` can read, the steps from the caller's table to the
@@ -243,7 +243,7 @@ def _kept(model: Any, coef: np.ndarray) -> tuple[Any, tuple[FeatureStep, ...]]:
 
 
 def takes_frame(results: Any, X: Any) -> bool:
-    """Return whether a table is a formula's data frame rather than its design matrix."""
+    """Return whether a table is the data frame of a formula rather than its design matrix."""
     model: Any = getattr(results, "model", None)
     if library_of(type(results)) != "statsmodels":
         return False

@@ -50,7 +50,7 @@ def _of_sum(model: Any, rows: int, weight: float) -> float:
 
 
 def per_weight(model: Any, rows: int, weight: float) -> float:
-    """Return ``α Σ ω``, for a penalty added to the mean loss."""
+    """Return ``α Σ ω`` for a penalty that is added to the mean loss."""
     return _alpha(model) * weight
 
 
@@ -90,7 +90,7 @@ def _sgd_family(model: Any) -> Family:
 
 
 def _sgd_penalty(model: Any, rows: int, weight: float) -> float:
-    """Return nα: the penalty is ``(α/2)‖w‖²``, added to the mean loss over the records."""
+    """Return nα for the penalty ``(α/2)‖w‖²``, which is added to the mean loss."""
     if model.penalty not in ("l2", None):
         raise refuse_setting(
             model,

@@ -1,4 +1,4 @@
-"""Changes of a fit when a record is left out or replaced: centres, certificates, refits.
+"""Changes of a fit when a record is left out or replaced: centres, certificates and refits.
 
 ``local_model`` is the second-order model of a fit; ``solver`` applies its inverse Hessian to
 records. ``centres`` computes changes with the other records' curvature held fixed; ``certificate``

@@ -1,6 +1,6 @@
-"""Batched refits of one GLM with records changed, each started from the fitted model.
+"""Batched refits of one GLM on changed tables, each started from the fitted model.
 
-Let ``θ̂`` be the minimiser on the unchanged table. A refit moves it by the root ``δ`` of::
+Let ``θ̂`` be the minimiser on the unchanged table. A refit changes θ̂ by the root ``δ`` of::
 
     Σ_j ω_j [ℓ'(m_j + x̃_jᵀδ) − ℓ'(m_j)] x̃_j + ridge δ − Σ_removed ω r x̃ + Σ_added ω ℓ'(z̃ᵀ(θ̂+δ)) z̃
 
@@ -45,7 +45,7 @@ class Change:
 
 
 class BatchedRefits:
-    """Refits of a model on tables in which records are changed."""
+    """Refits of a model on tables with changed records."""
 
     def __init__(self, model: LocalModel) -> None:
         self.model, self.inverse, self.outputs = model, model.inverse, model.outputs
@@ -116,8 +116,8 @@ class BatchedRefits:
     def least_curvatures(self, changes: list[Change]) -> np.ndarray:
         """Return lower bounds on the eigenvalues of the refits' Hessians, (B,).
 
-        The bound is the ridge for the coefficients, and the remaining records' curvature for the
-        intercept.
+        The bound is the ridge for the coefficients and, for the intercept, the remaining records'
+        curvature.
         """
         ridge, least = self.model.fit.ridge, np.full(len(changes), self.model.fit.ridge)
         if self.model.fit.intercept is not None:
@@ -217,13 +217,13 @@ class BatchedRefits:
 
     @property
     def _labels_decide(self) -> bool:
-        """Whether the labels alone determine if the intercept of a penalised fit is finite."""
+        """Whether the labels alone determine whether the intercept of a penalised fit is finite."""
         family = self.model.fit.family
         return isinstance(family, Categorical) or family.name in _DECIDED
 
     @cached_property
     def _anchored(self) -> np.ndarray:
-        """Each record's contribution to keeping the intercept finite, (n, e)."""
+        """Each record's contribution to a finite intercept, of shape (n, e)."""
         return self._anchors(self.model.target, self.model.weight)
 
     def _anchors(self, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -240,7 +240,7 @@ class BatchedRefits:
         return np.asarray(held & (weight > 0)[:, None])
 
     def _alone(self, change: Change, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return one change by Newton's method with factorised Hessians, and its error.
+        """Return one refit's change and its error, by Newton's method with factorised Hessians.
 
         The checks of an ordinary fit show whether the changed records determine the parameters. If
         the labels do not show whether the intercept is finite, a diverging intercept is recognised

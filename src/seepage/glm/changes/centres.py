@@ -103,7 +103,7 @@ class Replacements:
         by_inverse: np.ndarray,
         rest: WithoutRecord,
     ) -> Replacements:
-        """Return an instance from the products of the basis in the norm of the Hessian."""
+        """Return an instance from the inner products of the basis in the norm of the Hessian."""
         (m, k), K, c = rows.shape, len(others), model.outputs.count
         change, labels, still = model.changes_together(rows, others)
         distinct = change if others.columns else change[:, :1]  # one stands for all if none changes
@@ -141,7 +141,7 @@ class Replacements:
 
 @dataclass(frozen=True)
 class Centres:
-    """The changes due to m records with K alternatives, at fixed curvature of the others."""
+    """The changes due to m records with K alternatives, for fixed curvature of all others."""
 
     columns: list[int]
     gram: np.ndarray  # (m, K, K), whitened
@@ -350,10 +350,10 @@ def _arrival_error(
 
 
 def quadratic(coefs: np.ndarray, gram: np.ndarray) -> np.ndarray:
-    """Return ``cᵀGc`` for each change, (m, K)."""
+    """Return ``cᵀGc`` for each change, of shape (m, K)."""
     return np.asarray(np.sum((coefs @ gram) * coefs, axis=2))
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return a quotient, or zero where the denominator is zero."""
+    """Return a quotient, or zero if the denominator is zero."""
     return np.asarray(np.divide(part, whole, out=np.zeros_like(part), where=whole > 0))

@@ -290,7 +290,7 @@ def steepness(model: LocalModel, rows: np.ndarray, others: Alternatives | None) 
 
 
 def _fall(model: LocalModel, rows: np.ndarray, centres: Centres) -> np.ndarray:
-    """Return a lower bound on the decrease of the changed objective along the centre.
+    """Return a lower bound on the changed objective's decrease along the centre.
 
     At τ times the centre, the losses of the other records exceed their linear terms by at most ``N²
     τ² ψ(M S τ)``; the losses of removed and added records are known.

@@ -10,7 +10,7 @@ changes the parameters by::
 The *centre* (:mod:`~seepage.glm.changes.centres`) omits ε, so that one equation for the record's
 own margin remains. For least squares ε = 0, so the centre is exact. The *certificate*
 (:mod:`~seepage.glm.changes.certificate`) bounds the distance of the refit from the centre. The
-*expansion* (:mod:`~seepage.glm.changes.expansion`) includes ε except for high powers of the shifts.
+*expansion* (:mod:`~seepage.glm.changes.expansion`) includes ε up to high powers of the shifts.
 *Refits* (:mod:`~seepage.glm.changes.batched_refits`) start from these approximations, and are exact
 for any family.
 """
@@ -409,7 +409,7 @@ class ChangedRecords(FiniteChanges):
 
 
 class RecordRefits:
-    """The release with one record replaced and all others unchanged.
+    """The release with one record replaced and all other records unchanged.
 
     The class implements :class:`~seepage.core.jacobian.Refits` by batched refits. ``jacobian_of``
     returns the Jacobian of a replaced record. Its arguments are a refitted model, the table, the

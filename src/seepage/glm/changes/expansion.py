@@ -7,7 +7,7 @@ changes, up to higher powers of the shifts::
     X̃ᵀε ≈ ½ T[δ, δ] + ⅙ F[δ, δ, δ],    T = Σ_j ω_j ℓ‴_j x̃_j⊗x̃_j⊗x̃_j,    F = Σ_j ω_j ℓ⁗_j x̃_j⊗…⊗x̃_j
 
 So the equation for the parameter change has P unknowns and no sum over records. It is solved by
-Newton's method with the curvature of the centre, in coordinates ``u`` in which H is the identity. F
+Newton's method with the curvature at the centre, in coordinates ``u`` where H is the identity. F
 has P⁴ entries, and is omitted if there are too many.
 
 **Distance of the refit.** Let p be the first omitted order. If ``|ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″`` for all

@@ -1,4 +1,4 @@
-"""The free margins of a record's outputs, and their losses.
+"""The free margins of a record, and their losses.
 
 A single-output model has one margin per record; softmax has K margins, of which only the
 differences matter. Finite changes are expressed in c free coordinates, where c = 1 or K − 1.
@@ -284,5 +284,5 @@ def modes_of(curvature: np.ndarray, products: np.ndarray) -> tuple[np.ndarray, n
 
 
 def times(matrices: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Return the product of each matrix with its vector."""
+    """Return the product of each matrix with the corresponding vector."""
     return np.asarray((matrices @ vectors[..., None])[..., 0])

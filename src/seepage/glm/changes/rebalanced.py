@@ -193,7 +193,7 @@ class RebalancedRecords(FiniteChanges):
             yield self._fit_with(left), np.flatnonzero(which.reshape(-1) == k)
 
     def _fit_with(self, sizes: np.ndarray) -> _Shifted | None:
-        """Return the fit with the class weights for these sizes, if it exists."""
+        """Return the fit with the class weights for these class sizes, if it exists."""
         key = sizes.tobytes()
         if key not in self._known:
             if len(self._known) >= 16:  # each holds about as much as the table

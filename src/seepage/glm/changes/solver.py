@@ -1,9 +1,9 @@
 """The solver of a fit: ``H⁻¹`` applied to records, the leverages, and the remaining curvature.
 
 Along its own direction, a record has the share ``h`` (its leverage) of the curvature, and the other
-records have ``1 − h``. The fit without the record follows from this share and from ``H⁻¹x̃``. Two
-classes compute both quantities. :class:`Solver` uses the inverse of the Gram matrix, for one or
-more outputs. Let κ be the condition number of H. The relative errors are ``εκ`` in ``H⁻¹x̃``, and
+records have ``1 − h``. This share and ``H⁻¹x̃`` determine the fit without the record. Two classes
+compute both quantities. :class:`Solver` uses the inverse of the Gram matrix, for one or more
+outputs. Let κ be the condition number of H. The relative errors are ``εκ`` in ``H⁻¹x̃``, and
 therefore ``εκ/(1 − h)`` in the difference ``1 − h``. With a weak penalty λ and more columns than
 records, ``1 − h`` is proportional to λ and κ to 1/λ, so all precision is lost.
 :class:`SingularValues` avoids that difference.
@@ -18,9 +18,9 @@ coefficients only::
     H⁻¹x̃_i  = (w, 1/Σd − x̄ᵀw),        w = V S/(S² + λ) u_i / √d_i
     √d_i r_i = −u_iᵀ λ/(S² + λ) Uᵀt − (t − UUᵀt)_i        of least squares,  t = (I − eeᵀ)√d y
 
-The bracket is the part outside the span of e and U. It is zero if there are no more records than
-columns. Errors grow like the square root of the condition number, as in the singular value
-decomposition.
+The bracket is the part outside the span of e and U. The bracket is zero if there are no more
+records than columns. Errors grow like the square root of the condition number, as in the singular
+value decomposition.
 
 **k records removed together** are treated as one record with k outputs. Their shares are the
 eigenvalues of their block of ``D^½X̃H⁻¹X̃ᵀD^½``. The values ``1 − h`` are the eigenvalues of ``I``
@@ -132,7 +132,7 @@ class Solver:
         """Return the effect of rounding on the whitened ``H⁻¹x̃`` of sets, (m, k) → (m,).
 
         Its entries are sums over columns that may cancel, so ``Σ_j |H⁻¹_ij x̃_j|`` may exceed the
-        sum. If columns have very different units, these entries may dominate after whitening.
+        sum. If columns have very different units, such entries may dominate after whitening.
         """
         sizes = self._times_rows(np.abs(self.inverse), np.abs(self.X[rows.reshape(-1)]))
         sizes = self.whiten.most(sizes).reshape(len(rows), -1)
@@ -275,7 +275,7 @@ class SingularValues(Solver):
         return np.asarray(np.maximum(1 - e**2 - np.sum(U**2, axis=1), 0.0))
 
     def _missed(self, U: np.ndarray, e: np.ndarray) -> np.ndarray:
-        """Return ``‖e_i − A H⁻¹Aᵀe_i‖`` without the part along e, (n,)."""
+        """Return ``‖e_i − A H⁻¹Aᵀe_i‖`` without the component along e, of shape (n,)."""
         inside = np.sum((U * self.ridge / self.curved) ** 2, axis=1)
         return np.asarray(np.sqrt(inside + self._outside(U, e)))
 
@@ -289,7 +289,7 @@ class SingularValues(Solver):
 
         An error ΔA of the table changes ``w = H⁻¹Aᵀe_i`` by ``H⁻¹ΔAᵀ(e_i − Aw) − H⁻¹AᵀΔAw``. If the
         record's own row replaces ``Aᵀe_i``, the first term becomes ``H⁻¹ΔAᵀAw`` plus the rounding
-        error of that row. This is smaller for a record of very low leverage.
+        error of that row. The new term is smaller for a record of very low leverage.
         """
         missed = self._missed(U, e)
         own = np.linalg.norm(U * S**2 / self.curved, axis=1)

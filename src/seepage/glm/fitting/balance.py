@@ -37,7 +37,7 @@ class ClassBalance:
         return np.asarray(sizes.sum() / (self.count * sizes))
 
     def empties(self, sizes: np.ndarray) -> bool:
-        """Return whether a class is empty, so that the model cannot be fitted."""
+        """Return whether a class is empty, in which case the model cannot be fitted."""
         return bool(np.any(sizes < 0.5 * self.counted[self.counted > 0].min()))
 
     def weights(self, sizes: np.ndarray) -> np.ndarray:

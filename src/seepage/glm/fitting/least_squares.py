@@ -1,4 +1,4 @@
-"""The exact minimiser of weighted, L2-penalised least squares, by the best factorisation."""
+"""The exact minimiser of weighted, L2-penalised least squares, by a suitable factorisation."""
 
 from __future__ import annotations
 

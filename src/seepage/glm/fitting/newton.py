@@ -65,7 +65,7 @@ def minimise(
     (Armijo). In memory, once a step is tiny, the factor of ``H`` is reused and only gradients are
     recomputed. When the gradients stop decreasing, because of rounding or an outdated Hessian, the
     Hessian is recomputed. With very many parameters, L-BFGS runs first. Data in chunks are read
-    once per step, and not again after a tiny step.
+    once per step; a tiny step is the last.
 
     The search starts from zero or from the given parameters; parameters of a similar problem save
     most steps. If column names are given, linearly dependent columns raise an error that names
@@ -135,7 +135,8 @@ def minimise(
         if _drifts(objective, step, point.largest_norm) or separated(objective):
             raise InputError(f"{said}{weak_penalty_clause(objective)}.")
         raise NotConvergedError(
-            f"{said}some columns are nearly collinear; drop some of them, or {_remedy(objective)}."
+            f"{said}some columns are nearly collinear; drop some of these columns, or "
+            f"{_remedy(objective)}."
         )
     theta = _gauge_free(objective, point.theta)
     return Minimum(coordinates.back(theta), steps, relative)
@@ -158,7 +159,7 @@ def _newton_step(point: Sums, factor: CholeskyFactor) -> Array:
 
 
 def _relative_step(objective: Objective, point: Sums, step: Array) -> float:
-    """Return ``√(sᵀHs / wᵀHw)``: a step relative to the coefficients, in the Hessian's norm."""
+    """Return ``√(sᵀHs / wᵀHw)``, the size of a step relative to the coefficients."""
     xp = array_namespace(step)
     H, s, w = point.hessian, xp.reshape(step, (-1,)), xp.reshape(point.theta, (-1,))
     kept = w.shape[0] - objective.intercept * w.shape[0] // objective.shape[0]
@@ -177,7 +178,7 @@ def _at_rest(objective: Objective, theta: Array) -> bool:
     small the sum. If large terms cancel, in the margins or (in a good fit) in the slopes, the
     gradient cannot fall below that error, which may be large relative to the slopes. However, a
     step is a projection of the margins' errors and, in the norm of the curvature, is no longer than
-    these errors. So its length bounds the remaining distance.
+    these errors. So the length of the step bounds the remaining distance.
     """
     point = objective.at(theta, ("hessian",))
     factor = cholesky_factor(objective.definite(point.hessian))
@@ -252,7 +253,7 @@ def check_counts(objective: Objective, label_scale: float) -> None:
     if objective.family.name == "poisson" and objective.intercept and label_scale == 0:
         raise InputError(
             "Every count with positive weight is zero, so the intercept diverges to minus "
-            "infinity; fit without an intercept, or drop these data."
+            "infinity; fit without an intercept, or drop these records."
         )
 
 

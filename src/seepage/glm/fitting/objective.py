@@ -198,7 +198,7 @@ class Objective:
 
     @classmethod
     def over(cls, source: RowSource, loss: PenalisedLoss) -> Objective:
-        """Return the objective over all records of a source."""
+        """Return the objective for all records of a source."""
         return cls(source, loss.family, loss, None, loss.ridge, loss.intercept)
 
     @property
@@ -470,8 +470,8 @@ class Sums:
 def sums_at(part: Objective, theta: Array, asked: Asked) -> Sums:
     """Return the sums over a table, without the penalty, in float64.
 
-    Single precision is widened to float64 piece by piece. With one output, the pieces fit in the
-    processor's cache and their Hessians are small.
+    Single-precision numbers are converted to float64 piece by piece. With one output, the pieces
+    fit in the processor's cache and their Hessians are small.
     """
     X = part.X
     some = partial(_sums_of_rows, part, theta, asked)
@@ -642,9 +642,10 @@ def hessian(X: Array, curvature: Array, *, ridge: float | Array, intercept: bool
     ``Aᵢ`` is the curvature of each record's loss times its weight: of shape (n,) for one output,
     and ``ωᵢ (diag π − ππᵀ)`` of shape (n, K, K) for softmax. ``ridge = nλ`` is the coefficient of
     ``½‖w‖²``, or one coefficient per column, (d,), if their penalties differ. With an intercept, a
-    1 is appended to ``x``; its parameters are not penalised. In the order of the parameters, the
-    class varies fastest. For softmax, H is singular along unpenalised gauge directions, which add
-    the same vector to the parameters of every class; :func:`gauge_fixed` makes H positive definite.
+    1 is appended to ``x``; the intercept's parameters are not penalised. In the order of the
+    parameters, the class varies fastest. For softmax, H is singular along unpenalised gauge
+    directions, which add the same vector to the parameters of every class; :func:`gauge_fixed`
+    makes H positive definite.
     """
     if len(curvature.shape) == 1:
         return penalised(weighted_gram(X, curvature, intercept), ridge, int(intercept))
@@ -855,7 +856,7 @@ def _column(values: Array, like: Array) -> Array:
 
 
 def check_columns(objective: Objective, H: Array, counted: int, names: tuple[str, ...]) -> None:
-    """Raise an :class:`InputError` naming the linearly dependent columns.
+    """Raise an :class:`InputError` that names the linearly dependent columns.
 
     With a penalty, the minimiser is unique and nothing is checked. ``H`` is the Hessian at any
     parameters, without gauge fixing; it is singular if the columns are dependent. ``counted`` is

@@ -1,8 +1,8 @@
 """The accuracy of a GLM's leakage; results that lost precision are recomputed.
 
 A record's whitened Jacobian is the sum of ``r A_V`` and a multiple of ``A x̃``, given by the
-record's curvature and label slope. Both terms inherit the errors of the slope, the whitener and the
-rounded curvatures. Their sum may be much smaller than either term, which increases its relative
+record's curvature and label slope. Errors of the slope, the whitener and the rounded curvatures
+affect both terms. Their sum may be much smaller than either term, which increases its relative
 error accordingly.
 
 A closed form squares the terms before adding them, and loses the square of the cancelled part. Only
@@ -449,7 +449,7 @@ class GLMAccuracy(AnswerAccuracy):
         return sum(both)
 
     def _spread_over(self, sizes: Array, unknowns: Unknowns) -> Array:
-        """Return bounds on the norms of the unknown features, from all features', ``(D, …)``."""
+        """Return bounds on the norms of the unknown features, given bounds for all, ``(D, …)``."""
         X = self.terms.X
         xp = array_namespace(X)
         every = xp.astype(sizes[: self.terms.features, ...], X.dtype, copy=False)

@@ -2,8 +2,8 @@
 
 Let ``m = Wᵀx̃`` be the margins, where ``x̃`` is ``x`` with a 1 appended for an intercept. Let ``r``
 (K), ``a`` (K×K) and ``b`` (K×L) be the slopes, curvatures and label slopes of a record's loss, all
-multiplied by the sample weight ω. Let ``H`` be the Hessian of the objective. By the implicit
-function theorem (Hannun et al. 2021, equation 18, for K outputs)::
+multiplied by the sample weight ω. Let ``H`` be the Hessian of the objective. The implicit function
+theorem gives (Hannun et al. 2021, equation 18, for K outputs)::
 
     J_i = −H⁻¹ G_i,      G_i = [ E ⊗ r_i + x̃_i ⊗ a_i Wᵀ ,  x̃_i ⊗ b_i ]        (P × (d + L))
 
@@ -218,7 +218,7 @@ class GLMJacobian(TermsJacobian):
         return total + xp.reshape(spread, (P, P)) + cross + cross.T
 
     def norm_of(self, unknowns: Unknowns, sums: Any) -> float:
-        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``, which is that of the information."""
+        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``, which the information shares."""
         return float(dense_largest((self.whitener @ sums @ self.whitener.T)[None, :, :])[0])
 
 
@@ -259,7 +259,7 @@ def merged(first: TermsJacobian, other: TermsJacobian) -> TermsJacobian | None:
 
 
 class _InformationTerms:
-    """The terms of the information about single rows.
+    """The terms of the information about a single row.
 
     When called with a slice of rows, the object returns ``r (m, K)``, ``B (m, K, q)``, ``Ξ (m, K,
     K)`` and ``R (m, K, t)``. ``blocks (K, K, t, t)`` contains ``C_kl``, which all rows share.

@@ -1,4 +1,4 @@
-"""The exact minimiser near a model's coefficients, the curvature there, and their accuracy.
+"""The exact minimiser near a model's coefficients, its curvature, and their accuracy.
 
 The leakage is the derivative of the exact minimiser on the stored data. A fitted model is close to
 this minimiser; Newton steps remove the remaining distance. Bounds on rounding errors depend on the
@@ -75,7 +75,7 @@ _JUDGED: Asked = ("hessian", "squares", "extent")
 
 @dataclass(frozen=True)
 class FittedRecords:
-    """The records on which a model was fitted."""
+    """The records that a model was fitted on."""
 
     source: RowSource
     # Reads the labels of a chunk; ``None`` for a table in memory: the model has its labels
@@ -355,7 +355,7 @@ def _margin_error(fit: FittedGLM, X: Array, margins: Array, target: Array) -> Ar
 
 
 def _moves(part: Objective, fit: FittedGLM, inverse: Array) -> Array:
-    """Return the change of ``H⁻¹u`` for a relative error of one in every curvature, (P, Q).
+    """Return the change of ``H⁻¹u`` if every curvature has a relative error of one, (P, Q).
 
     ``H⁻¹ΔH H⁻¹u`` is a sum over the records; the absolute values of its terms are added. With one
     output, ``u`` contains the features, and Q = D. With several outputs, only differences of
@@ -490,7 +490,7 @@ def whitened(
     noise: Noise,
     centre: Array | None = None,
 ) -> Whitener:
-    """Whiten ``H⁻¹``, known to this accuracy, by the noise.
+    """Whiten ``H⁻¹`` by the noise; ``H⁻¹`` is known to the given accuracy.
 
     The errors of ``H⁻¹x̃`` are proportional to the largest released numbers, while ``A x̃`` of a
     record may be as small as the smallest number. These numbers differ because of the noise and the
@@ -540,10 +540,10 @@ def whitened_inverse(H: Array, noise: Noise) -> Array:
 def _deviations(optimum: Optimum) -> Array:
     """Return ``√(vᵀH'v)`` with ``v = H⁻¹u``, for unit changes ``u`` of every feature, (D,).
 
-    ``H'`` is the records' part of ``H``. The penalty has no rounding error: if the penalty alone
-    determines a coefficient, errors of the curvatures have no effect. So ``vᵀH'v = uᵀH⁻¹u −
-    nλ‖v‖²``, where the norm excludes the intercept's part of ``v``. With several outputs, the
-    slopes and ``u`` sum to zero over the outputs; the squares are added.
+    ``H'`` is the part of ``H`` that the records contribute. The penalty has no rounding error: if
+    the penalty alone determines a coefficient, errors of the curvatures have no effect. So ``vᵀH'v
+    = uᵀH⁻¹u − nλ‖v‖²``, where the norm excludes the intercept's part of ``v``. With several
+    outputs, the slopes and ``u`` sum to zero over the outputs; the squares are added.
     """
     inverse, fit = optimum.inverse, optimum.fit
     high = inverse.high if isinstance(inverse, Double) else inverse
@@ -633,7 +633,7 @@ def judge_stationarity(
             f"The coefficients do not minimise the stated objective on these data: {finding}. "
             "Either the data, the penalty or the sample weights differ from those of the fit, or "
             "the fit did not converge. Pass the data of the fit (with sample_weight=), refit with "
-            "a tighter tol, continue the fit with sp.refine, or ignore this with "
+            "a tighter tol, refine the fit with sp.refine, or ignore the mismatch with "
             'on_mismatch="warn".'
         )
     return relative

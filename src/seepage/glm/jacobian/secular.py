@@ -330,16 +330,16 @@ class Moments(NamedTuple):
     v: Array  # ()
 
     def with_functions(self, which: slice) -> Moments:
-        """Return the sums for some of the functions."""
+        """Return the sums for some functions of the poles."""
         return Moments(self.p_p[which, :], self.p_q[which, :], self.q_q[which], self.u, self.v)
 
     def pick(self, rows: Array) -> Moments:
-        """Return the sums of some matrices."""
+        """Return the sums for some of the matrices."""
         return Moments(self.p_p[:, rows], self.p_q[:, rows], self.q_q, self.u[rows], self.v)
 
 
 def moments(functions: Array, p: Array, q: Array) -> Moments:
-    """Return the moments with functions of the poles, ``(j, k)``."""
+    """Return the moments for functions of the poles, of shape ``(j, k)``."""
     xp = array_namespace(p)
     p_p, p_q = functions @ (p * p).T, (functions * q[None, :]) @ p.T
     return Moments(p_p, p_q, functions @ (q * q), xp.asarray(p[:, -1], copy=True), q[-1])

@@ -213,7 +213,7 @@ class JacobianTerms:
         return J
 
     def zeros(self, *shape: int) -> Array:
-        """Return zeros of this shape, with the table's type and device."""
+        """Return zeros of this shape, with the table's data type and device."""
         xp = array_namespace(self.X)
         return xp.zeros(shape, dtype=self.X.dtype, device=self.X.device)
 

@@ -201,7 +201,7 @@ def _precise_gradient(part: Objective, fit: FittedGLM, low: Array) -> Double:
 
 
 def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
-    """Return the slopes that balance the penalty, and their errors, for few records.
+    """Return the slopes that balance the penalty, and their errors, for a few records.
 
     At the minimiser ``X̃ᵀr = −nλ (w, 0)``. If the rows are linearly independent, this equation
     alone determines the slopes, without subtracting a label from a nearly equal mean.
@@ -280,7 +280,7 @@ def _precise_slopes(part: Objective, margins: Double) -> Double:
 
 
 def free_parameters(fit: FittedGLM) -> int:
-    """Return the number of parameters that are not penalised: the intercepts."""
+    """Return the number of unpenalised parameters, which are the intercepts."""
     return 0 if fit.intercept is None else math.prod(fit.coef.shape[1:])
 
 

@@ -26,8 +26,8 @@ def eta_of_each(
 ) -> Result:
     """Return a measure for each record or person, with the other records treated as noise.
 
-    Since ``S₋ᵢ ≥ (1 − αq)S``, η with noise of covariance S, divided by ``√(1 − αq)``, is never too
-    small.
+    Since ``S₋ᵢ ≥ (1 − αq)S``, η with noise of covariance S, divided by ``√(1 − αq)``, never
+    understates the leakage.
     """
     together = seen.together(None) if people else None
     worlds = seen.worlds(together) if people else seen.worlds_of_records()

@@ -1,4 +1,4 @@
-"""Attribute inference by an attacker who does not know all other records: classes or numbers.
+"""Attribute inference of classes or numbers by an attacker who does not know all other records.
 
 The attacker knows everything about the record except the unknowns. For value v the release is::
 

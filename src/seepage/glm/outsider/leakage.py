@@ -61,7 +61,7 @@ class OutsiderLeakage:
         if self._first.noise is None:
             raise InputError(
                 "Without noise, an attacker who knows all other records detects with certainty "
-                "every record whose removal changes the model. Pass noise= to reduce this risk."
+                "every record whose removal changes the model. To reduce this risk, pass noise=."
             )
         if isinstance(self._first.form, Predictions) and self._first.queries is None:
             raise InputError(
@@ -122,7 +122,7 @@ class OutsiderLeakage:
         return self.membership().plot(ax)
 
     def report(self, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
-        """Audit the model against this attacker, write the report, and return its page.
+        """Audit the model against this attacker, write the report, and return the report's page.
 
         The call is equivalent to ``sp.report(sp.audit(model, X, y, attacker=…), folder)``.
         """
@@ -197,7 +197,7 @@ class OutsiderLeakage:
         """Return the leakage about each record, with the other records treated as noise.
 
         The information is ``JᵀS₋ᵢ⁻¹J`` with ``S₋ᵢ ≥ (1 − αq)S``. So η with noise of covariance S,
-        divided by ``√(1 − αq)``, is never too small.
+        divided by ``√(1 − αq)``, never understates the leakage.
         """
         return eta_of_each(self._one, lambda leak: leak.records(columns, label, measure, simplex))
 
@@ -246,7 +246,7 @@ class OutsiderLeakage:
     def guess(
         self, column: Any = None, prior: Prior = "frequencies", *, rows: Any = None
     ) -> OutsiderGuess:
-        """Return the attribute-inference risk of a category or class, for every record.
+        """Return the attribute-inference risk for a category or class of every record.
 
         The attacker knows everything about the record except the unknowns. If all records of a
         person share the value, it is guessed, and changes, in all of them. The arguments are those
@@ -269,7 +269,7 @@ class OutsiderLeakage:
         values: Any = None,
         rows: Any = None,
     ) -> OutsiderGuess:
-        """Return the success rate of the best guess of a number to within a tolerance.
+        """Return the success rate of guessing a number to within a tolerance.
 
         See :meth:`guess`; the arguments are those of :meth:`seepage.core.leakage.Leakage.within`.
         """

@@ -83,7 +83,7 @@ class OutsiderMembership(Membership):
         return self._told(self.worlds.area(), "auc")
 
     def must_know(self, right: float = 0.9) -> np.ndarray:
-        """Return how many other records an attacker must know to reach this success rate.
+        """Return how many other records an attacker must know to achieve this success rate.
 
         Without noise ``μ² = μ₁²/u``, so at most ``(n − 1)(μ₁/μ*)²`` of these records may be
         unknown. The normal approximation requires at least max(30, released numbers) unknown
@@ -127,7 +127,7 @@ class OutsiderMembership(Membership):
         return PlottedNumbers(right, worst.labels(), name, unit, mark=chance)
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with μ, this attacker's success rate, and an informed attacker's."""
+        """Return a data frame with μ and the success rates of this and an informed attacker."""
         refitted = np.full(len(self), np.nan)
         refitted[self.checked.people] = self.checked.right
         columns = {
@@ -330,7 +330,7 @@ def _distances(pairs: TwoNormals) -> np.ndarray:
 
 
 def _entries(whole: Membership, which: np.ndarray) -> Membership:
-    """Return some entries of a risk."""
+    """Return some entries of a membership risk."""
     mu = whole.mu
     values, index = np.asarray(mu)[which], mu.labels()[which]
     return Membership(replace(mu, values=values, index=index, accuracy=None), whole.lower[which])

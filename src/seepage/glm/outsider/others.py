@@ -8,8 +8,8 @@ covariance of the noise::
 
 This is the sandwich covariance (Huber 1967). For people with several records it is the
 cluster-robust covariance, where g_j is the sum over a person's records. If the attacker knows
-certain people, the sum and the mean are over the other people, and ``u`` is 1. A person's gradient
-is computed at the minimiser without that person, one Newton step away: ``g = H H₋ⱼ⁻¹ g(θ̂)``. At θ̂
+listed people, the sum and the mean exclude these people, and ``u`` is 1. A person's gradient is
+computed at the minimiser without that person, one Newton step away: ``g = H H₋ⱼ⁻¹ g(θ̂)``. At θ̂
 the fit has shrunk the person's residuals by ``1 − ℓ`` (MacKinnon and White 1985, HC3).
 """
 
@@ -141,7 +141,7 @@ class OtherPeople:
         return np.asarray(self._gradients(rows).sum(axis=0))
 
     def directions(self, rows: np.ndarray) -> np.ndarray:
-        """Return ``X̃ᵀ`` of these records, one column for each record and output, (P, m·c)."""
+        """Return ``X̃ᵀ`` for these records, with one column per record and output, (P, m·c)."""
         x, c = self.model.gram_solver.design(self.model.X[rows]), self.model.outputs.count
         return np.asarray(np.einsum("mp,kl->pkml", x, np.eye(c))).reshape(self.size, -1)
 
@@ -163,7 +163,7 @@ class OtherPeople:
     # The people together ------------------------------------------------------------------------
 
     def gradients(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield the gradients g of a few people at a time, (m, P)."""
+        """Yield the gradients g for a few people at a time, (m, P)."""
         longest = max(map(len, self.sets))
         for piece in row_slices(len(self.sets), self.size * longest):
             here = self.sets[piece]

@@ -25,9 +25,9 @@ class Predictions:
     The answers are margins (for least squares, the predictions) or unrounded probabilities, which
     carry the same information: ``Aθ̂`` with the queries as the rows of A. A set of distinct queries
     as large as the number of parameters leaks as much as the parameters. Predicted labels alone
-    leak less. Noise is added to the margins of each answer; for softmax, to each of the K margins,
-    of which only differences matter. The predictions of a model whose parameters have noise leak no
-    more than these parameters.
+    leak less. Noise is added to the margins of each answer. For softmax, it is added to each of the
+    K margins, of which only differences matter. The predictions of a model whose parameters have
+    noise leak no more than these parameters.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The coefficients and the intercept, rounded to printed decimals.
+    """The coefficients and the intercept, rounded to a number of decimals.
 
     Parameters
     ----------

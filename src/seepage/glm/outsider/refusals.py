@@ -94,7 +94,7 @@ def check_same_attacker(first: Attacker, other: Attacker) -> None:
 
 
 def refuse_answers(several: bool, form: Predictions | Parameters | None) -> None:
-    """Raise an error for several, answered or rounded releases: only membership supports them."""
+    """Raise an error for several releases, answers or rounding, which support only membership."""
     if several:
         raise InputError(
             "For an attacker who does not know all other records, only membership() supports "

@@ -85,7 +85,7 @@ def cross_judged(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
 
 
 def _normal(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean of draws and the inverse root of their covariance."""
+    """Return the mean of the draws and the inverse root of their covariance."""
     covariance = np.atleast_2d(np.cov(draws.T))
     return draws.mean(axis=0), np.linalg.inv(np.linalg.cholesky(covariance))
 

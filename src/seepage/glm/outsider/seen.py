@@ -90,7 +90,7 @@ class SeenRelease:
         return changes.model
 
     def scaled(self, factor: float) -> SeenRelease:
-        """Return the same release with ``factor`` times the noise."""
+        """Return the same release with the noise multiplied by ``factor``."""
         assert self.noise is not None  # noqa: S101 - told to the type checker
         noise = self.noise.scaled(factor)
         own = isinstance(self.form, Predictions) and self.queries is None
@@ -174,7 +174,9 @@ class SeenRelease:
         else:
             alike = mine.person.same(yours.person)
         if not alike:
-            raise InputError("These releases have different people; pass the same person= to each.")
+            raise InputError(
+                "These releases have different people; pass the same person= to each release."
+            )
 
     # What she sees ----------------------------------------------------------------------------
 
@@ -254,7 +256,7 @@ class SeenRelease:
         return features
 
     def with_noise(self, S: np.ndarray) -> Leakage[Any]:
-        """Return the leakage with noise of covariance S on the free parameters."""
+        """Return the leakage with noise of covariance S added to the free parameters."""
         model = self.model
         for _ in range(2):  # of all parameters, in the caller's columns
             S = callers_moves(model.outputs.of_all(S), model.centre).T

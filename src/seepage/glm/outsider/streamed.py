@@ -1,4 +1,4 @@
-"""The variance due to other people, for a table that is read in chunks, in two passes.
+"""Compute the variance due to other people in two passes over a table read in chunks.
 
 The first pass sums ``Σ g`` and ``Σ ggᵀ`` over all people, which determine ``ḡ`` and G. The second
 pass computes both distributions for the records of each chunk. Every record is a separate person,
@@ -65,7 +65,7 @@ class OthersTotal:
 
 
 class _Told(NamedTuple):
-    """The results for the records of a chunk."""
+    """The results for the records in a chunk."""
 
     share: np.ndarray
     worlds: TwoNormals
@@ -108,7 +108,7 @@ class StreamedWorlds:
 
     @property
     def numbers(self) -> int:
-        """How many numbers are released."""
+        """The count of released numbers."""
         return self.others.size
 
     @property

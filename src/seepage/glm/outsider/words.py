@@ -57,7 +57,7 @@ def _rounded(digits: int | None) -> tuple[str, ...]:
 
 
 def agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
-    """Return a sentence on the difference between refits and the normal approximation."""
+    """Return a sentence about the difference between refits and the normal approximation."""
     known = ~np.isnan(checked.right)
     if not in_reach:
         return (
@@ -81,7 +81,7 @@ def agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
 
 
 def hidden_by_few(known: np.ndarray) -> tuple[str, ...]:
-    """Return a sentence on how many people are hidden mostly by one other person."""
+    """Return a sentence about how many people are hidden mainly by one other person."""
     if not known.any():
         return ()
     return (

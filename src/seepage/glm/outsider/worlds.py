@@ -50,7 +50,7 @@ from seepage.support.chunks import progress
 
 @dataclass(frozen=True)
 class Worlds:
-    """The two distributions of the release for every person, as an attacker sees them.
+    """The distributions of the release with and without each person, as the attacker sees them.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Worlds:
         return replace(self, unknown=unknown)
 
     def root_for(self) -> Callable[[np.ndarray], np.ndarray]:
-        """Return a function that computes R for a person's records, (P, k)."""
+        """Return a function that computes R from a person's records, (P, k)."""
         inverse = self.others.model.inverse
 
         def seen(A: np.ndarray) -> np.ndarray:
@@ -237,7 +237,7 @@ class Worlds:
         return shift, np.maximum(spread, 1e-8 - 1)  # a variance, but for rounding
 
     def _span(self, person: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return Y, T and c of a person."""
+        """Return Y, T and c for a person."""
         others = self.others
         rows = others.sets[person]
         c = others.gradient(rows) - others.mean

@@ -168,7 +168,7 @@ class Chain(FeatureStep):
 
 
 class ColumnsApart(FeatureStep):
-    """A ``ColumnTransformer`` or ``FeatureUnion``: steps in parallel."""
+    """A ``ColumnTransformer`` or ``FeatureUnion``, whose steps run in parallel."""
 
     def __init__(
         self, inner: Any, parts: list[tuple[np.ndarray, slice, FeatureStep]], width: int

@@ -35,8 +35,8 @@ class FormulaStep(FeatureStep):
         data = results.model.data
         if getattr(data, "missing_row_idx", None):
             raise InputError(
-                f"The formula left out {len(data.missing_row_idx)} rows with missing values; "
-                "drop them from the data frame and from y, and fit again."
+                f"The formula dropped {len(data.missing_row_idx)} rows with missing values; drop "
+                "them from the data frame and from y, and fit again."
             )
         spec = getattr(data, "model_spec", None)
         return cls(getattr(data, "design_info", None) if spec is None else spec, data.const_idx)

@@ -95,7 +95,7 @@ class RawRelease(MeasuredRelease):
 
     @property
     def anew(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The steps that are refitted in finite changes of the model."""
+        """The steps that are refitted when records change."""
         return self.inner.anew
 
     @property

@@ -35,7 +35,7 @@ REFITTED = (
 
 @dataclass(frozen=True)
 class RawColumn:
-    """A column of the caller's table, and the directions in which it can change."""
+    """A column of the caller's table, and the directions in which the column can change."""
 
     name: str
     kind: str  # ``numeric``, ``boolean`` or ``categorical``
@@ -61,7 +61,9 @@ def read_frame(X: Any) -> tuple[nw.DataFrame[Any], bool]:
         try:
             frame = nw.from_native(X, eager_only=True)
         except TypeError as problem:
-            raise InputError(f"X of type {type(X).__name__} is not a table: {problem}") from problem
+            raise InputError(
+                f"X has type {type(X).__name__}, which is not a table: {problem}"
+            ) from problem
         check_names(frame)
         return frame, True
     values = np.asarray(X)
@@ -327,7 +329,7 @@ class FollowedColumns(RawTable):
         return np.stack(features, axis=1), np.array(moved).T
 
     def _with(self, name: str, level: Any) -> Any:
-        """Return the table with the same level of a column in every record."""
+        """Return the table with one level of a column in every record."""
         dtype = nw.Float64() if isinstance(level, float) else self.frame[name].dtype
         other = self.frame.with_columns(nw.lit(level).cast(dtype).alias(name))
         return other.to_native() if self.named else other.to_numpy()

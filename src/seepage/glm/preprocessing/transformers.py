@@ -94,7 +94,7 @@ def _robust_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
 
 
 def _order_moves(X: np.ndarray, dX: np.ndarray, share: float) -> np.ndarray:
-    """Return the change of the non-missing cells' quantile with each row's cell, (n, d).
+    """Return each row's effect on a quantile of the non-missing cells, of shape (n, d).
 
     The quantile is between two adjacent ordered cells, and changes only with these two.
     """
@@ -354,8 +354,8 @@ class Transformer(FeatureStep):
         self.kind = None if self.known is None else KNOWN[self.known]
         if own_name(transformer, "sklearn", _CUT) is not None:
             raise NoDerivativeError(
-                f"{self.name} has no derivative: it bins numbers, so small changes have no effect "
-                "until a bin edge is crossed.",
+                f"{self.name} has no derivative: it bins numbers, so a change has no effect "
+                "unless it crosses a bin edge.",
                 "Drop that step, or measure risks by refits with sp.leakage(pipeline, X, y, "
                 "…).membership().",
             )

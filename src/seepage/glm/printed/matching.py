@@ -41,7 +41,7 @@ def matched(results: Sequence[Any]) -> tuple[list[np.ndarray], np.ndarray]:
         if len(set(label)) < len(label):
             raise InputError(
                 "Two rows have the same label, so records cannot be matched; call "
-                "reset_index(drop=True) on the data frame before the fits."
+                "reset_index(drop=True) on the data frame before fitting."
             )
         rows.append(np.array([place.setdefault(one, len(place)) for one in label]))
     index = np.empty(len(place), dtype=object)
@@ -139,9 +139,9 @@ def _check_same(
             return
         if 2 * differs[k].sum() > len(common) and not _rescaled(first, second):
             raise InputError(
-                f"{where} have different values of {name} under {differs[k].sum():,} of "
+                f"{where} have different values of {name} for {differs[k].sum():,} of "
                 f"{len(common):,} common row labels, so a label does not identify one record; "
-                f"{_REMEDY}, or rename the column if it means something else."
+                f"{_REMEDY}, or rename the column if its meaning differs."
             )
     moved = _elsewhere(columns, names, places, np.flatnonzero(differs.any(axis=0)))
     # A single record may have changed its group, and be like another by chance.

@@ -9,9 +9,9 @@ standard errors follow from ``A = Σ ω_j a_j x_j x_jᵀ``, the meat ``B`` and, 
     HC0 … HC3    A⁻¹BA⁻¹,  B = Σ ω_j f_j r_j² x_j x_jᵀ,  f = 1, n/(n − d), 1/(1 − h), 1/(1 − h)²
     cluster      A⁻¹BA⁻¹,  B = Σ_g s_g s_gᵀ,  s_g the sum of r_j x_j in a cluster
 
-A weight of zero leaves a record out, and a weight of two counts it twice. Survey weights in
-weighted least squares belong to the records: the rows and labels are multiplied by the square roots
-of these weights.
+A weight of zero excludes a record, and a weight of two counts it twice. Survey weights in weighted
+least squares belong to the records: the rows and labels are multiplied by the square roots of these
+weights.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ROBUST = ("HC0", "HC1", "HC2", "HC3")
 
 @dataclass(frozen=True, eq=False)
 class Specification:
-    """One column of a regression table.
+    """One column (specification) of a regression table.
 
     Parameters
     ----------
@@ -145,8 +145,8 @@ class Specification:
         here = self.numbers(np.ones((1, len(self.X))))[0, : len(printed)]
         if not np.allclose(here, printed, rtol=1e-4, atol=1e-7 * np.abs(printed).max()):
             raise InputError(
-                "The coefficients or standard errors of a specification are not those of a "
-                "converged fit on its own data; refit it with a smaller tolerance."
+                "The coefficients or standard errors of a specification do not match a converged "
+                "fit on its own data; refit it with a smaller tolerance."
             )
 
     @property
@@ -164,7 +164,7 @@ class Specification:
 
     @cached_property
     def design_leverage(self) -> np.ndarray:
-        """``x_jᵀ(XᵀX)⁻¹x_j``, (n,): at least 1/m for a record in a fitted cell of m records."""
+        """``x_jᵀ(XᵀX)⁻¹x_j``, (n,); at least 1/m for a record in a fitted cell of m records."""
         return np.asarray(np.sum(self._basis[0] ** 2, axis=1))
 
     @cached_property
@@ -184,7 +184,7 @@ class Specification:
         return np.asarray(a * np.sum((Q @ inverse) * Q, axis=1))
 
     def numbers(self, weights: np.ndarray) -> np.ndarray:
-        """Return the numbers for each row of weights, (B, n) → (B, K).
+        """Return the printed numbers for each row of weights, (B, n) → (B, K).
 
         The numbers are NaN if the objective has no unique minimiser.
         """

@@ -48,8 +48,8 @@ class RegressionTable:
     """A printed regression table with one column for each fitted specification.
 
     Coefficients, standard errors (classical, HC0 to HC3 or clustered, as fitted), R² or pseudo-R²
-    and the log-likelihood are rounded to ``digits`` decimals, and n is printed. t, p, intervals,
-    AIC, BIC and, with classical standard errors, F can be computed from these numbers. Residual
+    and the log-likelihood are rounded to ``digits`` decimals, and n is printed. From these numbers,
+    t, p, intervals, AIC, BIC and, with classical standard errors, F can be computed. Residual
     diagnostics and a robust F are not included.
 
     Parameters
@@ -241,7 +241,7 @@ class RegressionTable:
 
     @cached_property
     def owner(self) -> np.ndarray:
-        """The person of every record, by position."""
+        """The person of each record, by position."""
         owner = np.empty(len(self.index), dtype=int)
         for k, rows in enumerate(self.sets):
             owner[rows] = k
@@ -433,7 +433,7 @@ class RegressionTable:
         return np.flatnonzero([bool(np.isin(own, which).any()) for own in self.sets])
 
     def _names(self, people: np.ndarray) -> np.ndarray:
-        """Return the people's names: row labels or identities."""
+        """Return the names of the people: row labels or identities."""
         names = self.index if self.together is None else self.together.names
         return np.asarray(names[people])
 
