@@ -43,8 +43,12 @@ def items() -> list[dict[str, Tensor]]:
     return [{"x": x, "labels": y} for x, y in zip(*data(), strict=True)]
 
 
-def by_hand(steps: int = STEPS) -> tuple[Classifier, sp.nn.FisherAccountant]:
-    """Clip the gradients of records one by one, add the noise of the seed, and step."""
+def by_hand(named: str = "") -> tuple[Classifier, sp.nn.FisherAccountant]:
+    """Clip the gradients of records one by one, add the noise of the seed, and step.
+
+    ``named`` is what a library writes before the names of the parameters: a parameter's noise
+    depends on its name.
+    """
     net, (X, y), stream = Classifier(), data(), KeyedStream.of_seed(SEED)
     sampler = sp.nn.PoissonSampler(N, sample_rate=RATE, seed=SEED)
     accountant = sp.nn.FisherAccountant(
@@ -57,7 +61,7 @@ def by_hand(steps: int = STEPS) -> tuple[Classifier, sp.nn.FisherAccountant]:
         seed=stream.child("probes").number(),
     )
     parameters = dict(net.named_parameters())
-    for step in range(steps):
+    for step in range(STEPS):
         index = sampler.batch(step)
         accountant.observe(index, X[index], y[index])
         total = {name: torch.zeros_like(p) for name, p in parameters.items()}
@@ -70,5 +74,5 @@ def by_hand(steps: int = STEPS) -> tuple[Classifier, sp.nn.FisherAccountant]:
         add_noise = secure_noise(stream, step)
         with torch.no_grad():
             for name, p in parameters.items():
-                p -= LR * add_noise(name, total[name], SIGMA * C) / DIVISOR
+                p -= LR * add_noise(named + name, total[name], SIGMA * C) / DIVISOR
     return net, accountant

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from seepage.nn.susceptibility.over_training import SampledBatchWarning as SampledBatchWarning
     from seepage.nn.susceptibility.plis import Susceptibility as Susceptibility
     from seepage.nn.susceptibility.plis import plis as plis
+    from seepage.nn.training.lightning import PrivateCallback as PrivateCallback
     from seepage.nn.training.opacus import attach as attach
     from seepage.nn.training.private_gradients import PrivateGradients as PrivateGradients
     from seepage.nn.training.private_sgd import PrivateSGD as PrivateSGD

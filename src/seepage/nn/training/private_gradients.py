@@ -246,7 +246,12 @@ class PrivateGradients:
             )
         count = min(len(records), math.ceil(self.sampler.batch_size))
         first = records_and_targets(collate([records[k] for k in range(count)]))
-        self._data = data_fingerprint(*first)
+        mark = data_fingerprint(*first)
+        if self._data not in (None, mark):
+            raise InputError(
+                "The data are not those of the run that is resumed; resume with the same data."
+            )
+        self._data = mark
         device = self.device()
         with evaluating(self.net):
             self.look_at(*on_device(first, device))
@@ -391,6 +396,7 @@ class PrivateGradients:
                     f"The state belongs to a run with another {name} ({facts[name]!r}, not "
                     f"{value!r}); resume with the same data and settings."
                 )
+        self._data = facts["data"]
         sums = {name: value for name, value in state.items() if name != "facts"}
         self.accountant_.load_state_dict(sums | {"facts": facts["accountant"]})
         keep_one_share(self.accountant_)
