@@ -105,8 +105,8 @@ def _networks() -> Iterator[str]:
     wide, middle, large = full["wide"], full["124M"], full["1.3B"]
     yield "## Networks\n"
     yield (
-        "Costs in training steps of the same run, float32 (`python benchmarks/accountant.py`, "
-        "`plis.py`; on the H200 with `--device cuda`):\n"
+        "The table lists costs in training steps of the same run, float32 (`python "
+        "benchmarks/accountant.py`, `plis.py`; on the H200 with `--device cuda`):\n"
     )
     rows = [
         (
@@ -153,8 +153,8 @@ def _networks() -> Iterator[str]:
 def _precisions() -> Iterator[str]:
     yield (
         "In lower precision, plain steps are faster and probes are finite differences "
-        "(`--precision high` for TF32, `--autocast bf16`). Costs in plain eager steps of the "
-        "same precision:\n"
+        "(`--precision high` for TF32, `--autocast bf16`). The next table lists costs in "
+        "plain eager steps of the same precision:\n"
     )
     rows, worst = [], {"TF32": 0.0, "bf16": 0.0}
     for key, name in (
@@ -187,9 +187,9 @@ def _precisions() -> Iterator[str]:
 def _lora() -> Iterator[str]:
     found = {"7B": kept("lora-cuda")["7B"], "13B": kept("lora-cuda-13B")["13B"]}
     yield (
-        "LoRA of rank 16 on Llama's shape, base in bf16, adapters in float32, batch 4 × 512 "
-        "tokens, eager; seconds, GiB (`python benchmarks/lora.py --device cuda --only 7B` or "
-        "`13B`):\n"
+        "The next table lists seconds and GiB for LoRA of rank 16 on Llama's shape, with the base "
+        "in bf16, adapters in float32, batch 4 × 512 tokens, eager (`python benchmarks/lora.py "
+        "--device cuda --only 7B` or `13B`):\n"
     )
     rows = []
     for key in ("7B", "13B"):
@@ -236,7 +236,7 @@ def opacus_rows(name: str, networks: dict[str, str]) -> dict[str, list[str]]:
 def _against_opacus() -> Iterator[str]:
     yield "## A private step, against Opacus\n"
     yield (
-        "Private training with exact clipping against Opacus 1.6 (`python "
+        "The table compares private training with exact clipping with Opacus 1.6 (`python "
         "benchmarks/against_opacus.py`; H200: `--device cuda --precision high`), in seconds and "
         "GiB. The GPT's weights are untied, as Opacus requires:\n"
     )
@@ -306,8 +306,8 @@ def _beside_sacro() -> Iterator[str]:
     head = ("table, model", "SACRO-ML: LiRA, worst case", "seepage: best attack")
     yield _table((*head, "error, %: model, constant", "seconds: SACRO-ML", "seepage"), rows)
     yield (
-        "**Structural checks**: SACRO-ML's yes or no; seepage's number, and *found*, *no*, or – "
-        "(does not apply). Results for breast cancer are in "
+        "**Structural checks**: SACRO-ML answers yes or no; seepage states a number and *found*, "
+        "*no* or – (does not apply). Results for breast cancer are in "
         "`benchmarks/results/beside_sacro.json`.\n"
     )
     models = found[SACRO_TABLE]
@@ -363,8 +363,8 @@ def _beside_sacro() -> Iterator[str]:
         "Only SACRO-ML has wrappers that warn during training (safemodel), PDF reports, attacks on "
         "PyTorch classifiers by the same command, and a quantile-regression attack without shadow "
         "models. Only seepage has intervals for every number, a baseline that uses the other "
-        "columns, regression, models in pipelines, the error beside a constant prediction, and "
-        "exact limits for linear models.\n"
+        "columns, regression, models in pipelines, the error compared with a constant prediction, "
+        "and exact limits for linear models.\n"
     )
 
 

@@ -143,7 +143,7 @@ _LIST = (
         "fil-whole-procedure",
         "Hannun et al. 2021",
         "section 5",
-        "What IRFIL leaks with its weights",
+        "What IRFIL leaks through its weights",
         topic="reweighting",
     ),
     Experiment(

@@ -152,7 +152,7 @@ def _section(
     short = re.split(r"[.:;] | \(", entry["alternative"])[0]
     yield f"![{_inline(short)}]({name}.png)\n"
     yield f"{_inline(entry['seen'])}\n"
-    kept = f" From kept results ([files and commands]({name}.json))." * bool(entry["kept"])
+    kept = f" Based on kept results ([files and commands]({name}.json))." * bool(entry["kept"])
     yield f"*Setting.* {_setting(entry['setting'], settings)}{kept}\n"
     yield from _table([q for q in _quantities(entry) if q.printed is not None])
 

@@ -251,7 +251,7 @@ def test_on_mismatch_may_go_on_with_a_warning():
 def test_a_released_model_is_refused():
     with pytest.warns(UserWarning, match="fixed seed"):
         released = sp.release(MODEL, NOISE, seed=1)
-    with pytest.raises(sp.InputError, match="contain noise"):
+    with pytest.raises(sp.InputError, match="noisy release"):
         leak(model=released)
     with pytest.raises(sp.InputError, match="already been released"):
         sp.release(released, NOISE)

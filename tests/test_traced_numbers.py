@@ -181,7 +181,7 @@ def an_audit_of_a_panel_by_row_and_by_person():
     assert found["same"]
     assert found["rows"] == 7 * found["people"]
     yield (
-        f"{found['people']} people with seven rows each, an audit by row limits membership "
+        f"{found['people']} people with seven rows each), an audit by row limits membership "
         f"inference to {row:.0f} % success; refits without all rows of a person give {person:.0f} %"
     )
 
@@ -300,7 +300,7 @@ CHECKS = "checks over a run of 400 steps"
 def what_the_checks_of_derivatives_cost():
     share, limit, _ = kept("accountant-cpu")["mnist"]["claims"][CHECKS]
     yield f"took {100 * share:.1f} % of a run of 400 steps"
-    yield f"claims under {100 * limit:.0f} %"
+    yield f": under {100 * limit:.0f} %"
 
 
 @tied("docs/how-to/private-sgd.md")
@@ -613,7 +613,7 @@ def what_the_folder_of_a_release_tells_of_a_dose():
         found["each"][way]["η = 1, all alike"]["median σ"]
         for way in ("default", "the least of the grid")
     )
-    yield f"{least:g} is sufficient and {drawn:g} is drawn mostly"
+    yield f"{least:g} is sufficient and {drawn:g} is usually drawn"
     often = found["worst"]["default"]["σ ten times the median or more"] / 12_000
     yield f"{100 * often:.0f} % of the draws give ten times"
 
@@ -698,8 +698,9 @@ def what_figures_can_do_to_an_interval():
     moved = t * math.exp(epsilon) / (1 - t + t * math.exp(epsilon))
     width = ndtri(1 - moved) / ndtri(1 - t)
     assert width >= 0.9
-    yield f"the central {100 * (1 - 2 * moved):.1f} % one for ε = {epsilon}"
-    yield f"For a normal belief that is at least {math.floor(100 * width) / 100:.2f} of the width"
+    yield f"the central {100 * (1 - 2 * moved):.1f} % interval for ε = {epsilon}"
+    least = math.floor(100 * width) / 100
+    yield f"For a normal prior, this interval has at least {least:.2f} of the width"
 
 
 @tied("docs/how-to/release.md")

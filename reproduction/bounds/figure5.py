@@ -194,7 +194,7 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "CIFAR-10: accuracy to which the RDP bound is at least 1",
             rdp.accuracy,
             _PRINTED_RDP,
-            "The bound depends only on σ and T, and σ = 2 is the most noise of Table 4: after "
+            "The bound depends only on σ and T, and σ = 2 is the largest noise in Table 4: after "
             f"its longest run ({longest:,} steps) it is {rdp.rdp:.2f}, where the accuracy is "
             f"{_accuracies(found, rdp)}. The most accurate setting is {_hyper(rdp.row)} "
             f"({_spread(rdp)}); none reaches {_PRINTED_RDP} % (private_sgd_cifar10_as_run*.json).",
@@ -203,10 +203,10 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "CIFAR-10: accuracy to which the bound from the largest dFIL is at least 0.1",
             tenth.accuracy,
             "64",
-            f"Per pixel it holds to this ({_hyper(tenth.row)}, T = {tenth.row['steps']:,}, "
-            f"{_spread(tenth)}); in units of the network's input, as in the authors' code, it is "
-            f"{times:.0f} times as large and holds to more than is printed{by_theirs} "
-            f"(private_sgd_cifar10_as_run*.json).",
+            f"Per pixel, the bound holds up to this accuracy ({_hyper(tenth.row)}, T = "
+            f"{tenth.row['steps']:,}, {_spread(tenth)}); in units of the network's input, as in "
+            f"the authors' code, it is {times:.0f} times as large and holds beyond the "
+            f"printed accuracy{by_theirs} (private_sgd_cifar10_as_run*.json).",
         ),
         Quantity(
             "CIFAR-10: accuracy to which dFIL's bound is at least 1, less that of RDP",
@@ -260,9 +260,9 @@ def _by_one_coordinate(times: float) -> tuple[list[Quantity], str]:
     ]
     settings = len({_hyper(row) for row in results["rows"]})
     words = (
-        f"; by their one-coordinate estimator, whose largest is larger, {settings} settings give, "
-        f"in one run, {per_pixel:.1f} % per pixel and {per_input:.1f} % in units of the input "
-        f"(private_sgd_{_ROUGH}.json)"
+        f"; with their one-coordinate estimator, whose largest value is larger, {settings} "
+        f"settings give, in one run, {per_pixel:.1f} % per pixel and {per_input:.1f} % in units of "
+        f"the input (private_sgd_{_ROUGH}.json)"
     )
     return quantities, words
 
@@ -280,7 +280,7 @@ def _last_above(found: list[Point], bound: str, level: float) -> Point:
 def _spread(point: Point) -> str:
     """State the accuracy of each run of a point."""
     single = [f"{100 * accuracy:.2f}" for accuracy in point.row["accuracy"]]
-    return f"runs of it reach {', '.join(single)} %"
+    return f"whose runs reach {', '.join(single)} %"
 
 
 def _accuracies(found: list[Point], like: Point) -> str:
@@ -333,11 +333,11 @@ def _setting(found: Found) -> str:
         rows = found["cifar10_as_run"][0]["rows"]
         settings = len({_hyper(row) for row in rows})
         words += (
-            f" CIFAR-10: the {settings} settings of Table 4 that decide how accurate a network can "
-            f"be at a bound of 1 or 0.1, {_lengths(rows)}, {_runs(rows)}; each step probes a "
-            "quarter of the batch, including the records that leaked most so far; the largest dFIL "
-            "is averaged over runs; pixels enter as (p − 0.473)/0.2, and errors are per pixel in "
-            "[0, 1] unless stated otherwise."
+            f" CIFAR-10: the {settings} settings of Table 4 that determine how accurate a network "
+            f"can be at a bound of 1 or 0.1, {_lengths(rows)}, {_runs(rows)}; each step probes a "
+            "quarter of the batch, including the records that leaked most so far; the largest "
+            "dFIL is averaged over runs; pixels enter as (p − 0.473)/0.2, and errors are per "
+            "pixel in [0, 1] unless stated otherwise."
         )
     words += _precision()
     words += (

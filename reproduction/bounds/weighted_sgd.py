@@ -33,11 +33,11 @@ RATE, THRESHOLD = 0.1, 4.0
 KINDS = ("plain", "weighted")
 _TOP = 100  # one record in a hundred counts as most exposed
 _SETTING = (
-    f"The authors' MNIST network on {RECORDS:,} images, Poisson batches of {BATCH}, {STEPS} "
-    f"steps, ρ = {RATE:g}, C = {THRESHOLD:g}, averages of {RUNS} runs with a common start. "
-    "Weighted (not in the paper): a record's clipped gradient is multiplied by the records' mean "
-    "dFIL² so far over its own, at most by one. dFIL treats the weights as constants and takes "
-    "κ = 1; one random probe a step sets the weights, another measures."
+    f"The authors' MNIST network on {RECORDS:,} images, Poisson batches of {BATCH}, {STEPS} steps, "
+    f"ρ = {RATE:g}, C = {THRESHOLD:g}, averages of {RUNS} runs with a common initialisation. "
+    "Weighted (not in the paper): a record's clipped gradient is multiplied by the mean dFIL² of "
+    "all records so far over its own dFIL², at most by one. dFIL treats the weights as constants "
+    "and takes κ = 1; one random probe a step sets the weights, another measures."
 )
 
 

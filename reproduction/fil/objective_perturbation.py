@@ -42,8 +42,8 @@ _SETTING = (
     "objective perturbation N(0, β²I) to the gradient of the objective, so that N(0, β²H⁻²) is "
     "added to the minimiser. η is about all features and the label of a record, including the "
     "leakage of the data-dependent covariance; test errors are expectations in closed form, and "
-    "the scales are such that the most exposed record has the stated η. The paper names this as "
-    "future work."
+    "the scales are such that the most exposed record has the stated η. The paper names objective "
+    "perturbation as future work."
 )
 
 

@@ -115,8 +115,9 @@ class Runs:
         if "auc_confounded" in self.select(network, task)[0]["properties"][property_name]:
             tried += "; an attack without the equal mix of labels: number “confounded”"
         return (
-            f"Random projection of large layers is not the cause ({tried}). The paper does not say "
-            "how the attacker's batches were drawn; no choice that we tried gives its pattern."
+            f"Random projection of large layers is not the cause ({tried}). The paper does not "
+            "state how the attacker's batches were drawn; no choice that we tried gives its "
+            "pattern."
         )
 
     def together(self, network: str, task: str, key: str, property_name: str) -> LayerCurve:
@@ -157,8 +158,8 @@ class Runs:
             "client's; V-information (random forest, held out, five pools of people) is from "
             f"{2 * a['measured']} batches at the last model; the median sensitivity over "
             f"{a['samples']} test images (F-norm, target) is relative to the largest layer of each "
-            f"repetition. Layers with more than {a['width']:,} numbers are projected to that many "
-            f"at random. {repetitions} repetitions, computed once and kept."
+            f"repetition. Layers with more than {a['width']:,} numbers are randomly projected to "
+            f"that many. {repetitions} repetitions, computed once and kept."
         )
 
     def kept(self) -> tuple[str]:

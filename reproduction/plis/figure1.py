@@ -23,11 +23,11 @@ SHOWN = (8, 9, 12)  # those of the paper
 LABEL_NOISE = 0.05
 _SETTING = (
     f"{RECORDS:,} synthetic records with {FEATURES} standard normal features, five of them "
-    f"({', '.join(map(str, INFORMATIVE))}) with weights of 0.5 to 1.5 in size, the others with "
-    f"none; label noise {LABEL_NOISE}. Linear regression by {STEPS} full-batch steps (rate "
-    f"{RATE}), gradients smoothly clipped at {THRESHOLD:g}, ({EPSILON}, {DELTA:g})-differential "
-    "privacy in total. FIL and the absolute PLIS of every feature are from one more step, "
-    "averaged over the records. The paper does not describe its data."
+    f"({', '.join(map(str, INFORMATIVE))}) with weights of 0.5 to 1.5 in absolute value, the "
+    f"others with weight zero; label noise {LABEL_NOISE}. Linear regression by {STEPS} full-batch "
+    f"steps (rate {RATE}), gradients smoothly clipped at {THRESHOLD:g}, ({EPSILON}, "
+    f"{DELTA:g})-differential privacy in total. FIL and the absolute PLIS of every feature are "
+    "from one more step, averaged over the records. The paper does not describe its data."
 )
 
 

@@ -37,13 +37,13 @@ SLIGHT = 0.1  # a correlation that explains a hundredth of the spread
 _SETTING = (
     "The smooth network of Guo et al. 2022, Table 1 (the paper does not name its own), on MNIST. "
     f"With DP: {EPOCHS} epochs of disjoint batches of {BATCH:,}, smooth clip at {THRESHOLD:g}, "
-    f"({EPSILON:g}, {DELTA:g})-differential privacy without amplification by sampling. Without: "
-    f"{PLAIN_EPOCHS} epochs of plain SGD. PLIS is of one more step, for the first {MEASURED:,} "
-    "training images and the 624 test images of PneumoniaMNIST with their labels 0 and 1. Records "
-    "far above the threshold have a PLIS of zero, so PLIS before the clip is also reported. The "
-    "digits shown have the smallest and the largest PLIS, the X-ray the median. A digit's "
-    "distance is the pixel distance to the tenth nearest digit of its class among the "
-    f"{MEASURED:,}."
+    f"({EPSILON:g}, {DELTA:g})-differential privacy without amplification by sampling. Without "
+    f"DP: {PLAIN_EPOCHS} epochs of plain SGD. PLIS is measured in one more step, for the first "
+    f"{MEASURED:,} training images and the 624 test images of PneumoniaMNIST with their labels 0 "
+    "and 1. Records far above the threshold have a PLIS of zero, so PLIS before the clip is "
+    "also reported. The digits shown have the smallest and the largest PLIS, the X-ray "
+    "the median. A digit's distance is the pixel distance to the tenth nearest digit "
+    f"of its class among the {MEASURED:,}."
 )
 
 

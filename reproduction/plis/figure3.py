@@ -85,9 +85,9 @@ def _finding3(study: Study) -> str:
     )
     verdict = "does not hold" if beside > beside_plain / 2 else "holds"
     return (
-        f"The claim that PLIS with DP is randomly distributed over the image {verdict}: "
-        f"neighbouring pixels' sizes correlate {beside:.2f} (without DP {beside_plain:.2f}, white "
-        f"noise 0), and a tenth of the pixels contains {top:.2f} of the squared PLIS "
+        f"The claim that PLIS with DP is randomly distributed over the image {verdict}: the PLIS "
+        f"sizes of neighbouring pixels correlate {beside:.2f} (without DP {beside_plain:.2f}, "
+        f"white noise 0), and a tenth of the pixels contains {top:.2f} of the squared PLIS "
         f"({top_plain:.2f})."
     )
 

@@ -64,7 +64,7 @@ def test_what_made_kept_results_is_linked(fake, results, tmp_path):
     path.write_text(json.dumps(found | {"kept": [line]}))
     write_pages(results, tmp_path / "docs")
     text = (tmp_path / "docs" / "reproduction" / "fake.md").read_text()
-    assert f"From kept results ([files and commands]({fake.name}.json))." in text
+    assert f"Based on kept results ([files and commands]({fake.name}.json))." in text
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,7 @@ class ReleaseJacobian(ABC):
         if step == 1.0:
             return self
         raise InputError(
-            f"The label of this release has no steps, so it cannot be counted in steps of {step:g}."
+            f"The label of this release cannot be measured in steps of {step:g}; use a step of 1."
         )
 
 
@@ -439,7 +439,7 @@ class Refits(Protocol):
 
 @dataclass(frozen=True)
 class Moves:
-    """The change of the release under each of K changes of m records.
+    """The moves of a release under each of K changes to m records.
 
     Parameters
     ----------
@@ -578,7 +578,7 @@ class FiniteChanges(ABC):
 
     @abstractmethod
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the same moves by refits."""
+        """Return the moves if each given record is left out, computed by refits."""
 
     @abstractmethod
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
@@ -586,7 +586,7 @@ class FiniteChanges(ABC):
 
     @abstractmethod
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the same moves by refits."""
+        """Return the moves if records take each alternative value, computed by refits."""
 
     @abstractmethod
     def log_likelihoods(
@@ -600,7 +600,7 @@ class FiniteChanges(ABC):
 
     @property
     def fixed(self) -> FiniteChanges:
-        """The same changes with the preprocessing and other choices held fixed."""
+        """The finite changes with the preprocessing and other choices held fixed."""
         return self
 
     def class_labels(self) -> np.ndarray:
@@ -635,7 +635,7 @@ class Reruns(FiniteChanges):
 
 
 class ComposedChanges(FiniteChanges):
-    """Several independent releases under the same changes."""
+    """Measures the joint moves of several independent releases under the same changes."""
 
     def __init__(self, parts: list[FiniteChanges]) -> None:
         self.parts = parts
@@ -647,7 +647,7 @@ class ComposedChanges(FiniteChanges):
         return _sum([part.without(rows) for part in self.parts])
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the same moves by refits."""
+        """Return the moves if each given record is left out, computed by refits."""
         return _sum([part.without_exactly(rows) for part in self.parts])
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
@@ -656,7 +656,7 @@ class ComposedChanges(FiniteChanges):
         return _sum([part.replaced(rows, others) for part in self.parts])
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the same moves by refits."""
+        """Return the moves if records take each alternative value, computed by refits."""
         self._check(others)
         return _sum([part.replaced_exactly(rows, others) for part in self.parts])
 
@@ -668,7 +668,7 @@ class ComposedChanges(FiniteChanges):
 
     @property
     def fixed(self) -> FiniteChanges:
-        """The same changes with everything else held fixed."""
+        """The finite changes with all other learnt values held fixed."""
         return ComposedChanges([part.fixed for part in self.parts])
 
     def class_labels(self) -> np.ndarray:

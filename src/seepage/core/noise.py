@@ -341,7 +341,7 @@ def _check_covariance(sigma: np.ndarray) -> None:
         raise InputError(
             "A covariance matrix must be positive definite, but this sigma leaves some direction "
             "of the release without noise (smallest eigenvalue of the correlation matrix "
-            f"{smallest:g})."
+            f"{smallest:g}); add a multiple of the identity matrix to it."
         )
 
 
@@ -349,7 +349,7 @@ def _check_size(parameter: np.ndarray, size: int) -> None:
     if np.ndim(parameter) > 0 and np.shape(parameter)[0] != size:
         raise InputError(
             f"The noise is for {np.shape(parameter)[0]} released numbers, but the release has "
-            f"{size} (an intercept counts)."
+            f"{size} (an intercept counts); pass one number, or one entry per released number."
         )
 
 

@@ -84,7 +84,7 @@ class RecordStream(RankedResult):
         return self.result().select(positions)
 
     def drawing(self) -> PlottedNumbers:
-        """Compute all numbers, and return what :meth:`plot` draws."""
+        """Compute all numbers, and return the data for :meth:`plot`."""
         return self.result().drawing()
 
     def _repr_html_(self) -> str:

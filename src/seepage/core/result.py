@@ -295,7 +295,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         )
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws."""
+        """Return the data for :meth:`plot`."""
         name = _SYMBOLS.get(self.measure, self.measure)
         if not self.shape:
             return PlottedNumbers(np.atleast_1d(self.to_numpy()), [self.view], name)
@@ -306,7 +306,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         )
 
     def html_notes(self) -> tuple[str, ...]:
-        """Return the assumptions, for a notebook."""
+        """Return the assumptions, for display in a notebook."""
         return self.assumptions
 
     def html_table(self) -> Any:

@@ -123,7 +123,7 @@ class Membership(RankedResult):
         return np.asarray(self.mu)
 
     def labels(self) -> np.ndarray:
-        """Return what each entry belongs to."""
+        """Return the label of each entry: a record, group or person."""
         return self.mu.labels()
 
     def select(self, positions: Any) -> Membership:
@@ -131,7 +131,7 @@ class Membership(RankedResult):
         return Membership(self.mu.select(positions), self.lower[positions])
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the success rate of the best test."""
+        """Return the data for :meth:`plot`: the success rate of the best test."""
         worst = self.sort()
         right, lower = (np.asarray(worst.accuracy()), guessing.accuracy(worst.lower, 0.5))
         unit = _UNITS[self.mu.view]
@@ -139,7 +139,7 @@ class Membership(RankedResult):
         return PlottedNumbers(right, worst.labels(), name, unit, lower, right, chance)
 
     def html_notes(self) -> tuple[str, ...]:
-        """Return the assumptions, for a notebook."""
+        """Return the assumptions, for display in a notebook."""
         return self.mu.assumptions
 
     def table(self, library: str | None = None) -> Any:
@@ -229,7 +229,7 @@ class Guess(RankedResult):
         return np.asarray(self.right)
 
     def labels(self) -> np.ndarray:
-        """Return what each entry belongs to."""
+        """Return the label of each entry: a record, group or person."""
         return self.right.labels()
 
     def worst_first(self) -> np.ndarray:
@@ -244,14 +244,14 @@ class Guess(RankedResult):
         return Guess(right, self.lower[order], self.baseline[order], self.levels, mu)
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the gain in probability, with its interval."""
+        """Return the data for :meth:`plot`: the gain in success rate, with its interval."""
         worst = self.sort()
         gain = np.asarray(worst.gain())
         name, unit = f"{self.right.about}: gain in probability", _UNITS[self.right.view]
         return PlottedNumbers(gain, worst.labels(), name, unit, worst.lower - worst.baseline, gain)
 
     def html_notes(self) -> tuple[str, ...]:
-        """Return the assumptions, for a notebook."""
+        """Return the assumptions, for display in a notebook."""
         return self.right.assumptions
 
     def table(self, library: str | None = None) -> Any:

@@ -196,7 +196,7 @@ def test_an_own_model_of_a_known_name_is_not_that_model():
     model = own()
     plain = Ridge(1.0).fit(X, Y)
     model.coef_, model.intercept_ = plain.coef_, plain.intercept_
-    with pytest.raises(sp.InputError, match="is not supported, because its objective is not known"):
+    with pytest.raises(sp.InputError, match="is not supported, because seepage does not know"):
         sp.leakage(model, X, Y, noise=NOISE)
 
 

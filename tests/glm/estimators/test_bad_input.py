@@ -73,7 +73,7 @@ def test_object_columns(estimator):
         estimator(l2=0.1).fit(frame, Y)
     boxed = X.astype(object)
     boxed[2, 1] = "high"
-    with pytest.raises(InputError, match="'x1' of X holds objects that are not numbers"):
+    with pytest.raises(InputError, match="'x1' of X contains objects that are not numbers"):
         estimator(l2=0.1).fit(boxed, Y)
 
 
@@ -226,7 +226,9 @@ def test_one_class_only(estimator):
 
 def test_class_without_weight_and_an_intercept():
     three = np.arange(30) % 3
-    with pytest.raises(InputError, match=r"class .*2.* has weight zero, so its intercept diverges"):
+    with pytest.raises(
+        InputError, match=r"class .*2.* has weight zero, so the intercept of this class diverges"
+    ):
         SoftmaxRegression(fit_intercept=True).fit(X, three, (three != 2).astype(float))
 
 
@@ -265,7 +267,7 @@ def test_labels_that_are_missing_or_text(estimator):
     with pytest.raises(InputError, match="the target y is None"):
         estimator().fit(X, None)
     if estimator in (LinearRegression, PoissonRegression):
-        with pytest.raises(InputError, match=r"y must (hold|contain) numbers"):
+        with pytest.raises(InputError, match="y must contain numbers"):
             estimator().fit(X, np.where(Y, "a", "b"))
 
 

@@ -69,7 +69,7 @@ def norms_alone(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         (Odd("random"), "draws random numbers"),
         (Odd("mixes records"), "depends on the other records"),
         (Odd("in place"), "overwritten later"),
-        (small().requires_grad_(False), "so nothing is released"),
+        (small().requires_grad_(False), "so no gradient is released"),
         (nn.LSTM(4, 6, 2, dropout=0.5), "drops values at random"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -122,7 +122,7 @@ def test_delta_is_given_where_the_number_of_records_is_secret():
         ({"batch_size": 5, "sample_rate": 0.5}, "or batch_size alone"),
         ({"batch_size": 5, "expected_batch": 5}, "or batch_size alone"),
         ({"sample_rate": 0.5, "expected_batch": 5, "sampling": "fixed"}, "Poisson batches"),
-        ({"sample_rate": 1.5, "expected_batch": 5}, "must lie in"),
+        ({"sample_rate": 1.5, "expected_batch": 5}, "must be above 0 and at most 1"),
         ({"sample_rate": math.nan, "expected_batch": 5}, "sample_rate"),
         ({"sample_rate": 0.5, "expected_batch": 0}, "expected_batch"),
     ],
@@ -139,7 +139,7 @@ def test_a_sampler_takes_a_rate_or_a_size():
     same = sp.nn.PoissonSampler(1000, batch_size=50, seed=1)
     assert sampler.batch(3).tolist() == same.batch(3).tolist()
     for wrong in ({}, {"batch_size": 50, "sample_rate": 0.05}):
-        with pytest.raises(sp.InputError, match="either batch_size or sample_rate"):
+        with pytest.raises(sp.InputError, match="exactly one of batch_size and sample_rate"):
             sp.nn.PoissonSampler(1000, **wrong)
 
 

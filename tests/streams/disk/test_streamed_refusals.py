@@ -200,7 +200,7 @@ def test_models_that_need_their_rows_in_memory(folder):
             lm.LogisticRegression(class_weight="balanced").fit(table, bought),
             "bought",
         ),
-        "statsmodels results hold their whole table in memory": (
+        "statsmodels results keep their whole table in memory": (
             sm.OLS(amount, table).fit(),
             "amount",
         ),
@@ -225,7 +225,7 @@ def test_questions_that_need_all_rows_in_memory(folder):
     with pytest.raises(sp.InputError, match="measured in float64; omit dtype"):
         sp.leakage(model, data, noise=sp.Gaussian(1.0), dtype="float32")
     leak = sp.leakage(model, data, noise=sp.Gaussian(1.0))
-    with pytest.raises(sp.InputError, match="without a record needs all records in memory"):
+    with pytest.raises(sp.InputError, match="without a record requires all records in memory"):
         leak.release.finite_changes()
     twice = sp.compose(leak, sp.leakage(model, data, noise=sp.Gaussian(2.0)))
     with pytest.raises(sp.InputError, match="measure each release separately"):

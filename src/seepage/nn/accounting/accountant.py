@@ -292,7 +292,7 @@ class FisherAccountant(MeasuredRun):
         ----------
         everyone
             Batches of positions, inputs and targets that contain every record once, for instance a
-            ``DataLoader`` of the training data. They are read only at the chosen steps.
+            ``DataLoader`` of the training data. The batches are read only at the chosen steps.
 
         Returns
         -------

@@ -243,7 +243,7 @@ def _check_pair(first: MeasuredRun, other: MeasuredRun) -> None:
         )
     difference = ledger_difference(first.ledger, other.ledger)
     if difference is not None:
-        raise InputError(f"The runs did not take the same steps: {difference}.")
+        raise InputError(f"The runs took different steps: {difference}; use the same steps.")
     if list(first.places()) != list(other.places()):
         raise InputError(
             "Only some of the runs stored sketches or individual privacy; use the same settings "

@@ -190,7 +190,7 @@ class RunReader(ABC):
             )
 
     def _of_hidden_batches(self) -> tuple[str, ...]:
-        """Return the assumptions of the factor κ."""
+        """Return the assumptions behind the factor κ."""
         if not self.failure_probability:
             return (_HIDDEN,)
         may_fail = (
@@ -328,7 +328,7 @@ class InformationSums:
 
         With several probes per step, the variance is computed between probes. With a single probe,
         it is computed between the record's steps, which includes true change and is therefore
-        conservative. It is nan for a record seen once.
+        conservative. The variance is nan for a record seen once.
         """
         sums = self.amplified if amplified else self.plain
         if probes > 1:
@@ -422,8 +422,7 @@ class MeasuredRun(RunReader):
         beside = int(self.sums.uses.sum())
         cost = (
             f"The figure is based on {count} passes over all {self.n:,} records, "
-            f"{count * self.n:,} measurements in addition to the {beside:,} of the batches "
-            "themselves."
+            f"{count * self.n:,} measurements in addition to the {beside:,} in the batches."
         )
         return _REDRAWN, cost
 
@@ -578,7 +577,7 @@ class MeasuredRun(RunReader):
             ):  # a sketch learns its width from the first step
                 raise InputError(
                     f"{name} of the state has the shape {tuple(state[name].shape)}, not "
-                    f"{tuple(tensor.shape)}."
+                    f"{tuple(tensor.shape)}; load the state of a run with the same settings."
                 )
         self.replace_sums(lambda name, tensor: state[name].to(tensor.device, copy=True))
         if self.passes is not None:

@@ -37,9 +37,9 @@ from seepage.support.library_classes import library_of
 _NORMS = nn.modules.batchnorm._BatchNorm
 _SMOOTH = "tanh, SiLU or GELU for the activations, average pooling for max pooling"
 _UNTOLD = (
-    "The derivative of its gradients understates the leakage between the kinks and is undefined "
-    "at them. By default dFIL is therefore measured over a finite step, and the result says so. "
-    f"For derivatives, use {_SMOOTH}."
+    "The derivative of the gradients understates the leakage between kinks and is undefined at "
+    "kinks. By default, dFIL is therefore measured over a finite step, as the result states. For "
+    f"derivatives, use {_SMOOTH}."
 )
 _WITHOUT_GRADIENT = (Tensor.detach, Tensor.data.__get__, Tensor.grad.__get__)
 _LAYOUT_FREE = {
@@ -161,8 +161,8 @@ class Validator:
         for unruled in network.unruled if rules else ():
             self._once(
                 f"{type(unruled.module).__name__} has no closed form for the per-record gradients "
-                f"of {', '.join(unruled.names)} (used by {', '.join(unruled.functions)}); for that "
-                "module they are computed by torch's vmap, which is slower.",
+                f"of {', '.join(unruled.names)} (used by {', '.join(unruled.functions)}); for this "
+                "module, torch's vmap computes them, which is slower.",
                 FallbackWarning,
             )
 
@@ -193,7 +193,7 @@ class Validator:
 
 
 def _refuse_parameters(problem: NetworkProblem) -> None:
-    """Raise if the network has no trainable parameter, or if one is complex."""
+    """Raise if the network has no trainable parameter, or if a trainable parameter is complex."""
     if not problem.released():
         raise InputError(
             "The network has no parameter with requires_grad, so no gradient is released; unfreeze "

@@ -42,7 +42,7 @@ Factor = Any  # a OneHot, or a tensor (B, blocks, positions, size)
 
 @dataclass(frozen=True, eq=False)
 class OuterProducts:
-    """``Σ_s left_s right_sᵀ`` for every record, and for every block of a grouped layer."""
+    """The sum ``Σ_s left_s right_sᵀ`` for every record and every block of a grouped layer."""
 
     left: Factor
     right: Tensor
@@ -223,7 +223,7 @@ class ParameterGradient:
 def _side_by_side(parts: list[RecordGradients]) -> list[RecordGradients]:
     """Return the gradient with all its dense outer products concatenated along positions.
 
-    This saves time for recurrent layers, which use the same weight hundreds of times.
+    Concatenation saves time for recurrent layers, which use the same weight hundreds of times.
     """
     dense = [
         part for part in parts if isinstance(part, OuterProducts) and isinstance(part.left, Tensor)
@@ -265,8 +265,8 @@ def between(
 ) -> tuple[GradientTerm, list[RecordGradients]]:
     """Return the term at the mean of two sides, and the terms of their difference.
 
-    ``δ₊t₊ᵀ − δ₋t₋ᵀ = Δδ t̄ᵀ + δ̄ Δtᵀ``, where ``Δ`` is the difference and a bar the mean. This is
-    exact, without cancellation, for terms that are linear in each of at most two tensors.
+    ``δ₊t₊ᵀ − δ₋t₋ᵀ = Δδ t̄ᵀ + δ̄ Δtᵀ``, where ``Δ`` is the difference and a bar the mean. The
+    formula is exact, without cancellation, for terms linear in each of at most two tensors.
     """
     pairs = list(zip(ahead.tensors, behind.tensors, strict=True))
     mean = replace(ahead, tensors=tuple(torch.lerp(a, b, 0.5) for a, b in pairs))

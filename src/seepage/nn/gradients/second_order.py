@@ -1,7 +1,7 @@
 """Closed-form second derivatives of layers for which torch's version needs dozens of kernels.
 
-They are used when a second backward pass differentiates gradients. Each function returns the same
-values as torch's; only the double-backward pass is written by hand.
+These formulas are used when a second backward pass differentiates gradients. Each function returns
+the same values as torch's; only the double-backward pass is written by hand.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _pushed(
 
 @dataclass(frozen=True)
 class _Activation:
-    """An activation ``φ`` as functions: ``φ(x)``, ``δφ′(x)`` and ``vδφ″(x)``."""
+    """An activation ``φ``, given by functions for ``φ(x)``, ``δφ′(x)`` and ``vδφ″(x)``."""
 
     value: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor, Tensor], Tensor]
@@ -120,7 +120,7 @@ class _Activated(Function):  # type: ignore[misc]
 
 
 class _ActivatedBack(Function):  # type: ignore[misc]
-    """``δφ′(x)``, whose derivative with respect to ``x`` is ``vδφ″(x)``."""
+    """Computes ``δφ′(x)``, whose derivative with respect to ``x`` is ``vδφ″(x)``."""
 
     @staticmethod
     def forward(ctx: Any, delta: Tensor, x: Tensor, activation: _Activation) -> Tensor:
@@ -135,14 +135,14 @@ class _ActivatedBack(Function):  # type: ignore[misc]
 
 
 def _gelu_bend(x: Tensor, v: Tensor, delta: Tensor) -> Tensor:
-    """Return ``vδφ″(x)``, ``φ″(x) = (2 − x²) N(x)``, ``N`` the normal density."""
+    """Return ``vδφ″(x)`` for ``φ″(x) = (2 − x²) N(x)``, where ``N`` is the normal density."""
     square = x * x
     density = torch.exp(square * -0.5).mul_(1 / math.sqrt(2 * math.pi))
     return density.mul_(2 - square).mul_(v).mul_(delta)
 
 
 def _gelu_tanh_bend(x: Tensor, v: Tensor, delta: Tensor) -> Tensor:
-    """Return ``vδφ″``, ``φ″ = (1 − t²)(s + 3cκx² − xts²)``, ``t = tanh(c(x + κx³))``.
+    """Return ``vδφ″`` for ``φ″ = (1 − t²)(s + 3cκx² − xts²)`` with ``t = tanh(c(x + κx³))``.
 
     ``s = c(1 + 3κx²)``, ``c = √(2/π)``, ``κ = 0.044715``.
     """
@@ -155,9 +155,9 @@ def _gelu_tanh_bend(x: Tensor, v: Tensor, delta: Tensor) -> Tensor:
 
 
 def _silu_bend(x: Tensor, v: Tensor, delta: Tensor) -> Tensor:
-    """Return ``vδφ″(x)``, ``φ″ = (1 − t²)(2 − xt)/4``, ``t = tanh(x/2)``.
+    """Return ``vδφ″(x)`` for ``φ″ = (1 − t²)(2 − xt)/4`` with ``t = tanh(x/2)``.
 
-    (``s = (1 + t)/2`` is the sigmoid: ``φ′ = s + xs(1 − s)``, ``φ″ = s(1 − s)(2 + x(1 − 2s))``.)
+    With the sigmoid ``s = (1 + t)/2``, ``φ′ = s + xs(1 − s)`` and ``φ″ = s(1 − s)(2 + x(1 − 2s))``.
     """
     t = (x / 2).tanh_()
     half = torch.full((), 0.5, dtype=x.dtype, device=x.device)

@@ -54,7 +54,7 @@ class Layout:
     multiple: int = 1
 
     def by_record(self, tensor: Tensor) -> Tensor:
-        """Return the tensor with the records first: ``(B, multiple, …)``."""
+        """Return the tensor with the records on the first axis, ``(B, multiple, …)``."""
         moved = tensor.movedim(self.axis, 0) if self.axis else tensor
         return moved.unflatten(0, (-1, self.multiple))
 

@@ -74,7 +74,7 @@ class TokenMap(ResultNumbers):
     leak
         The leakage of the records' gradients about their token embeddings.
     conditions
-        The assumptions under which the numbers hold, in words.
+        The assumptions under which the numbers are valid, in words.
     """
 
     tokens: tuple[Token, ...]

@@ -82,9 +82,7 @@ class LeakageCallback(TrainerCallback, ResultTable):  # type: ignore[misc]
     value_column = "worst"
 
     def __repr__(self) -> str:
-        return (
-            f"<leakage of a batch at {len(self.history_)} steps of a training, every {self.every}>"
-        )
+        return f"<leakage of a batch at {len(self.history_)} steps of a run, every {self.every}>"
 
     def plot(self, ax: Any = None) -> Any:
         """Plot the median and highest leakage against the step, and return the matplotlib axes."""

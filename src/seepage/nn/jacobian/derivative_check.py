@@ -116,7 +116,7 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
     if bool(wrong.any()):
         k = int(wrong.nonzero()[0])
         raise InputError(
-            f"Along a random direction a record's gradient changes by {float(difference[k]):.3g} "
+            f"Along a random direction, a record's gradient changes by {float(difference[k]):.3g} "
             f"per unit, but its derivative is {float(derived[k]):.3g}: the code hides the "
             f"gradient's dependence on the record from torch{_where(problem, batch, h * v)}. "
             f"{REMEDY}"

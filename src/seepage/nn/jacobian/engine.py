@@ -446,7 +446,7 @@ class Engine:
     def _rounding_share(self, x: Inputs, y: Tensor) -> float:
         """Return the share of rounding in thin steps, measured at the first pass and periodically.
 
-        It is measured again at passes 10, 100, 1,000 and so on, because training changes the
+        The share is measured again at passes 10, 100, 1,000 and so on, as training changes the
         network.
         """
         h = self.step_size(x, y)
@@ -548,9 +548,9 @@ class Engine:
         """Check derivatives against differences, for new shapes or modes and periodically.
 
         Checks are repeated at passes 10, 100, 1,000 and so on. The check of the first batch takes
-        as long as two or three steps. It covers all records or, with probes, a few records one by
-        one. Later checks sample some records, so a dependence that is hidden only in a few records
-        outside the first batch may be detected late.
+        as long as two or three steps. This check covers all records or, with probes, a few records
+        one by one. Later checks sample some records, so a dependence that is hidden only in a few
+        records outside the first batch may be detected late.
         """
         if self.problem.sharded:
             raise InputError(

@@ -7,17 +7,18 @@ If ``g̃₊`` and ``g̃₋`` are the clipped gradients of a record at ``z + hv``
 where ``Δ`` is the difference and a bar the mean of the two sides. The second formula is exact,
 without cancellation, for every term of a gradient (a term is linear in each of at most two
 tensors). Each side is clipped by its own factor, which scales its ``δ``. Finite tangents need only
-plain training passes. They are therefore correct at the scale ``h`` even if there is no derivative
-(ReLU, max pooling) or torch does not see it (``torch.no_grad()``, ``.detach()``, functions with a
-custom backward pass).
+plain training passes. The result is therefore correct at the scale ``h`` even if there is no
+derivative (ReLU, max pooling) or torch does not see it (``torch.no_grad()``, ``.detach()``,
+functions with a custom backward pass).
 
 *Thin* finite tangents need one plain pass at training precision, with randomly narrowed gradients.
-They support fused attention, gradient checkpointing, compiled or quantised parts, TF32 and 16-bit
-numbers. Instead of the full change of a wide weight's gradient, only ``ΔgQ`` is computed, where
-``Q`` has :data:`THIN` columns of random signs: ``E‖ΔgQ‖² = THIN·‖Δg‖²``. This takes a small
-fraction of a training step's products. Inputs are narrowed to ``tQ`` in the forward pass, and
-layers are freed one by one in the backward pass, so memory use is small. Narrowing adds a little
-variance. The standard errors include it, together with the variance from the directions ``v``.
+Thin finite tangents support fused attention, gradient checkpointing, compiled or quantised parts,
+TF32 and 16-bit numbers. Instead of the full change of a wide weight's gradient, only ``ΔgQ`` is
+computed, where ``Q`` has :data:`THIN` columns of random signs: ``E‖ΔgQ‖² = THIN·‖Δg‖²``. Computing
+``ΔgQ`` takes a small fraction of a training step's products. Inputs are narrowed to ``tQ`` in the
+forward pass, and layers are freed one by one in the backward pass, so memory use is small.
+Narrowing adds a little variance. The standard errors include it, together with the variance from
+the directions ``v``.
 
 Two errors remain, from the finite difference and from rounding. The rounding errors of the two
 sides are independent of the step and of the change, so they *add* to the squared quotient of record
@@ -59,13 +60,13 @@ from seepage.nn.problem.problem import Batch, NetworkProblem
 from seepage.nn.problem.sharding import is_sharded
 
 _CONDITION = (
-    "The derivative of the gradient is its change over a step of {0:g} to either side in the "
-    "unknowns; smaller or larger changes may leak differently."
+    "The gradient's derivative is approximated by its change over a step of {0:g} in the unknowns "
+    "to either side; smaller or larger changes may leak differently."
 )
 _BALANCED = (
-    "The derivative of the gradient is its change over a step of {0:g} to either side in the "
-    "unknowns, minus the share of rounding. With half or twice that step its square changed by up "
-    "to {1:.2g} % for the few records tested; other records may change more."
+    "The gradient's derivative is approximated by its change over a step of {0:g} in the unknowns "
+    "to either side, minus the effect of rounding. With half or twice that step, the squared "
+    "change differed by up to {1:.2g} % for the few records tested; other records may differ more."
 )
 THIN = 32  # columns that gradients of wide weights are narrowed to
 _LARGEST_IN_DOUBLE = 50_000_000  # most parameters of a network copied to float64
@@ -380,9 +381,9 @@ class StepLadder:
     def doubt(self, o: float) -> float:
         """Return the relative uncertainty of the squared change over a step.
 
-        This is the largest relative difference in a record's squared change, without rounding, when
-        the step is halved or doubled. For a record far below the mean square, a tenth of the mean
-        is used as the reference.
+        The uncertainty is the largest relative difference in a record's squared change, without
+        rounding, when the step is halved or doubled. For a record far below the mean square, a
+        tenth of the mean is used as the reference.
         """
         share = self.rounding(o)
         twice, own, half = (

@@ -16,8 +16,8 @@ the spacing resolves even a sharp bend. A jump of ``f″`` alone is not a kink, 
 then continuous.
 
 Parameter gradients jump where ``f′`` does, because both depend on the slope of the same function
-inside the network. Losses require only forward passes. They are computed in float64, in which
-rounding errors are negligible.
+inside the network. Losses require only forward passes. They are computed in float64, where rounding
+errors are negligible.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def has_kinks(
 ) -> bool:
     """Return whether the losses have kinks or jumps on lines from each record towards another.
 
-    ``scale`` is the size of the unknowns. It is used if the batch has a single record, whose line
+    ``scale``, the size of the unknowns, is used only if the batch has a single record, whose line
     cannot end at another record. ``in_chunks`` applies work to slices of a given number of rows. No
     kink is detected if the network fails in float64 or at points other than its records.
     """

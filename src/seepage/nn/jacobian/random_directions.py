@@ -6,9 +6,9 @@ ranks or the order of work. The hash is the mixing function of Steele, Lea and F
 splittable pseudorandom number generators", 2014.
 
 For a wide weight, the direction is ``U = A Bᵀ/√r``, where ``A`` and ``B`` have r columns of random
-signs. Its entries are uncorrelated (``E[U_ij U_kl]`` is one if both indices agree and zero
+signs. The entries of ``U`` are uncorrelated (``E[U_ij U_kl]`` is one if both indices agree and zero
 otherwise). A product with ``U`` costs ``r(m + k)`` operations instead of ``mk`` and needs almost no
-memory. This adds a variance of the order of ``1/r`` for every wide weight.
+memory. Thin factors add a variance of the order of ``1/r`` for every wide weight.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def row_signs(key: int, rows: Tensor, shape: tuple[int, ...], like: Tensor) -> T
 def _mixed(counter: Tensor, key: int) -> Tensor:
     """Return a well-mixed 64-bit word for each counter; products wrap around by design.
 
-    The multipliers are those of SplitMix64. They are written as signed numbers, and right shifts
-    are masked, because torch's integers are signed.
+    The multipliers are those of SplitMix64. Because torch's integers are signed, the multipliers
+    are written as signed numbers, and right shifts are masked.
     """
     signed = key - 2**64 if key >= 2**63 else key
     z = counter * -0x61C8864680B583EB + signed

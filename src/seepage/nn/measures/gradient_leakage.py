@@ -175,9 +175,9 @@ class GradientLeakage(Leakage):
     This class has all methods of a table's leakage (``columns``, ``groups``, ``subset``,
     ``dataset``, ``information``), so bounds, calibration and guarantees work as for any other
     leakage. A record's columns are the unknown entries of the view's variable, in order;
-    ``label=True`` adds the label. These results are exact and require at least one pass per
-    unknown. :meth:`records`, :meth:`cells` and :meth:`parts` can be estimated from a few probes
-    instead.
+    ``label=True`` adds the label. Results from these methods are exact and require at least one
+    pass per unknown. :meth:`records`, :meth:`cells` and :meth:`parts` can be estimated from a few
+    probes instead.
 
     Parameters
     ----------
@@ -222,7 +222,8 @@ class GradientLeakage(Leakage):
     def plot(self, ax: Any = None, measure: str = "dfil") -> Any:
         """Plot the leakage about every record in descending order, with 95 % intervals.
 
-        This is the same as ``leak.records(measure).plot(ax)`` and returns the matplotlib axes.
+        The call is equivalent to ``leak.records(measure).plot(ax)`` and returns the matplotlib
+        axes.
         """
         return self.records(measure).plot(ax)
 
@@ -351,8 +352,8 @@ class GradientLeakage(Leakage):
     def sketch(self, rank: int = 8) -> InformationSketch:
         """Return a low-rank sketch of every record's information matrix.
 
-        Up to rounding, the sketch never exceeds the matrix. The two are equal if ``rank`` is at
-        least the number of unknowns.
+        Up to rounding, the sketch never exceeds the matrix. Sketch and matrix are equal if ``rank``
+        is at least the number of unknowns.
         """
         unwhitened = nystrom(self.engine, self.x, self.y, rank)
         return InformationSketch(unwhitened.factor / self.jacobian.noise, unwhitened.shape)

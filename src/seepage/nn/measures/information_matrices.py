@@ -227,8 +227,8 @@ def _upper(leading: Tensor, residual: Tensor, length: Tensor, steps: int, size: 
 class InformationSketch:
     """The sketch ``I ≈ FᵀF``, where ``F`` has a few rows per record.
 
-    Up to rounding, the sketch never exceeds the matrix (``FᵀF ⪯ I``). The two are equal if the
-    sketch has sufficient rank.
+    Up to rounding, the sketch never exceeds the matrix (``FᵀF ⪯ I``). Sketch and matrix are equal
+    if the sketch has sufficient rank.
 
     Parameters
     ----------

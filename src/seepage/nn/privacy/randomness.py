@@ -75,8 +75,8 @@ def refuse_experiment(conditions: Sequence[str]) -> None:
     mark = mark_of(conditions)
     if mark:
         raise InputError(
-            f"This run is an {mark}. It gives no guarantee against other attackers and cannot be "
-            "published; train again without seed= and with randomness='secure' (Opacus: "
+            f"This run is an {mark}. The run gives no guarantee against other attackers and cannot "
+            "be published; train again without seed= and with randomness='secure' (Opacus: "
             "PrivacyEngine(secure_mode=True))."
         )
 

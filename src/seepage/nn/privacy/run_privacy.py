@@ -135,7 +135,7 @@ class Ledger:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Conditions on the origin of noise and batches, for every statement about the run."""
+        """The conditions on the origin of noise and batches, for every statement about the run."""
         return conditions_of(entry.randomness for entry in self._entries)
 
     @property
@@ -173,7 +173,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class PrivacyGuarantee(SummaryTable):
-    """(ε, δ)-differential privacy of a run.
+    """The (ε, δ)-differential privacy of a run.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ class PrivacyGuarantee(SummaryTable):
         return PromisedTradeOff(self.epsilon, self.delta).plot(ax)
 
     def html_notes(self) -> tuple[str, ...]:
-        """Return the conditions, for a notebook."""
+        """Return the conditions, for display in a notebook."""
         return self.conditions
 
     def __float__(self) -> float:

@@ -67,7 +67,7 @@ class Clip(ABC):
 
 @dataclass(frozen=True)
 class NoClip(Clip):
-    """No clipping: ``φ = 1``. The release then has no bounded sensitivity.
+    """No clipping, ``φ = 1``. The release has no bounded sensitivity.
 
     Examples
     --------
@@ -176,8 +176,8 @@ class SmoothClip(_ThresholdClip):
     def radial(self, norms: Tensor) -> Tensor:
         """Return ``ρ = (Φ(−m) − m(m + 1)Φ′(m))/φ``, ``m = n/C − 1``.
 
-        This equals ``1 − nφ′/φ`` but avoids subtracting two numbers near one. For a gradient far
-        beyond the threshold, rounding would dominate that difference.
+        The formula equals ``1 − nφ′/φ`` but avoids subtracting two numbers near one. For a gradient
+        far beyond the threshold, rounding would dominate that difference.
         """
         m = norms / self.max_grad_norm - 1
         beyond = torch.erfc(m / math.sqrt(2)) / 2
@@ -200,7 +200,7 @@ def make_clip(clip: str | Clip, max_grad_norm: float) -> Clip:
 
 
 def choose_clip(clip: str | Clip, max_grad_norm: float | None) -> Clip:
-    """Return the given clip, or the clip with this name and threshold; no threshold: no clip."""
+    """Return a clip object unchanged, or the named clip; without a threshold, no clip."""
     if max_grad_norm is not None:
         check_positive(max_grad_norm, "max_grad_norm")
     if isinstance(clip, Clip):

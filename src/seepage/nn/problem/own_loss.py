@@ -1,7 +1,7 @@
 """Computes a model's own loss, one number per record, from the labels in the batch.
 
-Hugging Face models return a ``loss`` with their outputs. It is an average over the batch, for
-example with shifted labels and without padding. A record's own loss is the loss that the model
+Hugging Face models return a ``loss`` with their outputs. This loss is an average over the batch,
+for example with shifted labels and without padding. A record's own loss is the loss that the model
 would return for that record alone. To compute it, the model is run on the whole batch, and the
 torch loss functions that the model calls are made to average over each record, not over the batch.
 """
@@ -158,7 +158,7 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
     def _aligned(self, target: Tensor, ignored: int) -> Tensor:
         """Return the soft target for each row of the loss, ``(B, rows, classes)``.
 
-        A causal model compares its output at each token with the next token. Its output at the last
+        A causal model compares its output at each token with the next token. The output at the last
         token is not used.
         """
         soft = self.soft

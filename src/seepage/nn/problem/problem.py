@@ -128,8 +128,9 @@ class NetworkProblem:
     ) -> Iterator[Callable[[], Tensor]]:
         """Set the network's parameters and the variable; yield a function that runs the network.
 
-        Both remain set for the backward pass, in which gradient checkpointing runs the network
-        again. ``gradients`` collects the gradients of parameters that are sharded across processes.
+        Parameters and variable remain set for the backward pass, in which gradient checkpointing
+        runs the network again. ``gradients`` collects the gradients of parameters that are sharded
+        across processes.
         """
         placed = self.view.placed(self.net, batch.x, batch.y, z)
         held = _reparametrize_module(self.net, self._held(parameters), tie_weights=False)
@@ -283,9 +284,9 @@ def per_record(loss: str | nn.Module | Loss) -> Loss:
 class UnreducedLoss:
     """A torch loss module with its options, applied per record.
 
-    With ``reduction="sum"`` or ``"batchmean"``, the entries of a record are summed. Otherwise they
-    are averaged as the module would average that record alone: positions with ``ignore_index`` are
-    left out, and all other positions are weighted by class.
+    With ``reduction="sum"`` or ``"batchmean"``, the entries of a record are summed. With other
+    reductions, the entries are averaged as the module would average that record alone: positions
+    with ``ignore_index`` are left out, and all other positions are weighted by class.
     """
 
     def __init__(self, module: _Loss) -> None:

@@ -111,7 +111,7 @@ class Input(View):
     Parameters
     ----------
     mask
-        A boolean array that marks the unknown entries of a record; ``None``: all entries.
+        A boolean array that marks the unknown entries of a record; ``None`` selects all entries.
     key
         The name of the input if the network has several, for example ``"pixel_values"``.
 
@@ -182,7 +182,7 @@ class Label(View):
     Parameters
     ----------
     mask
-        The classes whose probabilities are unknown; ``None``: all classes.
+        The classes whose probabilities are unknown; ``None`` selects all classes.
 
     Examples
     --------
@@ -213,7 +213,8 @@ class Label(View):
         if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < classes:
             raise InputError(
                 f"The network has {classes} outputs, so class numbers must be from 0 to "
-                f"{classes - 1}, but y contains numbers from {int(y.min())} to {int(y.max())}."
+                f"{classes - 1}, but y contains numbers from {int(y.min())} to {int(y.max())}; "
+                "renumber the classes."
             )
         one_hot = functional.one_hot(y.long(), classes).to(output.dtype)
         return one_hot * counted[..., None]
@@ -239,7 +240,8 @@ class Embedding(View):
     module
         The module's name in ``net.named_modules()``; the module must run once per forward pass.
     mask
-        A boolean array that marks the unknown entries of the module's output; ``None``: all.
+        A boolean array that marks the unknown entries of the module's output; ``None`` selects all
+        entries.
 
     Examples
     --------
@@ -350,9 +352,9 @@ class TokenEmbeddings(Embedding):
 class ModelInput(View):
     """The model's main input, as the model itself declares it.
 
-    This is a batch's first real-valued input (``pixel_values``, ``inputs_embeds``), or else its
-    token embeddings. An encoder–decoder model's token embeddings are those of the encoder. The
-    first batch determines the choice for all later batches.
+    The main input is a batch's first real-valued input (``pixel_values``, ``inputs_embeds``), or
+    else its token embeddings. An encoder–decoder model's token embeddings are those of the encoder.
+    The first batch determines the choice for all later batches.
     """
 
     mask = None
@@ -528,7 +530,7 @@ def plain_run(net: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Open a context without dropout and the like; every module's mode is restored afterwards."""
+    """Open a context that disables dropout and similar modules, and then restores their modes."""
     modes = [(module, module.training) for module in net.modules()]
     net.eval()
     try:

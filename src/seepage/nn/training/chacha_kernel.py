@@ -1,7 +1,7 @@
 """ChaCha20 and Box–Muller in one Triton kernel: eight normal numbers per cipher block.
 
-It yields the same numbers as :func:`~seepage.nn.training.secure_noise.secure_normal` on the CPU, up
-to the rounding of the device's logarithm, sine and cosine.
+The kernel yields the same numbers as :func:`~seepage.nn.training.secure_noise.secure_normal` on the
+CPU, up to the rounding of the device's logarithm, sine and cosine.
 """
 # mypy: ignore-errors
 

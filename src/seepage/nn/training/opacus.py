@@ -270,10 +270,10 @@ class OpacusAccountant(FisherAccountant):
         """Return the (ε, δ) of the run.
 
         Opacus's sampling rate, ``1/len(data_loader)``, and its divisor, a batch size, follow from
-        the number of records. That number therefore counts as public, and by default ε is for
-        replacing a record. For Opacus's own ε use ``neighbours="zero-out"``; it is computed by
-        Opacus's own method unless ``"rdp"`` or ``"pld"`` is given. It covers replacing a record by
-        one with zero gradient, not adding or removing a record.
+        the number of records. The number of records therefore counts as public, and by default ε is
+        for replacing a record. For Opacus's own ε, use ``neighbours="zero-out"``. Opacus's ε is
+        computed by Opacus's own method unless ``"rdp"`` or ``"pld"`` is given. It covers replacing
+        a record by one with zero gradient, not adding or removing a record.
         """
         theirs = self._source.accountant()
         plain = method is None and group == 1 and neighbours == "zero-out"

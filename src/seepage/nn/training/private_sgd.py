@@ -222,7 +222,7 @@ class PrivateSGD:
         C.
     target_epsilon, target_delta
         A privacy budget (ε, δ) for the whole run, instead of ``noise_multiplier``. σ is then the
-        smallest multiple of 0.001 for which ``accountant_.privacy()`` is within the budget. It
+        smallest multiple of 0.001 for which ``accountant_.privacy()`` is within the budget. σ
         depends only on the declared settings.
     sampling
         ``"poisson"``, or ``"fixed"`` for batches of equal size. A batch that is too large for
@@ -437,7 +437,7 @@ class PrivateSGD:
         """Train on the records ``X`` with targets ``y``; test data serve only to measure accuracy.
 
         ``X`` may be a mapping from the names of the network's arguments to tensors with one row per
-        record, as a data collator returns it. Its ``labels`` are then the targets.
+        record, as a data collator returns it. The ``labels`` in ``X`` are then the targets.
         """
         X, y = _records(X, y, "X", "y")
         test = None if X_test is None and y_test is None else _test_data(X_test, y_test)

@@ -1,7 +1,7 @@
 """Runs ``nn.MultiheadAttention`` step by step, so that each projection can be traced.
 
-The formula is that of ``torch.nn.functional.multi_head_attention_forward``. Key and value biases,
-added zeros and precomputed keys are not covered; such modules use ``vmap``.
+The formula is that of ``torch.nn.functional.multi_head_attention_forward``. Modules with key and
+value biases, added zeros or precomputed keys use ``vmap`` instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SIGNATURE = inspect.signature(functional.multi_head_attention_forward)
 
 
 def attention(watcher: Watcher, *args: Any, **kwargs: Any) -> Any:
-    """Return the result of torch's function, sequence axis first: ``(length, batch, features)``."""
+    """Return the result of torch's function, with shape ``(length, batch, features)``."""
     bound = _SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
     given = SimpleNamespace(**bound.arguments)

@@ -33,7 +33,7 @@ class AdditionRule(_ElementwiseRule):
     """``x + p``: the gradient is ``δ``, summed to the shape of ``p``."""
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
-        """Sum ``δ`` of each record."""
+        """Return ``δ`` of each record, summed to the parameter's shape."""
         return [_summed(call, role, delta) for role in call.names]
 
 
@@ -41,7 +41,7 @@ class MultiplicationRule(_ElementwiseRule):
     """``x · p``: the gradient is ``δ·x``, summed to the shape of ``p``."""
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
-        """Sum ``δ·x`` of each record."""
+        """Return ``δ·x`` of each record, summed to the parameter's shape."""
         other = {"first": "second", "second": "first"}
         operands = call.arguments.parameters
         return [_summed(call, role, delta * operands[other[role]]) for role in call.names]

@@ -17,7 +17,7 @@ from seepage.nn.gradients.watching import Arguments, LayerCall, Layout, Rule, Wa
 
 
 class LinearRule(Rule):
-    """``out = t Wᵀ + b``, ``W`` of shape (outputs, inputs)."""
+    """The product ``out = t Wᵀ + b``, where ``W`` has the shape (outputs, inputs)."""
 
     inputs_first = False  # whether the inputs are the first axis of the weight
 
@@ -51,7 +51,7 @@ class LinearRule(Rule):
 
 
 class ProductRule(LinearRule):
-    """``out = t W``, ``W`` of shape (inputs, outputs)."""
+    """The product ``out = t W``, where ``W`` has the shape (inputs, outputs)."""
 
     inputs_first = True
 
@@ -63,7 +63,7 @@ class ProductRule(LinearRule):
 
 
 class AddedProductRule(ProductRule):
-    """``out = b + t W`` in one call, as in GPT-2's layers."""
+    """The product ``out = b + t W`` in one call, as in GPT-2's layers."""
 
     def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
         """Return input, weight and bias, or ``None`` if the call scales a factor."""

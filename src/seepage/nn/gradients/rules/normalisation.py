@@ -77,7 +77,7 @@ class NormRule(Rule):
         return scaled if bias is None else scaled + bias, kept
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
-        """Sum ``δ·x̂`` and ``δ`` over each record."""
+        """Return the sums of ``δ·x̂`` and ``δ`` over each record."""
         out = []
         if "weight" in call.names:
             options = call.arguments.options
