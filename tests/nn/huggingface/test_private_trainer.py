@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ def trainer(folder: Path, net: object = None, data: object = None, **more: objec
     """Return a trainer of the run that ``by_hand`` makes."""
     import transformers
 
-    private = {name: more.pop(name) for name in ("seed", "loss", "clip") if name in more}
+    private = {name: more.pop(name) for name in ("seed", "loss", "data_collator") if name in more}
     args = transformers.TrainingArguments(
         output_dir=str(folder),
         **{
@@ -124,6 +125,36 @@ def test_a_language_model_with_adapters_as_in_private_sgd(tmp_path: Path) -> Non
     np.testing.assert_allclose(
         run.accountant_.records("dfil"), other.accountant_.records("dfil"), rtol=1e-6
     )
+
+
+@pytest.mark.slow
+def test_padding_to_the_longest_of_a_batch_changes_nothing(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    sampler = sp.nn.PoissonSampler(24, sample_rate=HOW["sample_rate"], seed=HOW["seed"])
+    first, *later = (set(sampler.batch(step).tolist()) for step in range(STEPS))
+    long = set.union(*later) - first  # the first batch is narrower than later ones
+    assert first
+    assert long
+    lengths = (6 if k in long else 4 for k in range(24))
+    texts = [torch.randint(3, 23, (length,), generator=generator) for length in lengths]
+    data = [{"input_ids": text} for text in texts]
+
+    def padded(rows: list[dict[str, torch.Tensor]], width: int = 0) -> dict[str, torch.Tensor]:
+        width = width or max(len(row["input_ids"]) for row in rows)
+        ids = torch.zeros(len(rows), width, dtype=torch.int64)
+        for place, row in zip(ids, rows, strict=True):
+            place[: len(row["input_ids"])] = row["input_ids"]
+        mask = (ids != 0).long()
+        return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(ids == 0, -100)}
+
+    def dfil(collate: object) -> np.ndarray:
+        how = {"data_collator": collate, "per_device_train_batch_size": 2}
+        run = trainer(tmp_path, model("gpt2"), data, **how)
+        run.train()
+        assert run.accountant_.unknowns == 6 * 4  # tokens of the longest record, by width
+        return np.asarray(run.accountant_.records("dfil"))
+
+    np.testing.assert_allclose(dfil(padded), dfil(partial(padded, width=6)), rtol=1e-5)
 
 
 REFUSED = {

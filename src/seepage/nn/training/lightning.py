@@ -23,6 +23,8 @@ from seepage.nn.training.private_gradients import PrivateGradients
 
 if find_spec("lightning") is not None:
     from lightning.pytorch import Callback
+elif find_spec("pytorch_lightning") is not None:
+    from pytorch_lightning import Callback
 else:  # the class is documented all the same
     Callback = object
 

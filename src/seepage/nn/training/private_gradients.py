@@ -334,6 +334,8 @@ class PrivateGradients:
         if accountant.passes is not None and everyone is not None:
             accountant.survey(everyone())
         seen = accountant.observe(index, x, y, update=True)
+        if len(y):  # collators pad to the longest record of a batch; the longest of all counts
+            accountant.unknowns = max(accountant.unknowns, accountant.engine.unknowns(x, y))
         gradient = summed(seen.gradient)
         deviation = accountant.noise_multiplier * accountant.clip.max_grad_norm
         kind = secure_noise if self.randomness == "secure" else quick_noise
