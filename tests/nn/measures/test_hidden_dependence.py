@@ -27,6 +27,7 @@ from elusive_networks import (
     WithOutput,
     dfil,
     entropy,
+    finite_dfil,
     jacobians,
     records,
     smooth,
@@ -71,7 +72,7 @@ def test_probes_and_plis_go_through_a_frozen_backbone() -> None:
 @pytest.mark.filterwarnings("ignore::seepage.nn.FallbackWarning")
 def test_a_backbone_that_is_silent_but_not_frozen_is_refused_or_right() -> None:
     net, (x, y) = Probe(frozen=False), records()
-    truth = dfil(jacobians(net, entropy, x, y, step=0.01))
+    truth = finite_dfil(net, entropy, x, y, 0.01)
     leak = leakage(net, "cross_entropy", x, y)
     with pytest.raises(sp.InputError, match=r"body.*torch\.no_grad\(\).*method='finite'"):
         leak.rows("fil")
@@ -156,7 +157,7 @@ def test_what_cannot_be_differentiated_twice_says_what_to_do(case: str, clip: fl
     net, (x, y) = make(), records()
     with pytest.raises(sp.InputError, match=f"{name}.*method='finite'"):
         leakage(net, "cross_entropy", x, y, clip).rows("dfil", method="exact")
-    truth = dfil(jacobians(net, entropy, x, y, clip=clip, step=0.01))
+    truth = finite_dfil(net, entropy, x, y, 0.01, clip=clip)
     leak = leakage(net, "cross_entropy", x, y, clip, method="finite", scale=0.01)
     np.testing.assert_allclose(np.asarray(leak.rows("dfil", method="exact")), truth, rtol=1e-9)
     step = leak.engine.step(x, y, probes=1, update=True)
@@ -177,7 +178,7 @@ def test_kinks_in_plain_functions_are_named_and_measured_at_a_scale(kink: str) -
     with pytest.warns(sp.nn.KinkWarning, match=kink):
         found = leak.rows("dfil", method="exact")
     scale = leak.engine.step_size(x, y)
-    truth = dfil(jacobians(net, entropy, x, y, step=scale))
+    truth = finite_dfil(net, entropy, x, y, scale)
     np.testing.assert_allclose(np.asarray(found), truth, rtol=1e-9)
     assert f"over steps of {scale:g}" in found.about
 

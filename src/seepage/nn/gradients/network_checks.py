@@ -142,22 +142,18 @@ class Validator:
         self._sound[key] = batch, classes
         return key, batch
 
-    def tell_of_measured_kinks(self) -> None:
-        """Warn of kinks found by measurement rather than by function names."""
-        self._once(
-            "Between two records of the first batch, the slope of the loss jumps: the network has "
-            f"kinks, in functions that are not known by name to have them. {_UNTOLD}",
-            KinkWarning,
-        )
-
-    def _tell(self, network: WatchedNetwork, rules: bool) -> None:
+    def tell_of_kinks(self, network: WatchedNetwork) -> None:
+        """Warn of kinks, with the names of the functions that may have them."""
         kinks = sorted(network.kinks)
         if kinks:
-            self._once(
-                f"The network uses {' and '.join(kinks)}, whose second derivatives vanish or "
-                f"jump. {_UNTOLD}",
-                KinkWarning,
+            text = (
+                f"The network uses {' and '.join(kinks)}, whose second derivatives vanish or jump."
             )
+        else:
+            text = "The slope of the loss jumps between or beside records: the network has kinks."
+        self._once(f"{text} {_UNTOLD}", KinkWarning)
+
+    def _tell(self, network: WatchedNetwork, rules: bool) -> None:
         for unruled in network.unruled if rules else ():
             self._once(
                 f"{type(unruled.module).__name__} has no closed form for the per-record gradients "

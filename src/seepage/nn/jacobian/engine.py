@@ -8,12 +8,12 @@ chooses between:
 * *probes of the release* (``probes.py``): any module, no rules per layer, and every entry of the
   diagonal at once; clipped exactly with ``Jᵀg``, or bounded from above without it;
 * *tangents of the record* (``tangents.py``): exact clipped norms from three scalars;
-* *finite tangents* (``finite_changes.py``): changes of clipped gradients over a step of a stated
-  size, for networks with kinks or without derivatives. *Thin* finite tangents take one plain pass
-  at training precision, whereas derivatives cost several training steps.
+* *finite changes* (``finite_changes.py``, which defines them): of clipped gradients over a step of
+  a stated size, for networks with kinks or without derivatives. *Thin* finite tangents take one
+  plain pass at training precision, whereas derivatives cost several training steps.
 
-Derivatives are checked periodically against differences (``derivative_check.py``), and the first
-batch is searched for kinks that function names do not reveal (``kink_search.py``).
+Derivatives are checked periodically against differences (``derivative_check.py``), and the records
+are searched for kinks (``kink_search.py``), at first and at these checks.
 The engine holds the clip, and every pass uses the current clip.
 """
 
@@ -30,7 +30,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from seepage.errors import InputError, accepts_other_names
-from seepage.nn.accounting.processes import check_agreement, largest_of_all, of_the_first
+from seepage.nn.accounting.processes import (
+    check_agreement,
+    largest_of_all,
+    of_the_first,
+    world_size,
+)
 from seepage.nn.gradients.network_checks import Validator, unwrapped
 from seepage.nn.gradients.norms import (
     clipped_gradient,
@@ -53,7 +58,7 @@ from seepage.nn.jacobian.finite_changes import (
     rounding_of_products,
     thin_change,
 )
-from seepage.nn.jacobian.kink_search import has_kinks, line_count
+from seepage.nn.jacobian.kink_search import kinks_beside, kinks_between, line_count
 from seepage.nn.jacobian.probes import ClippedProbes, dense_probe, thin_probe
 from seepage.nn.jacobian.random_directions import (
     Direction,
@@ -199,7 +204,7 @@ class Engine:
         self._validator = Validator(self.problem)
         self._checked: set[tuple[Any, str]] = set()
         self.passes = 0  # with derivatives, or over thin steps
-        self.measured_kinks: bool | None = None  # without a name, seen in the first batch
+        self.measured_kinks: bool | None = None  # in the first batch, or later
         self._replays = Replays()
 
     def step(
@@ -242,7 +247,7 @@ class Engine:
         if self.problem.sharded:
             self._keep_together(x, y)
         keys = [key_of(self.seed, key, k) for k in range(probes)]
-        way = self._way(x, y) if probes > 0 and not pulls else "derivative"
+        way = self.way(x, y) if probes > 0 and not pulls else "derivative"
         if way != "derivative":
             step = self._thin_step if way == "thin" else self._finite_step
             return step(x, y, keys, own, update)
@@ -314,7 +319,8 @@ class Engine:
     ) -> Tensor:
         """Return ``‖J̃v‖²`` for directions ``v (K, B, …)`` of the records, ``(B, K)``.
 
-        Finite steps are used if the engine uses them, unless a ``derivative`` is requested.
+        If the engine uses finite steps, it is ``‖g̃(z + hv) − g̃(z)‖²/h²``, unless a ``derivative``
+        is requested.
         """
         if not derivative and self.takes_finite_steps(x, y):
             return self._finite_changes(x, y, lambda rows: v[:, rows], precise=True)
@@ -381,9 +387,9 @@ class Engine:
 
     def takes_finite_steps(self, x: Inputs, y: Tensor) -> bool:
         """Return whether traces and squared changes of this batch use finite steps."""
-        return self._way(x, y) != "derivative"
+        return self.way(x, y) != "derivative"
 
-    def _way(self, x: Inputs, y: Tensor) -> str:
+    def way(self, x: Inputs, y: Tensor) -> str:
         """Return how traces are measured: ``"derivative"``, ``"finite"`` or ``"thin"``."""
         if self.method != "auto":
             return self.method
@@ -395,20 +401,20 @@ class Engine:
         return "thin" if short and narrowed(network) else otherwise
 
     def _kinked(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
-        """Return whether the network has kinks, judged by its function names or by measurement.
+        """Return whether the network has kinks, as measured on the first batch.
 
-        The first batch decides for the whole run, which must not change its method.
+        Where that is impossible, the names of its functions decide.
         """
-        if network.kinks or self.problem.sharded:
-            return bool(network.kinks)
         if self.measured_kinks is None:
             self.measured_kinks = self._look_for_kinks(network, x, y)
-            if self.measured_kinks:
-                self._validator.tell_of_measured_kinks()
+        if self.measured_kinks:
+            self._validator.tell_of_kinks(network)
         return self.measured_kinks
 
     def _look_for_kinks(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
-        """Return whether losses jump, or their slopes do, on lines between some of the records."""
+        """Return whether there are kinks between some of the records, or beside any of them."""
+        if self.problem.sharded:
+            return bool(network.kinks)
         count = line_count(network.bytes_per_record)
         scale, some = self.view.scale(self.net, x, y), spread_over_classes(y, count, 0)
         batch = self.problem.batch(rows_of(x, some), y[some])
@@ -417,11 +423,21 @@ class Engine:
         def in_chunks(work: Callable[[slice], Tensor], rows: int) -> list[Tensor]:
             return self.chunks.run(work, rows, held, self.problem.device())
 
-        return has_kinks(self.problem, batch, scale, count, in_chunks)
+        found = [kinks_between(self.problem, batch, scale, count, in_chunks)]
+        if not found[0] and not network.unruled:  # for whose modules derivatives are slow
+            h = self.scale or _hundredth(scale)
+            directions = min(8, -(-64 // batch_size(x)))  # some for a single record, one for many
+
+            def beside(batch: Batch, rows: slice) -> bool | None:
+                return kinks_beside(network, batch, h, directions, in_chunks)
+
+            found += self._in_chunks(x, y, 8 + 6 * directions, beside, network)
+        measured = [each for each in found if each is not None]
+        return any(measured) if measured else bool(network.kinks)
 
     def step_size(self, x: Inputs, y: Tensor) -> float:
         """Return the size of a finite step; by default set by the first batch."""
-        if self.rounding is None and self._way(x, y) == "thin":
+        if self.rounding is None and self.way(x, y) == "thin":
             if self.scale is None:
                 octaves = [1 + k / 2 for k in range(20)]
                 ladder = self._ladder(x, y, self.view.scale(self.net, x, y), octaves)
@@ -431,8 +447,7 @@ class Engine:
             known = ladder.sizes[best], ladder.doubt(best), ladder.rounding(best)
             self.scale, self.doubt, self.rounding = self._agreed(*known)
         elif self.scale is None:
-            size = self.view.scale(self.net, x, y)
-            (self.scale,) = self._agreed(float(f"{size / 100:.0e}"))
+            (self.scale,) = self._agreed(_hundredth(self.view.scale(self.net, x, y)))
         return self.scale
 
     def _agreed(self, *known: float) -> tuple[float, ...]:
@@ -513,7 +528,7 @@ class Engine:
     def _finite_changes(
         self, x: Inputs, y: Tensor, v: Callable[[slice], Tensor], *, precise: bool
     ) -> Tensor:
-        """Return ``‖g̃₊ − g̃₋‖²/4h²`` along directions ``(K, B, …)`` of some rows, ``(B, K)``.
+        """Return squared changes along directions ``(K, B, …)`` of some rows, ``(B, K)``.
 
         ``precise`` uses float64 if the network is small and accepts it. Otherwise only 16-bit
         numbers are converted to a longer type, since rounding would dominate their differences.
@@ -524,7 +539,7 @@ class Engine:
             every = self.masked(v(rows).to(batch.z.dtype), 2)
             types = [t for t in longer_types(self.problem, batch) if precise or t == torch.float32]
             change = partial(finite_change, self.problem, network, batch, clip=self.clip, h=h)
-            return torch.stack([change(along, types=types).squared for along in every], 1)
+            return torch.stack([change(along, types=types) for along in every], 1)
 
         return torch.cat(self._in_chunks(x, y, 6, work, network))
 
@@ -571,6 +586,10 @@ class Engine:
         if not first or way == "probes":
             some = spread_over_classes(y, 6 if way == "probes" else 16, self.passes)
             x, y = rows_of(x, some), y[some]
+        # Several processes must not change to finite steps one by one.
+        if not (first or kinked) and self.method == "auto" and world_size() == 1:
+            self.measured_kinks = None
+            kinked = self._kinked(network, x, y)
 
         def work(batch: Batch, rows: slice) -> None:
             check_derivative(network, batch, scale=scale, way=way, kinked=kinked)
@@ -753,6 +772,11 @@ def _joined(steps: list[Step]) -> Step:
 def _summed(gradients: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Return the sum of the chunks' gradients by parameter."""
     return {name: torch.stack([g[name] for g in gradients]).sum(0) for name in gradients[0]}
+
+
+def _hundredth(size: float) -> float:
+    """Return the default size of a finite step: a hundredth of the unknowns', to one digit."""
+    return float(f"{size / 100:.0e}")
 
 
 def has_short_numbers(net: nn.Module, device: torch.device) -> bool:

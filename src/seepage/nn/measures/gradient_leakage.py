@@ -107,8 +107,8 @@ def leakage(
         pooling), where a derivative understates finite changes; otherwise it uses derivatives. The
         result states the scale.
     scale
-        The size ``h`` of a finite step: every unknown moves by ``±h`` (all at once along random
-        signs, one at a time for ``"exact"`` results). By default a hundredth of the root mean
+        The size ``h`` of a finite step: the leakage is then ``E‖g̃(z + hv) − g̃(z)‖²/h²``, with
+        ``v`` random signs of all unknowns in question. By default a hundredth of the root mean
         square of the unknowns in the batch, to one digit.
     chunk_size
         The number of records processed at a time; ``"auto"`` chooses what fits in memory.
@@ -215,7 +215,9 @@ class GradientLeakage(Leakage):
         unknowns, about = super().unknowns(columns, bool(label), simplex)
         if columns is None:
             about = self.engine.view.describe() + (" and the label" if label else "")
-        return unknowns, about
+        if self.engine.method == "finite":
+            return unknowns, over_steps(about, self.engine.step_size(self.x, self.y))
+        return unknowns, self._as_derivative(about)
 
     def plot(self, ax: Any = None, measure: str = "dfil") -> Any:
         """Plot the leakage about every record in descending order, with 95 % intervals.
@@ -244,7 +246,7 @@ class GradientLeakage(Leakage):
             extends to the upper bound. There is no default.
         method
             For the dFIL: ``"rademacher"`` (random signs, the default), ``"hutch++"``, or
-            ``"exact"``.
+            ``"exact"`` (over finite steps for up to 10 unknowns).
         probes
             The number of probes, at least 2.
         columns, label, simplex
@@ -361,7 +363,9 @@ class GradientLeakage(Leakage):
 
     def _fil(self) -> Estimate:
         largest = self.spectrum()
-        result = self._rooted(largest.lower, torch.zeros_like(largest.lower), "fil", "exact")
+        none = torch.zeros_like(largest.lower)
+        about = self._as_derivative(self.engine.view.describe())
+        result = self._rooted(largest.lower, none, "fil", "exact", about=about)
         if bool(largest.settled.all()):
             return result
         gap = largest.upper.sqrt() - largest.lower.sqrt()
@@ -394,6 +398,10 @@ class GradientLeakage(Leakage):
     def _finite(self) -> bool:
         return self.engine.takes_finite_steps(self.x, self.y)
 
+    def _as_derivative(self, about: str) -> str:
+        """Return a description of unknowns that says so if only some results are derivatives."""
+        return f"{about}, as a derivative" if self._finite() else about
+
     def _probed_kind(self) -> str:
         """Return the kind of estimates from random signs."""
         safe = self.engine.clip_derivative == "conservative" and not isinstance(
@@ -406,6 +414,7 @@ class GradientLeakage(Leakage):
     ) -> Estimate:
         """Return the square roots of the information's means over probes, ``(B, probes, …)``."""
         probes = squares.shape[1]
+        about = self._as_derivative(about or self.engine.view.describe())
         spread = squares.std(1, correction=1) / probes**0.5
         kind = self._probed_kind()
         return self._rooted(squares.mean(1), spread, measure, kind, view, about, probes - 1)
