@@ -54,7 +54,7 @@ class KinkWarning(UserWarning):
 
 
 class FallbackWarning(UserWarning):
-    """Warns that a module has no closed form for its per-record gradients and is slow."""
+    """Warns that a module has no closed form for its per-record gradients, or no derivative."""
 
 
 def unwrapped(net: nn.Module) -> nn.Module:
@@ -95,13 +95,15 @@ class Validator:
             self._compared.add(key)
         return network
 
-    def watched_if_possible(self, x: Inputs, y: Tensor) -> WatchedNetwork | None:
+    def watched_if_possible(
+        self, x: Inputs, y: Tensor, rules: bool = True
+    ) -> WatchedNetwork | None:
         """Return the plan, or ``None`` if each record must be run on its own."""
         key, _ = self._checked(x, y)
         if key in self._unwatched:
             return None
         try:
-            return self.watched(x, y)
+            return self.watched(x, y, rules)
         except (InputError, RuntimeError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -152,6 +154,11 @@ class Validator:
         else:
             text = "The slope of the loss jumps between or beside records: the network has kinks."
         self._once(f"{text} {_UNTOLD}", KinkWarning)
+
+    def tell_of_finite_steps(self, reason: InputError) -> None:
+        """Warn that a network without derivatives is measured over finite steps."""
+        text = str(reason).split(". ")[0]
+        self._once(f"Leakage is measured over finite steps instead: {text}.", FallbackWarning)
 
     def _tell(self, network: WatchedNetwork, rules: bool) -> None:
         for unruled in network.unruled if rules else ():

@@ -35,7 +35,7 @@ from seepage.nn.gradients.per_record_gradients import GradientTerm, Key
 from seepage.nn.gradients.plain_kernels import PlainNorms, PlainRecurrence
 from seepage.nn.gradients.second_order import SUBSTITUTES
 from seepage.nn.problem.problem import Batch, NetworkProblem
-from seepage.nn.problem.views import plain_run, switch_off
+from seepage.nn.problem.views import plain_run, switch_off, without_checkpoints
 
 SMALL = 2  # records in the batch that the shapes of outputs are taken from
 
@@ -598,8 +598,8 @@ def differentiable_backends(net: nn.Module) -> Iterator[None]:
     """In this context, use plain attention and recurrent layers, which can be differentiated twice.
 
     The fused attention kernels have no forward-mode rule, the fused encoder layer has no gradient
-    at all, and fused recurrent layers cannot be differentiated twice; nor can Hugging Face's layer
-    checkpointing, or the autocast that accelerate applies to a model's forward pass but not to its
+    at all, and fused recurrent layers cannot be differentiated twice; nor can checkpointed parts,
+    or the autocast that accelerate applies to a model's forward pass but not to its
     backward pass. Gradients are switched on: without them, torch uses formulas for SiLU and
     GroupNorm that cannot be differentiated.
     """
@@ -609,6 +609,7 @@ def differentiable_backends(net: nn.Module) -> Iterator[None]:
         mha.set_fastpath_enabled(False)
         stack.enter_context(torch.enable_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        without_checkpoints(stack)
         for module in net.modules():
             switch_off(stack, module, "gradient_checkpointing", False)
             if "_original_forward" in module.__dict__:

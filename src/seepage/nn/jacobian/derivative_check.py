@@ -62,15 +62,13 @@ def check_derivative(
     """
     for dtype in longer_types(network.problem, batch):
         try:
-            return _check(network.of_type(dtype), batch.of_type(dtype), scale, way, kinked)
+            _check(network.of_type(dtype), batch.of_type(dtype), scale, way, kinked)
+            return
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, _UndifferentiableError):
+        except (RuntimeError, UndifferentiableError):
             continue  # a loss or module that holds numbers of another type accepts no others
-    try:
-        _check(network, batch, scale, way, kinked)
-    except _UndifferentiableError as refusal:
-        raise InputError(str(refusal)) from refusal.__cause__
+    _check(network, batch, scale, way, kinked)
 
 
 def uneven_changes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> Tensor:
@@ -112,7 +110,7 @@ def spread_over_classes(y: Tensor, count: int, seed: int) -> Tensor:
     return order[places.long().clamp(max=len(y) - 1)].sort().values
 
 
-class _UndifferentiableError(Exception):
+class UndifferentiableError(InputError):
     """Raised if torch cannot differentiate the gradients of a network."""
 
 
@@ -131,7 +129,7 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
             raise
         except (RuntimeError, NotImplementedError) as error:
             line = (str(error).splitlines() or [type(error).__name__])[0].split(". ")[0]
-            raise _UndifferentiableError(
+            raise UndifferentiableError(
                 f"torch cannot differentiate the gradients of this network ({line})"
                 f"{_where(problem, batch, h * v)}. {REMEDY}"
             ) from error

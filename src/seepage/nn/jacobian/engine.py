@@ -46,7 +46,11 @@ from seepage.nn.gradients.norms import (
 )
 from seepage.nn.gradients.per_record_gradients import Key, value_of, weighted_sums
 from seepage.nn.gradients.watching import WatchedNetwork
-from seepage.nn.jacobian.derivative_check import check_derivative, spread_over_classes
+from seepage.nn.jacobian.derivative_check import (
+    UndifferentiableError,
+    check_derivative,
+    spread_over_classes,
+)
 from seepage.nn.jacobian.finite_changes import (
     StepLadder,
     ThinChange,
@@ -149,8 +153,9 @@ class Engine:
         How changes of the gradients are measured: as a ``"derivative"``; over a ``"finite"`` step,
         which works for any network that can be trained; or ``"thin"``, over a finite step in one
         plain pass, with the gradients of wide weights narrowed by random matrices. ``"auto"`` uses
-        finite steps if the network has kinks (ReLU, max pooling), thin steps if it is wide and runs
-        on an accelerator in TF32 or 16 bits, and derivatives otherwise. Finite steps give traces
+        finite steps if the network has kinks (ReLU, max pooling) or cannot be differentiated
+        twice, thin steps if it is wide and runs on an accelerator in TF32 or 16 bits, and
+        derivatives otherwise. Finite steps give traces
         and squared changes; pullbacks to the record are always derivatives.
     scale
         The size ``h`` of a finite step, in the units of the unknowns. By default the first batch
@@ -205,6 +210,7 @@ class Engine:
         self._checked: set[tuple[Any, str]] = set()
         self.passes = 0  # with derivatives, or over thin steps
         self.measured_kinks: bool | None = None  # in the first batch, or later
+        self._differentiable: bool | None = None  # whether the first records' gradients are
         self._replays = Replays()
 
     def step(
@@ -252,13 +258,13 @@ class Engine:
             step = self._thin_step if way == "thin" else self._finite_step
             return step(x, y, keys, own, update)
         clipped = not isinstance(self.clip, NoClip)
-        wide = any(p.requires_grad and is_wide(p.shape) for p in self.net.parameters())
-        thin = probes > 0 and wide and self._rules_hold(x, y)
-        network = self._validator.watched(x, y, rules=clipped or thin)
         if not probes:
+            network = self._validator.watched(x, y, rules=clipped)
             work = partial(self._unprobed, network, update)
             return _joined(self._in_chunks(x, y, 3, work, network))
-        self._check(network, x, y, "pulls" if thin else "tangents" if clipped else "probes")
+        kind, network = self._derivative_of_probes(x, y)
+        thin = kind == "pulls"
+        self._check(network, x, y, kind)
         if thin or pulls or not clipped or self.clip_derivative == "conservative":
 
             @cache
@@ -393,12 +399,48 @@ class Engine:
         """Return how traces are measured: ``"derivative"``, ``"finite"`` or ``"thin"``."""
         if self.method != "auto":
             return self.method
-        network = self._validator.watched(x, y, rules=False)
-        if self._kinked(network, x, y):
+        network = self._validator.watched_if_possible(x, y, rules=False)
+        if network is None or self._kinked(network, x, y):
             return "finite"
-        short = has_short_numbers(self.net, self.problem.device())
-        otherwise = "finite" if self.problem.sharded else "derivative"
-        return "thin" if short and narrowed(network) else otherwise
+        if has_short_numbers(self.net, self.problem.device()) and narrowed(network):
+            return "thin"
+        whole = not self.problem.sharded
+        return "derivative" if whole and self.has_derivatives(x, y) else "finite"
+
+    def has_derivatives(self, x: Inputs, y: Tensor) -> bool:
+        """Return whether torch can differentiate the gradients, as tried on the first records.
+
+        If not, a warning says why. A dependence that is hidden from torch is not reported here.
+        """
+        if self._differentiable is None:
+            some = slice(min(2, batch_size(x)))
+            first = rows_of(x, some), y[some]
+            try:
+                kind, network = self._derivative_of_probes(*first)
+            except InputError as refusal:  # what every method refuses has been refused before
+                return self._without_derivatives(refusal)
+            batch, scale = self.problem.batch(*first), self.view.scale(self.net, x, y)
+            try:
+                check_derivative(network, batch, scale=scale, way=kind, kinked=False)
+            except UndifferentiableError as refusal:
+                return self._without_derivatives(refusal)
+            except InputError:
+                pass  # the check of all records reports it
+            self._differentiable = True
+        return self._differentiable
+
+    def _without_derivatives(self, reason: InputError) -> bool:
+        self._differentiable = False
+        self._validator.tell_of_finite_steps(reason)
+        return False
+
+    def _derivative_of_probes(self, x: Inputs, y: Tensor) -> tuple[str, WatchedNetwork]:
+        """Return what probes differentiate (see ``check_derivative``), and the plan for it."""
+        clipped = not isinstance(self.clip, NoClip)
+        wide = any(p.requires_grad and is_wide(p.shape) for p in self.net.parameters())
+        thin = wide and self._rules_hold(x, y)
+        network = self._validator.watched(x, y, rules=clipped or thin)
+        return "pulls" if thin else "tangents" if clipped else "probes", network
 
     def _kinked(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
         """Return whether the network has kinks, as measured on the first batch.

@@ -43,7 +43,6 @@ Values = Callable[
 InChunks = Callable[[Callable[[slice], Tensor], int], list[Tensor]]
 
 _ROUNDING = 16  # a difference must be that many times what rounding alone gives
-_MOST_LINES = 48  # searched at a time: enough for a small network, cheap for a large one
 
 
 def line_count(held: int) -> int:
@@ -52,7 +51,7 @@ def line_count(held: int) -> int:
     The more units a network has, the more kinks lie on every line, so all lines together need only
     cover 8,192 bytes of outputs.
     """
-    return max(4, min(_MOST_LINES, 8192 // max(1, held)))
+    return max(4, min(48, 8192 // max(1, held)))
 
 
 def kinks_between(
@@ -92,7 +91,8 @@ def kinks_beside(
         raise
     except Exception:  # without a derivative there is nothing to compare with
         return None
-    largest = share.flatten().topk(min(_MOST_LINES, share.numel()))
+    count = line_count(network.bytes_per_record)
+    largest = share.flatten().topk(min(count, share.numel()))
     chosen = largest.indices[largest.values > 0]
     direction, record = chosen // len(batch), chosen % len(batch)
     move = h * v[direction, record]

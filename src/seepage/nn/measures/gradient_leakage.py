@@ -228,7 +228,7 @@ class GradientLeakage(Leakage):
 
     def records(  # type: ignore[override]  # the measure first, as everywhere for networks
         self,
-        measure: str | None = None,
+        measure: str = "fil",
         method: str | None = None,
         probes: int = 32,
         *,
@@ -241,9 +241,10 @@ class GradientLeakage(Leakage):
         Parameters
         ----------
         measure
-            ``"dfil"``, or ``"fil"``, which is computed iteratively. If the iteration stops before
-            it converges, the kind is ``estimate``, the value is a lower bound, and its error
-            extends to the upper bound. There is no default.
+            ``"dfil"``, the average over a record's unknowns, which takes as many passes as probes,
+            or ``"fil"``, the largest over all directions, which iterates up to 100 times over the
+            batch. If the iteration stops before it converges, the kind is ``estimate``, the value
+            is a lower bound, and its error extends to the upper bound.
         method
             For the dFIL: ``"rademacher"`` (random signs, the default), ``"hutch++"``, or
             ``"exact"`` (over finite steps for up to 10 unknowns).
@@ -252,12 +253,6 @@ class GradientLeakage(Leakage):
         columns, label, simplex
             If given, the result is exact, as for the leakage of a table.
         """
-        if measure is None:
-            raise InputError(
-                "Name the measure: 'dfil', the average over a record's unknowns, which takes as "
-                "many passes as probes, or 'fil', the largest over all directions, which "
-                "iterates up to 100 times over the batch."
-            )
         if columns is not None or label is not None or simplex:
             if method not in (None, "exact"):
                 raise InputError(
@@ -298,7 +293,10 @@ class GradientLeakage(Leakage):
         if columns is not None:
             return _exact(super().cells(columns))
         check_choice(method, "method", ("rademacher", "exact"))
-        if method == "exact" or self.engine.method == "finite":
+        differentiable = self.engine.method != "finite" and self.engine.has_derivatives(
+            self.x, self.y
+        )
+        if method == "exact" or not differentiable:
             squared = self._whitened(exact_diagonal(self.engine, self.x, self.y).flatten(1))
             none, finite = torch.zeros_like(squared), self._finite()
             return self._rooted(squared, none, "fil", "exact", "cells", finite=finite)

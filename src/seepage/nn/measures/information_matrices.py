@@ -33,7 +33,6 @@ from seepage.support.chunks import progress
 from seepage.support.number_check import check_count
 
 _AT_A_TIME = 4  # directions per pass
-MOST_SIGNS = 10  # unknowns whose directions of signs are all taken, 1,024 of them
 FAILURE = 1e-6  # the probability δ that the upper bound on an eigenvalue is wrong
 
 
@@ -121,10 +120,11 @@ def exact_trace(
     # Thin steps estimate the derivatives of smooth networks.
     if derivative or engine.way(x, y) != "finite":
         return exact_squares(engine, x, y, unit, count, derivative).sum(1)
-    if count > MOST_SIGNS:
+    most = 10
+    if count > most:
         raise InputError(
             f"Over finite steps an exact result is a mean over all 2^{count} directions of signs "
-            f"of the {count:,} unknowns, and at most 2^{MOST_SIGNS} are taken; estimate it by "
+            f"of the {count:,} unknowns, and at most 2^{most} are taken; estimate it by "
             "records('dfil', probes=400), or give method='derivative' to sp.nn.leakage."
         )
     units = torch.stack([unit(k) for k in range(count)])

@@ -9,6 +9,7 @@ attributes is the privacy loss-input susceptibility (equations 6 and 7):
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from seepage.nn.jacobian.engine import Engine
 from seepage.nn.measures.gradient_leakage import check_batch, check_view
 from seepage.nn.privacy.individual_loss import IndividualLoss
 from seepage.nn.problem.clipping import Clip, NoClip, choose_clip
+from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss, cross_entropy
 from seepage.nn.problem.views import Input, View
 from seepage.nn.susceptibility.attribution import Attribution
@@ -135,13 +137,13 @@ def susceptibility(
 @accepts_other_names
 def plis(
     net: Any,
-    loss: str | nn.Module | Loss | None,
-    x: Any,
-    y: Any,
+    loss: str | nn.Module | Loss | Mapping[str, Tensor] | None,
+    x: Any = None,
+    y: Any = None,
     *,
     noise_multiplier: float | None = None,
     max_grad_norm: float | None = None,
-    clip: str | Clip = "hard",
+    clip: str | Clip = "smooth",
     view: View | None = None,
     compare: str | None = None,
     probes: int = 64,
@@ -154,7 +156,8 @@ def plis(
     ----------
     net, loss
         The network and its loss: ``"cross_entropy"``, ``"mse"``, a torch loss module, or a function
-        of output and target that returns one loss per record. Or a model fitted with
+        of output and target that returns one loss per record. For a model that computes its own
+        loss, give the data collator's batch in place of the loss. Or a model fitted with
         :mod:`seepage.glm`, scikit-learn or statsmodels; ``loss=None`` then uses the model's own
         loss.
     x, y
@@ -166,8 +169,8 @@ def plis(
     max_grad_norm
         The clipping threshold ``C``; ``None`` for no clipping.
     clip
-        ``"hard"``, under which the privacy loss of a clipped record is constant and its PLIS zero,
-        or ``"smooth"`` (the GELU clip of Guo et al. 2022, as in Mueller et al. 2022). Or a
+        ``"smooth"`` (the GELU clip of Guo et al. 2022, as in Mueller et al. 2022), or ``"hard"``,
+        under which the privacy loss of a clipped record is constant and its PLIS zero. Or a
         :mod:`seepage.nn` clip with its own threshold; leave out ``max_grad_norm`` then.
     view
         What the attributes are: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
@@ -195,7 +198,14 @@ def plis(
     check_view(view)
     noise, chosen = _release(noise_multiplier, max_grad_norm, clip)
     table: Table | None = None
-    if isinstance(net, nn.Module):
+    if isinstance(loss, Mapping):
+        x, y, loss = dict(loss), labels_of(loss), "own"
+    elif x is None or y is None:
+        raise InputError(
+            "Give network, loss, inputs and targets, or a Hugging Face model and a batch with its "
+            "labels: sp.nn.plis(model, batch, noise_multiplier=…)."
+        )
+    elif isinstance(net, nn.Module):
         if loss is None:
             raise InputError("A network needs a loss; name one, such as 'cross_entropy' or 'mse'.")
         x, y, table = as_tensors(net, x, y)
