@@ -22,13 +22,12 @@ from seepage.errors import InputError
 _HEAD = """\
 # Reproductions of the papers
 
-Tables and figures of the [four papers](../papers.md), reproduced, with the printed numbers beside
-the measured ones. A number agrees if it rounds to the printed one; otherwise the note in brackets
-gives the reason and the evidence. "–" is not made. Each section links all of its numbers.
+These pages reproduce tables and figures of the [four papers](../papers.md) and compare printed
+with measured numbers. A number agrees if it rounds to the printed one; otherwise the note in
+brackets states the reason and the evidence. "–" means not reproduced. Each section links its data.
 
-`seepage reproduce --list` lists all names and `seepage reproduce NAME` runs one: from the data, or
-from kept results where the *Setting* says so. `make reproduce` runs all of them and writes these
-pages.
+`seepage reproduce --list` lists all names. `seepage reproduce NAME` runs one, from the data or,
+if the *Setting* states this, from kept results. `make reproduce` runs all and writes these pages.
 """
 
 
@@ -90,7 +89,7 @@ def _quantities(entry: dict[str, Any]) -> list[Quantity]:
 def _index(found: dict[str, dict[str, Any]]) -> Iterator[str]:
     yield _HEAD
     yield f"{_count(found.values())}\n"
-    yield "| paper | printed | agree | differ | not made |"
+    yield "|paper|printed|agree|differ|not made|"
     yield "|---|---:|---:|---:|---:|"
     for paper in sorted({EXPERIMENTS[name].paper for name in found}):
         own = {name: entry for name, entry in found.items() if EXPERIMENTS[name].paper == paper}
@@ -99,8 +98,8 @@ def _index(found: dict[str, dict[str, Any]]) -> Iterator[str]:
             f"[{topic or PAPERS[paper].topic}]({page}.md)"
             for page, topic in sorted(topics.items(), key=lambda pair: pair[1])
         ]
-        cells = " | ".join(map(str, _tally(own.values())))
-        yield f"| {paper}: {', '.join(links)} | {cells} |"
+        cells = "|".join(map(str, _tally(own.values())))
+        yield f"|{paper}: {', '.join(links)}|{cells}|"
     yield "\nBy name:"
     yield from (f"[`{name}`]({EXPERIMENTS[name].page}.md#{name})" for name in found)
     missing = [experiment for name, experiment in EXPERIMENTS.items() if name not in found]
@@ -135,7 +134,7 @@ def _page(own: dict[str, dict[str, Any]]) -> Iterator[str]:
     first = EXPERIMENTS[next(iter(own))]
     paper = PAPERS[first.paper]
     yield f"# {first.paper}: {first.topic or paper.topic}\n"
-    yield f"[*{paper.title}*]({paper.address}), reproduced ([all papers](index.md))."
+    yield f"This page reproduces [*{paper.title}*]({paper.address}) ([all papers](index.md))."
     yield _count(own.values())
     settings: dict[str, str] = {}
     for name, entry in own.items():
@@ -153,7 +152,7 @@ def _section(
     short = re.split(r"[.:;] | \(", entry["alternative"])[0]
     yield f"![{_inline(short)}]({name}.png)\n"
     yield f"{_inline(entry['seen'])}\n"
-    kept = f" From kept results ([files and commands]({name}.json))." * bool(entry["kept"])
+    kept = f" Based on kept results ([files and commands]({name}.json))." * bool(entry["kept"])
     yield f"*Setting.* {_setting(entry['setting'], settings)}{kept}\n"
     yield from _table([q for q in _quantities(entry) if q.printed is not None])
 
@@ -177,16 +176,16 @@ def _table(quantities: Sequence[Quantity]) -> Iterator[str]:
     crossed = _crossed(quantities)
     if crossed:
         columns = [name.rpartition(": ")[2] for name in crossed[0]]
-        yield f"| printed / measured | {' | '.join(map(_inline, columns))} |"
+        yield f"|printed / measured|{'|'.join(map(_inline, columns))}|"
         yield "|---|" + "---:|" * len(columns)
         for row in crossed:
-            cells = " | ".join(_cell(quantity, said) for quantity in row.values())
-            yield f"| {_inline(next(iter(row)).rpartition(': ')[0])} | {cells} |"
+            cells = "|".join(_cell(quantity, said) for quantity in row.values())
+            yield f"|{_inline(next(iter(row)).rpartition(': ')[0])}|{cells}|"
         yield ""
     left = [q for q in quantities if not any(q.name in row for row in crossed)]
     if left:
-        yield "| quantity | printed / measured |\n|---|---:|"
-        yield from (f"| {_inline(q.name)} | {_cell(q, said)} |" for q in left)
+        yield "|quantity|printed / measured|\n|---|---:|"
+        yield from (f"|{_inline(q.name)}|{_cell(q, said)}|" for q in left)
         yield ""
     for k, reason in enumerate(said, start=1):
         yield f"{k}. {_inline(reason)}"

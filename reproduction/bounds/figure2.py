@@ -24,7 +24,7 @@ _SETTING = (
     f"{RUNS} releases. The paper prints ε = 2/(nλσ) for output perturbation. Replacing a record "
     "moves the minimiser by up to 2L/(nλ), with L the largest norm of a record for logistic loss, "
     "so the Rényi divergence of order 2 is ε = 4L²/(nλσ)². Here L is 17.2, not 1: differential "
-    "privacy guarantees next to nothing. dFIL is about these records alone."
+    "privacy guarantees almost nothing. dFIL describes only these records."
 )
 
 
@@ -53,10 +53,10 @@ def reproduce(quick: bool) -> Outcome:
         Quantity("exact Cramér–Rao bound: smallest", float(found.exact.min())),
     )
     seen = (
-        f"Every record's dFIL bound exceeds 1, the largest error of a guess within [0, 1]: at "
-        f"least {number(found.dfil.min())}, median {number(np.median(found.dfil))}. RDP "
-        f"guarantees {number(promised)} with the printed ε, and practically nothing with the "
-        f"rigorous ε(2) = {number(rigorous.renyi())}."
+        "Every record's dFIL bound exceeds 1, the largest error of a guess within [0, 1]: at "
+        f"least {number(found.dfil.min())}, median {number(np.median(found.dfil))}. RDP guarantees "
+        f"{number(promised)} with the printed ε, and almost nothing with the rigorous ε(2) = "
+        f"{number(rigorous.renyi())}."
     )
     return Outcome(_SETTING, quantities, seen, _draw(found, promised))
 

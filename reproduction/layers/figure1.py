@@ -47,7 +47,7 @@ def reproduce(quick: bool) -> Outcome:
         quantities += _numbers(runs, network, curves, layer)
         verdicts.append(_verdict(network, curves))
     seen = (
-        "The paper claims that the first full layer leaks most, and that both metrics track the "
+        "The paper claims that the first dense layer leaks most, and that both metrics track the "
         "attack. Here, with the main task gender, the property glasses and an equal label mix: "
         f"{'; '.join(verdicts)}. From all layers together the AUC is "
         f"{_each(runs, 'auc')}; with each property's own mix of labels "
@@ -59,9 +59,9 @@ def reproduce(quick: bool) -> Outcome:
             f"{data}, {network}: test accuracy in percent",
             None,
             printed,
-            "CelebA and PubFig are given out on request and were not available, so two thirds of "
-            "the paper's Figure 1 are missing; `seepage data fetch celeba` (or `pubfig`) says "
-            "which files go where.",
+            "CelebA and PubFig are distributed only on request and were not available, so two "
+            "thirds of the paper's Figure 1 are missing; `seepage data fetch celeba` (or "
+            "`pubfig`) lists which files to put where.",
         )
         for data, accuracies in ELSEWHERE.items()
         for network, printed in zip(PRINTED, accuracies, strict=True)
@@ -89,9 +89,9 @@ def _numbers(runs: Runs, network: str, curves: dict[str, LayerCurve], layer: str
     out.append(Quantity(f"{network}: layer with the highest sensitivity, without ψ", bare.highest))
     out += [
         Quantity(f"{network}: AUC at its highest layer", float(attack.mean.max())),
-        Quantity(f"{network}: AUC at the first full layer", float(attack.mean[first - 1])),
+        Quantity(f"{network}: AUC at the first dense layer", float(attack.mean[first - 1])),
         Quantity(
-            f"{network}: first full layer not clearly below the highest (1: yes)",
+            f"{network}: first dense layer not clearly below the highest (1: yes)",
             float(attack.reaches_the_highest(first)),
         ),
         Quantity(f"{network}: AUC from all layers", _mean(runs, network, "auc")),
@@ -125,11 +125,11 @@ def _verdict(network: str, curves: dict[str, LayerCurve]) -> str:
     place = f"{network} leaks most at its {ordinal(attack.highest)} layer, {name}"
     value = f"AUC {attack.mean.max():.2f}"
     if attack.highest == first:
-        claim = "the first full one, as claimed"
+        claim = "the first dense layer, as claimed"
     elif attack.reaches_the_highest(first):
-        claim = "though not clearly more than at the first full one"
+        claim = "although not significantly more than at the first dense layer"
     else:
-        claim = f"not at the first full one ({attack.mean[first - 1]:.2f})"
+        claim = f"not at the first dense layer ({attack.mean[first - 1]:.2f})"
     goes = " and ".join(
         f"{written(correlation(curves[key], attack))} with {_WORDS[key]}"
         for key in ("v_information", "sensitivity")

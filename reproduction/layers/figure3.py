@@ -38,7 +38,7 @@ def reproduce(quick: bool) -> Outcome:
             ]
             quantities.append(
                 Quantity(
-                    f"{network}, {task}: first full layer relative to it",
+                    f"{network}, {task}: first dense layer relative to it",
                     float(curve.mean[first - 1]),
                 )
             )
@@ -53,9 +53,9 @@ def reproduce(quick: bool) -> Outcome:
         found = sorted({curve.highest for curve in curves.values()})
         told.append(f"{network}'s {' or '.join(map(ordinal, found))}")
     seen = (
-        "Whatever the main task, the paper finds the first full layer most sensitive (4th and "
-        f"9th); here it is {' and '.join(told)} layer, and the first full one only where the "
-        "layers' sizes are not divided out."
+        "For every main task, the paper finds the first dense layer most sensitive (4th and "
+        f"9th); here it is {' and '.join(told)} layer, and the first dense layer only without the "
+        "correction for layer sizes."
     )
     cases = [(network, task) for network in NETWORKS for task in TASKS]
     return Outcome(runs.setting(cases), tuple(quantities), seen, _draw(runs), runs.kept())
@@ -72,7 +72,8 @@ def _order(curves: dict[str, LayerCurve], place: int) -> str:
     apart = [task.lower() for task, (a, b) in ends.items() if a > high or b < low]
     return (
         f"Means (95 % intervals) over {len(curves['Gender'].each)} repetitions: "
-        f"{', '.join(found)}: gender is clear of {' and '.join(apart) if apart else 'neither'}."
+        f"{', '.join(found)}: gender differs significantly from "
+        f"{' and '.join(apart) if apart else 'neither'}."
     )
 
 

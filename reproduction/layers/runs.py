@@ -22,9 +22,9 @@ KEPT = Path(__file__).parents[1] / "results" / "layers_lfw.json"
 CHECKS = KEPT.with_name("layers_checks.json")
 # Why the most sensitive layers are not the paper's.
 SIZE = (
-    "Without ψ, which divides out the layers' sizes, the most sensitive layer is the printed one "
-    "in all seven settings (numbers “without ψ” of layers-figure1 and layers-figure3): the printed "
-    "pattern is that of the layers' sizes."
+    "Without ψ, which corrects for layer sizes, the most sensitive layer is the printed one in "
+    "all seven settings (numbers “without ψ” of layers-figure1 and layers-figure3): the printed "
+    "pattern reflects layer sizes."
 )
 TITLES = {
     "v_information": "V-information (nats)",
@@ -115,8 +115,9 @@ class Runs:
         if "auc_confounded" in self.select(network, task)[0]["properties"][property_name]:
             tried += "; an attack without the equal mix of labels: number “confounded”"
         return (
-            f"Random projection of large layers is not the cause ({tried}). The paper does not say "
-            "how the attacker's batches were drawn; no choice tried here gives its pattern."
+            f"Random projection of large layers is not the cause ({tried}). The paper does not "
+            "state how the attacker's batches were drawn; no choice that we tried gives its "
+            "pattern."
         )
 
     def together(self, network: str, task: str, key: str, property_name: str) -> LayerCurve:
@@ -146,19 +147,19 @@ class Runs:
         counts = sorted({len(self.select(*case)) for case in cases})
         repetitions = "to".join(f" {n} " for n in {counts[0], counts[-1]}).strip()
         return (
-            "LFW, 62×47 colour faces; 40 % of the people are the attacker's, 40 % the client's, "
-            "the rest for testing; gender is a human label, glasses, age (young) and hair (grey) "
-            "are predicted. FedSGD with two clients, batches of "
-            f"{a['batch_size']}, {a['rounds']:,} rounds at learning rate {a['lr']:g} from He's "
-            "start (paper: 0.01, rounds not stated). Batches with and without a property have "
-            "the same mix of main-task labels unless called confounded. The attacker, a random "
-            f"forest, learns from {2 * a['known'] * a['snapshots']} batches over "
+            "LFW, 62×47 colour faces; 40 % of the people belong to the attacker, 40 % to the "
+            "client, and the others are for testing; gender is a human label, glasses, age "
+            "(young) and hair (grey) are predicted. FedSGD with two clients, batches of "
+            f"{a['batch_size']}, {a['rounds']:,} rounds at learning rate {a['lr']:g} with He "
+            "initialisation (paper: 0.01, rounds not stated). Batches with and without a property "
+            "have the same mix of main-task labels unless called confounded. The attacker, a "
+            f"random forest, learns from {2 * a['known'] * a['snapshots']} batches over "
             f"{a['snapshots']} snapshots and is tested on {2 * a['seen'] * a['snapshots']} of the "
             "client's; V-information (random forest, held out, five pools of people) is from "
             f"{2 * a['measured']} batches at the last model; the median sensitivity over "
-            f"{a['samples']} test images (F-norm, target) is relative to the largest layer of "
-            f"each repetition. Layers with more than {a['width']:,} numbers are projected to that "
-            f"many at random. {repetitions} repetitions, computed once and kept."
+            f"{a['samples']} test images (F-norm, target) is relative to the largest layer of each "
+            f"repetition. Layers with more than {a['width']:,} numbers are randomly projected to "
+            f"that many. {repetitions} repetitions, computed once and kept."
         )
 
     def kept(self) -> tuple[str]:
@@ -194,9 +195,9 @@ def split_in_words() -> str:
     row = kept_checks()[0]
     apart, mixed = 100 * row["people apart"], 100 * row["images at random"]
     return (
-        "Testing on other people explains little of it: with images drawn at random FCNet reaches "
-        f"{mixed:.1f} %, against {apart:.1f} (one run, layers_checks.json). The paper states "
-        "neither its split nor its number of rounds."
+        "Testing on other people explains little of the difference: with images drawn at random "
+        f"FCNet reaches {mixed:.1f} %, against {apart:.1f} (one run, layers_checks.json). The "
+        "paper states neither its split nor its number of rounds."
     )
 
 

@@ -27,7 +27,7 @@ LAYERS = {
 
 
 def made_up(repetitions=3, shift=0.2):
-    """Runs in which the first full layer stands out by ``shift`` in everything."""
+    """Runs in which the first dense layer stands out by ``shift`` in everything."""
     draw = np.random.default_rng(0)
     runs = []
     for network, names in LAYERS.items():
@@ -106,7 +106,7 @@ def test_what_agrees_with_the_paper_is_said_to():
     assert all(second[f"{p}: layer with the highest AUC"].agrees for p in ("Age", "Gender", "Hair"))
     third = numbers(drawn(layers_figure3))
     assert third["VGG11Net, Hair: most sensitive layer"].agrees
-    assert third["AlexNet, Gender: first full layer relative to it"].measured == pytest.approx(1)
+    assert third["AlexNet, Gender: first dense layer relative to it"].measured == pytest.approx(1)
 
 
 @pytest.mark.slow
@@ -116,11 +116,11 @@ def test_and_what_does_not_is_not():
     for network in LAYERS:
         assert not found[f"{network}: layer with the highest AUC"].agrees
         assert (
-            found[f"{network}: first full layer not clearly below the highest (1: yes)"].measured
+            found[f"{network}: first dense layer not clearly below the highest (1: yes)"].measured
             == 0
         )
-    assert "not at the first full one" in outcome.seen
-    assert "clearly below for all three" in drawn(layers_figure2, -0.2).seen
+    assert "not at the first dense layer" in outcome.seen
+    assert "significantly below for all three" in drawn(layers_figure2, -0.2).seen
 
 
 @pytest.mark.slow

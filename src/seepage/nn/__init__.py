@@ -1,6 +1,6 @@
-"""Measures how much the training of a neural network leaks about its records; needs torch.
+"""Measures how much the training of a neural network leaks about its records; requires torch.
 
-Everything here is imported on first use, so that ``import seepage`` does not import torch.
+All names are imported on first use, so that ``import seepage`` does not import torch.
 """
 
 from __future__ import annotations

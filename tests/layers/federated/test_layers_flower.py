@@ -114,12 +114,12 @@ def test_a_second_run_does_not_go_into_the_file_of_the_first(apps, tmp_path, mon
     for run in (1, 2):
         monkeypatch.setattr(TaskIdentity, "_run_id", run)
         recorder = UpdateRecorder(apps.server.network(), path, resume=True)
-        with pytest.raises(InputError, match=r"Round 1 is in .*updates\.npz already"):
+        with pytest.raises(InputError, match=r"Round 1 is already in .*updates\.npz"):
             start(apps, recorder, rounds=2, nodes=anew)
     assert set(load_gradients(path)[0].nodes.tolist()) == set(NODES)
     kept = UpdateRecorder(apps.server.network())
     start(apps, kept, rounds=1)
-    with pytest.raises(InputError, match="Round 1 is in this recorder already"):
+    with pytest.raises(InputError, match="Round 1 is already in this recorder"):
         start(apps, kept, rounds=1, nodes=anew)
 
 
@@ -142,7 +142,7 @@ def test_clients_that_start_anew_in_every_round_share_a_file(apps, tmp_path, mon
     assert columns["run"].tolist() == [1] * 6
     monkeypatch.setattr(TaskIdentity, "_run_id", 2)
     anew = {node + 1: part for node, part in NODES.items()}
-    with pytest.raises(InputError, match=r"Round 1 is in .*own\.npz already, from another run"):
+    with pytest.raises(InputError, match=r"Round 1 is already in .*own\.npz, from another run"):
         start(apps, UpdateRecorder(apps.server.network()), client=client, nodes=anew)
 
 
@@ -209,8 +209,8 @@ def test_files_that_are_no_recording(apps, tmp_path):
     gradients = LayerGradients.of({"0": np.ones((2, 3))})
     save_gradients(gradients, tmp_path / "bare.npz")
     for name, complaint in (
-        ("one.npy", "does not hold recorded gradients"),
-        ("other.npz", "does not hold recorded gradients"),
+        ("one.npy", "does not contain recorded gradients"),
+        ("other.npz", "does not contain recorded gradients"),
         ("bare.npz", "not written by a recorder"),
         (".", "is a folder"),
     ):
@@ -285,11 +285,11 @@ def test_updates_that_hold_different_things_are_not_mixed():
     assert recorder.gradients().sizes["1.buffers"] == 1
     with pytest.raises(InputError, match="Node 2 sent different entries"):
         recorder.add(state, state, 1, 2)
-    with pytest.raises(InputError, match=r"'1\.running_mean', which the first lacked"):
+    with pytest.raises(InputError, match=r"'1\.running_mean', which the first update lacks"):
         record_updates(net, [bare, state])
     with pytest.raises(InputError, match=r"lacks the parameter '1\.running_mean'"):
         record_updates(net, [state, bare])
-    with pytest.raises(InputError, match=r"returned '0\.bias' in the shape \(1,\)"):
+    with pytest.raises(InputError, match=r"returned '0\.bias' with the shape \(1,\)"):
         recorder.add(state, bare | {"0.bias": torch.zeros(1)}, 1, 3)
 
 
@@ -302,10 +302,10 @@ def test_a_recording_with_buffers_goes_on(tmp_path):
     assert load_gradients(path)[0].rounds.tolist() == [1, 2]
     assert load_gradients(path)[0].beside == ("1.buffers",)
     again = UpdateRecorder(net, path, resume=True)
-    with pytest.raises(InputError, match=r"Round 2 is in .*updates\.npz already"):
+    with pytest.raises(InputError, match=r"Round 2 is already in .*updates\.npz"):
         again.add(net.state_dict(), net.state_dict(), 2, 8)
     again.add(net.state_dict(), net.state_dict(), 3, 8)
-    with pytest.raises(InputError, match="Node 8 has an update of round 3 in the recording"):
+    with pytest.raises(InputError, match="already has an update from node 8 in round 3"):
         again.add(net.state_dict(), net.state_dict(), 3, 8)
     with pytest.raises(InputError, match=r"cannot be continued.*different layers"):
         UpdateRecorder(net, path, layers=["0", "1"], resume=True)
@@ -361,7 +361,7 @@ def test_what_cannot_be(apps, tmp_path):
     with pytest.raises(InputError, match="did not return"):
         recorder.add(state, {}, 1, 1)
     (tmp_path / "no.npz").write_bytes(b"nothing")
-    with pytest.raises(InputError, match="does not hold recorded gradients"):
+    with pytest.raises(InputError, match="does not contain recorded gradients"):
         UpdateRecorder(apps.server.network(), tmp_path / "no.npz", resume=True)
 
     def twice(message, context):

@@ -171,7 +171,7 @@ def test_what_cannot_be_differentiated_twice_is_measured_otherwise(
 
 
 def test_complex_parameters_are_refused_by_name() -> None:
-    with pytest.raises(sp.InputError, match="'turn' holds complex numbers"):
+    with pytest.raises(sp.InputError, match="'turn' contains complex numbers"):
         leakage(Turning(), "cross_entropy", *records()).rows("dfil", method="exact")
 
 

@@ -1,8 +1,9 @@
 """Gradient inversion: reconstruction of records from their gradients.
 
-The adversary searches for a record whose gradient matches the observed one. It knows the network,
-how gradients were clipped and how many records a batch has. For a client's update after several
-local steps, it knows how the client trains and repeats these steps with its candidates.
+The adversary searches for a record whose gradient matches the observed gradient. The adversary
+knows the network, the clipping of the gradients and the number of records in a batch. For a
+client's update after several local steps, the adversary knows how the client trains and repeats
+these steps with candidate records.
 """
 
 from __future__ import annotations
@@ -32,25 +33,25 @@ from seepage.tables.source import as_numpy, build_frame
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GradientReconstruction(ResultNumbers):
-    """Records that an adversary reconstructed from gradients.
+    """The records that an adversary reconstructed from gradients.
 
-    They are as sensitive as the data: do not publish them.
+    These records are as sensitive as the data: do not publish them.
 
     Parameters
     ----------
     records
         The records, (releases, batch size, …), where … is the shape of one record.
     labels
-        Their labels, (releases, batch size).
+        The labels of the records, (releases, batch size).
     mismatch
-        The remaining mismatch of the gradients, (releases,).
+        The remaining mismatch between simulated and observed gradients, (releases,).
     steps
         The number of steps for each release.
     solved
-        Whether the mismatch fell below the tolerance. It does not mean that the record was
-        recovered: many records may match one gradient.
+        Whether the mismatch fell below the tolerance. A mismatch below the tolerance does not prove
+        that the record was recovered: many records may match one gradient.
     labels_known
-        Whether the adversary was given the labels.
+        Whether the labels were given to the adversary.
     kind
         ``attack``: a lower bound on what can be reconstructed, never an upper bound.
     """
@@ -79,7 +80,7 @@ class GradientReconstruction(ResultNumbers):
         return build_frame(columns, library or "pyarrow")
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the remaining mismatch, in ascending order."""
+        """Return the data for :meth:`plot`: the remaining mismatch, in ascending order."""
         mismatch = as_numpy(self.mismatch)
         order = np.argsort(mismatch, kind="stable")
         return PlottedNumbers(mismatch[order], order, "mismatch of the gradients", "releases")
@@ -93,7 +94,7 @@ class GradientReconstruction(ResultNumbers):
         Parameters
         ----------
         originals
-            The true records, in the order in which they were released.
+            The true records, in the order in which their gradients were released.
         """
         from scipy.optimize import linear_sum_assignment
 
@@ -108,15 +109,15 @@ class GradientReconstruction(ResultNumbers):
         return out.reshape(-1, *candidates.shape[2:])
 
     def quality(self, originals: Any, data_range: float | None = None) -> ImageQuality:
-        """Return the images' similarity to the originals in three measures.
+        """Return the images' similarity to the originals, by three measures.
 
         Parameters
         ----------
         originals
             The true images, (n, channels, height, width) or (n, height, width), in the order in
-            which they were released.
+            which their gradients were released.
         data_range
-            The range of a pixel; 1 by default.
+            The range of pixel values; 1 by default.
         """
         images, truth = self.matched(originals), self._originals(originals)
         if images.ndim not in (3, 4):
@@ -151,12 +152,13 @@ class GradientReconstruction(ResultNumbers):
 class GradientInversion:
     """Minimises the mismatch of gradients, plus total variation, over candidate records.
 
-    By default it minimises ``1 − ⟨g(x), t⟩/(‖g(x)‖‖t‖) + α TV(x)`` over x in a box by Adam on the
-    signs of the gradient (Geiping, Bauermeister, Dröge and Moeller 2020, "Inverting gradients").
-    With ``cost="euclidean", optimizer="lbfgs", total_variation=0`` it minimises the ``‖g(x) − t‖²``
-    of Zhu, Liu and Han (2019, "Deep leakage from gradients"). Here ``t`` is the observed gradient
-    and ``g`` its simulation, clipped in the same way or after the same local steps. All releases
-    are attacked at once, each from several starting points, until they are solved.
+    By default, ``1 − ⟨g(x), t⟩/(‖g(x)‖‖t‖) + α TV(x)`` is minimised over x within the bounds, by
+    Adam on the signs of the gradient (Geiping, Bauermeister, Dröge and Moeller 2020, "Inverting
+    gradients"). With ``cost="euclidean", optimizer="lbfgs", total_variation=0``, the objective is
+    the ``‖g(x) − t‖²`` of Zhu, Liu and Han (2019, "Deep leakage from gradients"). In both, ``t`` is
+    the observed gradient and ``g`` its simulation, clipped in the same way or after the same local
+    steps. All releases are attacked at once, each from several starting points, until the mismatch
+    falls below the tolerance.
 
     Parameters
     ----------
@@ -169,22 +171,22 @@ class GradientInversion:
     optimizer
         ``"signed_adam"``, ``"adam"`` or ``"lbfgs"``.
     total_variation
-        The weight α of the total variation; only for images, whose last two axes are height and
-        width.
+        The weight α of the total variation; supported only for images, whose last two axes are
+        height and width.
     steps
         The largest number of evaluations.
     step_size
-        Adam's initial step size; it falls to a tenth after 3/8, 5/8 and 7/8 of the steps.
+        Adam's initial step size; it is divided by ten after 3/8, 5/8 and 7/8 of the steps.
     restarts
         The number of starting points for each release; the result with the lowest cost is returned.
     bounds
-        The limits of all entries of a record. Starting points are drawn around the middle.
-        ``"lbfgs"`` searches without bounds, and its records are clipped to the bounds before their
-        cost is computed.
+        The lower and upper limits of all entries of a record. Starting points are drawn around the
+        midpoint of these limits. ``"lbfgs"`` searches without limits; its records are clipped to
+        the limits before their cost is computed.
     tolerance
         The mismatch of gradients below which a release counts as solved.
     seed
-        The seed of the starting points; its default is fixed, so the attack is repeatable.
+        The seed of the starting points; the default is fixed, so the attack is repeatable.
 
     Examples
     --------
@@ -228,11 +230,11 @@ class GradientInversion:
         check_count(self.restarts, "restarts")
         if not self.bounds[0] < self.bounds[1]:
             raise InputError(
-                f"bounds must be a lower and a larger upper limit, not {self.bounds!r}."
+                f"bounds must be a lower limit and a larger upper limit, not {self.bounds!r}."
             )
 
     def reconstruct(self, releases: GradientReleases, labels: Any = None) -> GradientReconstruction:
-        """Return the records whose simulated gradients match the releases best.
+        """Return the records whose simulated gradients best match the releases.
 
         Parameters
         ----------
@@ -240,7 +242,7 @@ class GradientInversion:
             The observed gradients, with their batch size, clipping and noise.
         labels
             The labels, if the adversary knows them, (releases, batch size), or (releases,) for
-            single records; by default they are recovered from the last layer's gradient, in
+            single records. By default, the labels are recovered from the last layer's gradient, in
             ascending order. If a client's local steps use different records, give the labels in the
             order of the records.
         """
@@ -250,7 +252,7 @@ class GradientInversion:
         if len(silent):
             raise InputError(
                 f"The gradient of release {int(silent[0])} is zero in every entry, so it reveals "
-                "nothing; leave it out."
+                "nothing; leave this release out."
             )
         known = labels is not None
         outputs = self._outputs(targets)
@@ -278,7 +280,7 @@ class GradientInversion:
         )
 
     def _search(self, cost: GradientCost, starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the best candidates (G, d), their mismatch (G,) and the steps taken (G,)."""
+        """Return the best candidates (G, d), their mismatch (G,) and the number of steps (G,)."""
         search = self._minimiser(starts)
         groups = len(starts)
         records = starts[:, 0].clone()
@@ -313,7 +315,7 @@ class GradientInversion:
         return records, mismatch, taken
 
     def _within(self, best: _BestCandidates, cost: GradientCost) -> _BestCandidates:
-        """Return the candidates clipped to the bounds, with their cost there."""
+        """Return the candidates clipped to the bounds, and the cost after clipping."""
         point = best.point.clamp(*self.bounds)
         if torch.equal(point, best.point):
             return best
@@ -327,7 +329,7 @@ class GradientInversion:
         return Descent(starts, self.step_size, self.steps, self.bounds, signed=signed)
 
     def _starts(self, rows: slice, d: int, like: Tensor) -> Tensor:
-        """Return starting points, which do not depend on the other attacked releases."""
+        """Return starting points that do not depend on the other attacked releases."""
         low, high = self.bounds
         starts = []
         for release in range(rows.start, rows.stop):
@@ -339,7 +341,7 @@ class GradientInversion:
         return around.clamp(low, high).to(like)
 
     def _outputs(self, like: Tensor) -> Tensor:
-        """Return the network's output for five of the adversary's own records."""
+        """Return the network's outputs for five constant records."""
         refuse_modes(self.net)  # running the network must not change it
         low, high = self.bounds
         own = low + (high - low) * torch.linspace(0.1, 0.9, 5).to(like)
@@ -350,7 +352,7 @@ class GradientInversion:
         except (RuntimeError, IndexError, ValueError) as error:
             raise InputError(
                 f"The network does not accept records of shape {self.shape} ({error}); shape must "
-                "be that of one record, without the batch."
+                "be that of one record, without the batch dimension."
             ) from None
         return outputs
 
@@ -363,14 +365,15 @@ class GradientInversion:
                 given = given[:, None]
             if given.shape[:2] != wanted:
                 raise InputError(
-                    f"labels must have the shape {wanted}, one for each record of every release, "
-                    f"not {tuple(read.shape)}."
+                    f"labels must have the shape {wanted}, one label for each record of every "
+                    f"release, not {tuple(read.shape)}."
                 )
             return given
         if not is_plain_cross_entropy(self.loss):
             raise InputError(
                 "Labels can be recovered from the gradient only for plain cross-entropy (no "
-                "weight, label_smoothing, ignore_index or other reduction); give them (labels=…)."
+                "weight, label_smoothing, ignore_index or other reduction); give the labels "
+                "(labels=…)."
             )
         return recover_labels(self.net, releases, outputs).to(outputs.device)
 
@@ -385,7 +388,7 @@ def _record_shape(shape: Any) -> tuple[int, ...]:
 
 
 class _BestCandidates:
-    """The best candidate so far from every starting point, its cost and its mismatch."""
+    """The best candidate so far from every starting point, with its cost and mismatch."""
 
     def __init__(self, point: Tensor, total: Tensor, match: Tensor) -> None:
         self.point, self.total, self.match = point, total, match
@@ -397,7 +400,7 @@ class _BestCandidates:
         self.total = torch.where(better, total, self.total)
 
     def chosen(self, which: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the best candidate of some releases, and its mismatch."""
+        """Return the best candidate for each of the given releases, and its mismatch."""
         point, match = self.point[which], self.match[which]
         rows = torch.arange(len(point), device=point.device)
         best = self.total[which].argmin(1)

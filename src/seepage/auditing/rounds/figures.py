@@ -62,7 +62,7 @@ def draw_information(audit: RecordingAudit) -> Drawing:
         axes.set_xlabel(
             f"V-information ({by_layer.unit})"
             if narrow
-            else f"V-information about the property ({by_layer.unit}); dashed: all there is to know"
+            else f"V-information about the property ({by_layer.unit}); dashed: its entropy"
         )
         figure.legend(loc="outside upper left", ncols=2, columnspacing=1.2)
 
@@ -144,7 +144,7 @@ def ranked_clients(audit: RecordingAudit) -> list[int]:
 
 
 def draw_clients(audit: RecordingAudit) -> Drawing:
-    """Draw how far each client's updates lie from those of the others."""
+    """Draw the distance of each client's updates from those of the other clients."""
     who, kept = audit.clients, ranked_clients(audit)[:30]
     named = set(map(str, who.named()))
     times = who.times[kept]
@@ -181,7 +181,8 @@ def draw_clients(audit: RecordingAudit) -> Drawing:
 
     caption = (
         "Each client is shown at the layer in which it stands out most. The P-values in the table "
-        "are approximate: an indication of how unusual that is among this many clients and layers."
+        "are approximate: an indication of how unusual this distance is among this many clients "
+        "and layers."
     )
     alternative = (
         f"Distance of {counted(len(kept), 'client')} from the middle, relative to the median "

@@ -1,8 +1,8 @@
 """Each client's mean update over the rounds so far, minus the mean over all clients.
 
-The mean over its round (the common course of training) is subtracted from every update. Every round
-is then rescaled, so that late, small updates count as much as early, large ones. Then a client's
-updates are averaged over the rounds.
+The mean over the round, which is the common course of training, is subtracted from every update.
+Every round is then rescaled, so that small, late updates have as much weight as large, early
+updates. Finally, each client's updates are averaged over the rounds.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ class ClientRounds:
     Parameters
     ----------
     clients, rounds
-        The clients and the rounds, in order. A recording without rounds counts as one round.
+        The clients and the rounds, in order. A recording without rounds is treated as a single
+        round.
     client, round
-        The positions of every update's client and round in these, ``(n,)``.
+        The positions of each update's client and round in these sequences, ``(n,)``.
     """
 
     clients: tuple[object, ...]
@@ -35,7 +36,7 @@ class ClientRounds:
 
     @staticmethod
     def of(gradients: LayerGradients) -> ClientRounds:
-        """Return the clients and rounds of a recording, which must have nodes.
+        """Return the clients and rounds of a recording, which must include nodes.
 
         Examples
         --------
@@ -57,7 +58,7 @@ class ClientRounds:
         clients, client = np.unique(gradients.nodes, return_inverse=True)
         if len(clients) < 2:
             raise InputError(
-                "All updates come from one client, so there is no other client to compare with; "
+                "All updates come from one client, so there is no other client for comparison; "
                 "record more clients."
             )
         if gradients.rounds is None:
@@ -66,9 +67,9 @@ class ClientRounds:
         return ClientRounds(tuple(clients.tolist()), tuple(int(r) for r in rounds), client, number)
 
     def means(self, block: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield each client's deviation after every round, ``(clients, width)``, and who has one.
+        """Yield each client's deviation after every round, ``(clients, width)``, and a mask.
 
-        A round with a single update has no mean to compare with and is skipped.
+        A round with a single update has no other updates for comparison and is skipped.
         """
         total = np.zeros((len(self.clients), block.shape[1]))
         count = np.zeros(len(self.clients))

@@ -1,8 +1,8 @@
-"""Records the updates of a Flower project, on the server or in a client, so they can be audited.
+"""Records the updates of a Flower project, on the server or in a client, for an audit.
 
-An update is ``θ_sent − θ_returned``, layer by layer: the client's change of the model, with the
-sign of a gradient. Buffers (BatchNorm's running statistics) are sent with the parameters and
-recorded too, as are the metrics that clients send (number of records, loss). Needs ``flwr``: ``pip
+An update is ``θ_sent − θ_returned``, layer by layer: the client's change to the model, with the
+sign of a gradient. Buffers (BatchNorm's running statistics), which are sent with the parameters,
+are recorded too, as are metrics that clients send (number of records, loss). Needs ``flwr``: ``pip
 install 'seepage[flower]'``.
 """
 
@@ -48,26 +48,26 @@ except ImportError:  # the rest of this file works without it
 
 @accepts_other_names
 class UpdateRecorder:
-    """Records updates layer by layer, with the round and node of each.
+    """Records updates layer by layer, with the round and the node of each update.
 
-    Buffers that a client sends form a separate entry next to their layer, ``"bn1.buffers"`` next to
+    Buffers that a client sends are a separate entry next to their layer: ``"bn1.buffers"`` next to
     ``"bn1"``.
 
     Parameters
     ----------
     net
-        The network that is trained; it names the layers.
+        The network to be trained, which determines the names of the layers.
     path
-        The file to write after every round, readable by its owner only; by default none. Several
-        recorders of one run, even in several processes, may write to one file: each adds its new
-        updates, and reads those of the other recorders.
+        The file to write after every round, readable only by its owner; by default, no file is
+        written. Several recorders of one run, even in different processes, may write to one file.
+        Each recorder appends its new updates and reads those of the other recorders.
     layers, width, seed
         As for :func:`seepage.layers.record_gradients`.
     resume
-        Whether to continue an existing file, with the same layers, width and seed; otherwise an
-        existing file raises an error. Flower numbers its nodes anew in every simulation, so a
-        second run in the same file would count every client twice, which inflates the significance
-        of any labels. For the same reason, a round that the file already holds from another run
+        Whether to continue an existing file that has the same layers, width and seed; if False, an
+        existing file raises an error. Flower renumbers its nodes in every simulation. A second run
+        in the same file would therefore count every client twice, which inflates the significance
+        of any labels. For the same reason, a round that the file already contains from another run
         raises an error.
     """
 
@@ -91,7 +91,7 @@ class UpdateRecorder:
             if not resume:
                 raise InputError(
                     f"{self.path} exists already. Flower renumbers its nodes in every run, so "
-                    "clients of another run would be counted twice: name another file, or give "
+                    "clients from another run would be counted twice: name another file, or pass "
                     "resume=True to add later rounds of the same nodes."
                 )
             self._written = [self._read(self.path)]
@@ -103,12 +103,12 @@ class UpdateRecorder:
 
     @property
     def rounds(self) -> list[int]:
-        """The server's round of every update."""
+        """The server's round number for every update."""
         return [int(number) for part in self._parts() for number in _known(part.rounds)]
 
     @property
     def nodes(self) -> list[int]:
-        """The node that every update came from."""
+        """The node that sent each update."""
         return [int(number) for part in self._parts() for number in _known(part.nodes)]
 
     def add(
@@ -120,12 +120,12 @@ class UpdateRecorder:
         metrics: Mapping[str, float] | None = None,
         run: int = 0,
     ) -> None:
-        """Record one client's update from the state it was sent and the state it returned.
+        """Record one client's update from the state sent to it and the state it returned.
 
-        Everything it returned is recorded: for arrays that it was sent, the change; other arrays as
-        they are; and its metrics (numbers of records, losses). ``run`` is Flower's number of the
-        run, if known. A round of another run raises an error, as does a node's second update of a
-        round.
+        Everything that the client returned is recorded: changes of the arrays that were sent to it,
+        the values of other arrays, and metrics (number of records, losses). ``run`` is Flower's run
+        number, if known. A round from another run raises an error, as does a node's second update
+        in one round.
         """
         self._refuse_again(server_round, node, run, self._seen)
         sent, returned = (with_own_names(self.net, state) for state in (sent, returned))
@@ -134,13 +134,13 @@ class UpdateRecorder:
         if missing:
             raise InputError(
                 f"Node {node} did not return the parameter {missing[0]!r}; clients must return "
-                "every parameter they train."
+                "every parameter that they train."
             )
         for name, value in returned.items():
             if name in sent and sent[name].shape != value.shape:
                 raise InputError(
-                    f"Node {node} returned {name!r} in the shape {tuple(value.shape)}, but was "
-                    f"sent {tuple(sent[name].shape)}; return arrays in the shapes sent."
+                    f"Node {node} returned {name!r} with the shape {tuple(value.shape)}, but was "
+                    f"sent {tuple(sent[name].shape)}; return arrays with the shapes sent."
                 )
         returned = {
             name: dequantised(value, name, real=name in self._real)
@@ -158,7 +158,7 @@ class UpdateRecorder:
                 self._parts()[0].check_same_projection(recorded)
             except InputError as error:
                 raise InputError(
-                    f"Node {node} sent different entries from the others. {error}"
+                    f"Node {node} sent different entries from the other nodes. {error}"
                 ) from error
         numbers = {name: np.array([float(value)]) for name, value in (metrics or {}).items()}
         runs = np.array([run], dtype=np.uint64)
@@ -169,14 +169,14 @@ class UpdateRecorder:
     def gradients(self) -> LayerGradients:
         """Return the updates recorded so far, for :func:`seepage.layers.v_information`.
 
-        They include their rounds and their nodes, by which V-information groups them.
+        The result includes the rounds and the nodes; V-information groups updates by node.
         """
         if not self._parts():
             raise InputError("No update has been recorded yet; run at least one round.")
         return joined(self._parts())
 
     def save(self) -> None:
-        """Append the updates recorded since the last write to the file, if there is one."""
+        """Append the updates recorded since the last write to the file, if one was given."""
         if self.path is None or not self._new:
             return
         with only_writer(self.path):
@@ -194,12 +194,12 @@ class UpdateRecorder:
             self._seen = _origins(self._parts())
 
     def refuse_round(self, server_round: int) -> None:
-        """Raise if updates of a round that is about to begin are already recorded."""
+        """Raise an error if updates of a round that is about to begin are already recorded."""
         if server_round in self._seen:
             raise InputError(self._there_already(server_round))
 
     def _refuse_again(self, server_round: int, node: int, run: int, seen: _Origins) -> None:
-        """Raise for a round of another run, and for a node's second update of a round."""
+        """Raise an error for a round from another run, or a node's second update in one round."""
         earlier = self._before.get(server_round)
         if earlier and (not run or set(earlier.values()) != {run}):
             raise InputError(self._there_already(server_round))
@@ -208,14 +208,14 @@ class UpdateRecorder:
             raise InputError(self._there_already(server_round))
         if node in there:
             raise InputError(
-                f"Node {node} has an update of round {server_round} in the recording already; give "
-                "every round its own number, and every run its own recorder."
+                f"The recording already has an update from node {node} in round {server_round}; "
+                "give every round its own number, and every run its own recorder."
             )
 
     def _there_already(self, server_round: int) -> str:
         where = "this recorder" if self.path is None else str(self.path)
         return (
-            f"Round {server_round} is in {where} already, from another run with different nodes: "
+            f"Round {server_round} is already in {where}, from another run with different nodes: "
             "record every run in its own file, or continue with the number of the next round."
         )
 
@@ -226,8 +226,8 @@ class UpdateRecorder:
         recording, _ = load_gradients(path)
         if recording.nodes is None or recording.rounds is None:
             raise InputError(
-                f"{path} holds gradients without their rounds and nodes, so it was not written by "
-                "a recorder; name another file."
+                f"{path} contains gradients without rounds and nodes, so it was not written by a "
+                "recorder; name another file."
             )
         # What clients send besides the trained parameters is known only once they do.
         state = self.net.state_dict()
@@ -271,7 +271,7 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
     Parameters
     ----------
     strategy
-        Any strategy of ``flwr.serverapp.strategy``, such as ``FedAvg``.
+        Any strategy from ``flwr.serverapp.strategy``, such as ``FedAvg``.
     recorder
         The recorder that stores the updates.
     """
@@ -288,13 +288,13 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: Any, grid: Any
     ) -> Any:
-        """Store the state sent to clients; raise if the round is already recorded."""
+        """Store the state sent to clients; raise an error if the round is already recorded."""
         self.recorder.refuse_round(server_round)
         self._sent = _tensors(arrays)
         return self.strategy.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
-        """Record what came back."""
+        """Record the updates that clients returned."""
         kept = list(replies)
         for reply in kept:
             if not reply.has_error():
@@ -323,13 +323,14 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
 def recording_mod(recorder: UpdateRecorder) -> Any:
     """Return a mod for Flower's ``ClientApp`` that records this client's updates.
 
-    ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates.npz", resume=True)), …])``, where
-    ``resume`` allows clients to start late, or anew for every round. Put it first: Flower wraps the
-    first mod around all others. Placed first, this mod sees the update as sent, after the mods that
-    follow it in the list (clipping, noise). With secure aggregation, put it right after
-    ``secaggplus_mod`` to record the update itself; before that mod, only masked updates are
-    visible, and nothing is recorded. Rounds are numbered by the server, and Flower's strategies
-    send the number as ``server-round``; without it, the node's own rounds are counted.
+    Use it as ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates.npz", resume=True)),
+    …])``; ``resume`` allows clients to start late, or to restart for every round. Put this mod
+    first, because Flower wraps the first mod around all others. In first place, it records the
+    update as sent, after the other mods in the list (clipping, noise) were applied. With secure
+    aggregation, put this mod directly after ``secaggplus_mod`` to record the update itself. Before
+    ``secaggplus_mod``, only masked updates are visible, and nothing is recorded. Flower's
+    strategies send the server's round number as ``server-round``; without this number, the node's
+    own rounds are counted.
     """
 
     def mod(message: Message, context: Any, call_next: Any) -> Message:
@@ -347,7 +348,7 @@ def recording_mod(recorder: UpdateRecorder) -> Any:
 
 
 def _round_of(message: Message, before: int) -> int:
-    """Return the server's round or, without one, the node's count of its own."""
+    """Return the server's round number or, if there is none, the node's own count."""
     for config in message.content.config_records.values():
         if "server-round" in config:
             return int(config["server-round"])
@@ -355,20 +356,20 @@ def _round_of(message: Message, before: int) -> int:
 
 
 def _arrays_of(message: Message) -> ArrayRecord:
-    """Return the arrays of a message; an empty record if it has none."""
+    """Return the arrays of a message, or an empty record if there are none."""
     from flwr.app import ArrayRecord
 
     records = list(message.content.array_records.values())
     if len(records) > 1:
         raise InputError(
-            f"A training message carries {len(records)} sets of arrays, so it is unclear which of "
-            "them holds the parameters; send one ArrayRecord."
+            f"A training message contains {len(records)} sets of arrays, so it is unclear which "
+            "set contains the parameters; send one ArrayRecord."
         )
     return records[0] if records else ArrayRecord()
 
 
 def _metrics_of(message: Message) -> dict[str, float]:
-    """Return the numbers that a client sent besides arrays, with list entries separate."""
+    """Return the numbers that a client sent in addition to arrays; list entries are separate."""
     metrics: dict[str, float] = {}
     for record in message.content.metric_records.values():
         for name, value in record.items():

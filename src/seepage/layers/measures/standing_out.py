@@ -1,4 +1,4 @@
-"""Finds outlying clients by the distance of their updates from the others', layer by layer.
+"""Finds outlying clients by the distance of their updates from those of other clients, by layer.
 
 Let ``z_c`` be client c's mean update minus the mean over all clients
 (:mod:`seepage.layers.federated.client_means`), and ``m`` the entrywise median over the clients. The
@@ -6,10 +6,10 @@ distance is the root mean square over the entries j of ::
 
     |z_cj − m_j| / mean over the others c′ of |z_c′j − m_j|
 
-so that an outlier does not inflate its own scale. The logarithms of these distances are compared
-with the mean and spread for the nearest three quarters of the clients, which up to a quarter of
-outliers do not affect. The P-value is the probability that the maximum of one normal variable per
-client reaches this distance, times the number of layers.
+which prevents an outlier from inflating its own scale. The logarithms of these distances are
+compared with the mean and spread over the nearest three quarters of the clients, which are not
+affected if up to a quarter of the clients are outliers. The P-value is the probability that the
+maximum of one normal variable per client reaches this distance, multiplied by the number of layers.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class StandingOut(RankedResult):
     updates
         The number of updates of each client.
     layer
-        The layer in which each client stands out most.
+        The layer in which each client is furthest from the other clients.
     times
-        The client's distance in that layer, as a multiple of the median client's.
+        The client's distance in that layer, as a multiple of the median client's distance.
     p_value
-        P-value of the client's largest distance in any layer, adjusted for the number of clients
-        and layers; nan for fewer than four clients.
+        The P-value of the client's largest distance in any layer, adjusted for the number of
+        clients and layers; NaN for fewer than four clients.
     """
 
     clients: tuple[object, ...]
@@ -58,9 +58,10 @@ class StandingOut(RankedResult):
     def named(self) -> list[object]:
         """Return the clients whose approximate P-value is at most 0.05, the furthest first.
 
-        If all clients are alike and the logarithms of distances are normal, at most one recording
-        in twenty names a client. In small networks the tails are heavier and false positives far
-        more frequent, so investigate a named client, but do not rely on this as a test.
+        If all clients have the same distribution and the logarithms of distances are normal, at
+        most one recording in twenty names a client. In small networks the tails are heavier and
+        false positives are far more frequent. Investigate a named client, but do not treat the
+        result as an exact test.
         """
         order = np.lexsort((-self.times, self.p_value))
         return [self.clients[k] for k in order if self.p_value[k] <= LEVEL]
@@ -75,11 +76,11 @@ class StandingOut(RankedResult):
         )
 
     def labels(self) -> np.ndarray:
-        """Return the clients' nodes."""
+        """Return the node of each client."""
         return np.array(self.clients, dtype=object)
 
     def select(self, positions: Any) -> StandingOut:
-        """Return the clients at some positions, in their order."""
+        """Return the clients at the given positions, in that order."""
         order = [int(k) for k in positions]
         return StandingOut(
             tuple(self.clients[k] for k in order),
@@ -90,7 +91,7 @@ class StandingOut(RankedResult):
         )
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: every client's distance, the furthest first."""
+        """Return the data for :meth:`plot`: every client's distance, the furthest first."""
         worst, name = self.sort(), "distance, in multiples of the median client's"
         return PlottedNumbers(worst.times, worst.labels(), name, "clients", mark=(1.0, "median"))
 
@@ -107,7 +108,7 @@ class StandingOut(RankedResult):
 
 
 def standing_out(gradients: LayerGradients) -> StandingOut:
-    """Return the distance of each client's updates from the others', with P-values.
+    """Return the distance of each client's updates from other clients' updates, with P-values.
 
     The P-value assumes that the logarithms of the distances are normally distributed, so the test
     is not exact. A client may be an outlier for any reason: its records, their number, its
@@ -168,7 +169,7 @@ def _log_distances(means: np.ndarray) -> np.ndarray:
 
 
 def _standing(logs: np.ndarray) -> np.ndarray:
-    """Return how far each value lies above the mean of the nearest ones, in standard deviations."""
+    """Return how far each value is above the mean of the nearest values, in standard deviations."""
     kept = math.ceil(0.75 * logs.shape[1])
     nearer = np.sort(logs, axis=1)[:, :kept]
     spread = nearer.std(axis=1, keepdims=True)

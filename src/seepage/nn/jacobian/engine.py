@@ -1,9 +1,9 @@
-"""The Jacobian of clipped gradients: the leakage of a private training step about its records.
+"""The Jacobian of clipped gradients, which determines a training step's leakage about its records.
 
-A step releases ``Σ_i g̃_i + N(0, (σC)² I)`` with ``g̃ = g/φ(‖g‖)`` the clipped gradient of a
-record's loss. The information about the variable ``z`` that a view names is ``J̃ᵀJ̃/(σC)²`` with
-``J̃ = ∂g̃/∂z`` (Guo et al. 2022, section 6). An :class:`Engine` computes products with ``J̃``, and
-chooses between:
+A step releases ``Σ_i g̃_i + N(0, (σC)² I)`` where ``g̃ = g/φ(‖g‖)`` is the clipped gradient of a
+record's loss. The information about the view's variable ``z`` is ``J̃ᵀJ̃/(σC)²`` with
+``J̃ = ∂g̃/∂z`` (Guo et al. 2022, section 6). An :class:`Engine` computes products with ``J̃`` in
+one of three ways:
 
 * *probes of the release* (``probes.py``): any module, no rules per layer, and every entry of the
   diagonal at once; clipped exactly with ``Jᵀg``, or bounded from above without it;
@@ -103,17 +103,17 @@ _METHODS = ("auto", "derivative", "finite", "thin")
 
 @dataclass(frozen=True)
 class Step:
-    """The results of one step of private training, before noise.
+    """The results of one step of private training before noise is added.
 
     Parameters
     ----------
     losses
         The loss of every record, ``(B,)``.
     norms
-        ``‖g‖`` before clipping, ``(B,)``; nan without clipping, where norms are not needed.
+        ``‖g‖`` before clipping, ``(B,)``; nan without a clip, which needs no norms.
     traces
-        ``(B, probes)``: each column is an unbiased estimate of ``‖∂g̃/∂z‖_F²`` (or, with a
-        conservative derivative of the clip, of an upper bound on it). The estimates are not yet
+        Unbiased estimates of ``‖∂g̃/∂z‖_F²``, one column per probe, ``(B, probes)``. With a
+        conservative derivative of the clip, they estimate an upper bound. The estimates are not yet
         divided by the noise or the number of unknowns.
     gradient
         ``Σ_i g̃_i`` by parameter name; empty if not requested.
@@ -130,19 +130,19 @@ class Step:
 
 @accepts_other_names
 class Engine:
-    """Measures the Jacobian of clipped per-record gradients with respect to a view of the records.
+    """Measures the Jacobian of clipped per-record gradients with respect to the view's unknowns.
 
     Parameters
     ----------
     net
-        The network. Its parameters with ``requires_grad`` are released; they are read at every
-        call, so the network can be trained between calls.
+        The network. The gradients of its parameters with ``requires_grad`` are released. Parameters
+        are read at every call, so the network can be trained between calls.
     loss
         ``"cross_entropy"``, ``"mse"``, a torch loss module, or a function of output and target that
         returns one loss per record.
     clip
         :class:`~seepage.nn.problem.clipping.HardClip` (by default with threshold 1), ``SmoothClip``
-        or ``NoClip``; it may be changed between steps.
+        or ``NoClip``. The clip may be changed between steps.
     view
         The unknowns of the records: :class:`~seepage.nn.problem.views.Input`, ``Label`` or
         ``Embedding``.
@@ -158,13 +158,13 @@ class Engine:
         derivatives otherwise. Finite steps give traces
         and squared changes; pullbacks to the record are always derivatives.
     scale
-        The size ``h`` of a finite step, in the units of the unknowns. By default the first batch
-        sets it: a hundredth of the batch's root mean square, to one digit. For thin steps it is the
-        size whose results change least when it is halved or doubled.
+        The size ``h`` of a finite step, in the units of the unknowns. The default is a hundredth of
+        the first batch's root mean square, to one digit. For thin steps, the default is the size
+        whose results change least when it is halved or doubled.
     chunk_size
-        How many records to process at a time; ``"auto"`` chooses what fits in memory.
+        The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
-        The seed of the probes: the same seed and key give the same probes, whatever the chunk size.
+        The seed for the probes. The same seed and key give the same probes for any chunk size.
 
     Examples
     --------
@@ -224,27 +224,28 @@ class Engine:
         update: bool = False,
         pulls: bool = False,
     ) -> Step:
-        """Return the norms, estimates of the trace, and the clipped sum of one batch.
+        """Return a batch's gradient norms, estimates of the traces, and clipped sum.
 
         Parameters
         ----------
         x, y
-            The batch, records along the first axis.
+            The batch, with records along the first axis.
         probes
-            The number of independent estimates of the trace; may be 0.
+            The number of independent estimates of each trace; may be 0.
         key
-            The step's number, which makes its probes differ from those of other steps.
+            The number of the step, so that each step has different probes.
         index
-            The records' own numbers, ``(B,)``; by default their positions in the batch.
+            The numbers that identify the records, ``(B,)``; by default their positions in the
+            batch.
         update
-            Whether to return the sum of the clipped gradients as well.
+            Whether to return the sum of the clipped gradients too.
         pulls
-            Whether to return ``J̃ᵀu``; this requires probes of the release.
+            Whether to return ``J̃ᵀu``, which requires probes along parameter directions.
         """
         count = batch_size(x)
         own = torch.arange(count) if index is None else torch.as_tensor(index)
         if own.shape != (count,):
-            raise InputError(f"index must hold one number for each of the {count} records.")
+            raise InputError(f"index must contain one number for each of the {count} records.")
         if count == 0:
             if self.problem.sharded:  # the others wait for this process's shards
                 company = self.in_company(x, y)
@@ -298,9 +299,10 @@ class Engine:
     def over_parameters(
         self, x: Inputs, y: Tensor, take: Callable[[slice, Key, Tensor], None]
     ) -> Tensor:
-        """Pass each parameter's gradients, ``(B, size)``, to ``take``; return the losses.
+        """Call ``take`` with each parameter's gradients, ``(B, size)``; return the losses.
 
-        ``take`` is given the rows of the batch, the parameter, and the gradients of these rows.
+        The arguments of ``take`` are the rows of the batch, the parameter, and these rows'
+        gradients.
         """
         network = self._validator.watched(x, y)
 
@@ -323,7 +325,7 @@ class Engine:
     def squared_changes(
         self, x: Inputs, y: Tensor, v: Tensor, *, derivative: bool = False
     ) -> Tensor:
-        """Return ``‖J̃v‖²`` for directions ``v (K, B, …)`` of the records, ``(B, K)``.
+        """Return ``‖J̃v‖²``, ``(B, K)``, for record directions ``v (K, B, …)``.
 
         If the engine uses finite steps, it is ``‖g̃(z + hv) − g̃(z)‖²/h²``, unless a ``derivative``
         is requested.
@@ -493,7 +495,7 @@ class Engine:
         return self.scale
 
     def _agreed(self, *known: float) -> tuple[float, ...]:
-        """Return the first process's numbers if the network is sharded over several processes."""
+        """Return the first process's numbers if the network is sharded, otherwise ``known``."""
         if not self.problem.sharded:
             return known
         return tuple(of_the_first(torch.tensor(known, dtype=torch.float64)).tolist())
@@ -501,7 +503,8 @@ class Engine:
     def _rounding_share(self, x: Inputs, y: Tensor) -> float:
         """Return the share of rounding in thin steps, measured at the first pass and periodically.
 
-        It is measured again at passes 10, 100, 1,000 and so on, since training changes the network.
+        The share is measured again at passes 10, 100, 1,000 and so on, as training changes the
+        network.
         """
         h = self.step_size(x, y)
         self.passes += 1
@@ -522,7 +525,7 @@ class Engine:
         return StepLadder.over(scale, octaves, change)
 
     def _thin_step(self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool) -> Step:
-        """Return a step whose traces come from finite changes, narrowed by thin matrices."""
+        """Return a step with traces from finite changes that are narrowed by thin matrices."""
         h, network = self.step_size(x, y), self._validator.watched(x, y)
         clipped = not isinstance(self.clip, NoClip)
         exact = clipped and self.clip_derivative == "exact"
@@ -556,7 +559,7 @@ class Engine:
     def _finite_step(
         self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool
     ) -> Step:
-        """Return a step whose traces come from finite changes along random signs."""
+        """Return a step with traces from finite changes along random signs."""
         like = self.variable(x, y)
 
         def drawn(rows: slice) -> Tensor:
@@ -573,7 +576,7 @@ class Engine:
         """Return squared changes along directions ``(K, B, …)`` of some rows, ``(B, K)``.
 
         ``precise`` uses float64 if the network is small and accepts it. Otherwise only 16-bit
-        numbers are converted to a longer type, since rounding would dominate their differences.
+        numbers are converted to a longer type, because rounding would dominate their differences.
         """
         network, h = self._validator.watched_if_possible(x, y), self.step_size(x, y)
 
@@ -593,7 +596,7 @@ class Engine:
         work: Callable[[WatchedNetwork, Batch, slice], Value],
         way: str = "tangents",
     ) -> list[Value]:
-        """Apply work that needs derivatives to chunks, after checking the derivatives."""
+        """Check the derivatives, then apply work that needs derivatives to all chunks."""
         network = self._validator.watched(x, y, rules=way != "probes")
         self._check(network, x, y, way)
         return self._in_chunks(x, y, copies, partial(work, network), network)
@@ -601,21 +604,22 @@ class Engine:
     def _check(self, network: WatchedNetwork, x: Inputs, y: Tensor, way: str) -> None:
         """Check derivatives against differences, for new shapes or modes and periodically.
 
-        Checks are repeated at passes 10, 100, 1,000 and so on. All records of the first batch are
-        checked (with probes, some of them one by one), which takes as long as two or three steps.
-        Later checks sample some records, so a dependence that is hidden in a few records of one
-        class, none of them in the first batch, may be detected late.
+        Checks are repeated at passes 10, 100, 1,000 and so on. The check of the first batch takes
+        as long as two or three steps. This check covers all records or, with probes, a few records
+        one by one. Later checks sample some records, so a dependence that is hidden only in a few
+        records outside the first batch may be detected late.
         """
         if self.problem.sharded:
             raise InputError(
-                "A network sharded over processes is measured with finite steps, which give dFIL "
-                "(by random signs or 'exact') and cells. FIL, sketches, parts and PLIS need "
-                "derivatives, so put the whole network on one device for them."
+                "A network sharded across processes is measured with finite steps, which give only "
+                "dFIL (by random signs or 'exact') and cells. FIL, sketches, parts and PLIS need "
+                "derivatives; put the whole network on one device to measure them."
             )
         if self.method in ("finite", "thin"):
             raise InputError(
-                "Finite steps give dFIL (by random signs or 'exact') and cells. FIL, sketches, "
-                f"parts and PLIS need derivatives, so leave out method={self.method!r} for them."
+                "Finite steps give only dFIL (by random signs or 'exact') and cells. FIL, "
+                f"sketches, parts and PLIS need derivatives; leave out method={self.method!r} to "
+                "measure them."
             )
         self.passes += 1
         kind = self._validator.key(x, y), way
@@ -647,10 +651,10 @@ class Engine:
         work: Work[Value],
         network: WatchedNetwork | None,
     ) -> list[Value]:
-        """Apply work to chunks; each record holds ``copies`` of its layers' outputs.
+        """Apply work to chunks that fit in memory with ``copies`` of each record's layer outputs.
 
-        These are primal values, tangents, gradients of both, and the tensors that torch stores for
-        the backward pass.
+        The copies are primal values, tangents, gradients of both, and the tensors that torch stores
+        for the backward pass.
         """
 
         def of(rows: slice) -> Value:
@@ -669,7 +673,7 @@ class Engine:
         return values
 
     def _keep_together(self, x: Inputs, y: Tensor) -> None:
-        """Raise in all processes if one of them would run different passes."""
+        """Raise in all processes if any process would run different passes."""
         names = x if isinstance(x, Mapping) else map(str, range(len(leaves(x))))
         kinds = [
             (name, tuple(t.shape[1:]), str(t.dtype))
@@ -679,7 +683,7 @@ class Engine:
         check_agreement((kinds, tuple(y.shape[1:]), str(y.dtype), modes))
 
     def in_company(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
-        """Return a batch of one made-up record if a sharded network gets an empty batch.
+        """Return a batch of one made-up record for a sharded network if the batch is empty.
 
         All processes must run the same passes; the result for the made-up record is discarded.
         """
@@ -692,7 +696,7 @@ class Engine:
         return tree_map_only(Tensor, made_up, x), y.new_zeros(1, *y.shape[1:])
 
     def _rules_hold(self, x: Inputs, y: Tensor) -> bool:
-        """Return whether rules cover the network; raise if not and the clip needs them."""
+        """Return whether rules cover the network; raise if they do not and the clip needs them."""
         try:
             self._validator.watched(x, y)
         except InputError:
@@ -702,9 +706,9 @@ class Engine:
         return True
 
     def masked(self, values: Tensor, lead: int = 1) -> Tensor:
-        """Return values with zeros at entries that the view treats as known.
+        """Return values with zeros at the entries that are known in the view.
 
-        ``lead`` axes come before those of a record's variable.
+        ``lead`` is the number of axes before those of a record's variable.
         """
         mask = self.view.mask_for(values.flatten(0, lead - 1))
         return values if mask is None else values * mask
@@ -714,7 +718,7 @@ class Engine:
     ) -> Step:
         """Return norms and losses, and the clipped sum if requested.
 
-        If the network cannot be traced, every record is run on its own.
+        If the network cannot be traced, the records are run one by one.
         """
         none = torch.zeros(len(batch), 0, dtype=batch.z.dtype, device=batch.z.device)
         clip = self.clip
@@ -745,7 +749,7 @@ class Engine:
         batch: Batch,
         more: tuple[Tensor, ...] = (),
     ) -> Any:
-        """Return a function of a batch and more tensors, replayed if it is launch-bound."""
+        """Return a function's result for a batch and more tensors; replay it if launch-bound."""
         if not batch.z.is_cuda or self.problem.sharded:
             return function(batch, *more)
         leaves, structure = tree_flatten((batch.x, batch.y, batch.z))
@@ -768,7 +772,7 @@ class Engine:
         batch: Batch,
         _: slice,
     ) -> Step:
-        """Return a step from probes of the release, clipped exactly or bounded."""
+        """Return a step from probes, with the clip's derivative exact or bounded from above."""
         bounded = self.clip_derivative == "conservative" and not isinstance(self.clip, NoClip)
         clip = NoClip() if bounded else self.clip
         probes = probe(batch, clip, keep=update and not bounded)
@@ -791,7 +795,9 @@ class Engine:
         kept = None
         if pulls:
             if not isinstance(x, Tensor) or not isinstance(self.view, Input):
-                raise InputError("An empty batch has no pullbacks for this view; skip it.")
+                raise InputError(
+                    "Pullbacks of an empty batch are not available for this view; skip the batch."
+                )
             kept = torch.zeros(0, probes, *x.shape[1:], dtype=like.dtype, device=like.device)
         return Step(none, none, none.reshape(0, probes), gradient if update else {}, kept)
 
