@@ -134,7 +134,7 @@ def times_of_a_private_step():
     for name, (_, *cells) in zip(names, found, strict=True):
         yield row(name, *cells)
     products = kept("glm_rows")["d = 784"][ETA]
-    yield f"takes {products:.1f} products `X·H⁻¹` (`benchmarks/glm_rows.py`)"
+    yield f"takes as long as {products:.1f} products `X·H⁻¹` (`benchmarks/glm_rows.py`)"
 
 
 @tied("docs/how-to/out-of-core.md")
@@ -208,7 +208,7 @@ def audits_of_a_forest_and_of_boosting():
         )
     first = found["forest, without fnlwgt"]
     yield (
-        f"On the {first['records']:,} complete records of UCI Adult's training file, "
+        f"covers the {first['records']:,} complete records of UCI Adult's training file, "
         f"{first['attacked']:,} of them attacked"
     )
 
@@ -227,7 +227,7 @@ def flower_clients_over_seeds():
     }.items():
         yield row(line, f"{found[count]} of {runs}")
     further = f"{found['further_null_properties_found']} of {found['further_null_properties']}"
-    yield row("twenty more in each run", further)
+    yield row("twenty more random properties in each run", further)
 
 
 @tied("docs/how-to/gradient-inversion.md")
@@ -354,7 +354,7 @@ def attacks_on_private_training():
         for way in ("half the noise", "batch_size/n")
     )
     fewer = f"{ways['batch_size/n'][0][2]:,}"
-    yield f"with {fewer} runs each: half of the noise is detected in {half[0]} settings "
+    yield f"with {fewer} runs each: halved noise is detected in {half[0]} settings "
     yield f"({half[1]:.1f} expected), a rate of `batch_size/n` in {sized[0]}"
     yield f"({sized[1]:.1f} expected: "
     yield f"in the other settings, {fewer} runs are too few"
@@ -390,8 +390,8 @@ def an_attacker_of_a_record_that_stops():
     )
     chance = f"{100 * right['doubt']:.1f} points"
     yield (
-        f"finds {told} of members at 1 % false positives where the budget allows {most} (chance "
-        f"allows {chance} more), and {control} if only half of every cost is charged"
+        f"finds {told} of members at 1 % false positives where the budget allows {most} "
+        f"(sampling error: {chance}), and {control} if only half of every cost is charged"
     )
 
 
@@ -415,7 +415,7 @@ def what_canaries_show():
         "{}, {} and {}".format(*(f"{one[what]:{form}}" for one in runs))
         for what, form in (("promised", ".0f"), ("shown", ".2f"))
     )
-    yield f"claims of ε = {promised} show at least ε = {shown} with 95 % confidence"
+    yield f"runs that claim ε = {promised} show at least ε = {shown} with 95 % confidence"
 
 
 @tied("docs/how-to/layers.md")
@@ -592,14 +592,15 @@ def what_finite_changes_cost():
     assert all(one["share"] == 1 for one in strong)
     products, faster = ([one[what] for one in strong] for what in ("products", "ratio"))
     yield (
-        f"With λ = 0.01 all intervals take {min(products):.1f} to {max(products):.1f} products "
-        f"`X·H⁻¹` and are within ±5 %, {min(faster):,.0f} to {max(faster):,.0f} times faster"
+        f"With λ = 0.01 all intervals take as long as {min(products):.1f} to {max(products):.1f} "
+        f"products `X·H⁻¹` and are within ±5 %, {min(faster):,.0f} to {max(faster):,.0f} times "
+        "faster"
     )
     products = [one["products"] for one in weak]
     worst, *shares = sorted(one["share"] for one in weak)
     assert worst == cases["MNIST 0/1", "0.0001", "label"]["share"] == 0
     yield (
-        f"With λ = 0.0001 it takes {min(products):.1f} to {max(products):.1f} products, and "
+        f"With λ = 0.0001 they take {min(products):.1f} to {max(products):.1f} products, and "
         f"{100 * shares[0]:.4g} to {100 * shares[-1]:.4g} % of intervals are within ±5 %"
     )
 
