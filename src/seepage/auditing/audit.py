@@ -552,8 +552,8 @@ def find_risks(
     source = trained.source
     if not trained.settings.refits:
         raise InputError(
-            "The risks need refits without single records, but this model can be fitted only by "
-            "its own library."
+            "The risks need leave-one-out refits, but this model can be fitted only by its own "
+            "library."
         )
     if not trained.held and anew is None:
         raise InputError(
@@ -615,8 +615,8 @@ def find_risks(
     if np.isinf(mu[worst]) and np.isinf(work) and trained.settings.model != "linear":
         # Least squares has a closed form, which is infinite only where the risk is.
         raise InputError(
-            "Records read in chunks are not refitted one by one, and the bound without refits is "
-            "infinite; audit the table, or a sample of it, in memory."
+            "For records read in chunks there are no leave-one-out refits, and the bound without "
+            "refits is infinite; audit the table, or a sample of it, in memory."
         )
     guesses = []
     largest = _LargestGains(sigma, noises, rows.count)

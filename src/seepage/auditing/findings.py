@@ -485,7 +485,7 @@ class Gate:
 
     @property
     def of_attack(self) -> bool:
-        """Whether an attack gave the number; it can exceed a limit but cannot prove it met."""
+        """Whether an attack gave the number, which can show only that a limit is exceeded."""
         return self.low is not None
 
 

@@ -339,7 +339,7 @@ class ExtractionQuestion:
     compare: Annotated[
         Sequence[str],
         "name=folder: a model trained with one change, such as 'fewer epochs=run/checkpoint-100', "
-        "or after unlearning; measures what the change helps and costs (repeatable).",
+        "or after unlearning; measures its benefit and cost (repeatable).",
     ] = ()
     marked: Annotated[Path | None, "File of secrets, one per line, such as names."] = None
     kinds: Annotated[str, "Kinds of secrets to look for: email, phone, number, code, name."] = (

@@ -364,7 +364,7 @@ class MeasuredRelease(ABC):
 
     @property
     def sensitivity(self) -> float | None:
-        """The sensitivity to replacing one record, if the bound holds for all data."""
+        """A bound, for all data, on the effect of replacing one record; ``None`` if unknown."""
         return None
 
     @abstractmethod

@@ -313,8 +313,8 @@ class Leakage(Generic[PerRecord]):
         """
         if self.person is None:
             raise InputError(
-                "The records' people are not known; pass person= to sp.leakage: an identity for "
-                "every record, or the name of a column."
+                "The person of each record is not known; pass person= to sp.leakage: an identity "
+                "for every record, or the name of a column."
             )
         return self._groups("people", self.person.by, columns, label, measure, simplex, only)
 

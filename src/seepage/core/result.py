@@ -427,8 +427,8 @@ def round_down(value: float, grid: Sequence[float] = GRID) -> float:
 def round_to_multiple(value: float, step: float) -> float:
     """Return a multiple of a step within 0.63 steps of a number.
 
-    The rounding thresholds are not at half steps: means are often such round numbers, and one
-    record could then change the result.
+    The rounding thresholds are not at half steps, because means are often exactly there, where one
+    record could change the result.
 
     >>> round_to_multiple(28.4, 5.0), round_to_multiple(30.0, 20.0)
     (30.0, 20.0)

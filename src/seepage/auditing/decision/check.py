@@ -192,7 +192,7 @@ def check_target(path: Path, keep: Iterable[Path]) -> None:
     check_path(path)
     if path.suffix.lower() != ".json":
         raise InputError(
-            "--check must name a .json file, beside which the sheet is written, not "
+            "--check must name a .json file (the sheet is written beside it), not "
             f"{shown(path.name)}."
         )
     for other in keep:

@@ -286,7 +286,7 @@ def same_model(model: Any) -> str | None:
 
 
 def _described(model: Any) -> tuple[FittedGLM, dict[str, float]]:
-    """Return a description of the model, from made-up records, and the penalty to write."""
+    """Return a description of the model, and the penalty to write: λ, or nλ if it is fixed."""
     if library_of(type(model)) == "statsmodels":
         inner = model.model
         exog = np.asarray(inner.exog)

@@ -92,7 +92,7 @@ class PlanFile:
         )
 
     def check(self, table: TableToAudit, target: str) -> None:
-        """Raise if a column of the plan is missing from the table or has another kind."""
+        """Raise if plan and table differ in columns, or a boolean column is not two-valued."""
         if self.person is not None and self.person not in table.names:
             close = nearest(self.person, table.names)
             raise InputError(

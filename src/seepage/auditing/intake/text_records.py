@@ -56,7 +56,7 @@ def read_text_records(path: Path, limit: int | None = None) -> list[Any]:
             isinstance(row, Mapping) and any(row.get(name) for name in _NAMES)
         ):
             raise InputError(
-                f"Record {number} of {path.name} has no text; a record must be a text, or have "
+                f"Record {number} of {path.name} has no text; a record must be a string, or have "
                 "'text', 'messages', or 'prompt' and 'completion'."
             )
     return rows

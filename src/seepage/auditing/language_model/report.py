@@ -102,7 +102,7 @@ class ExtractionReport(Report):
         )
 
     def _recognised(self) -> str | None:
-        """Say how many members are recognised, if more than false positives allow by chance."""
+        """Say how many members are recognised, if significantly more than by chance."""
         attack = self.models[0].membership
         if attack is None or attack.tpr(FPR).interval.low <= FPR:
             return None

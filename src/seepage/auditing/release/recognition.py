@@ -145,7 +145,7 @@ class People:
             for key in ("columns", "whole")
         )
         if not columns or any(len(d) != rows for d in (*columns.values(), *whole.values())):
-            raise ValueError("a column has another length")
+            raise ValueError("the columns differ in length")
         identity = content["identity"]
         if identity is not None and identity not in columns:
             raise ValueError("the identifying column is missing")
