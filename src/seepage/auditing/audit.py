@@ -472,8 +472,8 @@ def _choose_noise(
     """
     if not (np.isfinite(worst) and worst > 0):
         raise InputError(
-            "The model does not depend on any record (it fits the data without error), so there is "
-            "no leakage to measure; check the target and the columns."
+            "The leakage is zero or not finite (as for a model that fits the data without error), "
+            "so it cannot be audited; check the target and the columns."
         )
     target = 1.0 if target_eta is None else target_eta
     calibrated = round_up(worst / target)
@@ -746,7 +746,7 @@ def _rows_of(together: Together | None, asked: np.ndarray | None) -> np.ndarray 
 
 
 def _integrals(levels: int) -> int:
-    """Return how many records get integrated guesses among levels; other records get a bound."""
+    """Return for how many records the success of guesses is integrated; others get a bound."""
     return _FEWEST_RISKS if levels <= _MOST_INTEGRATED else 0
 
 

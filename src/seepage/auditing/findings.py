@@ -836,7 +836,7 @@ class Audit(Reportable, ResultNumbers):
 
     @property
     def structure(self) -> tuple[StructuralRisk, ...]:
-        """The structural checks, which compare the released numbers with the records or people."""
+        """The structural check: how many numbers are released for how many records or people."""
         return (degrees_of_freedom(self.released, self.records.count),)
 
     @property

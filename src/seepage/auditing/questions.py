@@ -173,7 +173,7 @@ class Question(CalibrationQuestion):
     attacker: Annotated[
         str | None,
         "Also report the success of an attacker who knows fewer records: outsider (none), or "
-        "knows=0.9 (that share); without --sigma, for a release without noise.",
+        "knows=0.9 (that share); without --sigma and --target-eta, for a release without noise.",
     ] = None
     # The intercept is not penalised
     intercept: Annotated[

@@ -351,8 +351,8 @@ _SENTENCES = {
         "other noise might have been chosen."
     ),
     PENALTY: (
-        "The penalty nλ is held fixed: changing or removing a record would change its choice or "
-        "its size, and the leakage of that choice is not counted."
+        "The penalty nλ is held fixed: changing or removing a record would change the choice "
+        "or the size of the penalty, and the leakage of that choice is not counted."
     ),
     SETTINGS: (
         "A search chose the settings by looking at the data; they are held fixed, and the "

@@ -11,7 +11,7 @@ Both formats have the same content. The model must minimise, on the audited tabl
       "coefficients": [0.5, -1.25],      w, one per feature; for softmax one such list per class
       "intercept": -0.1,                 w₀; for softmax one per class; left out: the model has none
       "l2": 0.001,                       λ; or instead "ridge": nλ
-      "classes": ["no", "yes"],          logistic: two, the second is the one with the larger wᵀx;
+      "classes": ["no", "yes"],          logistic: two, a larger wᵀx favours the second;
                                          softmax: one per list of coefficients; otherwise left out
       "features": ["age", "sex=male"],   optional: what each coefficient belongs to
       "columns": [{"name": "age", "kind": "numeric", "centre": 50, "unit": 10}]

@@ -190,7 +190,7 @@ def plan_text(source: str, rows: int, facts: Sequence[ColumnFacts], steps: Seque
         *(f"# {step}" for step in steps),
         "# Set the target, correct any errors, and pass the file back: seepage audit … --plan FILE",
         'target = ""',
-        'missing = "refuse"  # or "drop" or "impute" rows with missing values',
+        'missing = "refuse"  # or "drop" the rows, or "impute" the values',
         'person = ""  # the column that identifies people, if they have several rows',
         "sensitive = []",
         "group = []",

@@ -17,8 +17,9 @@ def read_text_records(path: Path, limit: int | None = None) -> list[Any]:
     """Return the records in a file, at most ``limit``.
 
     A ``.txt`` file has one record per line. In other formats, a record is a line of a ``.jsonl``
-    file, an entry of a ``.json`` list or a row of a table. These records are mappings with
-    ``text``, ``messages``, or ``prompt`` and ``completion``, and optionally ``secrets``.
+    file, an entry of a ``.json`` list or a row of a table. These records are strings, or
+    mappings with ``text``, ``messages``, or ``prompt`` and ``completion``, and optionally
+    ``secrets``.
 
     Raises
     ------
