@@ -179,7 +179,9 @@ def audit_table(
     λ is 0.001 (0.01 if the classes can be separated without error). The noise is the smallest with
     which no record leaks more than ``target_eta`` (1 by default). Remedies aim at that target and
     at the ``limits`` on risks. ``attacker`` is an attacker who knows fewer records. The success
-    rate of this attacker is estimated for the given noise, or without noise if none was given.
+    rate of this attacker is estimated for this noise (without ``sigma`` and ``target_eta``: for a
+    release without noise).
+
     ``sensitive`` names columns (the target may be one) for which the error on every record is
     reported; by default those of ``table``. ``fitted`` is a model of :mod:`seepage.glm` to audit
     instead of fitting one. With ``show_values``, the audit stores the caller's own values, for a
