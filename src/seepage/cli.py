@@ -305,7 +305,7 @@ def attack(
     out: Annotated[Path | None, "Report folder (default seepage-attack; none with --json)."] = None,
     as_json: Json = False,
 ) -> None:
-    """Report who can be recognised in a fine-tuned language model, and what extracted from it.
+    """Report what a fine-tuned language model reveals of its training records and their secrets.
 
     The report gives the probability that sampling emits each secret of the training text and, with
     --held-out, the training records that membership inference recognises. --compare measures

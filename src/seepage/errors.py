@@ -90,7 +90,7 @@ def accepts_other_names(call: Call) -> Call:
     """Let a public function or class also accept an option by its name in other libraries.
 
     For example, ``random_state`` means ``seed`` (:data:`OTHER_NAMES`). An unknown or a missing
-    option raises an error with its own message instead of Python's.
+    option raises an error with seepage's message instead of Python's.
     """
     thing: Any = call
     if inspect.isclass(call):

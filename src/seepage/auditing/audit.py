@@ -179,7 +179,9 @@ def audit_table(
     λ is 0.001 (0.01 if the classes can be separated without error). The noise is the smallest with
     which no record leaks more than ``target_eta`` (1 by default). Remedies aim at that target and
     at the ``limits`` on risks. ``attacker`` is an attacker who knows fewer records. The success
-    rate of this attacker is estimated for the given noise, or without noise if none was given.
+    rate of this attacker is estimated for this noise (without ``sigma`` and ``target_eta``: for a
+    release without noise).
+
     ``sensitive`` names columns (the target may be one) for which the error on every record is
     reported; by default those of ``table``. ``fitted`` is a model of :mod:`seepage.glm` to audit
     instead of fitting one. With ``show_values``, the audit stores the caller's own values, for a
@@ -472,8 +474,8 @@ def _choose_noise(
     """
     if not (np.isfinite(worst) and worst > 0):
         raise InputError(
-            "The model does not depend on any record (it fits the data without error), so there is "
-            "no leakage to measure; check the target and the columns."
+            "The leakage is zero or not finite (as for a model that fits the data without error), "
+            "so it cannot be audited; check the target and the columns."
         )
     target = 1.0 if target_eta is None else target_eta
     calibrated = round_up(worst / target)
@@ -552,8 +554,8 @@ def find_risks(
     source = trained.source
     if not trained.settings.refits:
         raise InputError(
-            "The risks need refits without single records, but this model can be fitted only by "
-            "its own library."
+            "The risks need leave-one-out refits, but this model can be fitted only by its own "
+            "library."
         )
     if not trained.held and anew is None:
         raise InputError(
@@ -615,8 +617,8 @@ def find_risks(
     if np.isinf(mu[worst]) and np.isinf(work) and trained.settings.model != "linear":
         # Least squares has a closed form, which is infinite only where the risk is.
         raise InputError(
-            "Records read in chunks are not refitted one by one, and the bound without refits is "
-            "infinite; audit the table, or a sample of it, in memory."
+            "For records read in chunks there are no leave-one-out refits, and the bound without "
+            "refits is infinite; audit the table, or a sample of it, in memory."
         )
     guesses = []
     largest = _LargestGains(sigma, noises, rows.count)
@@ -746,7 +748,7 @@ def _rows_of(together: Together | None, asked: np.ndarray | None) -> np.ndarray 
 
 
 def _integrals(levels: int) -> int:
-    """Return how many records get integrated guesses among levels; other records get a bound."""
+    """Return for how many records the success of guesses is integrated; others get a bound."""
     return _FEWEST_RISKS if levels <= _MOST_INTEGRATED else 0
 
 

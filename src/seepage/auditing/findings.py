@@ -485,7 +485,7 @@ class Gate:
 
     @property
     def of_attack(self) -> bool:
-        """Whether an attack gave the number; it can exceed a limit but cannot prove it met."""
+        """Whether an attack gave the number, which can show only that a limit is exceeded."""
         return self.low is not None
 
 
@@ -836,7 +836,7 @@ class Audit(Reportable, ResultNumbers):
 
     @property
     def structure(self) -> tuple[StructuralRisk, ...]:
-        """The structural checks, which compare the released numbers with the records or people."""
+        """The structural check: how many numbers are released for how many records or people."""
         return (degrees_of_freedom(self.released, self.records.count),)
 
     @property

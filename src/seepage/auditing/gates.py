@@ -83,7 +83,7 @@ def _min_mse(audit: Audit, limit: float) -> Gate:
 def _of_records(
     audit: Audit, name: str, limit: float, measured: float, most: float, times: float
 ) -> Gate:
-    """Return a gate on the leakage of all records, at most ``most``; ``times`` scales the noise."""
+    """Return a gate that allows every record a leakage of ``most``; ``times`` scales the noise."""
     over = audit.records.over(most)
     if not over:
         return Gate(name, limit, measured, True, over=0)

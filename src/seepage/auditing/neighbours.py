@@ -43,7 +43,7 @@ def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> Disc
 
     The encoding is treated as fixed, since its means and deviations count as public constants in an
     audit. A record that is the only one of its class is listed separately: without it, the model
-    has other outputs for every σ.
+    has one class fewer, whatever σ is.
     """
     if trained.refit_work > _MANY_REFITS:
         return None

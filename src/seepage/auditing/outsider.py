@@ -63,7 +63,7 @@ def find_outsider(
     risks: RiskFinding | None,
     refits: bool,
 ) -> OutsiderFinding:
-    """Return the attacker's success rate in membership inference, or why it is unknown.
+    """Return the attacker's success rate in membership inference; raise an error if unknown.
 
     ``sigma`` is the noise, ``None`` for a model published without noise. ``records`` contains the
     names of all records or people, and ``risks`` the success rates of an attacker who knows all

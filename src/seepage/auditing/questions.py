@@ -173,7 +173,7 @@ class Question(CalibrationQuestion):
     attacker: Annotated[
         str | None,
         "Also report the success of an attacker who knows fewer records: outsider (none), or "
-        "knows=0.9 (that share); without --sigma, for a release without noise.",
+        "knows=0.9 (that share); without --sigma and --target-eta, for a release without noise.",
     ] = None
     # The intercept is not penalised
     intercept: Annotated[
@@ -339,7 +339,7 @@ class ExtractionQuestion:
     compare: Annotated[
         Sequence[str],
         "name=folder: a model trained with one change, such as 'fewer epochs=run/checkpoint-100', "
-        "or after unlearning; measures what the change helps and costs (repeatable).",
+        "or after unlearning; measures its benefit and cost (repeatable).",
     ] = ()
     marked: Annotated[Path | None, "File of secrets, one per line, such as names."] = None
     kinds: Annotated[str, "Kinds of secrets to look for: email, phone, number, code, name."] = (

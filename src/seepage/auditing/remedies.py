@@ -80,8 +80,8 @@ class Protection:
     def reached(self, remedy: Remedy, risks: RiskFinding | None = None) -> bool:
         """Return whether a remedy meets the target.
 
-        Every risk known for the release must be known for the remedy; an unmeasured risk counts as
-        not met.
+        Every risk known for the release must also be known for the remedy; a risk that was not
+        measured counts as exceeding its limit.
         """
         known = _with_risks(remedy, risks)
         return remedy.eta is not None and all(

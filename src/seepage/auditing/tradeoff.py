@@ -155,9 +155,9 @@ class HeldOutTrial:
 def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutTrial:
     """Fit without a fifth of the records (or people), at most 20,000, to test the noise on them.
 
-    The fit starts from the model of all records, which is only one or two steps away. Without a
-    penalty, a level that only held-out records have leaves its coefficient undetermined, so a weak
-    penalty is then used. If there is still no model (all records of a class are held out), the
+    The fit starts from the model of all records, which is only one or two steps away. If there is
+    no unique model (as without a penalty, if only held-out records have some level), a weak
+    penalty is used. If there is still no model (all records of a class are held out), the
     model of all records is used instead.
     """
     if math.isinf(trained.refit_work):

@@ -5,6 +5,6 @@ This package defines the Jacobian as an operator (``jacobian``) and the unknowns
 package does not depend on a model: fitting, differentiation and file reading are in other packages.
 Only ``release`` writes noisy numbers back into a model.
 
-By default the attacker knows every other record. All formulas make this assumption, and results
+By default the attacker knows every other record. The measures assume this, and results
 state it (``result.held_sentences``, ``result.UNBIASED``).
 """

@@ -364,7 +364,7 @@ class MeasuredRelease(ABC):
 
     @property
     def sensitivity(self) -> float | None:
-        """The sensitivity to replacing one record, if the bound holds for all data."""
+        """A bound, for all data, on the effect of replacing one record; ``None`` if unknown."""
         return None
 
     @abstractmethod
@@ -595,7 +595,8 @@ class FiniteChanges(ABC):
         """Return the likelihood of each alternative under the model fitted without the record.
 
         Returns the log-likelihoods, ``(m, K)``, up to a constant for each record, and each record's
-        error, ``(m,)``. ``refits`` limits the number of refits if the release has another method.
+        error, ``(m,)``. ``refits`` limits the number of refits if there is also a method
+        without refits.
         """
 
     @property

@@ -313,8 +313,8 @@ class Leakage(Generic[PerRecord]):
         """
         if self.person is None:
             raise InputError(
-                "The records' people are not known; pass person= to sp.leakage: an identity for "
-                "every record, or the name of a column."
+                "The person of each record is not known; pass person= to sp.leakage: an identity "
+                "for every record, or the name of a column."
             )
         return self._groups("people", self.person.by, columns, label, measure, simplex, only)
 
@@ -555,7 +555,7 @@ class Leakage(Generic[PerRecord]):
         return self.attributes.unknowns(columns, unknown_label, simplex)
 
     def held_about(self, label: bool) -> tuple[str, ...]:
-        """Return the terms for values held fixed, with class weights only for unknown labels."""
+        """Return the terms for values held fixed; class weights only if the label is unknown."""
         return self.held if label else less(self.held, [CLASS_WEIGHTS])
 
     def assumptions(self, label: bool = True) -> tuple[str, ...]:

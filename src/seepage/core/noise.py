@@ -199,7 +199,7 @@ class Attacker:
         The share of the other records (or people) that the attacker knows: 1 for all of them, 0 for
         an outsider, who knows only the population. Alternatively, the known records, as a mask or
         positions: only the other records then vary and are measured. (A share means a random
-        subset: results are averages over it.)
+        subset: results are averages over such subsets.)
     reference
         The number of reference records from which the attacker knows the population. By default,
         the attacker is assumed to know the population exactly, which overstates the risk.

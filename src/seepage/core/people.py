@@ -1,6 +1,6 @@
 """People with several records: the person of each record, and which records change together.
 
-A person consists of all records with one identity. Results about people cover all of their records:
+Records with the same identity belong to one person. Results about people cover all their records:
 the records are unknown together (:meth:`~seepage.core.leakage.Leakage.people`) and removed together
 (membership), and an attribute of the person changes in all of them (attribute inference).
 """
@@ -86,7 +86,7 @@ class Identities:
 
 
 def identities(values: Any, source: RowSource) -> np.ndarray:
-    """Return every record's identity as an array; missing or mixed types raise an error."""
+    """Return every record's identity as an array; gaps or mixed types raise an error."""
     labels = as_numpy(values)
     check_length(labels, source, "person")
     check_order(row_labels(values), source, "person")

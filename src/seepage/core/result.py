@@ -351,8 +351,8 @@ _SENTENCES = {
         "other noise might have been chosen."
     ),
     PENALTY: (
-        "The penalty nλ is held fixed: changing or removing a record would change its choice or "
-        "its size, and the leakage of that choice is not counted."
+        "The penalty nλ is held fixed: changing or removing a record would change the choice "
+        "or the size of the penalty, and the leakage of that choice is not counted."
     ),
     SETTINGS: (
         "A search chose the settings by looking at the data; they are held fixed, and the "
@@ -427,8 +427,8 @@ def round_down(value: float, grid: Sequence[float] = GRID) -> float:
 def round_to_multiple(value: float, step: float) -> float:
     """Return a multiple of a step within 0.63 steps of a number.
 
-    The rounding thresholds are not at half steps: means are often such round numbers, and one
-    record could then change the result.
+    The rounding thresholds are not at half steps, because means are often exactly there, where one
+    record could change the result.
 
     >>> round_to_multiple(28.4, 5.0), round_to_multiple(30.0, 20.0)
     (30.0, 20.0)

@@ -684,8 +684,8 @@ def _replaced_exactly(
 def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float) -> Moves:
     """Refit as many records as the budget allows, the most exposed and least certain first.
 
-    If the budget does not cover all records, those known to three digits are not refitted; with a
-    much larger budget, even those known to six digits are refitted.
+    If the budget does not cover all records, those with results known to three digits are not
+    refitted; if it is much larger, even those with results known to six digits are refitted.
     """
     width = _widest(moves)
     open_ = np.flatnonzero(width > (1e-9 if budget > 1000 * len(width) else _EXACT))

@@ -1,9 +1,9 @@
 """The privacy loss of records or people, and its composition.
 
-It has four components. **η**, the Fisher information loss. **μ**, the distance between releases
+It has four components. **η** is the Fisher information loss. **μ** is the distance between releases
 with the record and without it, in standard deviations of Gaussian noise (Gaussian differential
-privacy, Dong, Roth and Su 2022). **ε** and **δ**, the differential privacy of all other releases.
-An unknown component is infinite: an unknown loss counts as full disclosure.
+privacy, Dong, Roth and Su 2022). **ε** and **δ** are the differential privacy of all other
+releases. An unknown component is infinite: an unknown loss counts as full disclosure.
 
 *Independent releases*: information adds, ``η² = Σ η_k²``; so do squared distances, ``μ² = Σ μ_k²``;
 and ``ε = Σ ε_k``, ``δ = Σ δ_k``.

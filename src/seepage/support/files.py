@@ -355,7 +355,7 @@ def read_manifest(
     for file, most in (wanted or {}).items():
         if (folder / file).is_file() and (size := (folder / file).stat().st_size) > most:
             raise InputError(
-                f"{_shown(file)} in {name} has {size / 1e6:,.0f} MB, more than the allowed "
+                f"{_shown(file)} in {name} is {size / 1e6:,.0f} MB, more than the allowed "
                 f"{most / 1e6:g} MB; {again}."
             )
     for file, digest in own.items():

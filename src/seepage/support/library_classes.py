@@ -69,7 +69,7 @@ def library_class(thing: Any, libraries: Container[str]) -> LibraryClass | None:
 
 
 def overridden(thing: Any, base: type) -> str | None:
-    """Return a name of the base class that the object overrides, or ``None``.
+    """Return the name of an attribute of the base class that the object overrides, or ``None``.
 
     For each name in the base class, the attributes of both classes are compared, including
     inherited ones. Methods replaced on the object itself are also detected. A subclass that defines

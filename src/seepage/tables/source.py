@@ -129,7 +129,7 @@ class RowSource(ABC):
         return reduce(add, self.each(function, what, extra))
 
     def whole(self, what: str) -> Table:
-        """Return all rows as a table in memory; raise an error that ``what`` must be in memory."""
+        """Return the table if it is in memory; otherwise raise an error that names ``what``."""
         raise InputError(
             f"This computation needs {what} in memory, but the data are read in chunks; load the "
             "required rows into memory first."

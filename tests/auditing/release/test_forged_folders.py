@@ -216,7 +216,7 @@ FORGERIES = {
     "other features": (column(0, name="height"), "feature names differ from"),
     "too few columns": (
         listing(lambda c: c["columns"].pop()),
-        "another number of features than there are coefficients",
+        "the number of features of the columns differs from the number of coefficients",
     ),
     "no known protection": (item(protection="sworn"), "'protection' of item 1 of the release"),
     "protection that is a list": (item(protection=[]), "'protection' of item 1 of the release"),

@@ -222,7 +222,7 @@ def test_the_entry_of_a_folder_is_held_to_it(tmp_path, monkeypatch):
     pq.write_table(some_patients().take(np.arange(130)[::-1]), "p.parquet")
     told = CliRunner().invoke(app, attack)
     assert told.exit_code == 2
-    assert "lists other rows than this table, or lists them in another" in told.stderr
+    assert "lists rows that differ from this table's, or are in another order" in told.stderr
     told = CliRunner().invoke(app, ["attack-release", *options, "--ledger", "seepage-ledger.json"])
     assert told.exit_code == 2
     assert "with --folder" in told.stderr

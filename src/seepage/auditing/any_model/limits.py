@@ -1,4 +1,4 @@
-"""Limits on an audit by attack: an attack can exceed a limit, but cannot prove it met.
+"""Limits on an audit by attack, which can show only that a limit is exceeded.
 
 Two of the limits for linear models apply to attacks, because attacks can exceed them: the success
 rates of membership inference and of guesses. The other limits apply to bounds, which attacks do not

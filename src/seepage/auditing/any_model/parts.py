@@ -55,7 +55,7 @@ def parts_of(model: Any, X: Any) -> Iterator[Part]:
 def _inner(model: Any) -> Any:
     """Return the single model that an estimator fits, or ``None`` if it fits several.
 
-    Estimators that fit several models store the template of their copies under the same name.
+    Estimators that fit several models may use the same attribute for the template of these models.
     """
     if hasattr(model, "estimators_"):
         return None

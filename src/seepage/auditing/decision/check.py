@@ -74,7 +74,7 @@ def recommend(verdict: Verdict, leaving: bool) -> str:
     """Return ``refuse``, ``review`` or ``release``.
 
     ``release`` requires that limits were set and all are met, that there is no other concern, and
-    that the files to be published were compared. ``refuse`` means that a limit is exceeded or an
+    that the check covers files to be published. ``refuse`` means that a limit is exceeded or an
     attack succeeded. Otherwise a person must decide.
     """
     if not verdict.passed or verdict.tone == "bad":
@@ -192,7 +192,7 @@ def check_target(path: Path, keep: Iterable[Path]) -> None:
     check_path(path)
     if path.suffix.lower() != ".json":
         raise InputError(
-            "--check must name a .json file, beside which the sheet is written, not "
+            "--check must name a .json file (the sheet is written beside it), not "
             f"{shown(path.name)}."
         )
     for other in keep:
@@ -252,7 +252,7 @@ class PendingCheck:
             self.before = checked_files(inputs)
 
     def compare(self) -> None:
-        """Raise an error if the inputs changed since: the audited version would be unknown."""
+        """Raise an error if an input changed during the audit, as its version would be unknown."""
         if self.path is not None and checked_files(self.inputs) != self.before:
             raise InputError(
                 "A file changed while it was audited, so no check was written; run the command "

@@ -283,8 +283,8 @@ class _TextFile:
         """Decode the whole file to find its encoding, since one wrong letter changes a category.
 
         If the first non-ASCII letter is not valid UTF-8, the text is read as Windows-1252, the
-        usual encoding of such files. The exception is text with a byte that Windows-1252 does not
-        define.
+        usual encoding of such files. An error is raised if only a later letter is invalid, or if
+        Windows-1252 does not define some byte.
         """
         decoder = codecs.getincrementaldecoder("utf-8")()
         offset = letters = 0

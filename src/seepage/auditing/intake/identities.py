@@ -92,8 +92,8 @@ def check_identifiers(
 ) -> None:
     """Raise for columns named like identifiers, unless their role is ``settled``.
 
-    If a column has few values, each in many rows (as the party identification ``PID`` in anes96),
-    no error is raised, and :func:`panel_notices` yields a notice.
+    If a column has few values, each in many rows (such as the party identification ``PID`` in
+    anes96), no error is raised, and :func:`panel_notices` yields a notice.
     """
     fewest = 5  # different values: fewer identify nobody
     most_rows = 50  # of one person: beyond, a column more likely holds codes of a few levels

@@ -11,11 +11,11 @@ Both formats have the same content. The model must minimise, on the audited tabl
       "coefficients": [0.5, -1.25],      w, one per feature; for softmax one such list per class
       "intercept": -0.1,                 w₀; for softmax one per class; left out: the model has none
       "l2": 0.001,                       λ; or instead "ridge": nλ
-      "classes": ["no", "yes"],          logistic: two, the second is the one with the larger wᵀx;
+      "classes": ["no", "yes"],          logistic: two, a larger wᵀx favours the second;
                                          softmax: one per list of coefficients; otherwise left out
       "features": ["age", "sex=male"],   optional: what each coefficient belongs to
       "columns": [{"name": "age", "kind": "numeric", "centre": 50, "unit": 10}]
-    }                                    optional: its feature is (age − 50)/10; so in release.json
+    }                                    optional: the feature is (age − 50)/10
 
 ``sp.save`` writes this format.
 
@@ -71,7 +71,7 @@ def load_model(path: Path) -> Any:
     size = path.stat().st_size
     if size > MOST_BYTES:
         raise InputError(
-            f"{path.name} has {size / 1e6:,.0f} MB, but a linear model may have at most "
+            f"{path.name} is {size / 1e6:,.0f} MB, but a linear model may be at most "
             f"{MOST_BYTES / 1e6:g} MB; check that it is the model file."
         )
     return _build(path.name, reader(path))
@@ -284,13 +284,13 @@ def _add_classes(file: str, model: Any, family: str, classes: Any, outputs: int)
     )
     if not alike or len(classes) != wanted or len(set(classes)) != wanted or wanted < 2:
         raise InputError(
-            f"{file}: classes must be a list of {max(wanted, 2)} different texts or integers, in "
-            "the order of the coefficients."
+            f"{file}: classes must be a list of {max(wanted, 2)} different strings or integers, "
+            "in the order of the coefficients."
         )
     whole = isinstance(classes[0], int)
     if whole and max(map(abs, classes)) > 2**62:
         raise InputError(
-            f"{file}: the classes must be 64-bit integers; use smaller ones, or texts."
+            f"{file}: the classes must be 64-bit integers; use smaller ones, or strings."
         )
     model.classes_ = np.array(classes, dtype=np.int64 if whole else object)
 

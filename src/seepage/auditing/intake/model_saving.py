@@ -82,7 +82,7 @@ def save(model: Any, path: str | Path) -> Path:
 
     ``family`` is ``linear``, ``logistic``, ``poisson`` or ``softmax``. For softmax,
     ``coefficients`` has one list per class, and ``intercept`` one number per class. ``classes`` is
-    for logistic and softmax models; of two classes, the second has the larger score.
+    for logistic and softmax models; of two classes, a larger score favours the second.
     ``intercept``, ``features`` and ``columns`` are optional. ``columns`` states how raw columns are
     scaled, in this example ``(age − 50)/10``; without it, the coefficients apply to the raw
     columns. ``ridge``, nλ, may be given instead of ``l2``, λ. A ``.safetensors`` file contains the
@@ -286,7 +286,7 @@ def same_model(model: Any) -> str | None:
 
 
 def _described(model: Any) -> tuple[FittedGLM, dict[str, float]]:
-    """Return a description of the model, from made-up records, and the penalty to write."""
+    """Return a description of the model, and the penalty to write: λ, or nλ if it is fixed."""
     if library_of(type(model)) == "statsmodels":
         inner = model.model
         exog = np.asarray(inner.exog)

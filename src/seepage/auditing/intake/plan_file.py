@@ -92,7 +92,7 @@ class PlanFile:
         )
 
     def check(self, table: TableToAudit, target: str) -> None:
-        """Raise if a column of the plan is missing from the table or has another kind."""
+        """Raise if plan and table differ in columns, or a boolean column is not two-valued."""
         if self.person is not None and self.person not in table.names:
             close = nearest(self.person, table.names)
             raise InputError(
@@ -190,7 +190,7 @@ def plan_text(source: str, rows: int, facts: Sequence[ColumnFacts], steps: Seque
         *(f"# {step}" for step in steps),
         "# Set the target, correct any errors, and pass the file back: seepage audit … --plan FILE",
         'target = ""',
-        'missing = "refuse"  # or "drop" or "impute" rows with missing values',
+        'missing = "refuse"  # or "drop" the rows, or "impute" the values',
         'person = ""  # the column that identifies people, if they have several rows',
         "sensitive = []",
         "group = []",

@@ -17,8 +17,9 @@ def read_text_records(path: Path, limit: int | None = None) -> list[Any]:
     """Return the records in a file, at most ``limit``.
 
     A ``.txt`` file has one record per line. In other formats, a record is a line of a ``.jsonl``
-    file, an entry of a ``.json`` list or a row of a table. These records are mappings with
-    ``text``, ``messages``, or ``prompt`` and ``completion``, and optionally ``secrets``.
+    file, an entry of a ``.json`` list or a row of a table. These records are strings, or
+    mappings with ``text``, ``messages``, or ``prompt`` and ``completion``, and optionally
+    ``secrets``.
 
     Raises
     ------
@@ -56,7 +57,7 @@ def read_text_records(path: Path, limit: int | None = None) -> list[Any]:
             isinstance(row, Mapping) and any(row.get(name) for name in _NAMES)
         ):
             raise InputError(
-                f"Record {number} of {path.name} has no text; a record must be a text, or have "
+                f"Record {number} of {path.name} has no text; a record must be a string, or have "
                 "'text', 'messages', or 'prompt' and 'completion'."
             )
     return rows

@@ -139,7 +139,7 @@ def _report(question: ExtractionQuestion) -> ExtractionReport:
 
 
 def _key(record: Any) -> str:
-    """Return what makes two records the same."""
+    """Return a text that is the same for equal records."""
     return json.dumps(record, sort_keys=True, default=str)
 
 

@@ -2,7 +2,7 @@
 
 Every model gets the same two attacks on the same records: extraction of the secrets, one forward
 pass each, and membership inference with held-out records as non-members. The price of a change is
-its loss on the held-out records, in bits per token.
+the changed model's loss on the held-out records, in bits per token.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class AttackedModel:
 
 @dataclass(frozen=True, eq=False)
 class TextRecognition:
-    """Membership inference with training records as members and held-out records as others.
+    """Membership inference with training records as members and held-out ones as non-members.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class TextRecognition:
     tokenizer
         The tokenizer of all models.
     references
-        Models that were trained on none of the records. Without any, the loss alone is the attack.
+        Models that were trained on none of the records. Without any, the attack uses only the loss.
     """
 
     records: Sequence[Any]
@@ -115,8 +115,8 @@ class TextRecognition:
     def measured_before(self, net: Any, result: ExtractionResult) -> AttackedModel:
         """Return the numbers of the model before fine-tuning.
 
-        It was trained on none of the records, so an attack by its loss that succeeds shows that
-        held-out records are of another kind.
+        It was trained on none of the records, so if an attack on its loss succeeds, the held-out
+        records are of another kind.
         """
         earlier = [replace(each, low=each.base) for each in result.secrets if each.base is not None]
         return AttackedModel(

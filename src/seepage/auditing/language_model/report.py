@@ -102,7 +102,7 @@ class ExtractionReport(Report):
         )
 
     def _recognised(self) -> str | None:
-        """Say how many members are recognised, if more than false positives allow by chance."""
+        """Say how many members are recognised, if significantly more than by chance."""
         attack = self.models[0].membership
         if attack is None or attack.tpr(FPR).interval.low <= FPR:
             return None
@@ -266,12 +266,12 @@ def _compared(leaked: Any) -> list[str]:
     if leaked is None:
         return ["Held-out records of the same kind would show how much of this is generalisation."]
     what = "gain" if leaked.of_base else "log-probability"
-    sure = "beyond" if leaked.interval.low > 0 else "not shown to be beyond"
+    sure = "more than" if leaked.interval.low > 0 else "not significantly more than"
     return [
-        f"Mean {what} of training secrets {number(leaked.members)} bits, of held-out secrets "
-        f"{number(leaked.held_out)}: {sure} generalisation by {number(leaked.difference)} (95 % CI "
-        f"{number(leaked.interval.low)} to {number(leaked.interval.high)}, rank test P "
-        f"{number(leaked.p_value)})."
+        f"The mean {what} is {number(leaked.members)} bits for training secrets and "
+        f"{number(leaked.held_out)} for held-out secrets, {sure} generalisation explains: the "
+        f"difference is {number(leaked.difference)} (95 % CI {number(leaked.interval.low)} to "
+        f"{number(leaked.interval.high)}, rank test P {number(leaked.p_value)})."
     ]
 
 

@@ -123,8 +123,8 @@ class Statement:
         # By place, since equal rows are recognised together, and one of them was left out.
         if not isinstance(entry, PastRelease) or not entry.people.same_rows(people):
             raise InputError(
-                "The ledger's entry for the release lists other rows than this table, or lists "
-                "them in another order; pass the table from which the release was made."
+                "The ledger's entry for the release lists rows that differ from this table's, or "
+                "are in another order; pass the table from which the release was made."
             )
         place = np.flatnonzero(np.isin(used, rows))[:1]
         replaced = entry.about.get("replaced", {})

@@ -258,8 +258,8 @@ class ReleaseLedger:
         """Return what :meth:`recognise` returns, for people whose digests are known.
 
         ``cased`` and ``written`` are the same people in earlier formats; without them, entries in
-        those formats are skipped. ``spelt`` returns the same people with columns named as in an
-        entry.
+        those formats are skipped. ``spelt`` returns the same people with columns named as in a
+        given entry.
         """
         loss, known = PrivacyLoss.of(len(people)), np.zeros(len(people), dtype=bool)
         compared = apart = 0  # earlier records that could be compared, and those without a column

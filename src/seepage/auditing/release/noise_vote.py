@@ -8,7 +8,7 @@ whole table. Adding, removing or replacing one record changes the vote of only o
 the data. The number of votes up to a point ``s`` of the grid, and the number above the preceding
 point ``s'``, change by at most one. So does the score::
 
-    u(s) = min(0, #{opinions ≤ s} − m/2, #{opinions > s'} − m/2)
+    u(s) = min(0, #{votes ≤ s} − m/2, #{votes > s'} − m/2)
 
 The score is zero at the median vote, rounded up to the grid. Permute-and-flip (McKenna and Sheldon
 2020) visits the points in random order until one is accepted, each with probability
@@ -17,7 +17,7 @@ it errs half as often as the exponential mechanism.
 
 A private vote cannot always yield enough noise for the most exposed record. Suppose that, for every
 table, an ε-private mechanism draws a σ below the table's need with probability at most β. Then, for
-any table, it draws a σ below the need of a table that differs in k records with probability at most
+any table, the probability of a σ below the need of a table that differs in k records is at most
 ``β exp(kε)``. Private noise that is *always* enough is therefore enough for every possible table.
 For this reason, votes have a margin, and σ is redrawn until it is enough for the table T::
 
@@ -26,7 +26,7 @@ For this reason, votes have a margin, and σ is redrawn until it is enough for t
 Here p_T are the probabilities of one vote. For each pair of tables T and T' that differ by one
 record, :meth:`NoiseDraw.beside` returns ε and δ. A draw below the larger of the two needs rules out
 one of the tables; under either table, the probability of this is at most δ. If σ is enough for
-both, it is drawn by one vote given the same event C. The odds then change by at most
+both (the event C), it is distributed as one vote given C. The odds then change by at most
 ``e^ε₀ max(p_T(C)/p_T'(C), p_T'(C)/p_T(C))``, with ε₀ the ε of one vote. The ratio is at most
 ``e^ε₀``, and it is one if C is certain.
 
@@ -56,9 +56,10 @@ def plan_vote(
 ) -> tuple[int, float]:
     """Return the number of voting blocks, or zero for too few records, and the ε of the vote.
 
-    Most blocks must contain every class, so each block has ten records of each class on average.
-    With fewer records than features, a linear model fits them all exactly. The product of the
-    number of blocks and ε determines how random σ is: below 16, σ is almost entirely random.
+    A block has at least ten records if there are classes, since most blocks must contain every
+    class. Otherwise it has at least as many records as features, since a linear model fits fewer
+    records exactly. The product of the number of blocks and ε determines how random σ is: below 16,
+    σ is almost entirely random.
     """
     size = 10 if classes else max(4, features)
     blocks = min(records // size, 50)

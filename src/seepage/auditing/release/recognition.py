@@ -145,7 +145,7 @@ class People:
             for key in ("columns", "whole")
         )
         if not columns or any(len(d) != rows for d in (*columns.values(), *whole.values())):
-            raise ValueError("a column has another length")
+            raise ValueError("the columns differ in length")
         identity = content["identity"]
         if identity is not None and identity not in columns:
             raise ValueError("the identifying column is missing")
@@ -182,10 +182,10 @@ class People:
         two such columns, the one with the larger loss is used. Otherwise all shared columns must
         agree. If the other table lacks columns of this one, at least half of this table's records
         must be unique in the shared columns. A stranger from the same population then matches
-        nobody with at least that probability. If everybody matches somebody, for example by sex
-        alone, a match is uninformative. Records without a match are compared again with each column
-        left out in turn, under the same condition. A match found in this way counts, but is marked
-        as doubtful.
+        nobody with a probability of about one half or more. If everybody matches somebody, for
+        example by sex alone, a match is uninformative. Records without a match are compared again
+        with each column left out in turn, under the same condition. A match found in this way
+        counts, but is marked as doubtful.
         """
         names = self.shared(others)
         decisive = [[n] for n in {self.identity: 0, others.identity: 0} if n in names]

@@ -166,7 +166,7 @@ class ReleasedModel:
         width = sum(max(len(c.levels) - 1, 1) for c in columns)
         if columns and width != estimator.n_features_in_:
             raise ValueError(
-                "the columns produce another number of features than there are coefficients"
+                "the number of features of the columns differs from the number of coefficients"
             )
         own = getattr(estimator, "feature_names_in_", None)
         model = cls(estimator, columns)

@@ -239,7 +239,7 @@ def _judged(over: bool, limit: str) -> dict[str, str]:
 
 
 def _only_with_noise(audit: Audit) -> dict[str, str]:
-    """Adjust the tone of numbers within a limit if no noise was given."""
+    """Return the tone and the judgement of numbers within a limit only because of the noise."""
     return {"tone": "", "judged": f"only with noise σ = {number(audit.sigma)}"}
 
 

@@ -216,11 +216,11 @@ def relative_error(attribute: AttributeFinding, error: float) -> float:
 def level_error(attribute: AttributeFinding) -> float | None:
     """Return the minimum standard error for a category, in levels; ``None`` if unknown.
 
-    A category changes by whole levels, so an estimate must be unbiased only at its values, and
-    ``1/η`` does not bound its error. For two values whose releases are ``μ`` noise deviations
-    apart, the bound is ``1/√(exp(μ²) − 1)`` (Hammersley 1950; Chapman and Robbins 1951); it agrees
-    with Cramér–Rao for small μ only. μ is the distance for the finite change; the two values are
-    distinguished with the true positive rate ``Φ(Φ⁻¹(0.01) + μ)``.
+    A category changes by whole levels, so an estimate need be unbiased only at the category's
+    values, and ``1/η`` does not bound the estimate's error. For two values whose releases are ``μ``
+    noise deviations apart, the bound is ``1/√(exp(μ²) − 1)`` (Hammersley 1950; Chapman and Robbins
+    1951); it agrees with Cramér–Rao for small μ only. μ is the distance for the finite change; the
+    two values are distinguished with the true positive rate ``Φ(Φ⁻¹(0.01) + μ)``.
     """
     if attribute.tpr is None:
         return None

@@ -368,7 +368,7 @@ def _as_piece(frame: Any, schema: pa.Schema, number: int) -> Piece:
         batch = pa.RecordBatch.from_pandas(frame, wanted, preserve_index=False)
     except (pa.ArrowException, TypeError) as error:
         raise InputError(
-            f"Partition {number} has other column types than the whole collection: {error}."
+            f"Partition {number} differs in column types from the whole collection: {error}."
         ) from error
     return Piece(batch, f"partition {number}", 0)
 
