@@ -1,4 +1,4 @@
-"""Unlearning: refit without some records, bound one Newton step, and measure what still leaks.
+"""Unlearning: refit without records, bound a Newton step's error, and measure what still leaks.
 
 Let L be the objective of the remaining records, θ* its minimiser and θ̂ the model fitted on all
 records. One step ``θ₁ = θ̂ − H(θ̂)⁻¹∇L(θ̂)`` approximates θ*. The distance between θ₁ and θ* is
@@ -287,7 +287,7 @@ def _size(noise: Noise | None, length: float) -> float:
         return math.inf if length > 0 else 0.0
     if not isinstance(noise, Gaussian):
         raise InputError(
-            "μ of two models is available for Gaussian noise only; pass sp.Gaussian(sigma)."
+            "μ of the two models is available only for Gaussian noise; pass sp.Gaussian(sigma)."
         )
     sigma = np.asarray(noise.sigma)
     least = np.sqrt(np.linalg.eigvalsh(sigma).min()) if sigma.ndim == 2 else sigma.min()

@@ -260,8 +260,8 @@ class FollowedColumns(RawTable):
         self.columns = [c for c, is_kept in zip(self.columns, kept, strict=True) if is_kept]
         if not any(kept):
             raise NoDerivativeError(
-                "Small changes of a record do not change the model's features, because they are "
-                "binned, ranked or rounded.",
+                "Small changes of a record do not change the model's features, because "
+                "preprocessing bins, ranks or rounds the values.",
                 "To measure risks by refits, call sp.leakage(pipeline, X, y, …).membership().",
             )
         self.moves = np.concatenate(
