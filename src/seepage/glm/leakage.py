@@ -710,7 +710,7 @@ def _changes_of_chunk(
     problem: PenalisedLoss,
     shifts: LargestShifts | None = None,
 ) -> ChangedRecords:
-    """Return certified bounds on a chunk's parameter changes, or refits if all are in memory.
+    """Return certified bounds on a chunk's parameter changes, or refits if all rows are in memory.
 
     ``shifts`` are the largest margin shifts over all records; without them, no bound is certified.
     """

@@ -2,7 +2,8 @@
 
 The effect of a numeric column is its derivative. A category or a yes/no column changes by whole
 levels: another level replaces the first, and all other columns are unchanged. This is a finite
-change, not a derivative. The learnt parameters of the preprocessing change in proportion.
+change, not a derivative. The learnt parameters of the preprocessing change by their derivative
+times this change.
 """
 
 from __future__ import annotations

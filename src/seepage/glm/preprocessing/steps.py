@@ -63,7 +63,7 @@ class FeatureStep(ABC):
         return np.zeros((len(dX), 0))
 
     def response(self, X: Any, first: Any, other: Any) -> np.ndarray:
-        """Return the interpolated change of φ when row ``first`` is replaced by ``other``."""
+        """Return the linearised change of φ when row ``first`` is replaced by ``other``."""
         if not len(self.learnt()):
             return np.zeros((np.shape(X)[0], 0))
         return self.influence(X, dense(other) - dense(first))
