@@ -30,9 +30,10 @@ from seepage.tables.source import as_numpy
 def forget(model: Any, X: Any, y: Any, rows: Any, *, sample_weight: Any = None) -> Forgotten:
     """Refit a linear model without some records, and bound the error of one Newton step.
 
-    The refit uses the model's own settings: ``l2`` in seepage is a penalty per record, ``C`` in
-    scikit-learn a total penalty. A published model cannot be recalled: it still leaks to everyone
-    who has a copy; see :meth:`Forgotten.pair`.
+    The refit uses the model's own settings: seepage's ``l2`` is a penalty per record, so the total
+    penalty shrinks with the records; scikit-learn's ``C`` sets a total penalty, which stays the
+    same. A published model cannot be recalled: it still leaks to everyone who has a copy; see
+    :meth:`Forgotten.pair`.
 
     Parameters
     ----------
