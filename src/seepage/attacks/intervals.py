@@ -140,9 +140,10 @@ def stratified_difference(
     """Return ``Σ_s p_s (a_s − b_s)``, the difference within strata, and its interval.
 
     Each stratum has a share ``p_s`` and two arrays of hits, (T, n₁) and (T, n₂), one for each side.
-    Both groups were attacked through the same releases, so the variance over releases is computed
+    Both sides were attacked through the same releases, so the variance over releases is computed
     from the difference. The records of the two sides are independent. The interval is normal; if
-    neither side varies, its half-width is the sum of both Wilson intervals' widths.
+    neither side varies, its half-width is the sum of all Wilson intervals' widths, weighted by
+    ``p_s``.
     """
     gaps = sum(share * (a.mean(axis=1) - b.mean(axis=1)) for share, a, b in strata)
     gap = float(np.mean(gaps))

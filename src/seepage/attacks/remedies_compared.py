@@ -184,11 +184,12 @@ def compare_remedies(
     """Train once with each remedy, attack the updates sent, and compare benefit and cost.
 
     Training is FedSGD with two clients, one of them the adversary (Melis et al. 2019; Mo et al.
-    2021). At snapshots in the second half of the run, the adversary trains on gradients of
-    auxiliary batches with and without the property, under the same remedy. The adversary then
-    classifies the client's complete updates. Batches with and without the property have the same
-    mix of labels. V-information is measured on the last model's updates. Each ``seed`` produces one
-    run; average several runs (``RemedyComparison.averaged``) before comparing remedies.
+    2021). At snapshots in the second half of the run, the adversary trains a classifier on
+    gradients of auxiliary batches with and without the property, under the same remedy. The
+    adversary then classifies the client's complete updates. Batches with and without the property
+    have the same mix of labels. V-information is measured on the last model's updates. Each
+    ``seed`` produces one run; average several runs (``RemedyComparison.averaged``) before comparing
+    remedies.
 
     Parameters
     ----------

@@ -2,8 +2,8 @@
 
 Rényi differential privacy of order 2 implies ``χ² ≤ e^ε − 1`` between the output distributions of
 any two tables that differ in one record. This inequality bounds the variance of unbiased estimates
-(Guo et al. 2022, theorem 1, via Hammersley, Chapman and Robbins). Total variation bounds every
-estimate: no estimate is accurate at both of two cell values whose releases are almost
+(Guo et al. 2022, theorem 1, via Hammersley, Chapman and Robbins). Total variation bounds the error
+of every estimate: no estimate is accurate at both of two cell values whose releases are almost
 indistinguishable (Le Cam's two-point method; for all cells at once, Assouad's lemma).
 """
 

@@ -1,7 +1,8 @@
 """A table of all bounds that apply to a release, each with its adversary and assumptions.
 
-The table is for one record, by default the record with the largest dFIL. Each row bounds the mean
-squared error per number for an adversary who knows all other data. Rows are grouped by adversary.
+The table is for one record, by default the record with the largest dFIL. Each row bounds an
+adversary's mean squared error per number, or advantage in a guess. The adversary knows all other
+data. Rows are grouped by adversary.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ class Domain:
     def of(cls, domain: Any, data: RowSource | Table) -> Domain:
         """Return the domain of a table, from the caller's argument.
 
-        A pair ``(lower, upper)``, each one number or one per column; a mapping from every column's
-        name to such a pair; or ``None`` for the columns' ranges in the data.
+        The argument is a pair ``(lower, upper)``, each one number or one per column; a mapping from
+        every column's name to such a pair; or ``None`` for the columns' ranges in the data.
         """
         return cls.within(domain, data.names, ColumnSpread.of(data))
 

@@ -163,7 +163,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
         self.intercept_ = array_namespace(theta).reshape(self.intercept_, (-1,))
 
     def decision_function(self, X: Any) -> Array:
-        """Return the margins ``wᵀx + w₀``, (n, K), or, for two classes, the second one's, (n,).
+        """Return the margins ``wᵀx + w₀``, (n, K), or the second class's, (n,), for two classes.
 
         If both classes have a margin, the result is the difference between the two.
         """

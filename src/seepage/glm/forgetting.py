@@ -1,4 +1,4 @@
-"""Unlearning: refit without some records, bound one Newton step, and measure what still leaks.
+"""Unlearning: refit without records, bound a Newton step's error, and measure what still leaks.
 
 Let L be the objective of the remaining records, θ* its minimiser and θ̂ the model fitted on all
 records. One step ``θ₁ = θ̂ − H(θ̂)⁻¹∇L(θ̂)`` approximates θ*. The distance between θ₁ and θ* is
@@ -30,9 +30,10 @@ from seepage.tables.source import as_numpy
 def forget(model: Any, X: Any, y: Any, rows: Any, *, sample_weight: Any = None) -> Forgotten:
     """Refit a linear model without some records, and bound the error of one Newton step.
 
-    The refit uses the model's own settings: ``l2`` in seepage is a penalty per record, ``C`` in
-    scikit-learn a total penalty. A published model cannot be recalled: it still leaks to everyone
-    who has a copy; see :meth:`Forgotten.pair`.
+    The refit uses the model's own settings: seepage's ``l2`` is a penalty per record, so the total
+    penalty shrinks with the records; scikit-learn's ``C`` sets a total penalty, which stays the
+    same. A published model cannot be recalled: it still leaks to everyone who has a copy; see
+    :meth:`Forgotten.pair`.
 
     Parameters
     ----------
@@ -287,7 +288,7 @@ def _size(noise: Noise | None, length: float) -> float:
         return math.inf if length > 0 else 0.0
     if not isinstance(noise, Gaussian):
         raise InputError(
-            "μ of two models is available for Gaussian noise only; pass sp.Gaussian(sigma)."
+            "μ of the two models is available only for Gaussian noise; pass sp.Gaussian(sigma)."
         )
     sigma = np.asarray(noise.sigma)
     least = np.sqrt(np.linalg.eigvalsh(sigma).min()) if sigma.ndim == 2 else sigma.min()

@@ -602,8 +602,8 @@ def jacobian_of_replaced(
     """Return the Jacobian with respect to a record that replaces a row of ``X``.
 
     The model must minimise its objective on the table with the replacement. The computation uses
-    ordinary floating-point arithmetic. It copies the table only if its columns are far from zero:
-    the replaced record gets weight zero, and the curvature of the new record is added.
+    ordinary floating-point arithmetic. It copies the table only if the columns are far from zero;
+    otherwise, the replaced record gets weight zero, and the curvature of the new record is added.
     """
     weight = np.ones(len(X)) if fit.sample_weight is None else np.array(fit.sample_weight)
     x, here = features[None, :], slice(row, row + 1)
@@ -673,7 +673,7 @@ def leakage_of_others(
     features: np.ndarray,
     blocks: Sequence[np.ndarray],
 ) -> np.ndarray:
-    """Return η at σ = 1 for records with replaced features, for each block of records.
+    """Return η at σ = 1 for each block of records whose features are replaced.
 
     ``rows`` have their labels. The model and its curvature are not refitted, so this function ranks
     candidate replacements before any refit.
@@ -710,7 +710,7 @@ def _changes_of_chunk(
     problem: PenalisedLoss,
     shifts: LargestShifts | None = None,
 ) -> ChangedRecords:
-    """Return certified bounds on a chunk's parameter changes, or refits if all are in memory.
+    """Return certified bounds on a chunk's parameter changes, or refits if all rows are in memory.
 
     ``shifts`` are the largest margin shifts over all records; without them, no bound is certified.
     """

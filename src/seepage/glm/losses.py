@@ -1,14 +1,14 @@
 """The loss families of generalized linear models, each defined by a loss and its derivatives.
 
-Let the margin be ``m = wᵀx`` and the loss ``ℓ(m, y)``. All results for a single-output model
-require three numbers per record::
+Let the margin be ``m = wᵀx`` and the loss ``ℓ(m, y)``. Nearly all results for a single-output model
+are computed from three numbers per record::
 
     r = ∂ℓ/∂m        the slope       (the residual, for the canonical links here)
     a = ∂²ℓ/∂m²      the curvature
     b = ∂²ℓ/∂m∂y     the label slope
 
-A custom family is a :class:`Family` with these four functions; :func:`register_family` registers it
-after checking the derivatives.
+A custom family is a :class:`Family` with the loss and these derivatives; :func:`register_family`
+registers it after checking the derivatives.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ class Family:
     probe
         Margins and labels at which the derivatives are checked on registration.
     curvature_slope, curvature_label_slope, label_curvature
-        ``∂³ℓ/∂m³``, ``∂³ℓ/∂m²∂y`` and ``∂³ℓ/∂m∂y²``, elementwise. Only
-        :meth:`seepage.glm.Reweighting.whole_procedure` requires them.
+        ``∂³ℓ/∂m³``, ``∂³ℓ/∂m²∂y`` and ``∂³ℓ/∂m∂y²``, elementwise.
+        :meth:`seepage.glm.Reweighting.whole_procedure` requires all three,
+        :func:`seepage.glm.private_shape_leakage` the first two.
     self_concordance
         A constant ``M`` with ``|∂³ℓ/∂m³| ≤ M ∂²ℓ/∂m²`` everywhere (Bach 2010), if one exists. A few
         matrix products then certify the risks of all records without refits.

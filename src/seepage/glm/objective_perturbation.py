@@ -135,7 +135,7 @@ class ObjectivePerturbation:
             The parameters that :meth:`draw` returned for the first training. They determine the
             random term.
         rows
-            The positions of all records removed so far, including these.
+            The positions of all records removed so far, including those to remove now.
         current
             The parameters after earlier removals, at which the step starts. By default, the
             released parameters.
@@ -203,10 +203,10 @@ class ObjectivePerturbation:
         """Return ε of (ε, δ)-differential privacy from bounds that apply to every possible record.
 
         The bounds are ``‖g‖ ≤ L`` and ``‖∂²ℓ‖ ≤ C`` for all parameters. Adding one record
-        multiplies the determinant by at most ``(1 + C/ridge)^c``. The gradient is ``x̃ ⊗ r`` for
-        every θ. So the remaining privacy loss is at most ``L‖Z‖/σ + L²/2σ²``, where Z is a vector
-        of c standard normal variables, one per output (K − 1 for K classes). Its norm exceeds the
-        quantile χ with probability δ::
+        multiplies the determinant by at most ``(1 + C/ridge)^c``. The record's gradient is ``x̃ ⊗
+        r``, in which only r depends on θ. So the remaining privacy loss is at most ``L‖Z‖/σ +
+        L²/2σ²``, where Z is a vector of c standard normal variables, one per output (K − 1 for K
+        classes). The norm of Z exceeds the quantile χ with probability δ::
 
             ε = c log(1 + C/ridge) + L²/2σ² + (L/σ) χ(1 − δ)
 
@@ -246,7 +246,7 @@ class ObjectivePerturbation:
     # Behind it ----------------------------------------------------------------------------------
 
     def _margins_anywhere(self) -> list[np.ndarray]:
-        """Return margins where the loss is steep or curved: large ones and near ties of classes."""
+        """Return margins where the loss is steep or curved: large margins and ties of classes."""
         ends = np.ones((1, 1))
         if self.outputs.basis is not None:
             classes = self.outputs.basis

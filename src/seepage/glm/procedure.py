@@ -136,7 +136,7 @@ class WholeProcedure(Reruns):
     # Records that leave -----------------------------------------------------------------------
 
     def released(self, kept: np.ndarray) -> np.ndarray:
-        """Return the numbers released from these records, or NaN if they do not exist or differ."""
+        """Return the numbers released from these records, or NaN if none exist or names differ."""
         weight = None if self.weight is None else self.weight[kept]
         return self._released(self.raw.rows(kept), self.y[kept], weight)
 

@@ -12,9 +12,9 @@ after clipping. Weights can oscillate about the fixed point, so that further rou
 the differences. Steps are then halved on a logarithmic scale: ``f_k ← c f_k (t_k/η̄_k)^½`` and so
 on. The fixed point does not change.
 
-**The leakage of the whole procedure** is the derivative through the minimiser and the weights
-together. At convergence the weights are a function of the parameters θ and the Hessian ``H = Σ ω a
-x̃x̃ᵀ + nλE`` only. Let ``eᵢ(θ, H)`` be the leakage of record i per unit of weight::
+**The leakage of the whole procedure** follows from the derivative through the minimiser and the
+weights together. At convergence the weights are a function of the parameters θ and the Hessian ``H
+= Σ ω a x̃x̃ᵀ + nλE`` only. Let ``eᵢ(θ, H)`` be the leakage of record i per unit of weight::
 
     ωᵢ = ω⁰ᵢ f_k,   f_k = c t_k / D_k,   D_k = the mean of ω⁰ᵢ eᵢ over the records of unit k
 

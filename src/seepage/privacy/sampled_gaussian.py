@@ -26,7 +26,7 @@ from seepage.support.number_check import (
 
 @dataclass(frozen=True)
 class SampledGaussianDP(PrivacyStatement):
-    """The guarantee of Gaussian steps on Poisson batches, to add, remove or replace records.
+    """The guarantee of Gaussian steps on Poisson batches, for any neighbouring relation.
 
     The trade-off curve is computed from dp-accounting's privacy loss distributions, rounded
     pessimistically, for a pair of distributions that dominates every step

@@ -7,7 +7,8 @@ minimiser is the difference between the gradients of two losses::
     nλ ‖w − w'‖ ≤ ‖∇F(w')‖ = ‖∇ℓ(w'; z) − ∇ℓ(w'; z')‖ ≤ 2L,    L = sup ω |∂ℓ/∂m| ‖x‖
 
 (Chaudhuri, Monteleoni and Sarwate 2011), so the sensitivity is at most ``2L/(nλ)``. ``L`` must be
-valid for every record that could be in the table, but only at minimisers:
+valid for every record that could be in the table, but only at minimisers, where ``|∂ℓ/∂m|`` is
+bounded as follows:
 
 * logistic: at most 1; softmax: a vector no longer than √2;
 * least squares with ``|y| ≤ Y``: ``(nλ/2)‖w‖² ≤ F(0) ≤ nY²/2`` bounds ``w``, and therefore the

@@ -80,7 +80,8 @@ class DifferentialPrivacy(PrivacyStatement):
         The parameters of the guarantee.
     neighbours
         The neighbouring relation: ``"replace"`` or ``"add-or-remove"`` one record. A guarantee for
-        ``"add-or-remove"`` implies slightly more than (2ε, (1 + e^ε)δ) for a replacement.
+        ``"add-or-remove"`` implies slightly stronger bounds for a replacement than (2ε, (1 +
+        e^ε)δ) does.
 
     Examples
     --------
@@ -150,8 +151,8 @@ class GaussianDP(PrivacyStatement):
         The sensitivity divided by σ: the largest distance between the releases of neighbours, in
         units of the noise.
     neighbours
-        ``"replace"`` or ``"add-or-remove"`` one record; ``"add-or-remove"`` doubles μ for a
-        replacement.
+        ``"replace"`` or ``"add-or-remove"`` one record; if it is ``"add-or-remove"``, μ is
+        doubled for a replacement.
 
     Examples
     --------

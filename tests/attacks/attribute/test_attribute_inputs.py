@@ -161,9 +161,9 @@ def test_white_box_targets_that_are_not_training_rows():
     white = WhiteBox(attribute, sp.glm.LinearRegression(0.01)).fit(X, y)
     other = X.copy()
     other[6, 0] += 1
-    with pytest.raises(sp.InputError, match="Row 6 of X, or its label, is not row 6"):
+    with pytest.raises(sp.InputError, match="Row 6 of X, or its label, does not match row 6"):
         white.predict(other, y, white.model_)
-    with pytest.raises(sp.InputError, match="Row 0 of X, or its label, is not row 0"):
+    with pytest.raises(sp.InputError, match="Row 0 of X, or its label, does not match row 0"):
         white.predict(X, y + 1, white.model_)
     with pytest.raises(sp.InputError, match="X has 10 rows, but fit was given 40 rows"):
         white.predict(X[:10], y[:10], white.model_)

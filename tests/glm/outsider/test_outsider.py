@@ -592,5 +592,5 @@ def test_a_column_that_one_record_carries_is_named_where_eta_has_no_noise():
     X, y = drawn("gaussian", n=120)
     X[:, 0] = np.arange(len(X)) == 5
     model = sp.glm.LinearRegression(l2=0.0, fit_intercept=True).fit(X, y)
-    with pytest.raises(sp.InputError, match="Only one record has values"):
+    with pytest.raises(sp.InputError, match="Only one record has nonzero values"):
         sp.leakage(model, X, y, attacker=OUTSIDER).records()

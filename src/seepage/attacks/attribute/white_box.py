@@ -160,8 +160,8 @@ class WhiteBox(AttributeInversion):
         if not np.all(same):
             row = int(np.argmin(same))
             raise InputError(
-                f"Row {rows.start + row} of X, or its label, is not row {known[row]} of the table "
-                "given to fit; pass the training records in their original order."
+                f"Row {rows.start + row} of X, or its label, does not match row {known[row]} of "
+                "the table given to fit; pass the training records in their original order."
             )
 
 

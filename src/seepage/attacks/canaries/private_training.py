@@ -256,8 +256,8 @@ def _prepared(
     made = torch.as_tensor(canaries[0]), torch.as_tensor(canaries[1])
     if len(made[0]) != len(made[1]) or made[0].shape[1:] != known[0].shape[1:]:
         raise InputError(
-            "canaries must be equal numbers of inputs and targets, with the shapes of the "
-            "records' inputs and targets."
+            "canaries must contain as many inputs as targets, and each input must have the shape "
+            "of a record's input."
         )
     return known, made, Canaries(len(made[1]), guesses=guesses, seed=seed)
 

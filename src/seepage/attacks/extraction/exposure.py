@@ -1,7 +1,7 @@
 """The exposure of a secret: its rank among all candidates of the same shape.
 
-Let the secret be the r-th most probable among ``R`` candidates of the same shape. Its exposure is
-(Carlini et al. 2019, The Secret Sharer)::
+Let the secret be the r-th most probable in the set ``R`` of candidates of the same shape. Its
+exposure is (Carlini et al. 2019, The Secret Sharer)::
 
     exposure = log2 |R| − log2 r        bits
 

@@ -124,7 +124,7 @@ def find_secrets(
         Strings to treat as secrets in every record, in addition to the record's own.
     kinds
         The kinds of secret to look for: ``email``, ``phone``, ``number``, ``code`` (letters and
-        digits) and ``name`` (several capitalised words, which may be wrong).
+        digits) and ``name`` (several capitalised words, which are not always a name).
 
     Examples
     --------

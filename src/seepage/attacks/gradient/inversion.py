@@ -161,10 +161,10 @@ class GradientInversion:
     By default, ``1 − ⟨g(x), t⟩/(‖g(x)‖‖t‖) + α TV(x)`` is minimised over x within the bounds, by
     Adam on the signs of the gradient (Geiping, Bauermeister, Dröge and Moeller 2020, "Inverting
     gradients"). With ``cost="euclidean", optimizer="lbfgs", total_variation=0``, the objective is
-    the ``‖g(x) − t‖²`` of Zhu, Liu and Han (2019, "Deep leakage from gradients"). In both, ``t`` is
-    the observed gradient and ``g`` its simulation, clipped in the same way or after the same local
-    steps. All releases are attacked at once, each from several starting points, until the mismatch
-    falls below the tolerance.
+    proportional to the ``‖g(x) − t‖²`` of Zhu, Liu and Han (2019, "Deep leakage from gradients").
+    In both, ``t`` is the observed gradient and ``g`` its simulation, clipped in the same way or
+    after the same local steps. All releases are attacked at once, each from several starting
+    points, until the mismatch falls below the tolerance.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ COSTS = ("cosine", "euclidean")
 
 
 class SimulatedGradients:
-    """The mean of the clipped gradients of every ``batch_size`` records.
+    """The mean of the clipped gradients in each batch of ``batch_size`` records.
 
     The network's parameters with ``requires_grad`` are released.
     """

@@ -1,6 +1,7 @@
 """Membership inference: an attacker infers from a model's predictions who was in the training data.
 
-``signals`` measures a scikit-learn estimator's confidence in a record. ``scores`` compares this
-confidence with that of shadow models fitted with and without the record. ``inference`` fits the
-shadow models and measures the success rate of the attack.
+``signals`` measures a scikit-learn estimator's confidence in a record, ``networks`` a network's and
+``texts`` a language model's. ``references`` trains reference models, with and without the record;
+``scores`` compares the attacked model's confidence with theirs. ``inference`` measures the success
+rate of the attack.
 """

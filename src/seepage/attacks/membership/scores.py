@@ -92,8 +92,8 @@ def score(
 ) -> np.ndarray:
     """Return the mean score over the queries, from log-odds ``(n, Q)`` and ``(M, n, Q)``.
 
-    In the paper, LiRA's queries are assumed independent and normal, so their log-likelihood ratios
-    are summed; RMIA's scores are averaged.
+    For LiRA, the mean ranks records like the sum of the queries' log-likelihood ratios, which
+    Carlini et al. 2022 derive for independent normal queries.
     """
     scores = []
     for query in range(target.shape[1]):

@@ -1,9 +1,10 @@
 """A causal language model's confidence in each text record, for membership inference.
 
-The confidence is the geometric mean of the token probabilities at temperature 1, ``p = exp(−ℓ)``
-with ``ℓ`` the mean loss per token of the parts that the model is to say, as log-odds
-``−log(exp(ℓ) − 1)``. The tokens are those of the tokenizer, as in training: without a start token
-the first one is given. A text longer than the model can read is cut at its end.
+The confidence is the geometric mean ``p = exp(−ℓ)`` of the token probabilities at temperature 1,
+expressed as log-odds ``−log(exp(ℓ) − 1)``. Here ``ℓ`` is the mean loss per token of the model's
+output: the whole text, the assistant's messages or the completion. The tokenizer splits texts as in
+training; if it adds no start token, the first token is not scored. A text longer than the model's
+maximum length is truncated at the end.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from seepage.nn.problem.views import evaluating
 
 
 def text_losses(net: Any, records: Sequence[Any], tokenizer: Any) -> np.ndarray:
-    """Return the mean loss per token of every record, in nats; NaN for a record of one token.
+    """Return the mean loss per token of every record, in nats; NaN if no token is scored.
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ def text_losses(net: Any, records: Sequence[Any], tokenizer: Any) -> np.ndarray:
 
 
 def _spoken(record: TextRecord, ends: Sequence[int]) -> np.ndarray:
-    """Return which tokens end within the parts that the model is to say."""
+    """Return which tokens end within the model's output."""
     places = np.asarray(ends)
     parts = [(places > first) & (places <= last) for first, last in record.spoken]
     return np.any(parts, axis=0) if parts else np.zeros(len(places), dtype=bool)

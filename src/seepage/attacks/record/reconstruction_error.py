@@ -34,8 +34,8 @@ class ReconstructionErrors(RankedResult):
     median_error
         The median of ``‖ẑ − z‖²/d`` over the trials.
     bias_squared, variance
-        The squared bias and the variance, which sum to the mean: ``‖E ẑ − z‖²/d``, corrected for
-        the finite number of trials, and ``E‖ẑ − E ẑ‖²/d``.
+        The squared bias and the variance, which sum to ``mse``: ``‖E ẑ − z‖²/d``, corrected for the
+        finite number of trials, and ``E‖ẑ − E ẑ‖²/d``.
     trials
         The number of attacked releases.
     kind

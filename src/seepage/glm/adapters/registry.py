@@ -1,9 +1,9 @@
 """The registry of supported models, which maps a fitted model to the objective it minimises.
 
-:func:`unwrap` extracts the model from searches, pipelines, formulas, and from penalties that drop
-columns. It returns a model that :func:`describe` can read, the steps from the caller's table to the
-model's table, and notes on what an audit excludes. Readers for :mod:`seepage.glm` models are in
-this module; readers for each other library are in a separate module.
+:func:`unwrap` extracts the model from searches, pipelines and formulas, and removes columns that a
+penalty dropped. It returns a model that :func:`describe` can read, the steps from the caller's
+table to the model's table, and notes on what an audit excludes. Readers for :mod:`seepage.glm`
+models are in this module; readers for each other library are in a separate module.
 
 The page ``docs/how-to/models.md`` lists every kind and is generated from this registry.
 """
@@ -104,8 +104,9 @@ SUPPORTED = (
 def kind_of(model: Any) -> ModelKind:
     """Return the kind of a fitted model, or raise an error with the reason if there is none.
 
-    A model is recognised by its class, not by the class's name. A subclass of a known class is read
-    like the known class, unless it overrides a method that fits or predicts.
+    A model is recognised by the library and the name of its class, so a user's own class is not
+    mistaken for a library class of the same name. A subclass of a known class is read like the
+    known class, unless it overrides a method that fits or predicts.
     """
     if library_of(type(model)) == "statsmodels":
         model = getattr(model, "model", model)

@@ -148,7 +148,7 @@ def _offset(model: Any) -> np.ndarray | None:
 def _moved(
     family: Family, offset: np.ndarray, y: np.ndarray, weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Return labels and weights that absorb an offset, and its factor on label changes."""
+    """Return labels and weights that absorb an offset, and the factor for label changes."""
     if family is gaussian:
         return y - offset, weights, None
     if family is bernoulli:

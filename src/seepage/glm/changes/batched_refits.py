@@ -138,11 +138,11 @@ class BatchedRefits:
         """Return the effect of the slopes' rounding errors on refits, in units of the noise, (B,).
 
         Even a small difference of slopes has the absolute error of the slopes. Errors e of the
-        slopes change the full fit by at most ``Σ ω e ‖Φ^½H⁻¹x̃‖``. A refit with a share ``left`` of
-        the curvature, further reduced by ``weaker`` (:meth:`weakening`), changes in inverse
-        proportion. These errors also change any fit by at most ``(Σ ω e²/a′)^½`` in the norm of its
-        Hessian, where a′ are its curvatures, and by at most ``Σ ω e ‖x̃‖`` divided by its smallest
-        curvature.
+        slopes change the full fit by at most ``Σ ω e ‖Φ^½H⁻¹x̃‖``. For a refit, this bound grows in
+        inverse proportion to the remaining share ``left`` of the curvature, and in proportion to
+        ``weaker`` (:meth:`weakening`). These errors also change any fit by at most ``(Σ ω
+        e²/a′)^½`` in the norm of its Hessian, where a′ are its curvatures, and by at most ``Σ ω e
+        ‖x̃‖`` divided by its smallest curvature.
         """
         whiten, (moved, energy, steep) = self.model.whiten, self._rounded_slopes
         least = self.least_curvatures(changes)
@@ -307,9 +307,9 @@ class BatchedRefits:
     # Many at a time ---------------------------------------------------------------------------
 
     def _newton(self, changes: list[Change], start: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the changes and last steps, (B, P), and an earlier error of the changes, (B,).
+        """Return the changes and last steps, (B, P), and the errors before the last steps, (B,).
 
-        The error is relative to the size of the change.
+        An error is relative to the size of the change, and infinite if the steps remain long.
         """
         whole, moved = _Batch(self, changes), start.copy()
         left, last = np.full(len(changes), np.inf), np.zeros(len(changes))

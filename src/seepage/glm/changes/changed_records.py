@@ -262,7 +262,7 @@ class ChangedRecords(FiniteChanges):
 
         If every parameter is penalised, the minimiser lies within ``‖g‖/ridge`` of ``θ̂``, where g
         is the gradient of the changed objective at ``θ̂``. This bound is used where a refit failed.
-        Otherwise a minimiser may not exist.
+        If some parameter is not penalised, a minimiser may not exist.
         """
         model, refits = self.model, self.refits
         seen = np.zeros((*moved.shape, model.theta.size))

@@ -249,11 +249,11 @@ def _lbfgs(objective: Objective) -> Array:
 
 
 def check_counts(objective: Objective, label_scale: float) -> None:
-    """Raise an error if all counts are zero, since the intercept is not penalised."""
+    """Raise an error if all counts are zero, since the unpenalised intercept then diverges."""
     if objective.family.name == "poisson" and objective.intercept and label_scale == 0:
         raise InputError(
             "Every count with positive weight is zero, so the intercept diverges to minus "
-            "infinity; fit without an intercept, or drop these records."
+            "infinity; fit without an intercept, or add records with positive counts."
         )
 
 

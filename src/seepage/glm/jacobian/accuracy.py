@@ -42,7 +42,7 @@ Answer = Callable[[Any, Unknowns], Array]
 def exact_records(
     take: Callable[[Array], Array], cells: bool = False
 ) -> Callable[[Answer], Answer]:
-    """Decorate a closed form for every record: recompute squares that cancel from the entries.
+    """Decorate a closed form for every record: where squares cancel, use the entries instead.
 
     ``take`` computes the same results from whitened Jacobians, ``(m, P, q)``; ``cells`` marks
     results for each single feature, ``(n, t)``.

@@ -1,12 +1,12 @@
 """The exact minimiser near a model's coefficients, its curvature, and their accuracy.
 
-The leakage is the derivative of the exact minimiser on the stored data. A fitted model is close to
-this minimiser; Newton steps remove the remaining distance. Bounds on rounding errors depend on the
-condition number κ of the Hessian, with columns centred and scaled to a unit diagonal. If κ is
-small, the error in ordinary floating-point arithmetic is a few rounding errors times κ. Otherwise
-the Hessian, its inverse and the residuals are computed in double the working precision
-(:mod:`seepage.glm.jacobian.twice_precise`). The result is then exact up to rounding if κ is below
-about 1e15. Whitened by the noise, the inverse Hessian maps records to the release.
+The leakage is computed from the derivative of the exact minimiser on the stored data. A fitted
+model is close to this minimiser; Newton steps remove the remaining distance. Bounds on rounding
+errors depend on the condition number κ of the Hessian, with columns centred and scaled to a unit
+diagonal. If κ is small, the error in ordinary floating-point arithmetic is a few rounding errors
+times κ. Otherwise the Hessian, its inverse and the residuals are computed in double the working
+precision (:mod:`seepage.glm.jacobian.twice_precise`). The result is then exact up to rounding if κ
+is below about 1e15. Whitened by the noise, the inverse Hessian maps records to the release.
 
 The given coefficients are the minimiser if a Newton step would not change them; otherwise the
 formula for the leakage does not apply.
@@ -173,8 +173,8 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
     """Find the minimiser near the coefficients of a fitted model, in float64.
 
     If the coefficients are not near a minimiser, a :class:`NotTheMinimiserError` is raised. If
-    ``on_mismatch`` is ``"warn"``, they are used unchanged. An error is also raised if the data have
-    no unique minimiser to working precision.
+    ``on_mismatch`` is ``"warn"``, they are used unchanged, with a warning. An error is also raised
+    if the data have no unique minimiser to working precision.
     """
     objective = records.objective(fit)
     sums = objective.at(fit.parameters, _JUDGED, "Hessian")
@@ -576,13 +576,13 @@ def check_stationarity(
 ) -> float:
     """Return the relative length of a Newton step; warn or raise an error unless it is negligible.
 
-    The leakage is the derivative of the minimiser with respect to the data, so the formula applies
-    only at the minimiser. The step ``s = H⁻¹g`` is compared with the coefficients w in the norm of
-    the Hessian, ``√(sᵀHs / wᵀHw)``. This norm measures changes of the margins, and does not depend
-    on the units of the columns. An intercept is projected out of wᵀHw, since a shift has no scale.
-    Below 1e-5 there is no warning, and up to 1e-2 a :class:`NotConvergedWarning`. Above 1e-2 a
-    :class:`NotTheMinimiserError` is raised, unless ``on_mismatch`` is ``"warn"``. The Hessian at
-    the coefficients (gauge-fixed for softmax) may be passed, if already computed.
+    The leakage is computed from the derivative of the minimiser with respect to the data, so the
+    formula applies only at the minimiser. The step ``s = H⁻¹g`` is compared with the coefficients w
+    in the norm of the Hessian, ``√(sᵀHs / wᵀHw)``. This norm measures changes of the margins, and
+    does not depend on the units of the columns. An intercept is projected out of wᵀHw, since a
+    shift has no scale. Above 1e-5, a :class:`NotConvergedWarning` is issued; above 1e-2, a
+    :class:`NotTheMinimiserError` is raised instead, unless ``on_mismatch`` is ``"warn"``. The
+    Hessian at the coefficients (gauge-fixed for softmax) may be passed, if already computed.
     """
     objective = Objective.of(fit, X)
     sums = objective.at(fit.parameters, _JUDGED)

@@ -173,7 +173,7 @@ class SingleOutputJacobian(GLMJacobian):
         return total
 
     def norm_of(self, unknowns: Unknowns, sums: Array) -> float:
-        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``, which the information shares."""
+        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``, also that of the information."""
         if self.terms.map.precise:
             return float(dense_largest(sums[None, :, :])[0])
         return super().norm_of(unknowns, sums)

@@ -86,7 +86,7 @@ def _pairs(classes: int) -> list[tuple[int, int]]:
 
 
 def _precise_hessian(fit: FittedGLM, objective: Objective, low: Array) -> Double:
-    """Return the Hessian in double the working precision, also definite in softmax's gauge."""
+    """Return the Hessian in double the working precision, made definite along softmax's gauge."""
     xp = array_namespace(fit.coef)
     blocks = objective.total(partial(_curved_grams, fit=fit, low=low), "Hessian, precisely")
     D, *classes = fit.parameters.shape
@@ -187,7 +187,7 @@ def settled(
 
 
 def _shift(part: Objective, fit: FittedGLM) -> float:
-    """Return the sum of squares of the margins for a step."""
+    """Return the sum of squares of the margin shifts due to a step."""
     margins = fit.margins(part.X)
     return float(array_namespace(margins).sum(margins**2))
 

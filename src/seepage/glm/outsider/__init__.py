@@ -6,7 +6,7 @@ each candidate value of a record. ``predictions`` covers answers to queries, and
 refits that check the approximation. ``stacked`` covers several releases, ``streamed`` tables read
 in chunks, and ``seen`` a release as the attacker sees it. ``leakage`` has the public methods, based
 on ``membership`` and ``eta``; ``refusals`` has their errors and ``words`` describes their
-assumptions. The symbols of :mod:`seepage.glm.changes` are used, and also::
+assumptions. In addition to the symbols of :mod:`seepage.glm.changes`, this package uses::
 
     u      share of the other records' variance that the attacker does not know
     g, c   gradient of a person's loss; the same less the mean of all

@@ -35,7 +35,7 @@ def eta_of_each(
     spread = worlds.others.spread(worlds.unknown)
     if inverse_root(spread).shape[1] < len(spread):
         raise InputError(
-            "Only one record has values in some column, so the other records cannot hide it; "
+            "Only one record has nonzero values in some column, so no other record can hide it; "
             "membership() names the record. Drop the column, or pass noise=."
         )
     result = ask(seen.with_noise(spread))

@@ -249,9 +249,9 @@ class OutsiderLeakage:
         """Return the attribute-inference risk for a category or class of every record.
 
         The attacker knows everything about the record except the unknowns. If all records of a
-        person share the value, it is guessed, and changes, in all of them. The arguments are those
-        of :meth:`seepage.core.leakage.Leakage.guess`; for an attacker who knows all other records,
-        use ``informed``.
+        person share the value, it is varied and guessed in all of them together. The arguments are
+        those of :meth:`seepage.core.leakage.Leakage.guess`; for an attacker who knows all other
+        records, use ``informed``.
         """
         changes = changes_of(self._first.informed, True)
         candidates = among_levels(self._first.informed, changes, column, 1e-4)

@@ -10,7 +10,7 @@ This is the sandwich covariance (Huber 1967). For people with several records it
 cluster-robust covariance, where g_j is the sum over a person's records. If the attacker knows
 listed people, the sum and the mean exclude these people, and ``u`` is 1. A person's gradient is
 computed at the minimiser without that person, one Newton step away: ``g = H H₋ⱼ⁻¹ g(θ̂)``. At θ̂
-the fit has shrunk the person's residuals by ``1 − ℓ`` (MacKinnon and White 1985, HC3).
+the fit has shrunk the person's residuals by a factor of ``1 − ℓ`` (MacKinnon and White 1985, HC3).
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class OtherPeople:
         return np.asarray(total / self.count)
 
     def centred(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield ``c = g − ḡ`` for a few people at a time, or zero for people without variance."""
+        """Yield ``c = g − ḡ`` for a few people at a time; zero for people who add no variance."""
         for piece, g in self.gradients():
             yield piece, np.where(self.varies[piece, None], g - self.mean, 0.0)
 

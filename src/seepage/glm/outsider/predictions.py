@@ -23,11 +23,11 @@ class Predictions:
     """The model's answers to queries, released instead of its parameters.
 
     The answers are margins (for least squares, the predictions) or unrounded probabilities, which
-    carry the same information: ``Aθ̂`` with the queries as the rows of A. A set of distinct queries
-    as large as the number of parameters leaks as much as the parameters. Predicted labels alone
-    leak less. Noise is added to the margins of each answer. For softmax, it is added to each of the
-    K margins, of which only differences matter. The predictions of a model whose parameters have
-    noise leak no more than these parameters.
+    carry the same information: ``Aθ̂`` with the queries as the rows of A. As many linearly
+    independent queries as there are parameters leak as much as the parameters. Predicted labels
+    alone leak less. Noise is added to the margins of each answer. For softmax, it is added to each
+    of the K margins, of which only differences matter. The predictions of a model whose parameters
+    have noise leak no more than these parameters.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class AnswerNoise(Gaussian):
     queries
         ``A``, (m, P), or ``None`` if each record's own prediction is the answer.
     sizes
-        The units of the parameters, (P,).
+        The reciprocals of the parameters' units, (P,).
     """
 
     queries: np.ndarray | None = None

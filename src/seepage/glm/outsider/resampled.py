@@ -69,11 +69,11 @@ def resampled(worlds: Worlds, people: np.ndarray, predicted: np.ndarray) -> Resa
 
 
 def cross_judged(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
-    """Return a test's cross-validated success rate; each half of the draws tests the other.
+    """Return a test's success rate, cross-validated between two halves of the draws.
 
-    The draws with and without the person include the same other people. So the test learns from
-    their difference, without the variation due to other people, which would obscure small
-    differences.
+    The draws with and without the person include the same other people. So the test is trained on
+    the differences between these draws; the variation due to other people, which would obscure
+    small differences, cancels.
     """
     hits = np.zeros(len(inside))
     for side in (0, 1):

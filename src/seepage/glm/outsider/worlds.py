@@ -1,7 +1,7 @@
 """Two normal distributions: a release with a person, and with another person instead.
 
-The release with the person in the data, among people whom the attacker does not know, and without
-the person::
+With the person in the data (in) and without (out), among people whom the attacker does not know,
+the release has the distributions::
 
     in:   N(θ* − H⁻¹c, uH⁻¹G₋ᵢH⁻¹ + Σ)       out:   N(θ*, uH₋ᵢ⁻¹G₋ᵢH₋ᵢ⁻¹ + Σ),      c = g − ḡ
 
@@ -19,9 +19,9 @@ and ``q = cᵀM⁻¹c``, the distance between the two distributions is ``μ² = 
 
     Y W Tᵀ + T W Yᵀ + Y W (YᵀH⁻¹T) W Yᵀ
 
-So the covariances differ only in the span of Y, T and c. It has 2k + 1 dimensions if Y has k
-columns; k is one for a single record and output. In this span, both covariances are diagonalised
-together.
+So the covariances differ only in the span of Y, T and c. This span has at most 2k + 1 dimensions if
+Y has k columns; k is one for a single record and output. In this span, both covariances are
+diagonalised together.
 
 **Predictions.** If the release is the answers to queries A, only ``Aθ̂`` is visible. The only
 change is that a root R of ``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹`` replaces the root of ``M⁻¹``. ``D`` is the

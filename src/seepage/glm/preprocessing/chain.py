@@ -112,7 +112,7 @@ class Chain(FeatureStep):
         return self._settled(X, moves)
 
     def response(self, X: Any, first: Any, other: Any) -> np.ndarray:
-        """Return the interpolated change when row ``first`` is replaced by ``other``."""
+        """Return the linearised change when row ``first`` is replaced by ``other``."""
         moves, here = [], X
         for step in self.steps:
             moves.append(step.response(here, first, other))
@@ -271,7 +271,7 @@ class ColumnsApart(FeatureStep):
         return np.hstack(moves)
 
     def response(self, X: Any, first: Any, other: Any) -> np.ndarray:
-        """Return the interpolated change when row ``first`` is replaced by ``other``."""
+        """Return the linearised change when row ``first`` is replaced by ``other``."""
         rows = (X, first, other)
         return np.hstack(
             [

@@ -105,7 +105,7 @@ class RawRelease(MeasuredRelease):
 
     @property
     def model(self) -> Any:
-        """``None``: bounds on the model's features would mistake raw columns for features."""
+        """``None``, because bounds from the model would mistake raw columns for features."""
         return None
 
     def jacobian(self, chunk: Chunk) -> RawJacobian:

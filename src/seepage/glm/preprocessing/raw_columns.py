@@ -2,7 +2,8 @@
 
 The effect of a numeric column is its derivative. A category or a yes/no column changes by whole
 levels: another level replaces the first, and all other columns are unchanged. This is a finite
-change, not a derivative. The learnt parameters of the preprocessing change in proportion.
+change, not a derivative. The learnt parameters of the preprocessing change by their derivative
+times this change.
 """
 
 from __future__ import annotations
@@ -260,8 +261,8 @@ class FollowedColumns(RawTable):
         self.columns = [c for c, is_kept in zip(self.columns, kept, strict=True) if is_kept]
         if not any(kept):
             raise NoDerivativeError(
-                "Small changes of a record do not change the model's features, because they are "
-                "binned, ranked or rounded.",
+                "Small changes of a record do not change the model's features, because "
+                "preprocessing bins, ranks or rounds the values.",
                 "To measure risks by refits, call sp.leakage(pipeline, X, y, …).membership().",
             )
         self.moves = np.concatenate(

@@ -63,7 +63,7 @@ class FeatureStep(ABC):
         return np.zeros((len(dX), 0))
 
     def response(self, X: Any, first: Any, other: Any) -> np.ndarray:
-        """Return the interpolated change of φ when row ``first`` is replaced by ``other``."""
+        """Return the linearised change of φ when row ``first`` is replaced by ``other``."""
         if not len(self.learnt()):
             return np.zeros((np.shape(X)[0], 0))
         return self.influence(X, dense(other) - dense(first))
@@ -95,9 +95,9 @@ def dense(X: Any) -> np.ndarray:
 def by_differences(apply: Callable[[float], np.ndarray], what: str) -> np.ndarray:
     """Return the derivative of ``apply`` at 0, by extrapolated differences.
 
-    A step of size 1 is considered large. Three steps, each half the previous one, leave a
-    sixth-order error (Richardson extrapolation). If the extrapolations disagree, there is no
-    derivative, and the error message names ``what``.
+    The argument of ``apply`` is scaled so that 1 is a large change. Three steps, each half the
+    previous one, leave a sixth-order error (Richardson extrapolation). If the extrapolations
+    disagree, there is no derivative, and the error message names ``what``.
     """
 
     def central(h: float) -> np.ndarray:

@@ -362,7 +362,7 @@ class Transformer(FeatureStep):
         if self.kind is None and reads_target(transformer):
             raise NoDerivativeError(
                 f"{self.name} uses the target: its output for a record depends on the labels of "
-                "all other records, so it has no derivative with respect to one record.",
+                "all other records, so seepage cannot differentiate it for one record.",
                 "Use OneHotEncoder or OrdinalEncoder, select columns before fitting, or measure "
                 "risks by refits with sp.leakage(pipeline, X, y, …).membership().",
             )
@@ -426,7 +426,7 @@ class Transformer(FeatureStep):
         return held | {name for name, value in settings.items() if hasattr(value, "fit")}
 
     def units(self, X: Any) -> np.ndarray:
-        """Return the column's standard deviation for values in its units, otherwise their sizes."""
+        """Return column standard deviations for values in column units, else the values' sizes."""
         if not len(self.learnt()):
             return np.zeros(0)
         spread = np.nanstd(dense(X), axis=0)

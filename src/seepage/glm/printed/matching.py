@@ -120,9 +120,8 @@ def _check_same(
 ) -> None:
     """Raise an error if one label identifies different records in two specifications.
 
-    If a record changes its group, or a column its scale, no error is raised. Columns recomputed
-    from fewer records, such as splines, are accepted if an outcome with many distinct values
-    agrees.
+    No error is raised if only a record's group or a column's scale differs. Columns recomputed from
+    fewer records, such as splines, are accepted if an outcome with many distinct values agrees.
     """
     names = [name for name in columns[0] if name in columns[1]]
     common, *places = np.intersect1d(*rows, return_indices=True)

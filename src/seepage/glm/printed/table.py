@@ -281,7 +281,7 @@ class RegressionTable:
 
     @cached_property
     def alone(self) -> np.ndarray:
-        """People who alone have values in a column or level, (N,); the fit requires them."""
+        """People without whom a specification has no fit, such as the only one in a level, (N,)."""
         return np.asarray(np.isnan(self.without).any(axis=1))
 
     @cached_property
