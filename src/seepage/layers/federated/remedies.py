@@ -69,7 +69,7 @@ class UpdateRemedy:
 
     @classmethod
     def low_rank(cls, layers: str | Sequence[str], rank: int) -> UpdateRemedy:
-        """Train and send a change of this rank instead (LoRA, Hu et al. 2021), without biases."""
+        """Freeze the layers, and train and send a change of this rank (LoRA, Hu et al. 2021)."""
         check_count(rank, "rank")
         return cls("low rank", _names(layers), float(rank))
 

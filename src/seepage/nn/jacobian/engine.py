@@ -12,7 +12,7 @@ one of three ways:
   stated size, for networks with kinks or without derivatives. *Thin* finite tangents need one plain
   pass at training precision, whereas derivatives cost as much as several training steps.
 
-Derivatives are checked periodically against differences (``derivative_check.py``), and the first
+Derivatives are checked repeatedly against differences (``derivative_check.py``), and the first
 batch is searched for kinks that function names do not reveal (``kink_search.py``). The engine
 stores the clip, and every pass uses its current value.
 """
@@ -444,7 +444,7 @@ class Engine:
         return tuple(of_the_first(torch.tensor(known, dtype=torch.float64)).tolist())
 
     def _rounding_share(self, x: Inputs, y: Tensor) -> float:
-        """Return the share of rounding in thin steps, measured at the first pass and periodically.
+        """Return the share of rounding in thin steps, measured at the first pass and later.
 
         The share is measured again at passes 10, 100, 1,000 and so on, as training changes the
         network.
@@ -545,7 +545,7 @@ class Engine:
         return self._in_chunks(x, y, copies, partial(work, network), network)
 
     def _check(self, network: WatchedNetwork, x: Inputs, y: Tensor, way: str) -> None:
-        """Check derivatives against differences, for new shapes or modes and periodically.
+        """Check derivatives against differences, for new shapes or modes and at later passes.
 
         Checks are repeated at passes 10, 100, 1,000 and so on. The check of the first batch takes
         as long as two or three steps. This check covers all records or, with probes, a few records

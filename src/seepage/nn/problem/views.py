@@ -350,11 +350,12 @@ class TokenEmbeddings(Embedding):
 
 
 class ModelInput(View):
-    """The model's main input, as the model itself declares it.
+    """The model's main input.
 
-    The main input is a batch's first real-valued input (``pixel_values``, ``inputs_embeds``), or
-    else its token embeddings. An encoder–decoder model's token embeddings are those of the encoder.
-    The first batch determines the choice for all later batches.
+    The main input is the input that the model declares as such, if it is real-valued; otherwise the
+    batch's first real-valued input (``pixel_values``, ``inputs_embeds``), or else the token
+    embeddings. An encoder–decoder model's token embeddings are those of the encoder. The first
+    batch determines the choice for all later batches.
     """
 
     mask = None
