@@ -139,7 +139,7 @@ class Input(View):
 
     @staticmethod
     def patch(rows: slice, columns: slice, height: int, width: int) -> Input:
-        """Return a view that selects a ``height`` by ``width`` image patch in all channels."""
+        """Return a view that selects a patch of ``height`` by ``width`` images, in all channels."""
         mask = torch.zeros(height, width, dtype=torch.bool)
         mask[rows, columns] = True
         return Input(mask)
