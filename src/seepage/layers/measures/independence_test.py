@@ -95,7 +95,7 @@ class Exchange:
         return float(np.round(np.exp(logs))) if logs < 700 else math.inf
 
     def drawn(self, permutations: int, draw: np.random.Generator) -> list[np.ndarray]:
-        """Return ``count`` arrangements of the units' labels for every fold except the first."""
+        """Return ``permutations`` arrangements of the units' labels for each fold but the first."""
         arrangements = []
         for k in range(1, int(self.fold.max()) + 1):
             inside = self.fold == k

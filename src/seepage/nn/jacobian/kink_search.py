@@ -58,9 +58,10 @@ def has_kinks(
 ) -> bool:
     """Return whether the losses have kinks or jumps on lines from each record towards another.
 
-    ``scale``, the size of the unknowns, is used only if the batch has a single record, whose line
-    cannot end at another record. ``in_chunks`` applies work to slices of a given number of rows. No
-    kink is detected if the network fails in float64 or at points other than its records.
+    ``scale``, the size of the unknowns, is used only if all records are equal, as in a batch of
+    one, so that no line can end at another record. ``in_chunks`` applies work to slices of a given
+    number of rows. No kink is detected if the network fails in float64 or at points other than its
+    records.
     """
     if torch.float64 not in (batch.z.dtype, *longer_types(problem, batch)):
         return False
