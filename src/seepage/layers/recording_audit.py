@@ -125,8 +125,8 @@ class RecordingAudit(Reportable, ResultTable):
     def __repr__(self) -> str:
         return (
             f"<audit of {self.updates:,} updates of {len(self.clients.clients):,} clients: "
-            f"{len(self.telling())} layers reveal it, {len(self.clients.named())} clients stand "
-            "out>"
+            f"{len(self.telling())} layers reveal the property, "
+            f"{len(self.clients.named())} clients stand out>"
         )
 
 

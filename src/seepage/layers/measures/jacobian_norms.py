@@ -159,7 +159,7 @@ class JacobianNorms:
 
 
 def _few_at_a_time(count: int) -> list[range]:
-    """Yield the numbers below ``count`` in small ranges."""
+    """Return the numbers below ``count`` in small ranges."""
     return [range(k, min(k + 4, count)) for k in range(0, count, 4)]  # more gain nothing
 
 

@@ -542,7 +542,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 def switch_off(stack: ExitStack, owner: Any, name: str, off: Any) -> None:
-    """Set a true attribute to false until the exit stack closes."""
+    """Replace an attribute, unless it is false, by ``off`` until the exit stack closes."""
     value = getattr(owner, "__dict__", {}).get(name)
     if value:
         object.__setattr__(owner, name, off)
@@ -575,7 +575,7 @@ def _obstructs(hook: Any) -> bool:
 
 
 def runs_in_double(net: nn.Module) -> bool:
-    """Return whether all floating-point tensors of a network are float64."""
+    """Return whether all floating-point parameters of a network are float64."""
     return all(p.dtype == torch.float64 for p in net.parameters() if p.is_floating_point())
 
 
