@@ -156,7 +156,7 @@ def audit(
     Batches with and without the property are drawn from the records with the same mix of labels
     (unless ``mix`` is changed). There is one pool of records per fold, and pools share no record.
     Remedies are tested on the recorded gradients: dropping each named layer (if there are at most
-    8), dropping all named layers (if others remain), clipping the parameters to their median norm,
+    8), dropping all named layers (if others remain), clipping the gradients to their median norm,
     and clipping with Gaussian noise of ``noise`` times that norm. The network is used in its
     current mode. In training mode, with BatchNorm or dropout, per-record gradients are not defined.
     Sensitivity is then not measured, and the result states this.
@@ -234,7 +234,7 @@ def audit_updates(
 ) -> LayerAudit:
     """Audit recorded updates of clients, without access to their records.
 
-    V-information does not depend on how a client trained (one step or many, momentum, Adam, weight
+    V-information is defined however a client trained (one step or many, momentum, Adam, weight
     decay). Values sent in addition to parameters are measured too: buffers, and metrics (number of
     records, loss) as the entry ``"client metrics"``. The remedies are those of :func:`audit`.
     Measures that need the records are not computed; ``refused`` contains the reason for each.
@@ -368,9 +368,9 @@ def layers_to_protect(information: PerLayer) -> list[str]:
     """Return the layers that leak significantly and are not clearly below the highest layer.
 
     The P-values are adjusted for the number of layers by the rule of Benjamini and Hochberg (1995):
-    if no layer leaks, the probability that any layer is named is 5 %. With few clients the interval
-    is wide even if all clients are classified correctly. A layer whose interval includes zero may
-    therefore also be named, if its estimate is at least half the highest.
+    if no layer leaks, the probability that any layer is named is at most 5 %. With few clients the
+    interval is wide even if all clients are classified correctly. A layer whose interval includes
+    zero may therefore also be named, if its estimate is at least half the highest.
     """
     from scipy.stats import false_discovery_control
 

@@ -77,8 +77,8 @@ class RecordingAudit(Reportable, ResultTable):
         """Return the layers that reveal the property at the 5 % level, the strongest first.
 
         The result contains the layers that reveal the property after some round. If no layer leaks,
-        the probability that any layer is named is 5 %. If rounds were not tested, the result is the
-        layers named by the layer audit.
+        the probability that any layer is named is at most 5 %. If rounds were not tested, the
+        result contains the layers that the layer audit names.
         """
         if self.over_rounds is None:
             return self.layers.protect
@@ -125,8 +125,8 @@ class RecordingAudit(Reportable, ResultTable):
     def __repr__(self) -> str:
         return (
             f"<audit of {self.updates:,} updates of {len(self.clients.clients):,} clients: "
-            f"{len(self.telling())} layers reveal it, {len(self.clients.named())} clients stand "
-            "out>"
+            f"{len(self.telling())} layers reveal the property, "
+            f"{len(self.clients.named())} clients stand out>"
         )
 
 
@@ -149,7 +149,7 @@ def audit_recording(
     recording
         A recording with nodes, or the path of its file.
     property
-        A mapping to values from clients (nodes), or from pairs of client and round; or one value
+        A mapping from clients (nodes), or from pairs of client and round, to values; or one value
         per update, ``(n,)``. Nodes may be numbers or strings.
     family, noise, folds, unit
         As for :func:`audit_updates`; fewer folds are used if a value of the property is rare.

@@ -184,7 +184,7 @@ def test_a_property_by_client_by_update_and_in_order_is_the_same():
         np.testing.assert_array_equal(found.over_rounds.p_values, answers[0].over_rounds.p_values)
     shown = "The property shows in 'fc1' at the 5 % level in the test over rounds, the first after "
     assert f"{shown}round 1." in str(answers[0])
-    assert "1 layers reveal it, 0 clients stand out" in repr(answers[0])
+    assert "1 layers reveal the property, 0 clients stand out" in repr(answers[0])
 
 
 @pytest.mark.slow

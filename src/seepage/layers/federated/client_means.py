@@ -1,6 +1,6 @@
 """Each client's mean update over the rounds so far, minus the mean over all clients.
 
-The mean over the round, which is the common course of training, is subtracted from every update.
+The mean update of the round, the common course of training, is subtracted from every update.
 Every round is then rescaled, so that small, late updates have as much weight as large, early
 updates. Finally, each client's updates are averaged over the rounds.
 """

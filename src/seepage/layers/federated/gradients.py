@@ -356,8 +356,8 @@ class LayerGradients:
 def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
     """Return several recordings with the same layers and projection as one recording.
 
-    The result has nodes, rounds or runs only if all recordings have them; if a recording lacks a
-    metric, its rows are NaN.
+    The result has nodes, rounds or runs only if all recordings have them. A metric is NaN in the
+    rows of recordings that lack it.
     """
     first = parts[0]
     for part in parts[1:]:

@@ -42,10 +42,10 @@ class LocalTraining:
     optimizer
         ``"sgd"``, ``"adam"`` or ``"adamw"``.
     momentum
-        Of ``"sgd"``.
+        The momentum of ``"sgd"``; other optimisers do not accept it.
     weight_decay
-        The weight decay, as in torch: added to the gradient, or with ``"adamw"`` subtracted from
-        the parameters.
+        The weight decay λ, as in torch: λθ is added to the gradient or, with ``"adamw"``, ``lr``·λθ
+        is subtracted from the parameters θ.
     betas, eps
         The coefficients of ``"adam"`` and ``"adamw"``.
     batches
@@ -193,6 +193,6 @@ def check_training(training: Any) -> None:
     """Raise an error unless ``training`` is a :class:`LocalTraining`."""
     if not isinstance(training, LocalTraining):
         raise InputError(
-            "training must be sp.layers.LocalTraining(lr=…, …), which describes the client's "
-            f"training, not {type(training).__name__}."
+            "training must describe the client's training as sp.layers.LocalTraining(lr=…, …), "
+            f"but is of type {type(training).__name__}."
         )

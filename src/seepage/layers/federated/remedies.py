@@ -69,7 +69,7 @@ class UpdateRemedy:
 
     @classmethod
     def low_rank(cls, layers: str | Sequence[str], rank: int) -> UpdateRemedy:
-        """Train and send a change of this rank instead (LoRA, Hu et al. 2021), without biases."""
+        """Freeze the layers, and train and send a change of this rank (LoRA, Hu et al. 2021)."""
         check_count(rank, "rank")
         return cls("low rank", _names(layers), float(rank))
 
@@ -105,7 +105,7 @@ class UpdateRemedy:
     def applied(
         self, update: Mapping[str, Tensor], turn: int, draw: torch.Generator
     ) -> dict[str, Tensor]:
-        """Return the part of an update that is sent in a given round, by parameter name."""
+        """Return an update as sent in a given round; what is not sent is zero."""
         return {name: self._leaving(name, value, turn, draw) for name, value in update.items()}
 
     def sends(self, name: str, turn: int) -> bool:

@@ -45,10 +45,10 @@ class Update:
     round
         The round number, from 0.
     clients
-        The clients whose updates are summed: one, or k with secure aggregation.
+        The clients whose updates are combined: one, or k with secure aggregation.
     values
         The mean of these clients' updates, by parameter or buffer name. For buffers (BatchNorm's
-        running statistics), it is the server's value minus the clients' value.
+        running statistics), an update is the server's value minus the client's value.
     """
 
     round: int
@@ -65,8 +65,8 @@ class FederatedRun:
     net
         The global model after the last round, as a copy; the original network is unchanged.
     snapshots
-        The global model's parameters and buffers before each round, as every participant received
-        them.
+        The global model's parameters and buffers before each of the requested rounds, as every
+        participant received them, by round.
     """
 
     net: nn.Module

@@ -8,8 +8,8 @@ leave-one-client-out errors. If updates are independent of the property, clients
 exchangeable. The same permutations are used in all rounds and layers, which preserves the
 dependence between tests. Errors are standardised by their mean and spread over the permutations.
 P-values are adjusted for the number of rounds and layers by the step-down method of Westfall and
-Young (1993). Under the null hypothesis, the probability of naming any layer after any round equals
-the significance level, however correlated the rounds are.
+Young (1993). Under the null hypothesis, the probability of naming any layer after any round is at
+most the significance level, however correlated the rounds are.
 """
 
 from __future__ import annotations

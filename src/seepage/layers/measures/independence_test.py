@@ -95,7 +95,7 @@ class Exchange:
         return float(np.round(np.exp(logs))) if logs < 700 else math.inf
 
     def drawn(self, permutations: int, draw: np.random.Generator) -> list[np.ndarray]:
-        """Return ``count`` arrangements of the units' labels for every fold except the first."""
+        """Return ``permutations`` arrangements of the units' labels for each fold but the first."""
         arrangements = []
         for k in range(1, int(self.fold.max()) + 1):
             inside = self.fold == k
@@ -110,13 +110,13 @@ def in_turn(
     predictions: Sequence[np.ndarray | None],
     draw: np.random.Generator,
 ) -> float:
-    """Return the P-value of a layer, which is exactly uniform under independence.
+    """Return the P-value of a layer, which is uniform under independence, above its minimum.
 
-    The P-value is at least one over the number of possible arrangements, or one over the number of
-    permutations plus one. Every fold except the first has its arrangements and the probabilities,
-    ``(m, K)``, from a predictor trained on the earlier folds, or ``None`` if the predictor could
-    not be trained. A fold in which no permutation changes the log-likelihood, because the predictor
-    is constant, is left out. ``draw`` breaks ties.
+    The minimum is one over the number of possible arrangements, or one over the number of
+    permutations plus one, whichever is larger. Every fold except the first has its arrangements and
+    the probabilities, ``(m, K)``, from a predictor trained on the earlier folds, or ``None`` if the
+    predictor could not be trained. A fold in which no permutation changes the log-likelihood,
+    because the predictor is constant, is left out. ``draw`` breaks ties.
     """
     fold = exchange.fold[exchange.unit]
     before, total, weight = int(np.sum(fold == 0)), 0.0, 0.0

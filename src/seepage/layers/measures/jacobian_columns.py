@@ -2,9 +2,8 @@
 
 For a direction ``v`` of one record's soft target ``ŷ``, ``J_l v`` is the layer's gradient of
 ``v·∂ℓ/∂ŷ``. This gradient needs only a plain backward pass: with cross-entropy, ``∂ℓ/∂ŷ_k = −log
-p_k``, so no double-backward pass is needed. For a direction of the input, it is the tangent of the
-layer's gradient. The changes are computed for all layers and all records of a batch at once,
-without per-record gradients.
+p_k``, so no double-backward pass is needed. For a direction of the input, ``J_l v`` is the tangent
+of the layer's gradient. The changes are computed for all layers and all records of a batch at once.
 
 With two-class cross-entropy, the gradient and all columns are multiples of the gradient of the
 difference between the two outputs, so one backward pass suffices.
@@ -196,7 +195,7 @@ class InputColumns:
 
 
 def _output_gradients(keeper: OutputKeeper) -> Tensor:
-    """Return the gradients at the output of the loss and of its derivatives, ``(B, 1 + K, …)``.
+    """Return the gradients of the loss and its derivatives at the output, ``(B, 1 + K, …)``.
 
     These gradients are computed in double precision: they are proportional to ``1 − p``, which is
     lost to rounding in single precision if the network is confident.

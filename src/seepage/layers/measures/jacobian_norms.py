@@ -109,7 +109,7 @@ class JacobianNorms:
         return {k: v.sqrt() for k, v in totals.items()} if self.norm == "fro" else totals
 
     def _mixed(self, source: Source, z: Tensor, places: Tensor, tally: NormTally) -> None:
-        """Compute small layers exactly (row by row for the input) and estimate all other layers."""
+        """Compute small layers row by row, for the input only, and estimate all other layers."""
         done: set[str] = set()
         if isinstance(source, InputColumns):
             small = {n: layer for n, layer in self.home.items() if self.sizes[layer] <= self.exact}
@@ -159,7 +159,7 @@ class JacobianNorms:
 
 
 def _few_at_a_time(count: int) -> list[range]:
-    """Yield the numbers below ``count`` in small ranges."""
+    """Return the numbers below ``count`` in small ranges."""
     return [range(k, min(k + 4, count)) for k in range(0, count, 4)]  # more gain nothing
 
 

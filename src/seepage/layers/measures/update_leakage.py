@@ -122,7 +122,7 @@ def update_leakage(
 
 
 def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Tensor) -> bool:
-    """Return whether records of a batch interact in the network, or raise an error."""
+    """Return whether records of a batch interact; raise if the update cannot be measured."""
     mixed = False
     for module in net.modules():
         meeting = any(_meets(inner) for inner in module.modules())

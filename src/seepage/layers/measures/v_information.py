@@ -330,8 +330,8 @@ class PropertyTask:
     def interval(self, losses: np.ndarray, resamples: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the ends of the 95 % bootstrap interval of every layer's information.
 
-        The information is the mean over the records of ``log f[g](p) − log f[∅](p)``; single
-        records, or groups of records, are resampled. The half-width is 1.96 standard deviations of
+        The information is the mean over the gradients of ``log f[g](p) − log f[∅](p)``; gradients,
+        or groups of gradients, are resampled. The half-width is 1.96 standard deviations of
         the resampled means, times :func:`small_sample_factor`; the interval does not exceed the
         entropy. Percentile intervals would be biased downwards, because losses are skewed and the
         cost of learning already lowers the estimates.

@@ -341,7 +341,7 @@ class InformationSums:
 
         With several probes per step, the variance is computed between probes. With a single probe,
         it is computed between the record's steps, which includes true change and is therefore
-        conservative. The variance is nan for a record seen once.
+        conservative; for a record in a single step, it is then nan.
         """
         sums = self.amplified if amplified else self.plain
         if probes > 1:

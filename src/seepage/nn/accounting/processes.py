@@ -1,8 +1,8 @@
 """Shares state and divides work between the processes of a training run.
 
 The processes of :mod:`torch.distributed` are started by a launcher (``torchrun``) and joined by
-``init_process_group``. With a single process, these functions have no effect. Only tensors are
-exchanged, so no object is pickled.
+``init_process_group``. A single process exchanges nothing. Only tensors are exchanged, so no object
+is pickled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sketches the accumulated information about some records, for their FIL over a run.
 
-The norm of a sum of information matrices is less than the sum of their norms, so the FIL of a run
-does not follow from the FIL of its steps. Every probe gives a vector ``y = sqrt(κ)J̃ᵀu/s`` with
+The norm of a sum of information matrices may be less than the sum of their norms, so the FIL of a
+run does not follow from the FIL of its steps. Every probe gives a vector ``y = sqrt(κ)J̃ᵀu/s`` with
 ``E[yyᵀ] = κJ̃ᵀJ̃/s²``. The sum of ``yyᵀ`` over steps and probes estimates the whole matrix, whose
 leading directions are stored for each record.
 """
@@ -37,10 +37,10 @@ class SpectrumBracket(RankedResult):
         The positions of the records.
     lower
         Lower bounds, measured by one half of the probes along the leading direction of the other
-        half. The mean square is at most that of FIL.
+        half. Their mean square is at most the square of FIL.
     upper
         Upper bounds, from the leading eigenvalue of all probes plus the information that the sketch
-        discarded. The mean square is at least that of FIL.
+        discarded. Their mean square is at least the square of FIL.
     conditions
         Conditions on the origin of noise and batches.
     """

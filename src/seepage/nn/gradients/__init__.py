@@ -1,4 +1,4 @@
-"""Computes a network's per-record gradients layer by layer, not one backward pass per record.
+"""Computes a network's per-record gradients layer by layer, without a backward pass per record.
 
 A network is checked once (``network_checks``, ``first_look``) and then traced as it runs
 (``watching``). Each operation that uses a parameter has a rule (``rules``). The rule computes the

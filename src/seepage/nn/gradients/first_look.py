@@ -332,7 +332,7 @@ def _plan(problem: NetworkProblem, of_two: _Look, of_three: _Look, repeat: bool)
 
 
 def _narrow(uses: list[_Use], kept: list[bool]) -> dict[str, tuple[int, int]]:
-    """Return the axis and positions of each weight that all its uses can narrow along one axis."""
+    """Return axis and number of positions of each weight that all uses can narrow on one axis."""
     axes: dict[str, set[int | None]] = {}
     positions: Counter[str] = Counter()
     for use, own in zip(uses, kept, strict=True):

@@ -37,8 +37,8 @@ from seepage.support.library_classes import library_of
 _NORMS = nn.modules.batchnorm._BatchNorm
 _SMOOTH = "tanh, SiLU or GELU for the activations, average pooling for max pooling"
 _UNTOLD = (
-    "The derivative of the gradients understates the leakage between kinks and is undefined at "
-    "kinks. By default, dFIL is therefore measured over a finite step, as the result states. For "
+    "The derivative of the gradients ignores their jumps at kinks, so it understates the leakage. "
+    "By default, dFIL is therefore measured over a finite step, as the result states. For "
     f"derivatives, use {_SMOOTH}."
 )
 _WITHOUT_GRADIENT = (Tensor.detach, Tensor.data.__get__, Tensor.grad.__get__)

@@ -1,7 +1,7 @@
 """Computes per-record gradient norms and the clipped sum that is released.
 
-Per-record gradients are formed only in layers where this is cheaper, because for a whole batch they
-would need many times the memory of the network. For the same reason :func:`layer_by_layer` frees
+Per-record gradients are formed only in layers where this is cheaper; in all layers, those of a
+batch would need many times the memory of the network. To save memory, :func:`layer_by_layer` frees
 every layer once its gradients are processed.
 """
 

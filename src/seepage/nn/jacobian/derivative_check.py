@@ -57,7 +57,7 @@ def check_derivative(
     ``scale`` is the size of the unknowns; the steps are a small fraction of it. ``way`` states how
     derivatives will be computed: ``"tangents"`` along record directions, ``"pulls"`` by a
     double-backward pass, or ``"probes"`` along parameter directions, which need no per-layer rules.
-    In a network with kinks, differences do not match the derivative at any step size. The check
+    In a network with kinks, differences may not match the derivative at any step size. The check
     then fails only if the derivative is zero and the difference clearly is not.
     """
     for dtype in longer_types(network.problem, batch):
@@ -184,7 +184,7 @@ def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Cha
 
 
 def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Changes, Tensor]:
-    """Compare ``ĝ·Jv = v·Jᵀĝ``; the difference supplies the component orthogonal to ``ĝ``."""
+    """Compare ``‖Jv‖``, with the part orthogonal to ``ĝ`` from the difference on both sides."""
     pull, norms, _ = radial_pull(network, batch)
     unit = torch.where(norms > 0, norms, 1.0)
     along = (pull * v).flatten(1).sum(1) / unit

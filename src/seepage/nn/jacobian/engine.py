@@ -12,9 +12,9 @@ one of three ways:
   a stated size, for networks with kinks or without derivatives. *Thin* finite tangents take one
   plain pass at training precision, whereas derivatives cost several training steps.
 
-Derivatives are checked periodically against differences (``derivative_check.py``), and the records
-are searched for kinks (``kink_search.py``), at first and at these checks.
-The engine holds the clip, and every pass uses the current clip.
+Derivatives are checked repeatedly against differences (``derivative_check.py``). The records are
+searched for kinks (``kink_search.py``) in the first batch and at each of these checks. The engine
+stores the clip, and every pass uses its current value.
 """
 
 from __future__ import annotations
@@ -501,7 +501,7 @@ class Engine:
         return tuple(of_the_first(torch.tensor(known, dtype=torch.float64)).tolist())
 
     def _rounding_share(self, x: Inputs, y: Tensor) -> float:
-        """Return the share of rounding in thin steps, measured at the first pass and periodically.
+        """Return the share of rounding in thin steps, measured at the first pass and later.
 
         The share is measured again at passes 10, 100, 1,000 and so on, as training changes the
         network.
@@ -602,7 +602,7 @@ class Engine:
         return self._in_chunks(x, y, copies, partial(work, network), network)
 
     def _check(self, network: WatchedNetwork, x: Inputs, y: Tensor, way: str) -> None:
-        """Check derivatives against differences, for new shapes or modes and periodically.
+        """Check derivatives against differences, for new shapes or modes and at later passes.
 
         Checks are repeated at passes 10, 100, 1,000 and so on. The check of the first batch takes
         as long as two or three steps. This check covers all records or, with probes, a few records

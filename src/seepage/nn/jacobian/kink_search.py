@@ -60,9 +60,10 @@ def kinks_between(
 ) -> bool | None:
     """Return whether the losses have kinks, or jump, along lines from these records to others.
 
-    ``scale`` is the size of the unknowns; it is used for a single record, whose line has no other
-    record as its end. ``in_chunks`` applies work to slices of a given number of rows. ``None`` if
-    the network does not run in float64, or away from its records.
+    ``scale``, the size of the unknowns, is used only if all records are equal, as in a batch of
+    one, so that no line can end at another record. ``in_chunks`` applies work to slices of a given
+    number of rows. Returns ``None`` if the network does not run in float64, or at points other than
+    its records.
     """
     if not _in_double(problem, batch):
         return None

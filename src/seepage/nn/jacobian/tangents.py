@@ -1,4 +1,4 @@
-"""Tangents and pullbacks: norms of exactly clipped changes, from three scalars each.
+"""Tangents, which give norms of exactly clipped changes from three scalars, and pullbacks.
 
 For a direction ``v`` of the record, ``∂g = (∂g/∂z)v = Jv`` follows from the tangents of the layers'
 inputs and output gradients, in one forward-over-reverse pass for the whole batch. The scalars

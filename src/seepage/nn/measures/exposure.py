@@ -6,20 +6,20 @@ members, are:
 - *loss* and *gradient norm* ``‖g_i‖``;
 - *leverage* ``(g_i − ḡ)ᵀ(G + λI)⁻¹(g_i − ḡ)``, where ``ḡ`` and ``G = Σ_j (g_j − ḡ)(g_j − ḡ)ᵀ`` are
   the mean and scatter of the *other* members' gradients. Leverage measures the record's pull in
-  directions in which other members do not pull, for the last layer's parameters, and for all
-  parameters through a sketch;
+  directions in which other members do not pull. It is computed for the last layer's parameters and
+  for all parameters, through a sketch if there are many;
 - *own shift*, the change of a record's log-odds by the last layer's Newton step for that record:
   ``(1 − p_y)aᵀBa`` with ``B = (I ⊗ φ)ᵀ(H₋ᵢ + λI)⁻¹(I ⊗ φ)`` and ``a = (e_y − p)/(1 − p_y)``, where
   ``φ`` are the inputs of the last layer and ``H`` is its Hessian. The own shift is the record's
   generalised leverage (Dorseuil, Atif and Cappé 2026, arXiv 2602.15919) for the last layer.
 
-For linear models, leverage determines the exact result (``sp.Attacker``). For networks, leverage
-only ranks records. With more parameters than records, every leverage without damping would be
-infinite, so ``λ`` is ``damping`` times the mean eigenvalue of ``G`` (or ``H``).
+For linear models, the success of membership inference follows from leverage (``sp.Attacker``). For
+networks, leverage only ranks records. With more parameters than records, every leverage without
+damping would be infinite, so ``λ`` is ``damping`` times the mean eigenvalue of ``G`` (or ``H``).
 
 The sketch multiplies a gradient by random signs and adds entries whose positions are equal modulo
 the sketch's size, which preserves inner products on average (Charikar, Chen and Farach-Colton
-2002). If the network has no more parameters than the sketch's size, no sketch is used.
+2002). Gradients with no more entries than the sketch's size are not sketched.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class ExposureScores:
         among the other members' gradients.
     own_shift
         The change of a record's log-odds by the last layer's Newton step for that record. None
-        unless the loss is the cross-entropy of the last layer's outputs, with one row per record.
+        unless the loss is the cross-entropy of the last layer's outputs, with one row per record,
+        and this layer has at most 8,000 weights.
     damping, sketch
         The damping, ``λ`` divided by the mean eigenvalue, and the size of the sketch.
     kind

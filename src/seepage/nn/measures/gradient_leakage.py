@@ -288,9 +288,9 @@ class GradientLeakage(Leakage):
     ) -> Estimate:
         """Return the leakage about each entry of each record, with all other entries known.
 
-        The result has one row per record, in the order of its flattened variable (pixels,
-        features), with zeros at entries that are known in the view. Every probe estimates all
-        entries at once. For named columns, the result is exact. With finite steps
+        The result has one row per record and one column per entry of the flattened variable
+        (pixels, features), with zeros at entries that are known in the view. Every probe estimates
+        all entries at once. For named columns, the result is exact. With finite steps
         (``method="finite"`` in ``sp.nn.leakage``), the unknowns are shifted one by one.
         """
         if columns is not None:

@@ -1,10 +1,11 @@
 """Estimates the trace, largest eigenvalue and a low-rank sketch of each information matrix.
 
-Let ``A = J̃ᵀJ̃`` for d unknowns. The *trace*: a probe of random signs has the variance ``2(‖A‖_F² −
-ΣA_ii²)``. The sampled coordinates of Guo et al. (2022) have the far larger variance ``dΣA_ii² −
-tr²``. Hutch++ (Meyer, Musco, Musco and Woodruff 2021) computes the trace exactly on a subspace that
-holds most of ``A``, and estimates only the rest. With d unit vectors the trace is exact; over
-finite steps, which have no matrix, with all ``2^d`` directions of signs.
+Let ``A = J̃ᵀJ̃`` for d unknowns. For the *trace*, a probe of random signs has the variance
+``2(‖A‖_F² − ΣA_ii²)``. The sampled coordinates of Guo et al. (2022) have the variance
+``dΣA_ii² − tr²``, which is far larger if a few entries dominate the diagonal. Hutch++ (Meyer,
+Musco, Musco and Woodruff 2021) computes the trace exactly on a subspace that contains most of
+``A``, and estimates only the remainder. With d unit vectors, the trace is exact. Finite steps have
+no matrix: there, all ``2^d`` directions of signs give the exact value.
 
 The *largest eigenvalue*, with a certified upper bound, is computed by the Lanczos method with a
 random start. The computed value ``θ`` never exceeds the eigenvalue ``λ``, and ``λ ≤ θ/(1 − ε)``
@@ -45,7 +46,8 @@ def check_probes(probes: int) -> None:
     """Raise unless there are enough probes for a standard error."""
     if isinstance(probes, bool) or not isinstance(probes, Integral) or probes < 2:
         raise InputError(
-            f"probes must be a whole number of at least 2, for a standard error, not {probes!r}."
+            f"probes must be a whole number of at least 2, not {probes!r}; a single "
+            "probe has no standard error."
         )
 
 
@@ -344,7 +346,7 @@ def _directions(size: int, rank: int, key: int) -> Tensor:
     """Return an orthonormal basis ``(size, rank)`` of a uniformly random subspace, in float64.
 
     The basis is drawn on the CPU and orthonormalised before any product, so it does not depend on
-    the device or chunk size, and the draw need not be inverted.
+    the device or chunk size.
     """
     if rank == size:
         return torch.eye(size, dtype=torch.float64)

@@ -39,9 +39,9 @@ _CONDITIONS: dict[str, tuple[str, ...]] = {
     UNSTATED: (_ASSUMED,),
 }
 _MARKS = {
-    _SEEDED: "experiment, noise from a seed: only against attackers who neither know nor guess it",
+    _SEEDED: "experiment, noise from a seed: valid only if no attacker knows or guesses it",
     _TRIED_OUT: (
-        "experiment, noise from a fast generator: only against attackers who do not try its seeds"
+        "experiment, noise from a fast generator: valid only if no attacker tries its seeds"
     ),
 }
 
@@ -65,7 +65,7 @@ def mark_of(conditions: Sequence[str]) -> str:
     """Return a short note if, by these conditions, the noise can be regenerated.
 
     >>> mark_of(conditions_of(["secure", "seed"]))
-    'experiment, noise from a seed: only against attackers who neither know nor guess it'
+    'experiment, noise from a seed: valid only if no attacker knows or guesses it'
     """
     return "; ".join(mark for text, mark in _MARKS.items() if text in conditions)
 
@@ -75,8 +75,8 @@ def refuse_experiment(conditions: Sequence[str]) -> None:
     mark = mark_of(conditions)
     if mark:
         raise InputError(
-            f"This run is an {mark}. The run gives no guarantee against other attackers and cannot "
-            "be published; train again without seed= and with randomness='secure' (Opacus: "
+            f"This run is an {mark}. It gives no guarantee against an attacker who does, and "
+            "cannot be published; train again without seed= and with randomness='secure' (Opacus: "
             "PrivacyEngine(secure_mode=True))."
         )
 

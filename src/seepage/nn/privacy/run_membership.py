@@ -1,9 +1,9 @@
 """Membership inference on a training run: trade-off between false and true positive rates.
 
 A run of subsampled Gaussian steps has a trade-off curve, not a single μ
-(:mod:`seepage.privacy.trade_off`). Both directions are computed from dp-accounting's privacy loss
-distributions, which round the loss upwards. Every number is therefore an upper bound for the
-composed steps.
+(:mod:`seepage.privacy.trade_off`). Both directions, removing and adding the record, are
+computed from dp-accounting's privacy loss distributions, which round the loss upwards. Every number
+is therefore an upper bound for the composed steps.
 """
 
 from __future__ import annotations

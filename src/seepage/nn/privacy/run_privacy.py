@@ -6,7 +6,7 @@ multiplier is ``σC/sensitivity``.
 
 The guarantee depends on the settings that were declared before the data were seen. If each record
 is drawn with a declared probability, and sums are divided by a declared number, adding or removing
-a record changes no other setting, and the guarantee covers that change. If the sampling rate or
+a record changes no setting, and the guarantee covers that change. If the sampling rate or
 divisor depends on the number of records (a batch size, shuffled epochs, Opacus), adding a record
 changes the rate for all records. The number of records then counts as public, and the guarantee
 covers replacing a record.
@@ -227,8 +227,8 @@ class PrivacyGuarantee(SummaryTable):
         named = {words: name for name, words in RELATIONS.items() if name in NEIGHBOURS}
         if self.relation not in named:
             raise InputError(
-                "Bounds need a guarantee to add, remove or replace one record, not to "
-                f"{self.relation}; use privacy(delta, neighbours='replace')."
+                "Bounds need a guarantee for adding, removing or replacing one record, but the "
+                f"relation here is '{self.relation}'; use privacy(delta, neighbours='replace')."
             )
         return DifferentialPrivacy(self.epsilon, self.delta, named[self.relation], self.conditions)
 

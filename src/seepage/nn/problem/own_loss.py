@@ -99,7 +99,7 @@ def _key_of(batch: Mapping[str, Any]) -> str:
 def target_weights(
     target: Tensor, weight: Tensor | None, ignored: int, dtype: torch.dtype
 ) -> Tensor:
-    """Return the weight of each class in torch's mean; ignored classes have weight zero."""
+    """Return the weight of each target in torch's mean; ignored targets have weight zero."""
     kept = target != ignored
     if weight is None:
         return kept.to(dtype)

@@ -74,7 +74,7 @@ def spread_like(held: Any, whole: Tensor) -> Tensor:
 def gathered(net: nn.Module, gradients: GatheredGradients | None = None) -> Iterator[None]:
     """Open a context that gathers each parameter when it is used; nesting has no further effect.
 
-    To see the sharded parameters, enter a context that watches parameters inside this one.
+    A context that watches parameters must be entered inside this one to see the sharded parameters.
     """
     modes = _get_current_function_mode_stack()
     if not is_sharded(net) or any(isinstance(mode, _Gathering) for mode in modes):

@@ -140,7 +140,7 @@ class Input(View):
 
     @staticmethod
     def patch(rows: slice, columns: slice, height: int, width: int) -> Input:
-        """Return a view that selects a ``height`` by ``width`` image patch in all channels."""
+        """Return a view that selects a patch of ``height`` by ``width`` images, in all channels."""
         mask = torch.zeros(height, width, dtype=torch.bool)
         mask[rows, columns] = True
         return Input(mask)
@@ -357,11 +357,12 @@ class TokenEmbeddings(Embedding):
 
 
 class ModelInput(View):
-    """The model's main input, as the model itself declares it.
+    """The model's main input.
 
-    The main input is a batch's first real-valued input (``pixel_values``, ``inputs_embeds``), or
-    else its token embeddings. An encoder–decoder model's token embeddings are those of the encoder.
-    The first batch determines the choice for all later batches.
+    The main input is the input that the model declares as such, if it is real-valued; otherwise the
+    batch's first real-valued input (``pixel_values``, ``inputs_embeds``), or else the token
+    embeddings. An encoder–decoder model's token embeddings are those of the encoder. The first
+    batch determines the choice for all later batches.
     """
 
     mask = None
@@ -581,7 +582,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 def switch_off(stack: ExitStack, owner: Any, name: str, off: Any) -> None:
-    """Set a true attribute to false until the exit stack closes."""
+    """Replace an attribute, unless it is false, by ``off`` until the exit stack closes."""
     value = getattr(owner, "__dict__", {}).get(name)
     if value:
         object.__setattr__(owner, name, off)
@@ -614,7 +615,7 @@ def _obstructs(hook: Any) -> bool:
 
 
 def runs_in_double(net: nn.Module) -> bool:
-    """Return whether all floating-point tensors of a network are float64."""
+    """Return whether all floating-point parameters of a network are float64."""
     return all(p.dtype == torch.float64 for p in net.parameters() if p.is_floating_point())
 
 

@@ -1,5 +1,5 @@
 """Batch sampling, checks that batches are drawn as stated, and amplification by subsampling.
 
-Contains samplers, checks of incoming batches, and the amplification factors κ. This package uses
-only the norms of gradients.
+Contains samplers, checks of incoming batches, and the amplification factors κ. Of the gradients,
+this package uses only the norms.
 """

@@ -107,6 +107,6 @@ def check_same_run(
     if announced is not None and announced != steps:
         raise InputError(
             f"{path} contains a run that divides the failure probability of theorem 4 among "
-            f"{announced} steps; resuming it for {steps} would exceed its delta. Give "
+            f"{announced} steps, so it cannot be resumed for {steps} steps. Give "
             f"steps={announced}, or start a new run with another checkpoint."
         )

@@ -330,8 +330,8 @@ class OpacusAccountant(FisherAccountant):
         warnings.warn(
             "The loss is a weighted mean over the batch (class weights or ignored targets): adding "
             "or removing a record rescales the gradients of all other records, which clipping does "
-            "not bound. The leakage is that of Opacus's release, but the true sensitivity, and "
-            "every ε from Opacus or this accountant, is larger than stated. Use reduction='none' "
+            "not bound. The leakage is that of Opacus's release, but the true sensitivity and the "
+            "true ε are larger than Opacus and this accountant state. Use reduction='none' "
             "and the mean over records, in the loop and in attach().",
             ReleaseWarning,
             stacklevel=4,

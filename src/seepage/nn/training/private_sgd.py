@@ -253,7 +253,7 @@ class PrivateSGD:
     checkpoint_every
         The number of steps between checkpoints.
     evaluate_every
-        The number of steps between evaluations of the accuracy; by default twenty per run.
+        The number of steps between evaluations of the accuracy; by default, ``steps // 20``.
     accounting
         Further arguments of :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes``,
         ``amplification``, ``clip_derivative``, ``method``, ``scale``, ``individual``, ``sketch``,
@@ -266,7 +266,7 @@ class PrivateSGD:
     budgets_
         The budget that each record has spent, and the records that have stopped
         (:class:`~seepage.nn.training.budgets.RecordBudgets`); ``None`` without ``budget``. Keep
-        this secret: a record's budget does not cover whether the record has stopped.
+        this secret: the budgets do not protect the fact that a record has stopped.
     history_
         A :class:`~seepage.nn.training.private_sgd.Progress` for every evaluation.
 

@@ -64,7 +64,10 @@ class ConvolutionRule(Rule):
         return convolution(x, weight, arguments.parameters["bias"], movement), arguments
 
     def narrow_axis(self, arguments: Arguments) -> int | None:
-        """Return the axis of the input channels and the kernel, or ``None`` if there are groups."""
+        """Return the weight's input-channel axis, or ``None`` with groups or uneven padding.
+
+        The kernel's axes are narrowed together with this axis.
+        """
         alone = arguments.options["groups"] == 1 and _movement(arguments) is not None
         return 1 if alone else None
 
