@@ -161,9 +161,9 @@ def test_probes_that_cannot_be(problem: Problem, probes: object) -> None:
             ask(probes=probes)
 
 
-def test_the_measure_must_be_named(problem: Problem) -> None:
-    with pytest.raises(sp.InputError, match=r"Name the measure: 'dfil'.* or 'fil'"):
-        leak_of(problem).records()
+def test_the_measure_is_that_of_tables_unless_named(problem: Problem) -> None:
+    found = leak_of(problem).records()
+    np.testing.assert_array_equal(found, leak_of(problem).records("fil"))
     assert snn.GradientLeakage.rows is snn.GradientLeakage.records
 
 
