@@ -341,7 +341,8 @@ class PrivateGradients:
         kind = secure_noise if self.randomness == "secure" else quick_noise
         stream = self.stream
         if self._tied:  # a run that is continued in two ways must not use a noise twice
-            stream = stream.child("sum", *map(_checksum, gradient.values()))
+            marks = torch.stack([_checksum(total) for total in gradient.values()])
+            stream = stream.child("sum", *marks.tolist())
         add_noise = kind(stream, step)
         noisy = {n: add_noise(n, total, deviation) / self.divisor for n, total in gradient.items()}
         return seen, noisy
@@ -461,13 +462,15 @@ def on_device(records: tuple[Inputs, Tensor], device: torch.device) -> tuple[Inp
     return x, y
 
 
-def _checksum(total: Tensor) -> int:
+def _checksum(total: Tensor) -> Tensor:
     """Return a checksum of a tensor's bits, computed on its device, in exact integer arithmetic."""
     kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = total.detach().contiguous().flatten().view(kinds[total.dtype.itemsize]).long()
-    # Odd multiples of a 64-bit constant (that of Knuth's multiplicative hash), modulo 2⁶⁴
-    weights = 2 * torch.arange(len(bits), device=bits.device) + 1
-    return int((bits * weights * -7046029254386353131).sum())
+    # A sum with pseudo-random odd weights (mixed as in SplitMix64), modulo 2⁶⁴
+    odd = -7046029254386353131
+    weights = (torch.arange(len(bits), device=bits.device) + 1) * odd
+    weights = ((weights ^ (weights >> 30)) * odd) | 1
+    return (bits * weights).sum()
 
 
 def origin_of(seeded: bool, randomness: str) -> str:
