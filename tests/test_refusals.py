@@ -71,7 +71,7 @@ CASES = {
     ),
     "columns whose names read alike": (
         lambda: leak(X=FRAME.set_axis([0, "0", "b"], axis=1)).rows(columns=["0"]),
-        "Several columns have the name '0'",
+        "Several columns are called '0'",
     ),
     "noise that leaves a number bare": (
         lambda: sp.Gaussian([[1.0, 0.0], [0.0, 0.0]]),

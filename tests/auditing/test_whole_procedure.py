@@ -71,7 +71,7 @@ def test_the_command_line_scales_and_encodes_anew(
     assert ("(scaling) is held fixed" in named) != anew
     assert risks["held"] == (["penalty"] if anew else ["scaling", "penalty"])
     assert summary["held"] == ["scaling"]
-    assert any("refitted without each of 50 records" in step for step in summary["steps"]) == anew
+    assert any("refitted without each of the 50 most exposed records" in step for step in summary["steps"]) == anew
 
 
 @pytest.mark.parametrize(

@@ -118,9 +118,9 @@ def test_pubfig(tmp_path):
     ("old", "new", "complaint"),
     [
         ("\tperson\t", " person ", "has no line"),
-        ("\t1.5\t", "\tmuch\t", "wrong in line 3"),
+        ("\t1.5\t", "\tmuch\t", "invalid in line 3"),
         ("\t1.5\t", "\t", "3 fields instead of 4"),
-        ("n\t12\t", "n\ttwelve\t", "wrong in line"),
+        ("n\t12\t", "n\ttwelve\t", "invalid in line"),
     ],
 )
 def test_pubfig_broken(tmp_path, old, new, complaint):

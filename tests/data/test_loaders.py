@@ -87,7 +87,7 @@ def test_cifar10_batch_of_the_wrong_size(tmp_path, size):
     batches = files.write_black_cifar10(tmp_path)
     with (batches / "data_batch_2.bin").open("r+b") as stream:
         stream.truncate(size)
-    with pytest.raises(InputError, match=rf"data_batch_2.bin has {size:,} bytes .*30,730,000"):
+    with pytest.raises(InputError, match=rf"data_batch_2.bin has {size:,} bytes.*30,730,000"):
         sd.load_cifar10(tmp_path)
 
 

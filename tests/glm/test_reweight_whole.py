@@ -288,7 +288,7 @@ def test_third_derivatives_are_checked_on_registration(family, name):
     losses.check_derivatives(family)
     right = getattr(family, name)
     wrong = replace(family, **{name: lambda m, y: right(m, y) + 1e-4})
-    with pytest.raises(sp.InputError, match=rf"^{name} of family .*off by 0.0001\)"):
+    with pytest.raises(sp.InputError, match=rf"^{name} of family .*difference 0.0001\)"):
         losses.check_derivatives(wrong)
     losses.check_derivatives(replace(family, **{name: None}))
 

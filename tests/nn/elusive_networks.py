@@ -7,8 +7,9 @@ no code with the package.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,18 @@ def jacobians(
 
     One record at a time, by central differences in float64.
     """
+    gradient, out = clipped_gradient(net, loss, clip), []
+    for record, target in zip(x.double(), y, strict=True):
+        units = step * torch.eye(record.numel(), dtype=torch.float64).reshape(-1, *record.shape)
+        columns = [gradient(record + u, target) - gradient(record - u, target) for u in units]
+        out.append(torch.stack(columns, 1) / (2 * step))
+    return torch.stack(out).detach().numpy() / (1.0 if clip is None else clip)
+
+
+def clipped_gradient(
+    net: nn.Module, loss: Loss, clip: float | None
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the function of a record and its target that gives its clipped gradient, ``(P,)``."""
     net = copy.deepcopy(net).double()
     before = copy.deepcopy(net.state_dict())
     released = [p for p in net.parameters() if p.requires_grad]
@@ -55,12 +68,22 @@ def jacobians(
         g = torch.cat([part.flatten() for part in parts])
         return g if clip is None else g / max(1.0, float(g.norm()) / clip)
 
+    return gradient
+
+
+def finite_dfil(
+    net: nn.Module, loss: Loss, x: Tensor, y: Tensor, step: float, *, clip: float | None = CLIP
+) -> np.ndarray:
+    """Return ``√(E‖g̃(z + hv) − g̃(z)‖²/h²d)`` over the clip, over all directions of signs."""
+    gradient = clipped_gradient(net, loss, clip)
     out = []
     for record, target in zip(x.double(), y, strict=True):
-        units = step * torch.eye(record.numel(), dtype=torch.float64).reshape(-1, *record.shape)
-        columns = [gradient(record + u, target) - gradient(record - u, target) for u in units]
-        out.append(torch.stack(columns, 1) / (2 * step))
-    return torch.stack(out).detach().numpy() / (1.0 if clip is None else clip)
+        own, total = gradient(record, target), 0.0
+        for signs in product((-step, step), repeat=record.numel()):
+            move = torch.tensor(signs, dtype=torch.float64).reshape(record.shape)
+            total += float((gradient(record + move, target) - own).square().sum())
+        out.append(math.sqrt(total / 2 ** record.numel() / step**2 / record.numel()))
+    return np.array(out) / (1.0 if clip is None else clip)
 
 
 def dfil(jacobian: np.ndarray) -> np.ndarray:
@@ -201,7 +224,20 @@ KINKS: dict[str, Callable[[Tensor], Tensor]] = {
 
 Function = Callable[[Tensor], Tensor]
 
-# Functions with kinks that no list of names used to have, and what their warning says.
+
+def by_shift(h: Tensor) -> Tensor:
+    """Return a stable log of a sum of exponentials, smooth although it takes a maximum."""
+    largest = h.amax(1, keepdim=True)
+    return torch.tanh(h) * ((h - largest).exp().sum(1, keepdim=True).log() + largest)
+
+
+def sinc(h: Tensor) -> Tensor:
+    """Return sin(h)/h with its series near zero, smooth although it chooses between two."""
+    near = h.abs() < 1e-4
+    return torch.where(near, 1 - h * h / 6, torch.sin(h) / torch.where(near, 1.0, h))
+
+
+# Functions with kinks, and what their warning says.
 KINKED: dict[str, tuple[Function | nn.Module, str]] = {
     "SELU": (nn.SELU(), "uses SELU"),
     "selu": (functional.selu, "uses SELU"),
@@ -221,6 +257,27 @@ KINKED: dict[str, tuple[Function | nn.Module, str]] = {
     "remainder": (lambda h: torch.remainder(h, 1.0), "uses remainder"),
     "sqrt(h²)": (lambda h: (h * h).sqrt(), "slope of the loss jumps"),
     "norm over one entry": (lambda h: h[..., None].norm(dim=-1), "slope of the loss jumps"),
+    "ReLU": (nn.ReLU(), "uses ReLU"),
+    "LeakyReLU": (nn.LeakyReLU(0.2), "uses LeakyReLU"),
+    "two clamps": (lambda h: h.clamp(min=0) + 0.25 * h.clamp(max=0), "uses clamp"),
+    "abs": (torch.abs, "uses abs"),
+    "maximum": (lambda h: torch.maximum(h, 0.3 * h), "uses maximum"),
+    "where": (lambda h: torch.where(h > 0, h, 0.1 * h), "uses where"),
+    "amax": (lambda h: h - h.amax(1, keepdim=True), "uses amax"),
+    "Hardtanh": (nn.Hardtanh(-0.5, 0.5), "uses Hardtanh"),
+    "Hardswish": (lambda h: functional.hardswish(5 * h), "uses Hardswish"),
+    "Softshrink": (nn.Softshrink(0.1), "uses Softshrink"),
+    "sort": (lambda h: h.sort(1).values, "uses sort"),
+    "median": (lambda h: torch.tanh(h) * h.median(1, keepdim=True).values, "uses median"),
+    "sign": (lambda h: h * torch.sign(h), "uses round"),
+    "floor": (lambda h: h - torch.floor(h), "uses round"),
+    "topk": (lambda h: torch.tanh(h) * h.topk(2, 1).values.sum(1, keepdim=True), "uses sort"),
+    "masked_fill": (lambda h: h.masked_fill(h < 0, 0.0), "uses masked_fill"),
+    "a weak kink": (lambda h: torch.tanh(h) + 0.2 * h * (h > 0.2), "slope of the loss jumps"),
+    "larger of two": (
+        lambda h: torch.linalg.vector_norm(h.unflatten(1, (-1, 2)), math.inf, 2).repeat(1, 2),
+        "slope of the loss jumps",
+    ),
 }
 SMOOTH: dict[str, Function | nn.Module] = {
     "tanh": torch.tanh,
@@ -241,6 +298,18 @@ SMOOTH: dict[str, Function | nn.Module] = {
     "square": torch.square,
     "2-norm": lambda h: h / h.norm(dim=1, keepdim=True),
     "LayerNorm": lambda h: functional.layer_norm(torch.tanh(h), h.shape[1:]),
+    "guarded norm": lambda h: h / h.norm(dim=1, keepdim=True).clamp(min=1e-12),
+    "logsumexp by hand": by_shift,
+    "sinc": sinc,
+    "wide clamp": lambda h: torch.tanh(h.clamp(-1e6, 1e6)),
+    "abs of positive numbers": lambda h: (1 + h * h).abs().log(),
+    "cube": lambda h: h**3,
+    "erf": torch.erf,
+    "arctangent": torch.atan,
+    "bell": lambda h: torch.exp(-h * h),
+    "steeper tanh": lambda h: torch.tanh(500 * h),
+    "nan_to_num": lambda h: torch.tanh(h.nan_to_num()),
+    "RMSNorm": lambda h: h * torch.rsqrt(h.square().mean(1, keepdim=True) + 1e-6),
 }
 
 

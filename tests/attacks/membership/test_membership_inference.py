@@ -103,7 +103,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 def test_what_cannot_be_attacked_is_refused() -> None:
     with pytest.raises(sp.InputError, match="needs an estimator with fit and predict"):
         sp.attacks.MembershipInference(object())
-    with pytest.raises(sp.InputError, match="method must be 'lira' or 'rmia'"):
+    with pytest.raises(sp.InputError, match="method must be 'lira', 'rmia' or 'loss'"):
         sp.attacks.MembershipInference(Ridge(), method="guess")
     with pytest.raises(sp.InputError, match="shadows must be at least 2"):
         sp.attacks.MembershipInference(Ridge(), shadows=1)

@@ -130,7 +130,7 @@ def test_a_release_is_checked_file_by_file(folder):
     assert check["found"]["sigma"] == 0.2
     sheet = (folder / "check.txt").read_text()
     assert "RELEASE, as far as this check goes" in sheet
-    assert "no others" in sheet
+    assert "Only the files with the role" in sheet
 
 
 @pytest.mark.slow

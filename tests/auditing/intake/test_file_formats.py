@@ -126,7 +126,7 @@ OTHER = b"town;x;share\nK\xc3\xb6ln;23.456;0.5\nBonn;1.234;0.25\nBonn;7.891;0.75
 MIXED = b"town;x;share\nK\xc3\xb6ln;2,5;0.5\nBonn;1,5;0.25\nBonn;7,5;0.75\n"
 SEMI = "The columns are separated by semicolons."
 COMMAS = "Numbers were read with decimal commas, as every column of numbers can be read."
-ASKED = "Numbers were read with decimal commas, as asked."
+ASKED = "Numbers were read with decimal commas, as requested."
 GROUPED = "{} were read as thousands separators: 'x'."
 TWO_WAYS = (
     "Column 'x' of {} can be read in two ways: every {} in it precedes exactly three digits, so "
@@ -489,7 +489,7 @@ def test_cells_of_several_types_become_one(tmp_path, cells, column):
 def test_databases_of_bytes_or_without_tables_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"Column 'x' of bytes\.db contains bytes;"):
         read_file(database(tmp_path / "bytes.db", 1, b"\x00"))
-    with pytest.raises(InputError, match=r"none\.db holds no table\."):
+    with pytest.raises(InputError, match=r"none\.db contains no table;"):
         read_file(database(tmp_path / "none.db"))
 
 

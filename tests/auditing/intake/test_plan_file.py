@@ -160,7 +160,7 @@ def test_without_a_target_the_columns_are_listed(run):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--remedies", "prayer"], "no remedy 'prayer'; choose from noise, penalty, combination"),
+        (["--remedies", "prayer"], "no remedy 'prayer'; choose one or more of noise, penalty, combination"),
         (["--remedies", "shape"], "name their table with --public"),
     ],
 )

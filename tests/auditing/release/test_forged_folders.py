@@ -196,7 +196,7 @@ FORGERIES = {
     "unit −1": (column(0, unit=-1), "'unit' of column 1 must be a finite number above zero"),
     "unit as text": (column(0, unit="1"), "'unit' of column 1 must be"),
     "unit true": (column(0, unit=True), "'unit' of column 1 must be"),
-    "unit NaN": (text("10.0", "NaN"), "it holds NaN, which is not a number"),
+    "unit NaN": (text("10.0", "NaN"), "it contains NaN, which is not a number"),
     "unit that overflows": (text("10.0", "1e999"), "'unit' of column 1 must be"),
     "unit that is too long": (text("10.0", "9" * 400), "'unit' of column 1 must be"),
     "centre that is too long": (column(0, centre=10**400), "'centre' of column 1 must be a finite"),
@@ -220,7 +220,7 @@ FORGERIES = {
     ),
     "no known protection": (item(protection="sworn"), "'protection' of item 1 of the release"),
     "protection that is a list": (item(protection=[]), "'protection' of item 1 of the release"),
-    "count −1": (item(count=-1), "'count' of item 1 of the release must be a whole number"),
+    "count −1": (item(count=-1), "'count' of item 1 of the release must be a non-negative integer"),
     "another count": (item(count=5), "its number of coefficients differs from the model's"),
     "an item twice": (
         listing(lambda c: c["leaves"].append(c["leaves"][0])),

@@ -168,7 +168,7 @@ def test_what_would_be_over_a_limit_is_not_recorded(here):
         with pytest.raises(InputError, match=complaint):
             ledger.record(PEOPLE, "answers", **given)
     for table in ({"a": [1, 2], "b": [1]}, {"a": [1, "x"]}, 7, [[1, 2]]):
-        with pytest.raises(InputError, match="a data frame or a mapping of"):
+        with pytest.raises(InputError, match="a data frame, or a mapping of"):
             ledger.record(table, "answers")
     assert len(ReleaseLedger.read(ledger.path).entries) == 1
     # Of a person with three rows, ε counts three times; nobody knows how far μ moves.

@@ -238,7 +238,7 @@ def test_the_figure_of_many_groups_has_the_largest_and_the_smallest(monkeypatch)
         replace(grouping.groups[0], label=f"g{i}", mean_eta=(i * 7 % 20) / 20) for i in range(20)
     )
     alternative, caption = draw_grouping(replace(grouping, groups=groups), 1)
-    assert caption == "The 12 groups with the largest and smallest means."
+    assert caption == "Shown are the 12 groups with the largest and smallest means."
     ordered = sorted(groups, key=lambda group: -group.mean_eta)
     kept = [group.label for group in ordered[:6] + ordered[-6:]]
     assert re.findall(r"(g\d+) ", alternative) == kept

@@ -227,7 +227,7 @@ REFUSED = {
             Cs=[0.1, 1.0], cv=2, refit=False, scoring="accuracy", **SETTLED
         ),
         TWO,
-        "they minimise no single objective. Fit with refit=True",
+        "they do not minimise a single objective. Fit with refit=True",
     ),
     "hinge": (
         LinearSVC(loss="hinge", fit_intercept=False, dual=True),
@@ -237,7 +237,7 @@ REFUSED = {
     "a-model-for-each-class": (
         LinearSVC(fit_intercept=False, dual=False),
         THREE,
-        "LinearSVC with 3 classes is not supported: it is one model for each class",
+        "LinearSVC with 3 classes is not supported: it fits a separate model for each class",
     ),
     "pipeline": (
         make_pipeline(StandardScaler(), linear_model.Ridge()),

@@ -105,7 +105,7 @@ def test_unclipped_gradients_count_in_full():
         np.asarray(accountant.records("dfil", amplified=False)), nan_ok=True
     )
     assert accountant.privacy().epsilon == math.inf
-    with pytest.raises(InputError, match="Unclipped gradients"):
+    with pytest.raises(InputError, match="Without clipping there is no differential privacy"):
         accountant.individual_privacy()
 
 

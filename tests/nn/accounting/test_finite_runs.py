@@ -16,7 +16,7 @@ from seepage.nn.accounting import accountant as accounting
 torch.set_num_threads(1)
 
 N, CLIP, STEP = 12, 0.5, 0.05
-ONE = torch.tensor([False, True, False, False])  # one unknown: a random sign is the whole of it
+ONE = torch.tensor([False, True, False, False])  # one unknown, whose probe is one of two signs
 pytestmark = pytest.mark.filterwarnings(
     "ignore::seepage.nn.KinkWarning",
     "ignore::seepage.nn.SamplerWarning",
@@ -31,7 +31,10 @@ def kinked() -> tuple[nn.Module, Tensor, Tensor]:
 
 
 def truth(net: nn.Module, x: Tensor, y: Tensor, h: float) -> np.ndarray:
-    """Return the leakage of one step about the one unknown by gradients of single records."""
+    """Return the leakage of a step about one unknown along both signs, ``(2, N)``.
+
+    By gradients of single records.
+    """
     net = copy.deepcopy(net)
 
     def clipped(record: Tensor, target: Tensor) -> Tensor:
@@ -40,9 +43,20 @@ def truth(net: nn.Module, x: Tensor, y: Tensor, h: float) -> np.ndarray:
         g = torch.cat([part.flatten() for part in parts])
         return g / max(1.0, float(g.norm()) / CLIP)
 
+    def apart(record: Tensor, target: Tensor, move: Tensor) -> float:
+        return float((clipped(record + move, target) - clipped(record, target)).square().sum())
+
     move = h * ONE.double()
-    pairs = [(clipped(r + move, t), clipped(r - move, t)) for r, t in zip(x, y, strict=True)]
-    return np.array([float((a - b).norm()) / (2 * h) / CLIP for a, b in pairs])
+    both = [[apart(r, t, sign * move) for r, t in zip(x, y, strict=True)] for sign in (1, -1)]
+    return np.sqrt(both) / h / CLIP
+
+
+def assert_probed(found: Any, both: np.ndarray) -> None:
+    """Raise unless each record's leakage is that of one sign, or the mean of both (two probes)."""
+    found = np.asarray(found)
+    possible = np.stack([*both, np.sqrt((both**2).mean(0))])
+    nearest = np.abs(possible - found).argmin(0)
+    np.testing.assert_allclose(found, possible[nearest, np.arange(N)], rtol=1e-9)
 
 
 def accountant(net: nn.Module, **options: Any) -> sp.nn.FisherAccountant:
@@ -57,7 +71,7 @@ def test_an_accountant_measures_kinks_at_a_scale_and_says_so() -> None:
     run = accountant(net, scale=STEP)
     run.observe(range(N), x, y)
     found = run.records("dfil")
-    np.testing.assert_allclose(np.asarray(found), truth(net, x, y, STEP), rtol=1e-9)
+    assert_probed(found, truth(net, x, y, STEP))
     assert found.about == f"a part of the input, over steps of {STEP:g}"
     assert any(f"a step of {STEP:g}" in condition for condition in found.conditions)
 
@@ -67,11 +81,11 @@ def test_the_method_is_the_accountants_to_choose() -> None:
     smooth = accountant(net, method="derivative")
     smooth.observe(range(N), x, y)
     assert smooth.records("dfil").about == "a part of the input"
-    np.testing.assert_allclose(smooth.records("dfil"), truth(net, x, y, 1e-7), rtol=1e-5)
+    np.testing.assert_allclose(smooth.records("dfil"), truth(net, x, y, 1e-7)[0], rtol=1e-5)
     net[1] = nn.Tanh()
     coarse = accountant(net, method="finite", scale=0.3)
     coarse.observe(range(N), x, y)
-    np.testing.assert_allclose(coarse.records("dfil"), truth(net, x, y, 0.3), rtol=1e-9)
+    assert_probed(coarse.records("dfil"), truth(net, x, y, 0.3))
 
 
 def test_a_trainer_says_the_scale_that_its_first_records_gave() -> None:
@@ -91,7 +105,7 @@ def test_a_trainer_says_the_scale_that_its_first_records_gave() -> None:
     scale = float(f"{0.01 * float(x[:, 1].square().mean().sqrt()):.0e}")
     found = trainer.accountant_.records("dfil")
     assert found.about == f"a part of the input, over steps of {scale:g}"
-    np.testing.assert_allclose(np.asarray(found), truth(before, x, y, scale), rtol=1e-9)
+    assert_probed(found, truth(before, x, y, scale))
 
 
 def test_attached_to_opacus_it_says_so_too() -> None:
@@ -124,7 +138,7 @@ def test_attached_to_opacus_it_says_so_too() -> None:
         criterion(private(inputs), targets).backward()
         optimizer.step()
     found = run.records("dfil")
-    np.testing.assert_allclose(np.asarray(found), truth(before, x, y, STEP), rtol=1e-9)
+    assert_probed(found, truth(before, x, y, STEP))
     assert "over steps of 0.05" in found.about
 
 
@@ -159,5 +173,9 @@ def test_sketches_of_a_kinked_network_go_along_with_finite_traces() -> None:
     net, x, y = kinked()
     run = accountant(net, scale=STEP, sketch=2, probes=64)
     run.observe(range(N), x, y)
-    np.testing.assert_allclose(run.records("dfil"), truth(net, x, y, STEP), rtol=1e-9)
-    np.testing.assert_allclose(run.fil().lower, truth(net, x, y, 1e-7), rtol=0.5)
+    low, high = np.sort(truth(net, x, y, STEP), axis=0)
+    found = np.asarray(run.records("dfil"))
+    middle, reach = (low**2 + high**2) / 2, (high**2 - low**2) / 2
+    # The share of one sign among 64 has the standard deviation 1/16.
+    assert (np.abs(found**2 - middle) <= 2 * 4 / 16 * reach + 1e-12).all()
+    np.testing.assert_allclose(run.fil().lower, truth(net, x, y, 1e-7)[0], rtol=0.5)

@@ -117,7 +117,7 @@ def test_other_noise_is_named():
 def test_records_of_other_sizes_are_not_averaged():
     runs = [_run(), _run(seed=1)]
     runs[1].run.unknowns = 7
-    with pytest.raises(InputError, match="with 4 and with 7 unknown"):
+    with pytest.raises(InputError, match="with 4 and 7 unknown"):
         merge_runs(runs)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import func, nn
 
 import seepage as sp
-from seepage.nn.training import private_sgd
+from seepage.nn.training import private_gradients, private_sgd
 from seepage.privacy import DifferentialPrivacy, GaussianDP, RenyiDP
 
 N, D, SIGMA, C = 40, 5, 1.5, 0.8
@@ -67,7 +67,7 @@ def logged(run, monkeypatch):
 
     monkeypatch.setattr(private_sgd.PrivateUpdate, "take", note)
     monkeypatch.setattr(
-        private_sgd, "secure_noise", lambda *_: lambda name, total, deviation: total
+        private_gradients, "secure_noise", lambda *_: lambda name, total, deviation: total
     )
     run.fit(X, y)
     return steps

@@ -136,8 +136,8 @@ def test_files_must_not_change_between_passes(folder):
         ({"target": "amount", "columns": ["age", "age"]}, "'age' is listed twice"),
         ({"target": "amount", "columns": ["age", "amount"]}, "cannot be both a feature and"),
         ({"target": "amount", "columns": []}, "No feature column is left"),
-        ({"target": "amount", "columns": ["when"]}, "'when' holds timestamp[us], which is neither"),
-        ({"target": "amount", "columns": "when"}, "'when' holds timestamp[us], which is neither"),
+        ({"target": "amount", "columns": ["when"]}, "'when' contains timestamp[us], which is neither"),
+        ({"target": "amount", "columns": "when"}, "'when' contains timestamp[us], which is neither"),
         (
             {"target": "amount", "columns": ["id"]},
             "'id' has more than 1,000 different values",

@@ -62,6 +62,8 @@ class SimulatedGradients:
     def prepare(self, x: Tensor, y: Tensor) -> None:
         """Trace the network on example records."""
         self._network: WatchedNetwork = self._validator.watched(x, y)
+        if self._network.kinks:
+            self._validator.tell_of_kinks(self._network)
 
     def held(self) -> int:
         """Return the approximate number of values in memory to simulate one release."""

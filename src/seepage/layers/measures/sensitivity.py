@@ -25,7 +25,7 @@ from seepage.layers.layer_parameters import layer_parameters, layer_sizes
 from seepage.layers.measures.jacobian_columns import OutputKeeper
 from seepage.layers.measures.jacobian_norms import NORMS, JacobianNorms, NormTally
 from seepage.layers.measures.per_layer import PerLayer, mean_interval
-from seepage.nn.gradients.network_checks import KinkWarning, Validator, unwrapped
+from seepage.nn.gradients.network_checks import Validator, unwrapped
 from seepage.nn.problem.problem import Chunks, Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input, Inputs, Label, View, rows_of
 from seepage.support.number_check import check_choice, check_count
@@ -104,10 +104,10 @@ def sensitivity(
     home = {name: layer for layer, names in layout.items() for name in names}
     norms = JacobianNorms(wrt, norm, sizes, home, exact, directions, seed)
     problem = NetworkProblem(net, OutputKeeper(per_record(loss)), _VIEWS[wrt]())
-    with warnings.catch_warnings():
-        if wrt == "target":  # no double-backward pass, so kinks do no harm
-            warnings.simplefilter("ignore", KinkWarning)
-        watched = Validator(problem).watched(x, y)
+    validator = Validator(problem)
+    watched = validator.watched(x, y)
+    if watched.kinks and wrt != "target":  # without a double-backward pass, kinks do no harm
+        validator.tell_of_kinks(watched)
 
     def work(rows: slice) -> tuple[np.ndarray, np.ndarray]:
         batch = problem.batch(rows_of(x, rows), y[rows])

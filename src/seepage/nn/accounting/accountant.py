@@ -336,6 +336,8 @@ class FisherAccountant(MeasuredRun):
         """Set the number of unknowns and the size of finite steps from the first records."""
         engine = self.engine
         if self.unknowns:
+            if engine.measured_kinks and not self.step_size and engine.takes_finite_steps(x, y):
+                self.step_size, self.finite_from = engine.step_size(x, y), self.steps
             return
         if engine.takes_finite_steps(x, y):
             if engine.scale is None and world_size() > 1:
@@ -378,7 +380,7 @@ class FisherAccountant(MeasuredRun):
             "check": self.check.facts(),
             "repeats": self._repeats,
             "surveyed": self._surveyed,
-            "measured_kinks": self.engine.measured_kinks,  # decides the method of the whole run
+            "measured_kinks": self.engine.measured_kinks,  # decides the method of the steps to come
             # The share of rounding in thin steps, as measured last, and when it will be again
             "rounding": self.engine.rounding,
             "passes": self.engine.passes,

@@ -46,6 +46,7 @@ def join_shares(shares: Sequence[MeasuredRun]) -> MeasuredRun:
     whole.unknowns = max(share.unknowns for share in shares)  # zero if all batches were empty
     whole.step_size = max(share.step_size for share in shares)
     whole.doubt = max(share.doubt for share in shares)
+    whole.finite_from = max(share.finite_from for share in shares)
     whole.ledger = Ledger(tuple(first.ledger))
     whole.unobserved = max(share.unobserved for share in shares)
     for share in shares:
@@ -148,6 +149,7 @@ class MergedRuns(RunReader):
         self.unknowns = max(run.unknowns for run in runs)  # zero if all batches were empty
         self.step_size = max(run.step_size for run in runs)
         self.doubt = max(run.doubt for run in runs)
+        self.finite_from = max(run.finite_from for run in runs)
 
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
         """Return the mean of each record's trace over runs, and the variance of that mean."""

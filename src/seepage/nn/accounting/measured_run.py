@@ -64,6 +64,7 @@ class RunReader(ABC):
     about: str  # the unknowns, in words
     step_size: float  # the size of the finite steps; zero for derivatives
     doubt: float  # how much the results for half and twice the step differ; zero if not tried
+    finite_from: int  # the steps measured by derivatives, before a kink was found
     target_delta: float | None = None  # the δ of a privacy budget that the noise was chosen for
 
     @abstractmethod
@@ -165,7 +166,7 @@ class RunReader(ABC):
             conditions=(
                 *_RELEASED,
                 *self.chance(),
-                *((condition_of_steps(self.step_size, self.doubt),) if self.step_size else ()),
+                *self._of_finite_steps(),
                 *unseen,
                 *(self._of_hidden_batches() if hidden else ()),
                 *self.ledger.conditions,
@@ -174,6 +175,18 @@ class RunReader(ABC):
         )
 
     rows = records
+
+    def _of_finite_steps(self) -> tuple[str, ...]:
+        if not self.step_size:
+            return ()
+        condition = condition_of_steps(self.step_size, self.doubt)
+        if not self.finite_from:
+            return (condition,)
+        before = (
+            f"The first {self.finite_from:,} steps are measured by derivatives: no kink was found "
+            "until then."
+        )
+        return condition, before
 
     def _refuse_if_filtered(self) -> None:
         """Raise if records stopped once their budgets were spent.
@@ -379,6 +392,7 @@ class MeasuredRun(RunReader):
         self.unknowns = 0
         self.step_size = 0.0
         self.doubt = 0.0  # how much the results for half and twice that size differ, if tried
+        self.finite_from = 0
         self.unobserved = 0
         self.ledger = Ledger()
         self.sums = InformationSums(n)
@@ -584,7 +598,7 @@ class MeasuredRun(RunReader):
             self.passes.follow(facts["survey_plan"])
         self.measurement, self.about = facts["measurement"], facts["about"]
         self.unknowns, self.step_size = facts["unknowns"], facts["step_size"]
-        self.doubt = facts["doubt"]
+        self.doubt, self.finite_from = facts["doubt"], facts.get("finite_from", 0)
         self.unobserved = facts["unobserved"]
         self.ledger = Ledger.from_json(facts["ledger"])
 
@@ -611,6 +625,7 @@ class MeasuredRun(RunReader):
             "unknowns": self.unknowns,
             "step_size": self.step_size,
             "doubt": self.doubt,
+            "finite_from": self.finite_from,
             "unobserved": self.unobserved,
             "ledger": self.ledger.to_json(),
         }

@@ -54,7 +54,7 @@ class KinkWarning(UserWarning):
 
 
 class FallbackWarning(UserWarning):
-    """Warns that a module has no closed form for its per-record gradients and is therefore slow."""
+    """Warns that a module has no closed form for its per-record gradients, or no derivative."""
 
 
 def unwrapped(net: nn.Module) -> nn.Module:
@@ -95,13 +95,15 @@ class Validator:
             self._compared.add(key)
         return network
 
-    def watched_if_possible(self, x: Inputs, y: Tensor) -> WatchedNetwork | None:
-        """Return the plan, or ``None`` if the records must be run one by one."""
+    def watched_if_possible(
+        self, x: Inputs, y: Tensor, rules: bool = True
+    ) -> WatchedNetwork | None:
+        """Return the plan, or ``None`` if each record must be run on its own."""
         key, _ = self._checked(x, y)
         if key in self._unwatched:
             return None
         try:
-            return self.watched(x, y)
+            return self.watched(x, y, rules)
         except (InputError, RuntimeError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -142,22 +144,23 @@ class Validator:
         self._sound[key] = batch, classes
         return key, batch
 
-    def tell_of_measured_kinks(self) -> None:
-        """Warn of kinks that were measured, not recognised by function names."""
-        self._once(
-            "Between two records of the first batch, the slope of the loss jumps: the network has "
-            f"kinks, in functions whose names do not reveal them. {_UNTOLD}",
-            KinkWarning,
-        )
-
-    def _tell(self, network: WatchedNetwork, rules: bool) -> None:
+    def tell_of_kinks(self, network: WatchedNetwork) -> None:
+        """Warn of kinks, with the names of the functions that may have them."""
         kinks = sorted(network.kinks)
         if kinks:
-            self._once(
-                f"The network uses {' and '.join(kinks)}, whose second derivatives vanish or "
-                f"jump. {_UNTOLD}",
-                KinkWarning,
+            text = (
+                f"The network uses {' and '.join(kinks)}, whose second derivatives vanish or jump."
             )
+        else:
+            text = "The slope of the loss jumps between or beside records: the network has kinks."
+        self._once(f"{text} {_UNTOLD}", KinkWarning)
+
+    def tell_of_finite_steps(self, reason: InputError) -> None:
+        """Warn that a network without derivatives is measured over finite steps."""
+        text = str(reason).split(". ")[0]
+        self._once(f"Leakage is measured over finite steps instead: {text}.", FallbackWarning)
+
+    def _tell(self, network: WatchedNetwork, rules: bool) -> None:
         for unruled in network.unruled if rules else ():
             self._once(
                 f"{type(unruled.module).__name__} has no closed form for the per-record gradients "

@@ -36,7 +36,7 @@ from seepage.nn.gradients.per_record_gradients import GradientTerm, Key
 from seepage.nn.gradients.plain_kernels import PlainNorms, PlainRecurrence
 from seepage.nn.gradients.second_order import SUBSTITUTES
 from seepage.nn.problem.problem import Batch, NetworkProblem
-from seepage.nn.problem.views import plain_run, switch_off
+from seepage.nn.problem.views import plain_run, switch_off, without_checkpoints
 
 SMALL = 2  # records in the batch that the shapes of outputs are taken from
 
@@ -596,10 +596,10 @@ def connected(z: Tensor) -> Tensor:
 def differentiable_backends(net: nn.Module) -> Iterator[None]:
     """Open a context with plain attention and recurrent layers, which are twice differentiable.
 
-    Fused attention kernels have no forward-mode rule, the fused encoder layer has no gradient, and
-    fused recurrent layers cannot be differentiated twice. Hugging Face's layer checkpointing and
-    the autocast that accelerate applies only to a model's forward pass cannot be differentiated
-    twice either. Gradients are enabled, because otherwise torch uses formulas for SiLU and
+    The fused attention kernels have no forward-mode rule, the fused encoder layer has no gradient
+    at all, and fused recurrent layers cannot be differentiated twice; nor can checkpointed parts,
+    or the autocast that accelerate applies to a model's forward pass but not to its
+    backward pass. Gradients are switched on: without them, torch uses formulas for SiLU and
     GroupNorm that cannot be differentiated.
     """
     mha = torch.backends.mha
@@ -608,6 +608,7 @@ def differentiable_backends(net: nn.Module) -> Iterator[None]:
         mha.set_fastpath_enabled(False)
         stack.enter_context(torch.enable_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        without_checkpoints(stack)
         for module in net.modules():
             switch_off(stack, module, "gradient_checkpointing", False)
             if "_original_forward" in module.__dict__:

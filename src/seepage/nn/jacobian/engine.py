@@ -5,16 +5,16 @@ record's loss. The information about the view's variable ``z`` is ``J̃ᵀJ̃/(�
 ``J̃ = ∂g̃/∂z`` (Guo et al. 2022, section 6). An :class:`Engine` computes products with ``J̃`` in
 one of three ways:
 
-* *probes* (``probes.py``), which support any module without per-layer rules and give every entry of
-  the diagonal at once; they are clipped exactly with ``Jᵀg``, or bounded from above without it;
-* *tangents* (``tangents.py``), which give norms of exactly clipped changes from three scalars;
-* *finite tangents* (``finite_changes.py``), the changes of clipped gradients over a step of a
-  stated size, for networks with kinks or without derivatives. *Thin* finite tangents need one plain
-  pass at training precision, whereas derivatives cost as much as several training steps.
+* *probes of the release* (``probes.py``): any module, no rules per layer, and every entry of the
+  diagonal at once; clipped exactly with ``Jᵀg``, or bounded from above without it;
+* *tangents of the record* (``tangents.py``): exact clipped norms from three scalars;
+* *finite changes* (``finite_changes.py``, which defines them): of clipped gradients over a step of
+  a stated size, for networks with kinks or without derivatives. *Thin* finite tangents take one
+  plain pass at training precision, whereas derivatives cost several training steps.
 
-Derivatives are checked periodically against differences (``derivative_check.py``), and the first
-batch is searched for kinks that function names do not reveal (``kink_search.py``). The engine
-stores the clip, and every pass uses its current value.
+Derivatives are checked periodically against differences (``derivative_check.py``), and the records
+are searched for kinks (``kink_search.py``), at first and at these checks.
+The engine holds the clip, and every pass uses the current clip.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from seepage.errors import InputError, accepts_other_names
-from seepage.nn.accounting.processes import check_agreement, largest_of_all, of_the_first
+from seepage.nn.accounting.processes import (
+    check_agreement,
+    largest_of_all,
+    of_the_first,
+    world_size,
+)
 from seepage.nn.gradients.network_checks import Validator, unwrapped
 from seepage.nn.gradients.norms import (
     clipped_gradient,
@@ -41,7 +46,11 @@ from seepage.nn.gradients.norms import (
 )
 from seepage.nn.gradients.per_record_gradients import Key, value_of, weighted_sums
 from seepage.nn.gradients.watching import WatchedNetwork
-from seepage.nn.jacobian.derivative_check import check_derivative, spread_over_classes
+from seepage.nn.jacobian.derivative_check import (
+    UndifferentiableError,
+    check_derivative,
+    spread_over_classes,
+)
 from seepage.nn.jacobian.finite_changes import (
     StepLadder,
     ThinChange,
@@ -53,7 +62,7 @@ from seepage.nn.jacobian.finite_changes import (
     rounding_of_products,
     thin_change,
 )
-from seepage.nn.jacobian.kink_search import has_kinks, line_count
+from seepage.nn.jacobian.kink_search import kinks_beside, kinks_between, line_count
 from seepage.nn.jacobian.probes import ClippedProbes, dense_probe, thin_probe
 from seepage.nn.jacobian.random_directions import (
     Direction,
@@ -141,12 +150,13 @@ class Engine:
         ``"exact"``, or ``"conservative"`` for the bound ``max(1, ρ²)‖J‖_F²/φ²``, which needs no
         derivative of the norms.
     method
-        How changes of the gradients are measured. ``"derivative"`` uses derivatives. ``"finite"``
-        uses a finite step and works for any network that can be trained. ``"thin"`` uses a finite
-        step in one plain pass, with the gradients of wide weights narrowed by random matrices.
-        ``"auto"`` uses finite steps if the network has kinks (ReLU, max pooling), thin steps if it
-        is wide and runs on an accelerator in TF32 or 16 bits, and derivatives otherwise. Traces and
-        squared changes can use finite steps; pullbacks to the record are always derivatives.
+        How changes of the gradients are measured: as a ``"derivative"``; over a ``"finite"`` step,
+        which works for any network that can be trained; or ``"thin"``, over a finite step in one
+        plain pass, with the gradients of wide weights narrowed by random matrices. ``"auto"`` uses
+        finite steps if the network has kinks (ReLU, max pooling) or cannot be differentiated
+        twice, thin steps if it is wide and runs on an accelerator in TF32 or 16 bits, and
+        derivatives otherwise. Finite steps give traces
+        and squared changes; pullbacks to the record are always derivatives.
     scale
         The size ``h`` of a finite step, in the units of the unknowns. The default is a hundredth of
         the first batch's root mean square, to one digit. For thin steps, the default is the size
@@ -199,7 +209,8 @@ class Engine:
         self._validator = Validator(self.problem)
         self._checked: set[tuple[Any, str]] = set()
         self.passes = 0  # with derivatives, or over thin steps
-        self.measured_kinks: bool | None = None  # without a name, seen in the first batch
+        self.measured_kinks: bool | None = None  # in the first batch, or later
+        self._differentiable: bool | None = None  # whether the first records' gradients are
         self._replays = Replays()
 
     def step(
@@ -243,18 +254,18 @@ class Engine:
         if self.problem.sharded:
             self._keep_together(x, y)
         keys = [key_of(self.seed, key, k) for k in range(probes)]
-        way = self._way(x, y) if probes > 0 and not pulls else "derivative"
+        way = self.way(x, y) if probes > 0 and not pulls else "derivative"
         if way != "derivative":
             step = self._thin_step if way == "thin" else self._finite_step
             return step(x, y, keys, own, update)
         clipped = not isinstance(self.clip, NoClip)
-        wide = any(p.requires_grad and is_wide(p.shape) for p in self.net.parameters())
-        thin = probes > 0 and wide and self._rules_hold(x, y)
-        network = self._validator.watched(x, y, rules=clipped or thin)
         if not probes:
+            network = self._validator.watched(x, y, rules=clipped)
             work = partial(self._unprobed, network, update)
             return _joined(self._in_chunks(x, y, 3, work, network))
-        self._check(network, x, y, "pulls" if thin else "tangents" if clipped else "probes")
+        kind, network = self._derivative_of_probes(x, y)
+        thin = kind == "pulls"
+        self._check(network, x, y, kind)
         if thin or pulls or not clipped or self.clip_derivative == "conservative":
 
             @cache
@@ -316,7 +327,8 @@ class Engine:
     ) -> Tensor:
         """Return ``‖J̃v‖²``, ``(B, K)``, for record directions ``v (K, B, …)``.
 
-        The engine's finite steps are used, if it has any, unless a ``derivative`` is requested.
+        If the engine uses finite steps, it is ``‖g̃(z + hv) − g̃(z)‖²/h²``, unless a ``derivative``
+        is requested.
         """
         if not derivative and self.takes_finite_steps(x, y):
             return self._finite_changes(x, y, lambda rows: v[:, rows], precise=True)
@@ -383,34 +395,70 @@ class Engine:
 
     def takes_finite_steps(self, x: Inputs, y: Tensor) -> bool:
         """Return whether traces and squared changes of this batch use finite steps."""
-        return self._way(x, y) != "derivative"
+        return self.way(x, y) != "derivative"
 
-    def _way(self, x: Inputs, y: Tensor) -> str:
-        """Return the method for traces: ``"derivative"``, ``"finite"`` or ``"thin"``."""
+    def way(self, x: Inputs, y: Tensor) -> str:
+        """Return how traces are measured: ``"derivative"``, ``"finite"`` or ``"thin"``."""
         if self.method != "auto":
             return self.method
-        network = self._validator.watched(x, y, rules=False)
-        if self._kinked(network, x, y):
+        network = self._validator.watched_if_possible(x, y, rules=False)
+        if network is None or self._kinked(network, x, y):
             return "finite"
-        short = has_short_numbers(self.net, self.problem.device())
-        otherwise = "finite" if self.problem.sharded else "derivative"
-        return "thin" if short and narrowed(network) else otherwise
+        if has_short_numbers(self.net, self.problem.device()) and narrowed(network):
+            return "thin"
+        whole = not self.problem.sharded
+        return "derivative" if whole and self.has_derivatives(x, y) else "finite"
+
+    def has_derivatives(self, x: Inputs, y: Tensor) -> bool:
+        """Return whether torch can differentiate the gradients, as tried on the first records.
+
+        If not, a warning says why. A dependence that is hidden from torch is not reported here.
+        """
+        if self._differentiable is None:
+            some = slice(min(2, batch_size(x)))
+            first = rows_of(x, some), y[some]
+            try:
+                kind, network = self._derivative_of_probes(*first)
+            except InputError as refusal:  # what every method refuses has been refused before
+                return self._without_derivatives(refusal)
+            batch, scale = self.problem.batch(*first), self.view.scale(self.net, x, y)
+            try:
+                check_derivative(network, batch, scale=scale, way=kind, kinked=False)
+            except UndifferentiableError as refusal:
+                return self._without_derivatives(refusal)
+            except InputError:
+                pass  # the check of all records reports it
+            self._differentiable = True
+        return self._differentiable
+
+    def _without_derivatives(self, reason: InputError) -> bool:
+        self._differentiable = False
+        self._validator.tell_of_finite_steps(reason)
+        return False
+
+    def _derivative_of_probes(self, x: Inputs, y: Tensor) -> tuple[str, WatchedNetwork]:
+        """Return what probes differentiate (see ``check_derivative``), and the plan for it."""
+        clipped = not isinstance(self.clip, NoClip)
+        wide = any(p.requires_grad and is_wide(p.shape) for p in self.net.parameters())
+        thin = wide and self._rules_hold(x, y)
+        network = self._validator.watched(x, y, rules=clipped or thin)
+        return "pulls" if thin else "tangents" if clipped else "probes", network
 
     def _kinked(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
-        """Return whether the network has kinks, according to its function names or a search.
+        """Return whether the network has kinks, as measured on the first batch.
 
-        The search uses the first batch, because the method must not change during a run.
+        Where that is impossible, the names of its functions decide.
         """
-        if network.kinks or self.problem.sharded:
-            return bool(network.kinks)
         if self.measured_kinks is None:
             self.measured_kinks = self._look_for_kinks(network, x, y)
-            if self.measured_kinks:
-                self._validator.tell_of_measured_kinks()
+        if self.measured_kinks:
+            self._validator.tell_of_kinks(network)
         return self.measured_kinks
 
     def _look_for_kinks(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
-        """Return whether losses or their slopes jump on lines between some of the records."""
+        """Return whether there are kinks between some of the records, or beside any of them."""
+        if self.problem.sharded:
+            return bool(network.kinks)
         count = line_count(network.bytes_per_record)
         scale, some = self.view.scale(self.net, x, y), spread_over_classes(y, count, 0)
         batch = self.problem.batch(rows_of(x, some), y[some])
@@ -419,11 +467,21 @@ class Engine:
         def in_chunks(work: Callable[[slice], Tensor], rows: int) -> list[Tensor]:
             return self.chunks.run(work, rows, held, self.problem.device())
 
-        return has_kinks(self.problem, batch, scale, count, in_chunks)
+        found = [kinks_between(self.problem, batch, scale, count, in_chunks)]
+        if not found[0] and not network.unruled:  # for whose modules derivatives are slow
+            h = self.scale or _hundredth(scale)
+            directions = min(8, -(-64 // batch_size(x)))  # some for a single record, one for many
+
+            def beside(batch: Batch, rows: slice) -> bool | None:
+                return kinks_beside(network, batch, h, directions, in_chunks)
+
+            found += self._in_chunks(x, y, 8 + 6 * directions, beside, network)
+        measured = [each for each in found if each is not None]
+        return any(measured) if measured else bool(network.kinks)
 
     def step_size(self, x: Inputs, y: Tensor) -> float:
-        """Return the size of a finite step; by default, the first batch determines it."""
-        if self.rounding is None and self._way(x, y) == "thin":
+        """Return the size of a finite step; by default set by the first batch."""
+        if self.rounding is None and self.way(x, y) == "thin":
             if self.scale is None:
                 octaves = [1 + k / 2 for k in range(20)]
                 ladder = self._ladder(x, y, self.view.scale(self.net, x, y), octaves)
@@ -433,8 +491,7 @@ class Engine:
             known = ladder.sizes[best], ladder.doubt(best), ladder.rounding(best)
             self.scale, self.doubt, self.rounding = self._agreed(*known)
         elif self.scale is None:
-            size = self.view.scale(self.net, x, y)
-            (self.scale,) = self._agreed(float(f"{size / 100:.0e}"))
+            (self.scale,) = self._agreed(_hundredth(self.view.scale(self.net, x, y)))
         return self.scale
 
     def _agreed(self, *known: float) -> tuple[float, ...]:
@@ -516,7 +573,7 @@ class Engine:
     def _finite_changes(
         self, x: Inputs, y: Tensor, v: Callable[[slice], Tensor], *, precise: bool
     ) -> Tensor:
-        """Return ``‖g̃₊ − g̃₋‖²/4h²``, ``(B, K)``, along the directions ``(K, B, …)`` from ``v``.
+        """Return squared changes along directions ``(K, B, …)`` of some rows, ``(B, K)``.
 
         ``precise`` uses float64 if the network is small and accepts it. Otherwise only 16-bit
         numbers are converted to a longer type, because rounding would dominate their differences.
@@ -527,7 +584,7 @@ class Engine:
             every = self.masked(v(rows).to(batch.z.dtype), 2)
             types = [t for t in longer_types(self.problem, batch) if precise or t == torch.float32]
             change = partial(finite_change, self.problem, network, batch, clip=self.clip, h=h)
-            return torch.stack([change(along, types=types).squared for along in every], 1)
+            return torch.stack([change(along, types=types) for along in every], 1)
 
         return torch.cat(self._in_chunks(x, y, 6, work, network))
 
@@ -575,6 +632,10 @@ class Engine:
         if not first or way == "probes":
             some = spread_over_classes(y, 6 if way == "probes" else 16, self.passes)
             x, y = rows_of(x, some), y[some]
+        # Several processes must not change to finite steps one by one.
+        if not (first or kinked) and self.method == "auto" and world_size() == 1:
+            self.measured_kinks = None
+            kinked = self._kinked(network, x, y)
 
         def work(batch: Batch, rows: slice) -> None:
             check_derivative(network, batch, scale=scale, way=way, kinked=kinked)
@@ -759,6 +820,11 @@ def _joined(steps: list[Step]) -> Step:
 def _summed(gradients: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Return the sum of the chunks' gradients by parameter."""
     return {name: torch.stack([g[name] for g in gradients]).sum(0) for name in gradients[0]}
+
+
+def _hundredth(size: float) -> float:
+    """Return the default size of a finite step: a hundredth of the unknowns', to one digit."""
+    return float(f"{size / 100:.0e}")
 
 
 def has_short_numbers(net: nn.Module, device: torch.device) -> bool:

@@ -1,24 +1,31 @@
-"""Finite tangents: the change of clipped gradients over a step of a stated size.
+"""Finite changes: how far clipped gradients change over a step of a stated size.
 
-If ``g̃₊`` and ``g̃₋`` are the clipped gradients of a record at ``z + hv`` and ``z − hv``,
+**The definition** of leakage over finite steps, for records, cells, tokens and runs alike: in place
+of ``‖J̃‖_F²``, the squared derivative summed over the unknowns ``z`` in question, stands
 
-    J̃v ≈ (g̃₊ − g̃₋)/2h,      δ₊t₊ᵀ − δ₋t₋ᵀ = Δδ t̄ᵀ + δ̄ Δtᵀ
+    D(h) = E‖g̃(z + hv) − g̃(z)‖²/h²,      v independent random signs, one for each of them
 
-where ``Δ`` is the difference and a bar the mean of the two sides. The second formula is exact,
-without cancellation, for every term of a gradient (a term is linear in each of at most two
-tensors). Each side is clipped by its own factor, which scales its ``δ``. Finite tangents need only
-plain training passes. The result is therefore correct at the scale ``h`` even if there is no
-derivative (ReLU, max pooling) or torch does not see it (``torch.no_grad()``, ``.detach()``,
-functions with a custom backward pass).
+All of them move at once, each by ``h``; everything else stays. ``D(h) = ‖J̃‖_F² + O(h²)`` where the
+gradient is smooth. A probe is one ``v``, and an *exact* result the mean over all ``2^d`` of them.
+The dFIL is ``√(D(h)/d)`` over the noise. With ``Δ`` the difference of the two points and a bar the
+mean,
 
-*Thin* finite tangents need one plain pass at training precision, with randomly narrowed gradients.
-Thin finite tangents support fused attention, gradient checkpointing, compiled or quantised parts,
-TF32 and 16-bit numbers. Instead of the full change of a wide weight's gradient, only ``ΔgQ`` is
-computed, where ``Q`` has :data:`THIN` columns of random signs: ``E‖ΔgQ‖² = THIN·‖Δg‖²``. Computing
-``ΔgQ`` takes a small fraction of a training step's products. Inputs are narrowed to ``tQ`` in the
-forward pass, and layers are freed one by one in the backward pass, so memory use is small.
-Narrowing adds a little variance. The standard errors include it, together with the variance from
-the directions ``v``.
+    δ₊t₊ᵀ − δ₋t₋ᵀ = Δδ t̄ᵀ + δ̄ Δtᵀ
+
+exactly, without cancellation, for every term of a gradient (a term is linear in each of at most two
+tensors). Each point is clipped by its own factor, which scales its ``δ``. This needs only plain
+training passes. So it is correct at the scale ``h`` even where there is no derivative (ReLU, max
+pooling), or none that torch sees (``torch.no_grad()``, ``.detach()``, functions with a custom
+backward pass).
+
+*Thin* finite tangents estimate ``‖J̃‖_F²`` of smooth networks by ``‖g₊ − g₋‖²/4h²``, from ``z + hv``
+and ``z − hv``, in one plain pass at training precision, with gradients randomly narrowed. They work
+with fused attention, gradient checkpointing, compiled or quantised parts, TF32 and 16-bit numbers.
+The change of a wide weight is not formed but narrowed, ``ΔgQ`` with ``Q`` of :data:`THIN` columns
+of random signs: ``E‖ΔgQ‖² = THIN·‖Δg‖²``, at a small fraction of a training step's products. Inputs
+are narrowed in the forward pass, ``tQ``, and layers are freed one by one in the backward pass, so
+that memory use is small. This adds a little variance; the standard errors include it, as they do
+that of the directions ``v``.
 
 Two errors remain, from the finite difference and from rounding. The rounding errors of the two
 sides are independent of the step and of the change, so they *add* to the squared quotient of record
@@ -60,8 +67,9 @@ from seepage.nn.problem.problem import Batch, NetworkProblem
 from seepage.nn.problem.sharding import is_sharded
 
 _CONDITION = (
-    "The gradient's derivative is approximated by its change over a step of {0:g} in the unknowns "
-    "to either side; smaller or larger changes may leak differently."
+    "In place of the squared derivative stands the mean squared change of the clipped gradient "
+    "over a step of {0:g} along random signs of the unknowns, per unit of the step; smaller or "
+    "larger steps may leak differently."
 )
 _BALANCED = (
     "The gradient's derivative is approximated by its change over a step of {0:g} in the unknowns "
@@ -73,19 +81,6 @@ _LARGEST_IN_DOUBLE = 50_000_000  # most parameters of a network copied to float6
 _LARGEST_IN_SINGLE = 2_000_000_000  # and, from shorter types, to float32
 
 
-@dataclass(frozen=True)
-class FiniteChange:
-    """The change of every record's clipped gradient over a step, per unit of the step.
-
-    ``squared`` is ``‖g̃₊ − g̃₋‖²/4h²``. ``ahead`` and ``behind`` are the norms of the unclipped
-    gradients on the two sides. All have shape ``(B,)``.
-    """
-
-    squared: Tensor
-    ahead: Tensor
-    behind: Tensor
-
-
 def finite_change(
     problem: NetworkProblem,
     network: WatchedNetwork | None,
@@ -94,8 +89,8 @@ def finite_change(
     h: float,
     clip: Clip,
     types: Sequence[torch.dtype] = (),
-) -> FiniteChange:
-    """Return the change over a step of size ``h`` to either side, along directions ``v (B, …)``.
+) -> Tensor:
+    """Return ``‖g̃(z + hv) − g̃(z)‖²/h²`` along directions ``v (B, …)``, ``(B,)``.
 
     The change is measured in the first of the longer ``types`` that the network accepts, because a
     gradient's rounding error is multiplied by ``1/h``. If the network accepts none of them, its own
@@ -110,17 +105,13 @@ def finite_change(
             raise
         except RuntimeError:  # it holds numbers of a type that is not visible from here
             continue
-        kind = at_least_single(batch.z)
-        return FiniteChange(*(part.to(kind) for part in vars(change).values()))
-    both = batch.on_both_sides(h * v)
-    if network is None:
-        gradients = record_gradients(problem, both)
-        norms = gradients.norm(dim=1)
-        ahead, behind = (gradients * clip.factor(norms)[:, None]).chunk(2)
-        squared = (ahead - behind).square().sum(1)
-    else:
-        squared, norms = _watched(network, both, clip)
-    return FiniteChange(squared / (2 * h) ** 2, *norms.chunk(2))
+        return change.to(at_least_single(batch.z))
+    both = batch.on_both_sides(h * v, torch.zeros_like(v))
+    if network is not None:
+        return squared_distances(network, both, clip)[0] / h**2
+    gradients = record_gradients(problem, both)
+    ahead, behind = (gradients * clip.factor(gradients.norm(dim=1))[:, None]).chunk(2)
+    return (ahead - behind).square().sum(1) / h**2
 
 
 def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
@@ -171,7 +162,11 @@ def condition_of_steps(h: float, doubt: float) -> str:
     return _BALANCED.format(h, 100 * doubt) if doubt else _CONDITION.format(h)
 
 
-def _watched(network: WatchedNetwork, both: Batch, clip: Clip) -> tuple[Tensor, Tensor]:
+def squared_distances(network: WatchedNetwork, both: Batch, clip: Clip) -> tuple[Tensor, Tensor]:
+    """Return how far apart the clipped gradients of every record's two points lie, squared.
+
+    The norms of the gradients before clipping come second, ``(2B,)``.
+    """
     terms = network.terms(both)[1]
     with torch.no_grad():
         norms = squared_norms(terms).sqrt()
@@ -236,7 +231,7 @@ def thin_change(
     compute the gradient's squared norm, which the rounding term needs.
     """
     total = _Totals(network, batch, drawn, along, sized)
-    both = replace(batch, z=batch.z.to(at_least_single(batch.z))).on_both_sides(h * v)
+    both = replace(batch, z=batch.z.to(at_least_single(batch.z))).on_both_sides(h * v, -h * v)
     with _in_short_numbers(batch.z.device.type, batch.z.dtype):
         losses = layer_by_layer(network, both, total.take, total.thin)
     squared, first, second, size = total.sums

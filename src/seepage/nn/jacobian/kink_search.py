@@ -1,9 +1,12 @@
 """Searches for kinks, which are jumps in the slope of a record's loss along a line.
 
-Functions with known kinks (ReLU, max pooling) are recognised by name. The kinks of ``h*(h > 0)``, a
-gather at an argmax, ``sqrt(h²)`` and user-defined functions can be detected only in the losses. Let
-``f(t)`` be the loss of a record as its unknowns move along a line, sampled at a spacing ``s``. The
-fourth difference of ``f`` is
+Names of functions do not tell: ``h*(h > 0)`` has a kink, and ``h/h.norm().clamp(1e-12)`` has none.
+Kinks are therefore searched for on two kinds of lines: between records of the batch
+(:func:`kinks_between`), and beside every record over the step ``h``, wherever the change of its
+gradient differs from the derivative and not as curvature does (:func:`kinks_beside`).
+
+Let ``f(t)`` be the loss of a record as its unknowns move along a line, sampled at a spacing ``s``.
+Its fourth difference is
 
     smooth:                    s⁴ f⁗
     a jump of f″ (ELU, Huber): of the order s²
@@ -28,7 +31,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seepage.nn.gradients.watching import differentiable_backends
+from seepage.nn.gradients.watching import WatchedNetwork, differentiable_backends
+from seepage.nn.jacobian.derivative_check import uneven_changes
 from seepage.nn.jacobian.finite_changes import longer_types
 from seepage.nn.jacobian.random_directions import key_of, row_signs
 from seepage.nn.problem.problem import Batch, NetworkProblem
@@ -36,6 +40,8 @@ from seepage.nn.problem.problem import Batch, NetworkProblem
 Values = Callable[
     [Tensor, Tensor], Tensor
 ]  # of some lines, (L,), and places on each of them, (L, m): the losses there, (L, m)
+
+InChunks = Callable[[Callable[[slice], Tensor], int], list[Tensor]]
 
 _ROUNDING = 16  # a difference must be that many times what rounding alone gives
 
@@ -49,34 +55,56 @@ def line_count(held: int) -> int:
     return max(4, min(48, 8192 // max(1, held)))
 
 
-def has_kinks(
-    problem: NetworkProblem,
-    batch: Batch,
-    scale: float,
-    count: int,
-    in_chunks: Callable[[Callable[[slice], Tensor], int], list[Tensor]],
-) -> bool:
-    """Return whether the losses have kinks or jumps on lines from each record towards another.
+def kinks_between(
+    problem: NetworkProblem, batch: Batch, scale: float, count: int, in_chunks: InChunks
+) -> bool | None:
+    """Return whether the losses have kinks, or jump, along lines from these records to others.
 
-    ``scale``, the size of the unknowns, is used only if the batch has a single record, whose line
-    cannot end at another record. ``in_chunks`` applies work to slices of a given number of rows. No
-    kink is detected if the network fails in float64 or at points other than its records.
+    ``scale`` is the size of the unknowns; it is used for a single record, whose line has no other
+    record as its end. ``in_chunks`` applies work to slices of a given number of rows. ``None`` if
+    the network does not run in float64, or away from its records.
     """
-    if torch.float64 not in (batch.z.dtype, *longer_types(problem, batch)):
-        return False
+    if not _in_double(problem, batch):
+        return None
     wide = replace(problem, wider=torch.float64)
-    lines = _Lines.through(wide, batch.of_type(torch.float64), scale, count)
+    return _Lines.through(wide, batch.of_type(torch.float64), scale, count).jump(in_chunks)
 
-    def values(which: Tensor, places: Tensor) -> Tensor:
-        parts = in_chunks(lambda rows: lines.losses(which, places, rows), places.numel())
-        return torch.cat(parts).reshape(places.shape)
 
+def kinks_beside(
+    network: WatchedNetwork, batch: Batch, h: float, directions: int, in_chunks: InChunks
+) -> bool | None:
+    """Return whether a kink within a step of ``h`` changes what some record's derivative says.
+
+    Every record's change along a few random directions is compared with its derivative. Only lines
+    on which they differ by more than curvature are searched: a sharp bend and a dependence that is
+    hidden from torch differ too, and are no kinks. ``None`` if they cannot be compared.
+    """
+    if not _in_double(network.problem, batch):
+        return None
+    network, batch = network.of_type(torch.float64), batch.of_type(torch.float64)
+    z, mask = batch.z, network.problem.view.mask_for(batch.z)
+    rows = torch.arange(len(batch))
+    each = [row_signs(key_of("beside", k), rows, tuple(z.shape[1:]), z) for k in range(directions)]
+    v = torch.stack(each) if mask is None else torch.stack(each) * mask
     try:
-        return jumps_somewhere(values, count, batch.z.device)
+        share = uneven_changes(network, batch, v, h)
     except torch.OutOfMemoryError:
         raise
-    except Exception:  # a network need not run on anything but its records
-        return False
+    except Exception:  # without a derivative there is nothing to compare with
+        return None
+    count = line_count(network.bytes_per_record)
+    largest = share.flatten().topk(min(count, share.numel()))
+    chosen = largest.indices[largest.values > 0]
+    direction, record = chosen // len(batch), chosen % len(batch)
+    move = h * v[direction, record]
+    some = batch.records(record)
+    beside = replace(some, z=some.z - move)
+    start = torch.arange(len(chosen), device=z.device)
+    return _Lines(network.problem, beside, start, 2 * move).jump(in_chunks)
+
+
+def _in_double(problem: NetworkProblem, batch: Batch) -> bool:
+    return torch.float64 in (batch.z.dtype, *longer_types(problem, batch))
 
 
 @dataclass(frozen=True)
@@ -107,6 +135,20 @@ class _Lines:
         length = torch.tensor(lengths).to(z)[number % len(lengths)]
         return cls(problem, batch, start, move * length.reshape(-1, *[1] * (z.dim() - 1)))
 
+    def jump(self, in_chunks: InChunks) -> bool | None:
+        """Return whether a loss or its slope jumps; ``None`` if the network fails on the lines."""
+
+        def values(which: Tensor, places: Tensor) -> Tensor:
+            parts = in_chunks(lambda rows: self.losses(which, places, rows), places.numel())
+            return torch.cat(parts).reshape(places.shape)
+
+        try:
+            return jumps_somewhere(values, len(self.start), self.start.device)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # a network need not run on anything but its records
+            return None
+
     def losses(self, which: Tensor, places: Tensor, rows: slice) -> Tensor:
         """Return the losses at the places in ``rows``, which are numbered line by line."""
         number = torch.arange(places.numel(), device=places.device)[rows]
@@ -118,7 +160,9 @@ class _Lines:
 
 
 def jumps_somewhere(values: Values, lines: int, device: torch.device) -> bool:
-    """Return whether a function on [0, 1], or its slope, jumps on any of the lines."""
+    """Return whether a function of the place in [0, 1], or its slope, jumps on some line."""
+    if not lines:
+        return False
     which = torch.arange(lines, device=device)
     spacing = 1 / 32
     steps = torch.arange(33, device=device, dtype=torch.float64)

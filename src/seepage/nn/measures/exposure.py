@@ -24,7 +24,6 @@ the sketch's size, which preserves inner products on average (Charikar, Chen and
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +35,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from seepage.errors import InputError, accepts_other_names
-from seepage.nn.gradients.network_checks import KinkWarning
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss, cross_entropy, per_record
@@ -245,9 +243,7 @@ class _Scoring:
         # The gradients of the largest parameter, a few times, in at most a quarter of a gibibyte
         chunk = max(1, min(512, (1 << 25) // max(sizes)))
         engine = Engine(net, self.loss, chunk_size=chunk)
-        with evaluating(net), warnings.catch_warnings():
-            # Gradients by the parameters alone: kinks matter to derivatives by the record
-            warnings.simplefilter("ignore", KinkWarning)
+        with evaluating(net):
             losses = engine.over_parameters(_on(x, device), y.to(device), take)
             inside = torch.as_tensor(members.copy(), device=device)
             leverages = [_leverage(part, inside, self.damping) for part in (tail, whole)]

@@ -22,7 +22,7 @@ from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
-from seepage.nn.measures.information_matrices import squared_changes_along
+from seepage.nn.measures.information_matrices import exact_squares, exact_trace
 from seepage.nn.problem.views import Input, Inputs, Label, View, rows_of
 from seepage.tables.source import Chunk, as_numpy
 
@@ -140,14 +140,14 @@ class GradientJacobian(ReleaseJacobian):
 
     def row_traces(self, unknowns: Unknowns) -> Tensor:
         """Return the trace of the information about each row, ``(n,)``."""
-        return self._squared(unknowns).sum(1)
+        return self._squared(unknowns, exact_trace)
 
     def cell_information(self, unknowns: Unknowns) -> Tensor:
         """Return the information about each unknown feature alone, ``(n, t)``."""
-        return self._squared(Unknowns(unknowns.columns, False, unknowns.basis))
+        return self._squared(Unknowns(unknowns.columns, False, unknowns.basis), exact_squares)
 
-    def _squared(self, unknowns: Unknowns) -> Tensor:
-        """Return ``‖J e_j‖²`` for each unknown direction of each record, ``(n, q)``."""
+    def _squared(self, unknowns: Unknowns, measured: Callable[..., Tensor]) -> Tensor:
+        """Return ``‖J e_j‖²`` for each unknown direction of each record, or what it is over all."""
         engine, count = self._asked(unknowns), unknowns.count(self)
 
         def unit(k: int) -> Tensor:
@@ -157,9 +157,7 @@ class GradientJacobian(ReleaseJacobian):
 
         # Derivatives, like the products it is used with, unless finite steps were asked for.
         exactly = engine.method != "finite"
-        squares = squared_changes_along(
-            engine, self.inputs, self.target, unit, count, derivative=exactly
-        )
+        squares = measured(engine, self.inputs, self.target, unit, count, derivative=exactly)
         return squares / self.noise**2
 
     def replaced(self, row: int, features: Any) -> tuple[Inputs, Tensor]:

@@ -109,9 +109,9 @@ def leakage(
         max pooling), where a derivative understates finite changes; otherwise it uses derivatives.
         The result states the step size.
     scale
-        The size ``h`` of a finite step. Every unknown is shifted by ``±h``: all unknowns at once
-        along random signs, or one at a time for ``"exact"`` results. The default is a hundredth of
-        the root mean square of the unknowns in the batch, to one digit.
+        The size ``h`` of a finite step: the leakage is then ``E‖g̃(z + hv) − g̃(z)‖²/h²``, with
+        ``v`` random signs of all unknowns in question. By default a hundredth of the root mean
+        square of the unknowns in the batch, to one digit.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
@@ -217,7 +217,9 @@ class GradientLeakage(Leakage):
         unknowns, about = super().unknowns(columns, bool(label), simplex)
         if columns is None:
             about = self.engine.view.describe() + (" and the label" if label else "")
-        return unknowns, about
+        if self.engine.method == "finite":
+            return unknowns, over_steps(about, self.engine.step_size(self.x, self.y))
+        return unknowns, self._as_derivative(about)
 
     def plot(self, ax: Any = None, measure: str = "dfil") -> Any:
         """Plot the leakage about every record in descending order, with 95 % intervals.
@@ -229,7 +231,7 @@ class GradientLeakage(Leakage):
 
     def records(  # type: ignore[override]  # the measure first, as everywhere for networks
         self,
-        measure: str | None = None,
+        measure: str = "fil",
         method: str | None = None,
         probes: int = 32,
         *,
@@ -242,23 +244,18 @@ class GradientLeakage(Leakage):
         Parameters
         ----------
         measure
-            ``"dfil"`` or ``"fil"`` (required). ``"fil"`` is computed iteratively. If the iteration
-            stops before it converges, the kind is ``estimate``, the value is a lower bound, and its
-            error extends to the upper bound.
+            ``"dfil"``, the average over a record's unknowns, which takes as many passes as probes,
+            or ``"fil"``, the largest over all directions, which iterates up to 100 times over the
+            batch. If the iteration stops before it converges, the kind is ``estimate``, the value
+            is a lower bound, and its error extends to the upper bound.
         method
-            The method for dFIL: ``"rademacher"`` (random signs, the default), ``"hutch++"`` or
-            ``"exact"``.
+            For the dFIL: ``"rademacher"`` (random signs, the default), ``"hutch++"``, or
+            ``"exact"`` (over finite steps for up to 10 unknowns).
         probes
             The number of probes, at least 2.
         columns, label, simplex
             The unknowns, as for a table's leakage. If given, the result is exact.
         """
-        if measure is None:
-            raise InputError(
-                "Name the measure: 'dfil', the average over a record's unknowns, which needs one "
-                "pass per probe, or 'fil', the maximum over all directions, which needs up to 100 "
-                "passes over the batch."
-            )
         if columns is not None or label is not None or simplex:
             if method not in (None, "exact"):
                 raise InputError(
@@ -299,7 +296,10 @@ class GradientLeakage(Leakage):
         if columns is not None:
             return _exact(super().cells(columns))
         check_choice(method, "method", ("rademacher", "exact"))
-        if method == "exact" or self.engine.method == "finite":
+        differentiable = self.engine.method != "finite" and self.engine.has_derivatives(
+            self.x, self.y
+        )
+        if method == "exact" or not differentiable:
             squared = self._whitened(exact_diagonal(self.engine, self.x, self.y).flatten(1))
             none, finite = torch.zeros_like(squared), self._finite()
             return self._rooted(squared, none, "fil", "exact", "cells", finite=finite)
@@ -364,7 +364,9 @@ class GradientLeakage(Leakage):
 
     def _fil(self) -> Estimate:
         largest = self.spectrum()
-        result = self._rooted(largest.lower, torch.zeros_like(largest.lower), "fil", "exact")
+        none = torch.zeros_like(largest.lower)
+        about = self._as_derivative(self.engine.view.describe())
+        result = self._rooted(largest.lower, none, "fil", "exact", about=about)
         if bool(largest.settled.all()):
             return result
         gap = largest.upper.sqrt() - largest.lower.sqrt()
@@ -398,6 +400,10 @@ class GradientLeakage(Leakage):
     def _finite(self) -> bool:
         return self.engine.takes_finite_steps(self.x, self.y)
 
+    def _as_derivative(self, about: str) -> str:
+        """Return a description of unknowns that says so if only some results are derivatives."""
+        return f"{about}, as a derivative" if self._finite() else about
+
     def _probed_kind(self) -> str:
         """Return the kind of estimates from random signs."""
         safe = self.engine.clip_derivative == "conservative" and not isinstance(
@@ -410,6 +416,7 @@ class GradientLeakage(Leakage):
     ) -> Estimate:
         """Return the square roots of the means of information over probes, ``(B, probes, …)``."""
         probes = squares.shape[1]
+        about = self._as_derivative(about or self.engine.view.describe())
         spread = squares.std(1, correction=1) / probes**0.5
         kind = self._probed_kind()
         return self._rooted(squares.mean(1), spread, measure, kind, view, about, probes - 1)

@@ -1,10 +1,10 @@
 """Estimates the trace, largest eigenvalue and a low-rank sketch of each information matrix.
 
-Let ``A = J̃ᵀJ̃`` for d unknowns. For the *trace*, a probe of random signs has the variance
-``2(‖A‖_F² − ΣA_ii²)``. The sampled coordinates of Guo et al. (2022) have the far larger variance
-``dΣA_ii² − tr²``. Hutch++ (Meyer, Musco, Musco and Woodruff 2021) computes the trace exactly on a
-subspace that contains most of ``A``, and estimates only the remainder. With d unit vectors, the
-trace is exact.
+Let ``A = J̃ᵀJ̃`` for d unknowns. The *trace*: a probe of random signs has the variance ``2(‖A‖_F² −
+ΣA_ii²)``. The sampled coordinates of Guo et al. (2022) have the far larger variance ``dΣA_ii² −
+tr²``. Hutch++ (Meyer, Musco, Musco and Woodruff 2021) computes the trace exactly on a subspace that
+holds most of ``A``, and estimates only the rest. With d unit vectors the trace is exact; over
+finite steps, which have no matrix, with all ``2^d`` directions of signs.
 
 The *largest eigenvalue*, with a certified upper bound, is computed by the Lanczos method with a
 random start. The computed value ``θ`` never exceeds the eigenvalue ``λ``, and ``λ ≤ θ/(1 − ε)``
@@ -58,13 +58,25 @@ def rademacher(engine: Engine, x: Inputs, y: Tensor, probes: int) -> Trace:
 
 
 def exact(engine: Engine, x: Inputs, y: Tensor) -> Trace:
-    """Return the trace as the sum of the exact diagonal."""
-    values = exact_diagonal(engine, x, y).flatten(1).sum(1)
+    """Return the trace as the sum of the exact diagonal, or ``D(h)`` over finite steps."""
+    values = exact_trace(engine, x, y, *_units(engine, x, y))
     return values, torch.zeros_like(values), math.inf
 
 
 def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
-    """Return ``(J̃ᵀJ̃)_jj`` of every record, by one tangent per unknown; zero for known entries."""
+    """Return ``(J̃ᵀJ̃)_jj`` of every record, one tangent per unknown; zero for known entries.
+
+    Over finite steps it is ``D(h)`` of each unknown alone.
+    """
+    z = engine.variable(x, y)
+    squares = exact_squares(engine, x, y, *_units(engine, x, y))
+    out = torch.zeros(batch_size(x), z[0].numel(), dtype=squares.dtype, device=z.device)
+    out[:, engine.view.entries(z)] = squares
+    return out.reshape(-1, *z.shape[1:])
+
+
+def _units(engine: Engine, x: Inputs, y: Tensor) -> tuple[Callable[[int], Tensor], int]:
+    """Return the unit vectors of the unknowns of a record, and their number."""
     z = engine.variable(x, y)
     which, size = engine.view.entries(z), z[0].numel()
 
@@ -73,10 +85,55 @@ def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
         one[which[k]] = 1.0
         return one.reshape(z.shape[1:])
 
-    squares = squared_changes_along(engine, x, y, unit, len(which))
-    out = torch.zeros(batch_size(x), size, dtype=squares.dtype, device=z.device)
-    out[:, which] = squares
-    return out.reshape(-1, *z.shape[1:])
+    return unit, len(which)
+
+
+def exact_squares(
+    engine: Engine,
+    x: Inputs,
+    y: Tensor,
+    unit: Callable[[int], Tensor],
+    count: int,
+    derivative: bool = False,
+) -> Tensor:
+    """Return ``‖J̃u‖²`` of every record for each of ``count`` unit vectors, ``(B, count)``.
+
+    Over finite steps it is ``D(h)`` of each alone, the mean of both signs. With
+    ``derivative=True``, finite steps are never used.
+    """
+    ahead = squared_changes_along(engine, x, y, unit, count, derivative)
+    if derivative or not engine.takes_finite_steps(x, y):
+        return ahead
+    return (ahead + squared_changes_along(engine, x, y, lambda k: -unit(k), count)) / 2
+
+
+def exact_trace(
+    engine: Engine,
+    x: Inputs,
+    y: Tensor,
+    unit: Callable[[int], Tensor],
+    count: int,
+    derivative: bool = False,
+) -> Tensor:
+    """Return the sum of ``‖J̃u‖²`` over ``count`` unit vectors, or ``D(h)`` of them together."""
+    # Thin steps estimate the derivatives of smooth networks.
+    if derivative or engine.way(x, y) != "finite":
+        return exact_squares(engine, x, y, unit, count, derivative).sum(1)
+    most = 10
+    if count > most:
+        raise InputError(
+            f"Over finite steps an exact result is a mean over all 2^{count} directions of signs "
+            f"of the {count:,} unknowns, and at most 2^{most} are taken; estimate it by "
+            "records('dfil', probes=400), or give method='derivative' to sp.nn.leakage."
+        )
+    units = torch.stack([unit(k) for k in range(count)])
+    numbers = torch.arange(2**count, device=units.device)[:, None]
+    signs = 1 - 2 * ((numbers >> torch.arange(count, device=units.device)) & 1).to(units.dtype)
+
+    def direction(k: int) -> Tensor:
+        return torch.tensordot(signs[k], units, 1)
+
+    return squared_changes_along(engine, x, y, direction, len(signs)).mean(1)
 
 
 def squared_changes_along(

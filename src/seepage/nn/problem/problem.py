@@ -56,10 +56,10 @@ class Batch:
 
         return Batch(tree_map_only(Tensor, wide, self.x), wide(self.y), wide(self.z))
 
-    def on_both_sides(self, move: Tensor) -> Batch:
-        """Return every record twice, first shifted forwards and then shifted backwards."""
+    def on_both_sides(self, ahead: Tensor, behind: Tensor) -> Batch:
+        """Return every record twice: first all moved by ``ahead``, then all by ``behind``."""
         x, y = tree_map_only(Tensor, lambda t: torch.cat((t, t)), (self.x, self.y))
-        return Batch(x, y, torch.cat((self.z + move, self.z - move)))
+        return Batch(x, y, torch.cat((self.z + ahead, self.z + behind)))
 
     def records(self, rows: Tensor) -> Batch:
         """Return the records at the given positions."""

@@ -3,13 +3,13 @@
 A view selects a variable ``z`` with one row per record. The leakage about ``z`` follows from
 ``J = ∂g̃/∂z``, the Jacobian of the released gradient, with all other inputs held fixed.
 
-The network is run without features that only save time or memory. These features do not change the
-network's output, but they prevent tracing the network or differentiating its gradients. Compiled
-modules hide their functions. FSDP's hooks replace the traced parameters, and Opacus's hooks store
-tensors at every pass. A key–value cache is useful only for generating text. Hugging Face's
-``enable_input_require_grads`` hook, which makes an embedding's output require a gradient, is needed
-only for an obsolete kind of checkpointing. Checkpointing itself, which reruns parts of a network in
-the backward pass, does not support double backward.
+The network is run without features that only save time or memory. These do not change its output,
+but they prevent tracing it or differentiating its gradients. Compiled modules hide their functions.
+Hooks of FSDP replace the traced parameters, and hooks of Opacus store tensors at every pass. A
+key–value cache is useful only for generating text. A hook that makes the output of an embedding
+require a gradient (Hugging Face's ``enable_input_require_grads``) serves reentrant checkpointing,
+which runs as the other kind here. Checkpointing itself, which reruns parts of a network in the
+backward pass, has no double-backward pass.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint as checkpointing
 
 from seepage.errors import InputError, nearest
 from seepage.nn.problem.own_loss import IGNORED
@@ -151,11 +152,17 @@ class Input(View):
                 names = list(x) if isinstance(x, Mapping) else []
                 raise InputError(f"The batch has no input {self.key!r}{nearest(self.key, names)}.")
             x = x[self.key]
+        if isinstance(x, Mapping):
+            names = [n for n, v in x.items() if isinstance(v, Tensor) and v.is_floating_point()]
+            choice = f"view=sp.nn.Input(key={names[0]!r}), or " if names else ""
+            raise InputError(
+                f"The input holds several tensors ({', '.join(map(str, x))}), so name the unknown "
+                f"one: {choice}an embedding with view=sp.nn.Embedding('name of a module')."
+            )
         if not isinstance(x, Tensor):
             raise InputError(
-                "The input is not a single tensor; select one of its tensors by name with "
-                "view=sp.nn.Input(key='pixel_values'), or an embedding with "
-                "view=sp.nn.Embedding('name of a module')."
+                "The input is not a single tensor; give its tensors in a dict by the names of the "
+                "arguments of forward(), and name the unknown one: view=sp.nn.Input(key='name')."
             )
         if not x.is_floating_point():
             raise InputError(
@@ -428,9 +435,18 @@ def _embedding(net: nn.Module) -> str | None:
 
 
 def _root_mean_square(values: Tensor, view: View) -> float:
+    """Return the size of the unknowns; raise if no step suits all records."""
     mask = view.mask_for(values)
     unknown = values if mask is None else values[:, mask]
-    return float(unknown.double().square().mean().sqrt()) or 1.0
+    each = unknown.double().flatten(1).square().mean(1).sqrt()
+    typical, largest = float(each.median()), float(each.max())
+    if largest > 1e6 * typical > 0:
+        raise InputError(
+            f"The numbers of record {int(each.argmax())} have the size {largest:.0e}, more than a "
+            f"million times that of a typical record ({typical:.0e}), so no step suits both; leave "
+            "it out, or rescale the numbers."
+        )
+    return float(each.square().mean().sqrt()) or 1.0
 
 
 class _ReachedError(Exception):
@@ -514,8 +530,13 @@ def rows_of(x: Inputs, rows: Any) -> Inputs:
 
 @contextmanager
 def plain_run(net: nn.Module) -> Iterator[None]:
-    """Open a context that switches off features that only save time or memory."""
+    """In this context, switch off features that only save time or memory.
+
+    Reentrant checkpointing runs its part under ``torch.no_grad()`` and fails with
+    ``torch.autograd.grad``; the other kind saves the same memory.
+    """
     with ExitStack() as stack:
+        switch_off(stack, checkpointing, "CheckpointFunction", _NotReentrant)
         for module in net.modules():
             switch_off(stack, module, "_compiled_call_impl", None)  # of ``module.compile()``
             switch_off(stack, module.__dict__.get("config"), "use_cache", False)
@@ -526,6 +547,25 @@ def plain_run(net: nn.Module) -> Iterator[None]:
                 if hooks:
                     _unhook(stack, hooks)
         yield
+
+
+class _NotReentrant:
+    """Stands in for reentrant checkpointing."""
+
+    @staticmethod
+    def apply(function: Any, preserve: bool, *args: Any) -> Any:
+        """Checkpoint a function without reentering autograd."""
+        how = {"use_reentrant": False, "preserve_rng_state": preserve}
+        return checkpointing.checkpoint(function, *args, **how)
+
+
+def without_checkpoints(stack: ExitStack) -> None:
+    """Let checkpointed parts run once and keep what they save, until the exit stack closes."""
+
+    def run_once(*args: Any, **kwargs: Any) -> Iterator[None]:
+        yield
+
+    switch_off(stack, checkpointing, "_checkpoint_without_reentrant_generator", run_once)
 
 
 @contextmanager

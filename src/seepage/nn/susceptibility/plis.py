@@ -9,6 +9,7 @@ record's attributes is the privacy loss-input susceptibility (equations 6 and 7)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from seepage.nn.jacobian.engine import Engine
 from seepage.nn.measures.gradient_leakage import check_batch, check_view
 from seepage.nn.privacy.individual_loss import IndividualLoss
 from seepage.nn.problem.clipping import Clip, NoClip, choose_clip
+from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss, cross_entropy
 from seepage.nn.problem.views import Input, View
 from seepage.nn.susceptibility.attribution import Attribution
@@ -136,13 +138,13 @@ def susceptibility(
 @accepts_other_names
 def plis(
     net: Any,
-    loss: str | nn.Module | Loss | None,
-    x: Any,
-    y: Any,
+    loss: str | nn.Module | Loss | Mapping[str, Tensor] | None,
+    x: Any = None,
+    y: Any = None,
     *,
     noise_multiplier: float | None = None,
     max_grad_norm: float | None = None,
-    clip: str | Clip = "hard",
+    clip: str | Clip = "smooth",
     view: View | None = None,
     compare: str | None = None,
     probes: int = 64,
@@ -155,8 +157,9 @@ def plis(
     ----------
     net, loss
         The network and its loss: ``"cross_entropy"``, ``"mse"``, a torch loss module, or a function
-        of output and target that returns one loss per record. Alternatively, a model fitted with
-        :mod:`seepage.glm`, scikit-learn or statsmodels, with ``loss=None`` for the model's own
+        of output and target that returns one loss per record. For a model that computes its own
+        loss, give the data collator's batch in place of the loss. Or a model fitted with
+        :mod:`seepage.glm`, scikit-learn or statsmodels; ``loss=None`` then uses the model's own
         loss.
     x, y
         The batch, with records along the first axis. Tables may be data frames, whose column names
@@ -168,9 +171,9 @@ def plis(
     max_grad_norm
         The clipping threshold ``C``; ``None`` for no clipping.
     clip
-        ``"hard"``, ``"smooth"`` (the GELU clip of Guo et al. 2022, as in Mueller et al. 2022), or a
-        :mod:`seepage.nn` clip with its own threshold, without ``max_grad_norm``. With ``"hard"``,
-        the privacy loss of a clipped record is constant, and its PLIS is zero.
+        ``"smooth"`` (the GELU clip of Guo et al. 2022, as in Mueller et al. 2022), or ``"hard"``,
+        under which the privacy loss of a clipped record is constant and its PLIS zero. Or a
+        :mod:`seepage.nn` clip with its own threshold; leave out ``max_grad_norm`` then.
     view
         The view that selects the attributes: ``sp.nn.Input()`` (the default, or a part of it with
         ``mask=``), ``sp.nn.Label()`` or ``sp.nn.Embedding("module")``.
@@ -198,7 +201,14 @@ def plis(
     check_view(view)
     noise, chosen = _release(noise_multiplier, max_grad_norm, clip)
     table: Table | None = None
-    if isinstance(net, nn.Module):
+    if isinstance(loss, Mapping):
+        x, y, loss = dict(loss), labels_of(loss), "own"
+    elif x is None or y is None:
+        raise InputError(
+            "Give network, loss, inputs and targets, or a Hugging Face model and a batch with its "
+            "labels: sp.nn.plis(model, batch, noise_multiplier=…)."
+        )
+    elif isinstance(net, nn.Module):
         if loss is None:
             raise InputError(
                 "loss is missing; a network requires a loss, such as 'cross_entropy' or 'mse'."

@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,25 +30,18 @@ from seepage.nn.accounting.accountant import FisherAccountant
 from seepage.nn.accounting.joining import gather_shares, keep_one_share, whole_state
 from seepage.nn.accounting.processes import (
     check_agreement,
-    own_part,
     process_rank,
     shared_stream,
-    start_alike,
-    summed,
     world_size,
 )
 from seepage.nn.accounting.run_identity import data_fingerprint, loss_name, plain_setting
 from seepage.nn.privacy.randomness import (
-    FAST,
-    SECURE,
-    SEED,
-    SEEDED_AND_FAST,
     conditions_of,
     mark_of,
     marked,
 )
 from seepage.nn.privacy.run_membership import GUARANTEED
-from seepage.nn.privacy.run_privacy import ADD_OR_REMOVE, REPLACE, Entry, least_noise
+from seepage.nn.privacy.run_privacy import ADD_OR_REMOVE, REPLACE
 from seepage.nn.problem.clipping import Clip, make_clip
 from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss
@@ -61,7 +54,6 @@ from seepage.nn.problem.views import (
     numbers_of,
     rows_of,
 )
-from seepage.nn.sampling.samplers import check_rate, make_sampler
 from seepage.nn.training.budgets import Budget, RecordBudgets, checked_budget
 from seepage.nn.training.checkpoints import (
     check_same_run,
@@ -70,7 +62,16 @@ from seepage.nn.training.checkpoints import (
     write_checkpoint,
     write_key,
 )
-from seepage.nn.training.secure_noise import quick_noise, secure_noise
+from seepage.nn.training.private_gradients import (
+    AT_A_TIME,
+    OWN,
+    PrivateGradients,
+    check_declared,
+    check_target,
+    noise_for_target,
+    origin_of,
+    write_gradients,
+)
 from seepage.privacy.filters import CONDITIONS
 from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
@@ -79,14 +80,10 @@ from seepage.support.number_check import (
     check_noise,
     check_number,
     check_positive,
-    check_share,
 )
 
 Released = Mapping[str, nn.Parameter]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-
-_AT_A_TIME = 1000  # records processed together outside of batches
-_OWN = ("n", "sampler")  # set by the trainer itself
 
 
 class PrivateUpdate:
@@ -114,8 +111,7 @@ class PrivateUpdate:
 
     def take(self, gradient: Mapping[str, Tensor]) -> None:
         """Take an optimiser step with each parameter's noisy mean gradient."""
-        for name, parameter in self.released.items():
-            parameter.grad = spread_like(parameter, gradient[name].to(parameter.dtype))
+        write_gradients(self.released, gradient)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -336,7 +332,7 @@ class PrivateSGD:
     ) -> None:
         takers = (PrivateSGD, FisherAccountant)
         options = (name for taker in takers for name in inspect.signature(taker).parameters)
-        known = [name for name in options if name not in _OWN]
+        known = [name for name in options if name not in OWN]
         check_options(accounting, known, "PrivateSGD")
         if (steps is None) == (epochs is None):
             raise InputError(
@@ -349,8 +345,8 @@ class PrivateSGD:
         if any(count is not None and count < 1 for count in counts):
             raise InputError("steps, checkpoint_every and evaluate_every must be at least one.")
         check_choice(randomness, "randomness", ("secure", "fast"))
-        _check_declared(sample_rate, expected_batch, batch_size, sampling)
-        _check_target(target_epsilon, target_delta, noise_multiplier, budget)
+        check_declared(sample_rate, expected_batch, batch_size, sampling)
+        check_target(target_epsilon, target_delta, noise_multiplier, budget)
         own = (lr, momentum, weight_decay)
         if optimizer is not None and own != (None, None, None):
             raise InputError(
@@ -411,13 +407,15 @@ class PrivateSGD:
             self.steps = math.ceil(round((self.epochs or 0) / rate, 6))
         self.evaluate_every = self.evaluate_every or max(1, self.steps // 20)
         if math.isnan(self.noise_multiplier):
-            clip, declared = make_clip(self.clip, self.max_grad_norm), self.batch_size is None
-            length = (clip.max_grad_norm, clip.sensitivity)
-            planned = Entry(
-                self.steps, self.sampling, rate, 1.0, *length, records, SECURE, declared
+            self.noise_multiplier = noise_for_target(
+                (self.target_epsilon or 0.0, self.target_delta or 0.0),
+                make_clip(self.clip, self.max_grad_norm),
+                steps=self.steps,
+                sampling=self.sampling,
+                rate=rate,
+                declared=self.batch_size is None,
+                n=records,
             )
-            target = (self.target_epsilon or 0.0, self.target_delta or 0.0)
-            self.noise_multiplier = least_noise(planned, *target)
 
     def __repr__(self) -> str:
         steps = f"{self.steps:,} steps" if self.steps else f"{self.epochs:g} epochs"
@@ -465,8 +463,7 @@ class PrivateSGD:
                     self._evaluate(test, bar)
                 if self.checkpoint and (last or self._step % self.checkpoint_every == 0):
                     self._write()
-        if world_size() > 1:
-            self.accountant_.load_state_dict(whole_state(self.accountant_))
+        self._gradients.gather()
         return self
 
     def promise(self) -> Budget:
@@ -496,37 +493,35 @@ class PrivateSGD:
         self._update = PrivateUpdate(released, self.optimizer or own)
         self._facts = self._settings() | {"data": data_fingerprint(X, y)}
         check_agreement((self._facts, self.steps, stored and stored[1]["step"]))
-        start_alike(self.net)
         self._step = 0
-        self._sampler = make_sampler(
-            self.sampling, len(y), self.batch_size, self._stream, self.sample_rate
-        )
         self.history_: list[Progress] = []
-        self.accountant_ = FisherAccountant(
+        self._gradients = PrivateGradients(
             self.net,
             self.loss,
             n=len(y),
+            steps=self.steps,
             batch_size=self.batch_size,
             sample_rate=self.sample_rate,
+            expected_batch=self.expected_batch,
             noise_multiplier=self.noise_multiplier,
             max_grad_norm=self.max_grad_norm,
             clip=self.clip,
-            sampler=self.sampling,
-            seed=self._stream.child("probes").number(),
-            randomness=self._randomness(),
-            **{"steps": self.steps} | self.accounting,
+            sampling=self.sampling,
+            seed=self._stream if self.seed is None else self.seed,
+            randomness=self.randomness,
+            **self.accounting,
         )
+        self._sampler = self._gradients.sampler
+        self.accountant_ = self._gradients.accountant_
         self.accountant_.target_delta = self.target_delta
         self.budgets_ = self._budgets(len(y))
         if stored:
             self._resume(*stored)
         self.accountant_.check.trust()
-        # The first records show kinks and set the size of finite steps, the same in all processes.
         some = slice(math.ceil(self._sampler.batch_size))
         device = next(self.net.parameters()).device
         first = _moved(X, some, device), y[some].to(device)
-        self.accountant_.engine.takes_finite_steps(*first)
-        self.accountant_.engine.step_size(*first)
+        self._gradients.look_at(*first)
 
     def _budgets(self, records: int) -> RecordBudgets | None:
         """Return the records' budgets, or ``None`` if the run has no ``budget``."""
@@ -561,30 +556,20 @@ class PrivateSGD:
 
     def _randomness(self) -> str:
         """Return the ledger's name for the source of noise and batches."""
-        if self.seed is None:
-            return SECURE if self.randomness == "secure" else FAST
-        return SEED if self.randomness == "secure" else SEEDED_AND_FAST
+        return origin_of(self.seed is not None, self.randomness)
 
     def _take_step(self, X: Inputs, y: Tensor, device: torch.device) -> None:
-        index = own_part(self._sampler.batch(self._step))
+        index = self._gradients.own_records(self._step)
         if self.budgets_ is not None:
             # The sum is still divided by the declared size of a batch, whoever takes part.
             index = self.budgets_.taking_part(index, partial(self._lengths, X, y, device))
-        if self.accountant_.passes is not None:
-            self.accountant_.survey(
-                (rows, _moved(X, rows, device), y[rows].to(device))
-                for rows in torch.arange(len(y)).split(_AT_A_TIME)
-            )
+
+        def everyone() -> Iterator[tuple[Tensor, Inputs, Tensor]]:
+            for rows in torch.arange(len(y)).split(AT_A_TIME):
+                yield rows, _moved(X, rows, device), y[rows].to(device)
+
         batch = _moved(X, index, device), y[index].to(device)
-        gradient = summed(self.accountant_.observe(index, *batch, update=True).gradient)
-        deviation = self.noise_multiplier * self.accountant_.clip.max_grad_norm
-        kind = secure_noise if self.randomness == "secure" else quick_noise
-        add_noise = kind(self._stream, self._step)
-        divisor = self.batch_size if self.expected_batch is None else self.expected_batch
-        noisy = {
-            name: add_noise(name, total, deviation) / divisor for name, total in gradient.items()
-        }
-        self._update.take(noisy)
+        self._update.take(self._gradients.noisy_mean(index, *batch, everyone)[1])
         self._step += 1
 
     def _lengths(self, X: Inputs, y: Tensor, device: torch.device, rows: Tensor) -> Tensor:
@@ -592,7 +577,7 @@ class PrivateSGD:
         engine = self.accountant_.engine
         parts = [
             engine.norms(_moved(X, part, device), y[part].to(device))
-            for part in rows.split(_AT_A_TIME)
+            for part in rows.split(AT_A_TIME)
             if len(part)
         ]
         norms = torch.cat(parts) if parts else torch.zeros(0)
@@ -696,50 +681,6 @@ class PrivateSGD:
         self.history_ = [Progress(**now | {"condition": condition}) for now in facts["history"]]
 
 
-def _check_declared(rate: Any, expected: Any, batch_size: Any, sampling: str) -> None:
-    """Raise unless batches are declared either by sampling rate and divisor or by size alone."""
-    if batch_size is not None:
-        if rate is not None or expected is not None:
-            raise InputError(
-                "Give either sample_rate and expected_batch, or batch_size alone. With batch_size "
-                "the rate depends on the number of records, which then counts as public."
-            )
-        return
-    if rate is None or expected is None:
-        raise InputError(
-            "Declare sample_rate and expected_batch, for instance sample_rate=0.01, "
-            "expected_batch=600: the probability that a record is in a batch, and the number by "
-            "which sums are divided. With batch_size=600 instead, the number of records counts as "
-            "public."
-        )
-    if sampling != "poisson":
-        raise InputError(
-            "A declared sample_rate implies Poisson batches; leave out sampling, or give "
-            "batch_size for batches of equal size."
-        )
-    check_number(rate, "sample_rate")
-    check_rate(rate)
-    check_positive(expected, "expected_batch")
-
-
-def _check_target(epsilon: Any, delta: Any, noise: Any, budget: Any) -> None:
-    """Raise unless a privacy target for the run has both ε and δ, without other noise settings."""
-    if epsilon is None and delta is None:
-        return
-    if epsilon is None or delta is None:
-        raise InputError(
-            "target_epsilon and target_delta form one guarantee: give both, for instance "
-            "target_epsilon=8.0, target_delta=1e-5, with δ far below 1/(number of records)."
-        )
-    if noise is not None or budget is not None:
-        raise InputError(
-            "target_epsilon determines the noise; leave out noise_multiplier and budget, or leave "
-            "out target_epsilon and target_delta."
-        )
-    check_positive(epsilon, "target_epsilon")
-    check_share(delta, "target_delta")
-
-
 def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:
     """Return records and targets as tensors, after checking that their numbers are equal."""
     if isinstance(X, Mapping):
@@ -794,7 +735,7 @@ def measure_accuracy(net: nn.Module, X: Inputs, y: Tensor) -> float:
     device = next((p.device for p in net.parameters()), y.device)
     right = 0
     with torch.no_grad(), evaluating(net):
-        for rows in torch.arange(len(y)).split(_AT_A_TIME):
+        for rows in torch.arange(len(y)).split(AT_A_TIME):
             records = _moved(X, rows, device)
             output = net(**records) if isinstance(records, Mapping) else net(records)
             right += int((numbers_of(output).argmax(-1) == y[rows].to(device)).sum())
