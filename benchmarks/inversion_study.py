@@ -263,10 +263,12 @@ def measured(piece: Piece, path: Path, images: Images) -> tuple[dict[str, Any], 
         "share better than the mean image": float(
             np.mean(errors["squared error"] < np.mean((others - truth) ** 2, axis=(1, 2, 3)))
         ),
-        "quartiles": {n: np.quantile(v, (0.25, 0.5, 0.75)).tolist() for n, v in errors.items()},
+        "least and quartiles": {
+            n: np.quantile(v, (0, 0.25, 0.5, 0.75)).tolist() for n, v in errors.items()
+        },
         "curve, median over records": np.median(kept["curve"], axis=0)[4::5].tolist(),
-        "curve, fall over the last eighth, largest": float(
-            np.max(1 - kept["curve"][:, -1] / kept["curve"][:, 87])
+        "curve, fall over the last eighth, median": float(
+            np.median(1 - kept["curve"][:, -1] / kept["curve"][:, 87])
         ),
     }
     return {"scores": scores, "errors": errors, "labels": y.numpy()}, about
@@ -308,12 +310,13 @@ def analyse(args: argparse.Namespace) -> int:
     widths = (24, 26, 26, 26, 26)
     for piece, got in found.items():
         about = figures[piece.name]
-        similar = about["quartiles"]["SSIM"]
+        similar = about["least and quartiles"]["SSIM"]
         print(
             f"\n{piece.name}: {about['records']} records, {about['steps']:,} steps; SSIM "
-            f"{similar[1]:.2f} (quartiles {similar[0]:.2f}, {similar[2]:.2f}); better than the "
-            f"mean image: {about['share better than the mean image']:.2f}; the cost fell by at "
-            f"most {about['curve, fall over the last eighth, largest']:.1e} over the last eighth"
+            f"{similar[2]:.3f} (quartiles {similar[1]:.3f}, {similar[3]:.3f}, least "
+            f"{similar[0]:.3f}); better than the mean image: "
+            f"{about['share better than the mean image']:.2f}; over the last eighth the cost fell "
+            f"by {about['curve, fall over the last eighth, median']:.1e} (median)"
         )
         show("rank correlation with", *MEASURES, widths=widths)
         about["rank correlations"] = table = {}

@@ -22,7 +22,7 @@ from seepage.errors import InputError, nearest
 TABLE = "labels.csv"  # of a folder of images
 
 
-class Label(NamedTuple):
+class CutAttribute(NamedTuple):
     """An attribute, and the score above which an image has it."""
 
     column: str
@@ -42,7 +42,7 @@ class ImageSource:
     """
 
     load: Callable[[str | None], Faces]
-    labels: Mapping[str, Label]
+    labels: Mapping[str, CutAttribute]
 
 
 _VEHICLES = ("airplane", "automobile", "ship", "truck")
@@ -64,33 +64,33 @@ SOURCES = {
     "lfw": ImageSource(
         load_lfw,
         {
-            "Gender": Label("male_manual"),
-            "Glasses": Label("pred_Eyeglasses"),
-            "Age": Label("pred_Young"),
-            "Hair": Label("pred_Gray_Hair"),
+            "Gender": CutAttribute("male_manual"),
+            "Glasses": CutAttribute("pred_Eyeglasses"),
+            "Age": CutAttribute("pred_Young"),
+            "Hair": CutAttribute("pred_Gray_Hair"),
         },
     ),
     "celeba": ImageSource(
         load_celeba,
         {
-            "Gender": Label("Male"),
-            "Glasses": Label("Eyeglasses"),
-            "Age": Label("Young"),
-            "Hair": Label("Gray_Hair"),
+            "Gender": CutAttribute("Male"),
+            "Glasses": CutAttribute("Eyeglasses"),
+            "Age": CutAttribute("Young"),
+            "Hair": CutAttribute("Gray_Hair"),
         },
     ),
     "pubfig": ImageSource(
         load_pubfig,
         {
-            "Gender": Label("pred_Male", 0.0),
-            "Glasses": Label("pred_Eyeglasses", 0.0),
-            "Age": Label("pred_Youth", 0.0),
-            "Hair": Label("pred_Gray_Hair", 0.0),
+            "Gender": CutAttribute("pred_Male", 0.0),
+            "Glasses": CutAttribute("pred_Eyeglasses", 0.0),
+            "Age": CutAttribute("pred_Youth", 0.0),
+            "Hair": CutAttribute("pred_Gray_Hair", 0.0),
         },
     ),
     "cifar10": ImageSource(
         _cifar10,
-        {name.capitalize(): Label(name) for name in ("animal", "flies", *_CLASSES)},
+        {name.capitalize(): CutAttribute(name) for name in ("animal", "flies", *_CLASSES)},
     ),
 }
 
@@ -138,7 +138,7 @@ class LabelledImages:
     people: np.ndarray
 
     @staticmethod
-    def of(faces: Faces, labels: Mapping[str, Label], device: str) -> LabelledImages:
+    def of(faces: Faces, labels: Mapping[str, CutAttribute], device: str) -> LabelledImages:
         """Read the labels, and move the images to the device.
 
         An image without a person counts as a person of its own.
@@ -167,7 +167,7 @@ class LabelledImages:
             )
         faces = read_folder(Path(name), size)
         own = [n for n in faces.attributes.columns if n not in ("image", "person")]
-        return LabelledImages.of(faces, {n: Label(n) for n in own}, device)
+        return LabelledImages.of(faces, {n: CutAttribute(n) for n in own}, device)
 
     @property
     def size(self) -> tuple[int, int]:

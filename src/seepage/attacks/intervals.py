@@ -34,8 +34,6 @@ from scipy.stats import rankdata
 from seepage.errors import InputError
 from seepage.support.number_check import check_share
 
-_RESAMPLES = 5_000  # of a bootstrap
-
 
 class ConfidenceInterval(NamedTuple):
     """The lower and upper ends of a confidence interval."""
@@ -250,7 +248,7 @@ def rank_correlation(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> RankC
     1.0
     """
     check_share(level, "level")
-    rows = np.random.default_rng(0).integers(len(a), size=(_RESAMPLES, len(a)))
+    rows = np.random.default_rng(0).integers(len(a), size=(5_000, len(a)))
     rows = np.vstack([np.arange(len(a)), rows])
     ranks = [rankdata(values[rows], axis=1) for values in (a, b)]
     centred = [r - r.mean(axis=1, keepdims=True) for r in ranks]

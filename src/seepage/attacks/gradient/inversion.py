@@ -30,8 +30,6 @@ from seepage.support.number_check import check_choice, check_count, check_not_ne
 from seepage.tables.result_table import PlottedNumbers, ResultNumbers
 from seepage.tables.source import as_numpy, build_frame
 
-_CURVE = 100  # points of the cost's curve
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GradientReconstruction(ResultNumbers):
@@ -292,8 +290,8 @@ class GradientInversion:
         groups = len(starts)
         records = starts[:, 0].clone()
         mismatch, taken = starts.new_full((groups,), torch.inf), torch.zeros(groups).long()
-        curve = starts.new_empty(groups, _CURVE)
-        marks = [-(-k * self.steps // _CURVE) for k in range(1, _CURVE + 1)]
+        marks = [-(-k * self.steps // 100) for k in range(1, 101)]  # points of the curve
+        curve = starts.new_empty(groups, len(marks))
         drawn = 0
         left = torch.arange(groups, device=starts.device)
         best = _BestCandidates(starts, *starts.new_full((2, *starts.shape[:2]), torch.inf))
@@ -301,7 +299,7 @@ class GradientInversion:
             point = search.point
             evaluation = cost.evaluate(point)
             best.update(point, evaluation.total, evaluation.match)
-            while drawn < _CURVE and marks[drawn] <= step:
+            while drawn < len(marks) and marks[drawn] <= step:
                 curve[left, drawn] = best.total.amin(1)
                 drawn += 1
             search.tell(evaluation.total, evaluation.slopes)
