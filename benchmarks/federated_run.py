@@ -42,7 +42,7 @@ from keeping import keep
 from measuring import show
 from seepage.cli import app
 from seepage.layers.federated.flower import RecordingStrategy, UpdateRecorder
-from seepage.layers.federated.gradients import load_gradients
+from seepage.layers.federated.stored_recordings import load_gradients
 from seepage.layers.measures.first_round import LEVEL, since_when
 
 SEEDS = 10

@@ -13,7 +13,7 @@ pytest.importorskip("flwr", reason="flwr is not installed: pip install 'seepage[
 from flwr.supercore.task_identity import TaskIdentity
 
 from seepage.layers import since_when, standing_out
-from seepage.layers.federated.gradients import load_gradients
+from seepage.layers.federated.stored_recordings import load_gradients
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 

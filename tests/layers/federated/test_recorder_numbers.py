@@ -19,7 +19,7 @@ import seepage as sp
 from seepage.errors import InputError
 from seepage.layers import LayerGradients, audit_updates, record_updates, since_when
 from seepage.layers.federated.flower import UpdateRecorder
-from seepage.layers.federated.gradients import load_gradients, save_gradients
+from seepage.layers.federated.stored_recordings import load_gradients, save_gradients
 
 CLIENTS, ROUNDS, LABELLINGS = 12, 4, 20
 

@@ -141,6 +141,8 @@ class RecordingReport(Report):
                 "updates": audit.updates,
                 "clients": len(audit.clients.clients),
                 "rounds": audit.rounds,
+                "runs": audit.runs,
+                "set_aside": audit.set_aside or None,
                 "metrics": audit.metrics,
             },
             "unit": audit.layers.v_information.unit,

@@ -63,6 +63,7 @@ def judge_recording(audit: RecordingAudit, name: str, gates: tuple[Gate, ...]) -
         headline = f"No layer reveals {what} at the 5 % level, and no client stands out."
     sentences = (
         tell("seen", audit, of="rounds.j2"),
+        audit.set_aside,
         tell("most", audit, of="rounds.j2"),
         tell("when", audit, untestable(audit), of="rounds.j2"),
         tell("who", audit, of="rounds.j2"),
