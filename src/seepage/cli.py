@@ -391,8 +391,8 @@ def layers(
 ) -> None:
     """Report what recorded updates of federated learning reveal about a property of clients.
 
-    It reports which layer reveals the property, from which round on, and which clients' updates are
-    outliers.
+    It reports which layer reveals the property, from which round on, and whose updates lie furthest
+    from the others'.
     """
     from seepage.auditing.rounds.command import run_layers
 

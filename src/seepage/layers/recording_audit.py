@@ -19,7 +19,7 @@ from seepage.layers.federated.stored_recordings import load_gradients
 from seepage.layers.layer_audit import LayerAudit, audit_updates
 from seepage.layers.measures.first_round import RoundByRound, since_when
 from seepage.layers.measures.property_batches import read_property
-from seepage.layers.measures.standing_out import StandingOut, standing_out
+from seepage.layers.measures.standing_out import Reference, StandingOut, standing_out
 from seepage.support.text_table import text_table
 from seepage.tables.names import listed, shown
 from seepage.tables.result_table import Reportable, ResultTable
@@ -109,20 +109,28 @@ class RecordingAudit(Reportable, ResultTable):
 
     def __str__(self) -> str:
         who = self.clients
-        order = np.lexsort((-who.times, who.p_value))[:8]  # a screen has room for no more
+        order = who.order()[:8]  # a screen has room for no more
         lines = [
             self._opening(),
             *filter(None, [self.set_aside]),
             "",
             *str(self.layers).removesuffix(NOTICE).rstrip().split("\n"),
         ]
-        lines += ["", "Clients whose updates stand out (times as far as the median client's):"]
+        lines += [
+            "",
+            "Clients, the furthest from the others first (× the median client's distance):",
+        ]
         clients = [
             (
                 str(who.clients[k]),
-                f"{who.times[k]:.2f} at {_called('layer', who.layer[k])}, P = {who.p_value[k]:.3f}",
+                f"{who.times[k]:.2f} at {_called('layer', who.layer[k])}, "
+                + (
+                    f"P = {who.p_value[k]:.3f}"
+                    if who.reference
+                    else f"{place} of {len(who.clients)}"
+                ),
             )
-            for k in order
+            for place, k in enumerate(order, start=1)
         ]
         lines.append(text_table(clients, indent=2))
         return "\n".join([*lines, "", *self.notes, NOTICE])
@@ -140,8 +148,8 @@ class RecordingAudit(Reportable, ResultTable):
     def __repr__(self) -> str:
         return (
             f"<audit of {self.updates:,} updates of {len(self.clients.clients):,} clients: "
-            f"{len(self.telling())} layers reveal it, {len(self.clients.named())} clients stand "
-            "out>"
+            f"{len(self.telling())} layers reveal it"
+            f"{f', {len(self.clients.named())} clients stand out' * (self.clients.reference > 0)}>"
         )
 
 
@@ -155,6 +163,7 @@ def audit_recording(
     folds: int = 5,
     unit: str = "bits",
     permutations: int = 999,
+    reference: Reference | None = None,
     seed: int = 0,
 ) -> RecordingAudit:
     """Audit recorded rounds: layers that reveal a property, the first such round, and outliers.
@@ -173,6 +182,9 @@ def audit_recording(
         As for :func:`audit_updates`; fewer folds are used if a value of the property is rare.
     permutations
         The number of permutations of the tests over rounds.
+    reference
+        Simulated clients, as for :func:`standing_out`; without them, no client is said to stand
+        out.
     seed
         The seed of all draws.
 
@@ -228,7 +240,7 @@ def audit_recording(
     return RecordingAudit(
         layers,
         over_rounds,
-        standing_out(sent),
+        standing_out(sent, reference=reference),
         known.by_client,
         known.shares,
         len(known.seen),
