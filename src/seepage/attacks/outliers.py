@@ -30,7 +30,7 @@ class OutlierDetection(ResultTable):
         The area under the ROC curve: the probability that an outlier scores above an ordinary
         record.
     interval
-        Its confidence interval (DeLong, DeLong and Clarke-Pearson 1988).
+        Its confidence interval (:mod:`seepage.attacks.intervals`).
     thresholds
         The scores in descending order; the first is infinite and flags no record.
     false_alarms, detections

@@ -72,7 +72,7 @@ class PropertyInferenceResult(SummaryTable):
 
     @property
     def interval(self) -> ConfidenceInterval:
-        """DeLong's 95 % interval; for several classes, the mean of the ends (conservative).
+        """The 95 % interval; for several classes, the mean of the ends (conservative).
 
         In 95 % of repetitions, it covers the AUC of this trained adversary on updates of new
         groups.
