@@ -23,9 +23,9 @@ scores, ``θ − 2 T(Φ⁻¹(θ), 1/√3)`` with Owen's T, and that for exponent
 2θ²/(1 + θ))/2`` (Hanley and McNeil 1982), since the distribution is unknown. The other is normal on
 the log-odds scale, with the variance of DeLong, DeLong and Clarke-Pearson (1988), which needs no
 distribution but is too small near 1: ``var(v_with)/n_with + var(v_without)/n_without``, where ``v``
-is a record's share of correctly ordered pairs. If scores are grouped (a batch at several snapshots, or
-the updates of one client), deviations are first summed over each group (Obuchowski 1997); if groups
-have records of both kinds, a jackknife over groups takes its place. And n and m are then the
+is a record's share of correctly ordered pairs. If scores are grouped (a batch at several snapshots,
+or the updates of one client), deviations are first summed over each group (Obuchowski 1997); if
+groups have records of both kinds, a jackknife over groups takes its place. And n and m are then the
 effective numbers ``n / (1 + (k − 1)ρ)`` for groups of k records, with ρ the intraclass correlation
 of the scores' normal ranks (Kish 1965), which is known even where the order is perfect.
 """
