@@ -55,9 +55,9 @@ def page() -> str:
     return "\n".join(
         [
             "# Benchmarks\n",
-            "*Generated from `benchmarks/results` by `make benchmarks-page`. The command beside "
-            "each table measures it again; `make bench` runs most of them. Ratios are within one "
-            "run.*\n",
+            "*Generated from `benchmarks/results` by `make benchmarks-page`. The command above "
+            "each table repeats its measurement; `make bench` runs most of them. Ratios are within "
+            "one run.*\n",
             *_linear(),
             *_networks(),
             *_against_opacus(),
@@ -71,8 +71,9 @@ def _linear() -> Iterator[str]:
     threads = _threads(found["made"])
     yield "## Linear models\n"
     yield (
-        f"`python benchmarks/glm_rows.py`, {threads}, after the fit; in products `X·H⁻¹` of the "
-        "same run, and against dense Jacobians with singular values (extrapolated from a sample):\n"
+        f"`python benchmarks/glm_rows.py` measures times after the fit ({threads}), in products "
+        "`X·H⁻¹` of the same run, and compares them with singular values of dense Jacobians "
+        "(extrapolated from a sample):\n"
     )
     rows = []
     for key, name in TABLES.items():
@@ -89,12 +90,12 @@ def _linear() -> Iterator[str]:
     disk = kept("out-of-core")
     yield "![Seconds for η of all records, with seepage and dense](assets/benchmarks-linear.svg)\n"
     yield (
-        f"Largest relative difference from dense: {error:.1g}. From Parquet "
+        f"The largest relative difference from dense results is {error:.1g}. From Parquet "
         f"(`python benchmarks/out_of_core.py`), η of {disk['rows'] // 10**6} million rows of "
         f"{disk['columns']} columns takes {disk['η of every row']:.0f} s, "
-        f"{disk['η of every row'] / disk['product']:.1f} times reading and one product, with "
-        f"{disk['peak']:.1f} GB of memory; time grows as rows to the power "
-        f"{disk['exponent']:.2f}.\n"
+        f"{disk['η of every row'] / disk['product']:.1f} times as long as reading and one "
+        f"product, with {disk['peak']:.1f} GB of memory; time grows as the number of rows to the "
+        f"power {disk['exponent']:.2f}.\n"
     )
 
 
@@ -104,8 +105,8 @@ def _networks() -> Iterator[str]:
     wide, middle, large = full["wide"], full["124M"], full["1.3B"]
     yield "## Networks\n"
     yield (
-        "In training steps of the same run, float32 (`python benchmarks/accountant.py`, `plis.py`; "
-        "on the H200 with `--device cuda`):\n"
+        "The table lists costs in training steps of the same run, float32 (`python "
+        "benchmarks/accountant.py`, `plis.py`; on the H200 with `--device cuda`):\n"
     )
     rows = [
         (
@@ -152,8 +153,8 @@ def _networks() -> Iterator[str]:
 def _precisions() -> Iterator[str]:
     yield (
         "In lower precision, plain steps are faster and probes are finite differences "
-        "(`--precision high` for TF32, `--autocast bf16`). In plain eager steps of the same "
-        "precision:\n"
+        "(`--precision high` for TF32, `--autocast bf16`). The next table lists costs in "
+        "plain eager steps of the same precision:\n"
     )
     rows, worst = [], {"TF32": 0.0, "bf16": 0.0}
     for key, name in (
@@ -176,8 +177,8 @@ def _precisions() -> Iterator[str]:
     yield _table((*head, "compiled plain step"), rows)
     plis = kept("plis-cuda-tf32")["wide"]
     yield (
-        "Of four records per GPT, along the same directions, the worst was within "
-        f"{worst['TF32']:.2g} % (TF32) and {worst['bf16']:.2g} % (bf16) of float32. PLIS of the "
+        "Of four records per GPT, the largest deviation from float32 along the same directions was "
+        f"{worst['TF32']:.2g} % (TF32) and {worst['bf16']:.2g} % (bf16). PLIS of the "
         f"WideResNet takes {plis['claims']['PLIS over a plain step'][0]:.1f} plain steps in "
         "TF32.\n"
     )
@@ -186,9 +187,9 @@ def _precisions() -> Iterator[str]:
 def _lora() -> Iterator[str]:
     found = {"7B": kept("lora-cuda")["7B"], "13B": kept("lora-cuda-13B")["13B"]}
     yield (
-        "LoRA of rank 16 on Llama's shape, base in bf16, adapters in float32, batch 4 × 512 "
-        "tokens, eager; seconds, GiB (`python benchmarks/lora.py --device cuda --only 7B` or "
-        "`13B`):\n"
+        "The next table lists seconds and GiB for LoRA of rank 16 on Llama's shape, with the base "
+        "in bf16, adapters in float32, batch 4 × 512 tokens, eager (`python benchmarks/lora.py "
+        "--device cuda --only 7B` or `13B`):\n"
     )
     rows = []
     for key in ("7B", "13B"):
@@ -212,13 +213,13 @@ def _lora() -> Iterator[str]:
     peak = small["peak GiB of update and probe, checkpointed, by records of 512 tokens"][str(most)]
     yield (
         f"The first step needs up to {first[0]:.1f} GiB for the smaller model "
-        f"({first[1]:.1f} checkpointed). A 24 GB card holds it with checkpointing and batches of "
-        f"{most} × 512 tokens ({peak:.1f} GiB, in parts); the larger one's weights alone are "
+        f"({first[1]:.1f} checkpointed). It fits on a 24 GB card with checkpointing and batches of "
+        f"{most} × 512 tokens ({peak:.1f} GiB, in parts); the larger model's weights alone take "
         f"{large['weights in GiB']:.1f} GiB. After subtracting rounding, every record of the "
         "smaller model was within "
         f"{100 * small['claims']['worst record against float32'][0]:.1f} % of float32 along the "
-        f"same directions (stated uncertainty {100 * small['doubt']:.0f} %). The larger one was "
-        "timed before records were moved in float32.\n"
+        f"same directions (stated uncertainty {100 * small['doubt']:.0f} %). The larger "
+        "model was timed before records were moved in float32.\n"
     )
 
 
@@ -235,7 +236,7 @@ def opacus_rows(name: str, networks: dict[str, str]) -> dict[str, list[str]]:
 def _against_opacus() -> Iterator[str]:
     yield "## A private step, against Opacus\n"
     yield (
-        "Private training with exact clipping against Opacus 1.6 (`python "
+        "The table compares private training with exact clipping with Opacus 1.6 (`python "
         "benchmarks/against_opacus.py`; H200: `--device cuda --precision high`), in seconds and "
         "GiB. The GPT's weights are untied, as Opacus requires:\n"
     )
@@ -252,8 +253,8 @@ def _against_opacus() -> Iterator[str]:
     better = "step time without accounting, over Opacus's better"
     shares = [f"{cores[key]['claims'][better][0]:.2f}" for key in CORES]
     yield (
-        f"With {_threads(cores)}, a step takes {', '.join(shares[:-1])} and {shares[-1]} of the "
-        "faster Opacus method's time (above 1 Opacus is faster).\n"
+        f"With {_threads(cores)}, a step takes {', '.join(shares[:-1])} and {shares[-1]} times "
+        "as long as with the faster Opacus method (above 1, Opacus is faster).\n"
     )
     yield (
         "![A private step on an H200, in plain steps and in GiB, with Opacus and with seepage]"
@@ -285,9 +286,9 @@ def _beside_sacro() -> Iterator[str]:
     yield ("*Generated by `make benchmarks-page` from `python benchmarks/beside_sacro.py`.*\n")
     yield (
         "[SACRO-ML](https://pypi.org/project/sacroml/2.0.1/) 2.0.1 is the output checkers' tool in "
-        "trusted research environments. Same models, six columns of breast cancer (569 records) "
-        "and UCI Adult (1,000), 18 models on halves for membership inference; SACRO-ML's attribute "
-        "inference got 80 records.\n"
+        "trusted research environments. Both tools audit the same models on six columns of breast "
+        "cancer (569 records) and UCI Adult (1,000), with 18 models on halves for membership "
+        "inference; SACRO-ML's attribute inference uses 80 records.\n"
     )
     rows = [
         (
@@ -305,8 +306,9 @@ def _beside_sacro() -> Iterator[str]:
     head = ("table, model", "SACRO-ML: LiRA, worst case", "seepage: best attack")
     yield _table((*head, "error, %: model, constant", "seconds: SACRO-ML", "seepage"), rows)
     yield (
-        "**Structural checks**: SACRO-ML's yes or no; seepage's number, and *found*, *no*, or – "
-        "(does not apply). Those of breast cancer are in `benchmarks/results/beside_sacro.json`.\n"
+        "**Structural checks**: SACRO-ML answers yes or no; seepage states a number and *found*, "
+        "*no* or – (does not apply). Results for breast cancer are in "
+        "`benchmarks/results/beside_sacro.json`.\n"
     )
     models = found[SACRO_TABLE]
     lines = [
@@ -321,9 +323,9 @@ def _beside_sacro() -> Iterator[str]:
     )
     yield _table((SACRO_TABLE, *models), lines)
     yield (
-        "Where nearly every record has an answer of its own (logistic regression, network, SVC, "
+        "Where nearly every record has a unique prediction (logistic regression, network, SVC, "
         "XGBoost), SACRO-ML flags groups of one; seepage states the number without flagging it. "
-        "SACRO-ML says no for models whose parameters it cannot count, and tests the "
+        "SACRO-ML reports no risk for models whose parameters it cannot count, and tests the "
         "generalisation gap on losses (Kolmogorov–Smirnov); seepage adds an interval over 18 "
         "models.\n"
     )
@@ -351,18 +353,18 @@ def _beside_sacro() -> Iterator[str]:
     head = ("column", "SACRO-ML, %: training, test", "seepage, %: none→others→members")
     yield _table((*head, "excess"), lines)
     yield (
-        f"On breast cancer the excess of {clear} of {len(rest)} columns is clear of zero (largest "
-        f"{most:+.1f} points), although SACRO-ML's training shares exceed its test shares for "
-        "some: it asks whether the model is most certain near a "
-        "record's value, we ask how often a guess is right. 80 records leave its shares "
+        f"On breast cancer, the excess of {clear} of {len(rest)} columns is significantly above "
+        f"zero (largest {most:+.1f} points), although SACRO-ML's training shares exceed its test "
+        "shares for some columns: SACRO-ML tests whether the model is most certain near a record's "
+        "value, seepage how often a guess is right. With 80 records, SACRO-ML's shares are "
         "uncertain.\n"
     )
     yield (
         "Only SACRO-ML has wrappers that warn during training (safemodel), PDF reports, attacks on "
         "PyTorch classifiers by the same command, and a quantile-regression attack without shadow "
         "models. Only seepage has intervals for every number, a baseline that uses the other "
-        "columns, regression, models in pipelines, the error beside a constant prediction, and "
-        "exact limits for linear models.\n"
+        "columns, regression, models in pipelines, the error compared with a constant prediction, "
+        "and exact limits for linear models.\n"
     )
 
 

@@ -143,7 +143,7 @@ _LIST = (
         "fil-whole-procedure",
         "Hannun et al. 2021",
         "section 5",
-        "What IRFIL leaks with its weights",
+        "What IRFIL leaks through its weights",
         topic="reweighting",
     ),
     Experiment(
@@ -156,13 +156,13 @@ _LIST = (
         "bounds-section4",
         "Guo et al. 2022",
         "sections 2 to 4",
-        "What ε says about membership and numbers",
+        "What ε means for membership and numbers",
     ),
     Experiment(
-        "bounds-figure2", "Guo et al. 2022", "Figure 2", "What RDP and dFIL promise for MNIST"
+        "bounds-figure2", "Guo et al. 2022", "Figure 2", "What RDP and dFIL guarantee for MNIST"
     ),
     Experiment(
-        "bounds-figure3", "Guo et al. 2022", "Figure 3", "The attack's error beside the dFIL bound"
+        "bounds-figure3", "Guo et al. 2022", "Figure 3", "The attack's error against the dFIL bound"
     ),
     Experiment(
         "bounds-figure4",
@@ -188,14 +188,14 @@ _LIST = (
         "bounds-weighted-sgd",
         "Guo et al. 2022",
         "section 6",
-        "Private SGD that evens out the leakage",
+        "Private SGD with equalised leakage",
         topic="private training",
     ),
     Experiment(
         "layers-figure1",
         "Mo et al. 2021",
         "Figure 1",
-        "What each layer gives away, by two measures and an attack",
+        "What each layer leaks, by two measures and an attack",
     ),
     Experiment(
         "layers-figure2",
@@ -222,13 +222,13 @@ _LIST = (
         "plis-figure3",
         "Mueller et al. 2022",
         "Figure 3",
-        "X-rays rebuilt from gradients, and their PLIS",
+        "X-rays reconstructed from gradients, and their PLIS",
     ),
     Experiment(
         "plis-table1",
         "Mueller et al. 2022",
         "Table 1",
-        "Whether PLIS says which X-rays can be rebuilt",
+        "Whether PLIS predicts which X-rays can be reconstructed",
     ),
 )
 

@@ -11,6 +11,14 @@ from reproduction.drawing import Figure
 from seepage.auditing.report.words import number
 from seepage.errors import InputError
 
+AGREES, DIFFERS, UNDECIDED, MISSING = VERDICTS = (
+    "agrees",
+    "differs",
+    "undecided",
+    "cannot be had here",
+)
+KINDS = ("result", "count", "setting")
+
 
 @dataclass(frozen=True)
 class Quantity:
@@ -27,21 +35,35 @@ class Quantity:
         none. ``> 88`` is a bound, ``9/10`` allows either.
     why
         Why the measured number is not the printed one: a sentence that names its evidence. It is
-        shown where they differ, and the page refuses such a number without it.
+        shown unless they agree, and the page refuses such a number without it.
+    kind
+        What kind of number is printed: a ``"result"``, a ``"count"`` of records or features, or a
+        ``"setting"``, which is fixed by the set-up or by the goal of an algorithm.
+    comparable
+        Whether data, split, training and units are the paper's, so that a difference counts.
+    tied
+        Whether the runs cannot tell, since the numbers compared differ by less than their errors.
 
     Examples
     --------
     >>> from reproduction.outcome import Quantity
     >>> Quantity("mean η", 0.0405, "0.040").agrees
     True
+    >>> Quantity("accuracy", 94.3, "99", "Its split is not stated.", comparable=False).verdict
+    'undecided'
     """
 
     name: str
     measured: float | None
     printed: str | None = None
     why: str | None = None
+    kind: str = "result"
+    comparable: bool = True
+    tied: bool = False
 
     def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"The quantity {self.name!r} is of no known kind: {self.kind!r}.")
         if self.measured is None:
             if self.printed is None or self.why is None:
                 raise InputError(f"The quantity {self.name!r} is neither measured nor explained.")
@@ -80,26 +102,39 @@ class Quantity:
         return abs(self.difference) <= 0.5 * 10.0**-self.decimals * (1 + 1e-6)
 
     @property
+    def verdict(self) -> str | None:
+        """One of :data:`VERDICTS`; ``None`` if nothing is printed."""
+        if self.printed is None:
+            return None
+        if self.measured is None:
+            return MISSING
+        if self.tied or not (self.agrees or self.comparable):
+            return UNDECIDED
+        return AGREES if self.agrees else DIFFERS
+
+    @property
     def reason(self) -> str | None:
-        """Why the printed number was not reached; ``None`` if it was, or if none is printed."""
-        return None if self.printed is None or self.agrees else self.why
+        """The verdict and its reason; ``None`` for an agreement, or if nothing is printed."""
+        if self.verdict in (None, AGREES) or self.why is None:
+            return None
+        return f"{str(self.verdict).capitalize()}. {self.why}"
 
     @property
     def settled(self) -> bool:
         """Whether there is nothing left to explain."""
-        return self.printed is None or bool(self.agrees) or bool(self.why)
+        return self.verdict in (None, AGREES) or bool(self.why)
 
     def cells(self) -> tuple[str, ...]:
-        """Return its row of a table: name, printed, measured, difference, and agreement."""
+        """Return its row of a table: name, printed, measured, difference, kind and verdict."""
         if self.measured is None:
-            return self.name, str(self.printed), "–", "–", "not made"
+            return self.name, str(self.printed), "–", "–", self.kind, str(self.verdict)
         if self.decimals is None or self.difference is None:
-            return self.name, "–", number(self.measured), "–", "–"
+            return self.name, "–", number(self.measured), "–", "–", "–"
         # Two digits more than the paper: enough to see which way it was rounded.
         digits = self.decimals + 2 if self.measured % 1 else self.decimals
         difference = f"{self.difference:+z.{digits}f}".replace("-", "−")
-        agrees = "yes" if self.agrees else "no"
-        return self.name, str(self.printed), f"{self.measured:.{digits}f}", difference, agrees
+        measured = f"{self.measured:.{digits}f}"
+        return self.name, str(self.printed), measured, difference, self.kind, str(self.verdict)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -110,13 +145,18 @@ class Quantity:
             "difference": self.difference,
             "printed": self.printed,
             "agrees": self.agrees,
+            "kind": self.kind,
+            "verdict": self.verdict,
+            "comparable": self.comparable,
+            "tied": self.tied,
             "why": self.why,
         }
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Quantity:
         """Return the quantity that :meth:`to_json` wrote."""
-        return cls(found["name"], found["measured"], found["printed"], found["why"])
+        names = ("name", "measured", "printed", "why", "kind", "comparable", "tied")
+        return cls(*(found[name] for name in names))
 
     def _choices(self) -> list[float]:
         return [float(part) for part in str(self.printed).removeprefix(">").split("/")]
@@ -150,22 +190,22 @@ class Outcome:
 def quantity_rows(quantities: Sequence[Quantity]) -> list[tuple[str, ...]]:
     """Return the quantities as the rows of a table, the first being its head.
 
-    If the paper prints none of them, only the measured numbers are shown. A number after *no*
-    refers to :func:`reasons`.
+    If the paper prints none of them, only the measured numbers are shown. A number after the
+    verdict refers to :func:`reasons`.
     """
-    head = ("quantity", "published", "measured", "difference", "agrees")
+    head = ("quantity", "published", "measured", "difference", "kind", "verdict")
     if all(quantity.printed is None for quantity in quantities):
         return [(row[0], row[2]) for row in (head, *(q.cells() for q in quantities))]
     said = reasons(quantities)
     rows: list[tuple[str, ...]] = [head]
     for quantity in quantities:
-        *cells, agrees = quantity.cells()
+        *cells, verdict = quantity.cells()
         if quantity.reason:
-            agrees = f"{agrees} ({said.index(quantity.reason) + 1})"
-        rows.append((*cells, agrees))
+            verdict = f"{verdict} ({said.index(quantity.reason) + 1})"
+        rows.append((*cells, verdict))
     return rows
 
 
 def reasons(quantities: Sequence[Quantity]) -> list[str]:
-    """Return why numbers are not the printed ones, each reason once."""
+    """Return the verdicts other than agreement with their reasons, each once."""
     return list(dict.fromkeys(q.reason for q in quantities if q.reason))

@@ -15,20 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from reproduction import EXPERIMENTS, PAPERS, Experiment
-from reproduction.outcome import Quantity, reasons
+from reproduction.outcome import AGREES, KINDS, VERDICTS, Quantity, reasons
 from reproduction.reproducing import PNG, RESULT, write_whole
 from seepage.errors import InputError
 
 _HEAD = """\
 # Reproductions of the papers
 
-Tables and figures of the [four papers](../papers.md), reproduced, with the printed numbers beside
-the measured ones. A number agrees if it rounds to the printed one; otherwise the note in brackets
-gives the reason and the evidence. "–" is not made. Each section links all of its numbers.
+These pages reproduce tables and figures of the [four papers](../papers.md) and compare printed
+with measured numbers. A number *agrees* if it rounds to the printed one. It *differs* only if data,
+split, training and units are the paper's; if they are not known, or errors are too large, it is
+*undecided*. The note in brackets states reason and evidence. Numbers are results unless marked as a
+count or a setting (fixed by the set-up or an algorithm's goal). Each section links its data.
 
-`seepage reproduce --list` lists all names and `seepage reproduce NAME` runs one: from the data, or
-from kept results where the *Setting* says so. `make reproduce` runs all of them and writes these
-pages.
+`seepage reproduce --list` lists all names. `seepage reproduce NAME` runs one, from the data or,
+if the *Setting* states this, from kept results. `make reproduce` runs all and writes these pages.
 """
 
 
@@ -90,8 +91,8 @@ def _quantities(entry: dict[str, Any]) -> list[Quantity]:
 def _index(found: dict[str, dict[str, Any]]) -> Iterator[str]:
     yield _HEAD
     yield f"{_count(found.values())}\n"
-    yield "| paper | printed | agree | differ | not made |"
-    yield "|---|---:|---:|---:|---:|"
+    yield "|paper|printed|agree: results|counts|settings|differ|undecided|cannot be had here|"
+    yield "|---|" + "---:|" * 7
     for paper in sorted({EXPERIMENTS[name].paper for name in found}):
         own = {name: entry for name, entry in found.items() if EXPERIMENTS[name].paper == paper}
         topics = {EXPERIMENTS[name].page: EXPERIMENTS[name].topic for name in own}
@@ -99,8 +100,8 @@ def _index(found: dict[str, dict[str, Any]]) -> Iterator[str]:
             f"[{topic or PAPERS[paper].topic}]({page}.md)"
             for page, topic in sorted(topics.items(), key=lambda pair: pair[1])
         ]
-        cells = " | ".join(map(str, _tally(own.values())))
-        yield f"| {paper}: {', '.join(links)} | {cells} |"
+        cells = "|".join(map(str, _tally(own.values())))
+        yield f"|{paper}: {', '.join(links)}|{cells}|"
     yield "\nBy name:"
     yield from (f"[`{name}`]({EXPERIMENTS[name].page}.md#{name})" for name in found)
     missing = [experiment for name, experiment in EXPERIMENTS.items() if name not in found]
@@ -112,30 +113,32 @@ def _index(found: dict[str, dict[str, Any]]) -> Iterator[str]:
             yield f"- `{experiment.name}`: {experiment.title} ({where})"
 
 
-def _tally(entries: Any) -> tuple[int, int, int, int]:
-    """Return how many numbers are printed, and how many of them agree, differ or are missing."""
+def _tally(entries: Any) -> list[int]:
+    """Return how many numbers are printed, agree by kind, and have each other verdict."""
     judged = [q for entry in entries for q in _quantities(entry) if q.printed is not None]
-    agree = sum(bool(q.agrees) for q in judged)
-    differ = sum(q.agrees is False for q in judged)
-    return len(judged), agree, differ, len(judged) - agree - differ
+    agreeing = [sum(q.verdict == AGREES and q.kind == kind for q in judged) for kind in KINDS]
+    others = [sum(q.verdict == verdict for q in judged) for verdict in VERDICTS[1:]]
+    return [len(judged), *agreeing, *others]
 
 
 def _count(entries: Any) -> str:
-    printed, agree, differ, left = _tally(entries)
-    agreeing = {0: "none agrees", 1: "one agrees"}.get(agree, f"{agree} agree")
-    words = f"Of {printed} printed numbers, {agreeing}"
-    others = [f"{differ} {'differs' if differ == 1 else 'differ'}"] * bool(differ)
-    others += [f"{left} could not be reproduced"] * bool(left)
-    if others:
-        words += f"; {' and '.join(others)}, {'each ' * (differ + left > 1)}with its reason"
-    return f"{words}."
+    printed, *rest = _tally(entries)
+    by_kind, others = rest[: len(KINDS)], rest[len(KINDS) :]
+    agree = sum(by_kind)
+    words = f"Of {printed} printed numbers, {agree or 'none'} agree{'s' * (agree < 2)}"
+    if any(by_kind[1:]):
+        kinds = [f"{n} {kind}{'s' * (n > 1)}" for n, kind in zip(by_kind, KINDS, strict=True) if n]
+        words += f" ({', '.join(kinds)})"
+    said = ("differ", "undecided", "cannot be had here")
+    left = [f"{n} {word}" for n, word in zip(others, said, strict=True) if n]
+    return f"{words}; {', '.join(left)}." if left else f"{words}."
 
 
 def _page(own: dict[str, dict[str, Any]]) -> Iterator[str]:
     first = EXPERIMENTS[next(iter(own))]
     paper = PAPERS[first.paper]
     yield f"# {first.paper}: {first.topic or paper.topic}\n"
-    yield f"[*{paper.title}*]({paper.address}), reproduced ([all papers](index.md))."
+    yield f"This page reproduces [*{paper.title}*]({paper.address}) ([all papers](index.md))."
     yield _count(own.values())
     settings: dict[str, str] = {}
     for name, entry in own.items():
@@ -153,7 +156,7 @@ def _section(
     short = re.split(r"[.:;] | \(", entry["alternative"])[0]
     yield f"![{_inline(short)}]({name}.png)\n"
     yield f"{_inline(entry['seen'])}\n"
-    kept = f" From kept results ([files and commands]({name}.json))." * bool(entry["kept"])
+    kept = f" Based on kept results ([files and commands]({name}.json))." * bool(entry["kept"])
     yield f"*Setting.* {_setting(entry['setting'], settings)}{kept}\n"
     yield from _table([q for q in _quantities(entry) if q.printed is not None])
 
@@ -177,16 +180,16 @@ def _table(quantities: Sequence[Quantity]) -> Iterator[str]:
     crossed = _crossed(quantities)
     if crossed:
         columns = [name.rpartition(": ")[2] for name in crossed[0]]
-        yield f"| printed / measured | {' | '.join(map(_inline, columns))} |"
+        yield f"|printed / measured|{'|'.join(map(_inline, columns))}|"
         yield "|---|" + "---:|" * len(columns)
         for row in crossed:
-            cells = " | ".join(_cell(quantity, said) for quantity in row.values())
-            yield f"| {_inline(next(iter(row)).rpartition(': ')[0])} | {cells} |"
+            cells = "|".join(_cell(quantity, said) for quantity in row.values())
+            yield f"|{_inline(next(iter(row)).rpartition(': ')[0])}|{cells}|"
         yield ""
     left = [q for q in quantities if not any(q.name in row for row in crossed)]
     if left:
-        yield "| quantity | printed / measured |\n|---|---:|"
-        yield from (f"| {_inline(q.name)} | {_cell(q, said)} |" for q in left)
+        yield "|quantity|printed / measured|\n|---|---:|"
+        yield from (f"|{_inline(q.name)}|{_cell(q, said)}|" for q in left)
         yield ""
     for k, reason in enumerate(said, start=1):
         yield f"{k}. {_inline(reason)}"
@@ -207,8 +210,12 @@ def _crossed(quantities: Sequence[Quantity]) -> list[dict[str, Quantity]]:
 
 
 def _cell(quantity: Quantity, said: Sequence[str]) -> str:
-    """Return the printed number and the measured one; a number in brackets names its reason."""
-    _, printed, measured, _, _ = quantity.cells()
+    """Return the printed number, the measured one, and the kind unless it is a result.
+
+    A number in brackets names the reason.
+    """
+    _, printed, measured, _, kind, _ = quantity.cells()
+    measured += f", {kind}" * (kind != KINDS[0])
     why = f" ({said.index(quantity.reason) + 1})" if quantity.reason else ""
     return f"{printed.replace('/', ' or ')} / {measured}{why}"
 

@@ -25,7 +25,7 @@ def models_table() -> str:
         "### Supported models\n",
         "Derivatives agree with refits by the model's own library to a relative 1e-6 "
         "(`tests/glm/adapters/test_doors.py`). ω are sample weights, ℓ the loss of one record; "
-        "what η [holds fixed](risks.md#what-is-held-fixed) reveals is left out.\n",
+        "leakage through what η [holds fixed](risks.md#what-is-held-fixed) is not counted.\n",
         "|library|models and their objectives|held fixed|",
         "|-|-|-|",
     ]
@@ -70,7 +70,8 @@ def models_table() -> str:
             *["no η; risks by refits"] * 2,
         ),
         "",
-        "Categories and yes/no columns move by whole levels, from the first to each other one.\n",
+        "Categories and yes/no columns change by whole levels, from the first to each of the "
+        "others.\n",
         "### Unsupported models\n",
         "The error says why.\n",
         "|model|use instead|",

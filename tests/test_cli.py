@@ -87,7 +87,7 @@ def test_fetch_what_is_bundled(run):
     [
         (("data", "fetch", "mnst"), "did you mean 'mnist'"),
         (("data", "where", "mnst"), "did you mean 'mnist'"),
-        (("data", "fetch", "lfw"), "put two files there yourself"),
+        (("data", "fetch", "lfw"), "add two files yourself"),
     ],
 )
 def test_bad_input_is_one_line_and_status_two(run, arguments, complaint):
@@ -303,7 +303,7 @@ def test_an_installed_package_says_where_the_papers_tables_are(run, tmp_path, mo
     monkeypatch.setattr("seepage.cli.__file__", str(tmp_path / "site-packages/seepage/cli.py"))
     result = run("reproduce", "--list")
     assert result.exit_code == 2
-    assert "not with the installed package: clone the repository" in result.stderr
+    assert "not in the installed package: clone the repository" in result.stderr
 
 
 def test_what_a_report_needs_is_loaded_beside_long_work(run, people, tmp_path, monkeypatch):
@@ -376,7 +376,7 @@ def test_a_lost_cluster_is_a_failure_in_one_sentence(run, people, monkeypatch):
 def test_noise_that_cannot_be_reckoned_with_is_refused(run, people, noise):
     result = run("audit", people, "--target", "ill", *noise, "--json")
     assert result.exit_code == 2
-    assert "must lie between" in result.stderr
+    assert "must be between" in result.stderr
 
 
 def test_the_input_is_never_written_over(run, people, tmp_path):
@@ -386,7 +386,7 @@ def test_the_input_is_never_written_over(run, people, tmp_path):
     before = table.read_bytes()
     result = run("audit", str(table), "--target", "eta", "--out", str(out))
     assert result.exit_code == 2
-    assert "one lies within the other" in result.stderr
+    assert "one contains the other" in result.stderr
     assert table.read_bytes() == before
     again = run("audit", people, *QUICK, "--out", str(out))
     assert again.exit_code == 0, again.output

@@ -71,7 +71,7 @@ CASES = {
     ),
     "columns whose names read alike": (
         lambda: leak(X=FRAME.set_axis([0, "0", "b"], axis=1)).rows(columns=["0"]),
-        "Several columns are called '0'",
+        "Several columns have the name '0'",
     ),
     "noise that leaves a number bare": (
         lambda: sp.Gaussian([[1.0, 0.0], [0.0, 0.0]]),
@@ -131,7 +131,7 @@ CASES = {
     ),
     "releasing results of statsmodels": (
         lambda: sp.release(OLS(Y, X).fit(), NOISE),
-        "because they hold the training data",
+        "because they contain the training data",
     ),
     "releasing what is not finite": (
         lambda: sp.release(with_coefficient(np.nan), NOISE),
@@ -155,7 +155,7 @@ CASES = {
     "empty table": (lambda: leak(X=X[:0], y=Y[:0]), "X is empty"),
     "no columns": (lambda: leak(X=X[:, :0]), "X is empty"),
     "one dimension": (lambda: leak(X=X[:, 0]), "rows and columns"),
-    "text columns": (lambda: leak(X=FRAME.assign(age="old")), "not numbers: 'age'"),
+    "text columns": (lambda: leak(X=FRAME.assign(age="old")), "not numeric: 'age'"),
     "object array": (lambda: leak(X=X.astype(object)), "object values"),
     "complex numbers": (lambda: leak(X=X * 1j), "[Cc]omplex"),
     "no such type": (lambda: leak(dtype="int8"), "float64"),
@@ -177,7 +177,7 @@ CASES = {
     "rows that are not positions": (lambda: leak().subset(rows=[0.5]), "row positions"),
     "no rows": (lambda: leak().subset(rows=np.zeros(40, bool)), "No row was selected"),
     "a mask of another length": (lambda: leak().subset(rows=np.ones(39, bool)), "40 rows"),
-    "an attribute without columns": (lambda: leak(attributes={"g": []}), "without any column"),
+    "an attribute without columns": (lambda: leak(attributes={"g": []}), "without a column"),
     "a column in two attributes": (
         lambda: leak(attributes={"g": [0, 1], "h": [1, 2]}),
         "belongs to both 'g' and 'h'",
@@ -221,7 +221,7 @@ CASES = {
     ),
     "an unknown rest": (lambda: sp.bounds.cramer_rao(leak(), 0, rest="all"), "'unknown'"),
     "information that is no matrix": (lambda: sp.bounds.biased(np.ones(3), np.eye(3)), "square"),
-    "a bias of other size": (lambda: sp.bounds.biased(np.eye(3), np.eye(2)), "like the inf"),
+    "a bias of other size": (lambda: sp.bounds.biased(np.eye(3), np.eye(2)), "of the inf"),
     "a prior that is none": (lambda: sp.bounds.van_trees(np.eye(2), 1.0), "GaussianPrior"),
     "a prior without width": (
         lambda: sp.bounds.van_trees(np.eye(2), sp.bounds.BoundedPrior(1.0, 1.0)),
@@ -251,7 +251,7 @@ def test_on_mismatch_may_go_on_with_a_warning():
 def test_a_released_model_is_refused():
     with pytest.warns(UserWarning, match="fixed seed"):
         released = sp.release(MODEL, NOISE, seed=1)
-    with pytest.raises(sp.InputError, match="contain noise"):
+    with pytest.raises(sp.InputError, match="noisy release"):
         leak(model=released)
     with pytest.raises(sp.InputError, match="already been released"):
         sp.release(released, NOISE)

@@ -24,7 +24,7 @@ _SETTING = (
     f"{RUNS} releases. The paper prints ε = 2/(nλσ) for output perturbation. Replacing a record "
     "moves the minimiser by up to 2L/(nλ), with L the largest norm of a record for logistic loss, "
     "so the Rényi divergence of order 2 is ε = 4L²/(nλσ)². Here L is 17.2, not 1: differential "
-    "privacy guarantees next to nothing. dFIL is about these records alone."
+    "privacy guarantees almost nothing. dFIL describes only these records."
 )
 
 
@@ -42,7 +42,7 @@ def reproduce(quick: bool) -> Outcome:
     accuracy = 100 * np.mean((margins > 0) == (data.y_test[:, None] == 1), axis=0)
     quantities = (
         Quantity("test accuracy in percent, mean of the releases", float(accuracy.mean()), "99.95"),
-        Quantity("ε as the paper prints it, 2/(nλσ)", printed, "1.58"),
+        Quantity("ε as the paper prints it, 2/(nλσ)", printed, "1.58", kind="setting"),
         Quantity("RDP bound from the printed ε", promised, "0.1"),
         Quantity("ε(2) of output perturbation, 4L²/(nλσ)²", rigorous.renyi()),
         Quantity("RDP bound from that ε(2)", float(from_privacy(rigorous, 1.0))),
@@ -53,10 +53,10 @@ def reproduce(quick: bool) -> Outcome:
         Quantity("exact Cramér–Rao bound: smallest", float(found.exact.min())),
     )
     seen = (
-        f"Every record's dFIL bound exceeds 1, the largest error of a guess within [0, 1]: at "
-        f"least {number(found.dfil.min())}, median {number(np.median(found.dfil))}. RDP "
-        f"guarantees {number(promised)} with the printed ε, and practically nothing with the "
-        f"rigorous ε(2) = {number(rigorous.renyi())}."
+        "Every record's dFIL bound exceeds 1, the largest error of a guess within [0, 1]: at "
+        f"least {number(found.dfil.min())}, median {number(np.median(found.dfil))}. RDP guarantees "
+        f"{number(promised)} with the printed ε, and almost nothing with the rigorous ε(2) = "
+        f"{number(rigorous.renyi())}."
     )
     return Outcome(_SETTING, quantities, seen, _draw(found, promised))
 

@@ -34,7 +34,7 @@ _SETTING = (
     f"The informed attacker divides by what the column of ones reveals ({TRIALS:,} releases), or "
     f"also uses the label ({TRIALS_WITH_LABEL} releases; {TRIALS_EXPOSED:,} for the {EXPOSED} "
     "most exposed records), which the paper's text does and its code does not. Without the label "
-    "the estimate is a ratio of Gaussians, which has no mean; hence also medians."
+    "the estimate is a ratio of Gaussians, which has no mean, so medians are also reported."
 )
 
 
@@ -52,7 +52,7 @@ def reproduce(quick: bool) -> Outcome:
     close = sharper.errors(noise, 20 if quick else TRIALS_EXPOSED, rows=exposed, seed=3)
     epsilon = epsilon_printed_by_guo_2022(len(data.y), L2, SIGMA)
     quantities = (
-        Quantity("ε as the paper prints it, 2/(nλσ)", epsilon, "1579"),
+        Quantity("ε as the paper prints it, 2/(nλσ)", epsilon, "1579", kind="setting"),
         *_attack("the paper's attack", ratio, found),
         *_beside("the paper's attack", ratio.mse[exposed] / found.exact[exposed]),
         *_attack("attack with the label", label, found),
@@ -150,14 +150,14 @@ def _seen(
     medians = [rank_correlation(found.dfil, ratio.median_error, limit) for limit in LIMITS]
     beside, off = np.median(close.mse / exact), np.median(close.standard_error / exact)
     below = found.dfil[ratio.mse < found.dfil]
-    under = f"only where it is above {number(below.min())}" if len(below) else "nowhere"
+    under = f"only if the bound is above {number(below.min())}" if len(below) else "nowhere"
     return (
-        f"The bound ranks the records as the attack does: rank correlation {ranks[0]:.2f} of the "
-        f"mean error for bounds up to 0.001 and {ranks[1]:.2f} up to 1 (that mean is dominated by "
-        f"few trials), {medians[0]:.2f} and {medians[1]:.2f} of the median. Mean errors lie below "
-        f"the dFIL bound {under}, where the estimate no longer follows the record. With the "
-        f"label, the mean error of the {EXPOSED} most exposed records is {beside:.2f} ± {off:.2f} "
-        "times the exact Cramér–Rao bound: the bound is attained."
+        f"The bound and the attack rank records similarly: the rank correlation is {ranks[0]:.2f} "
+        f"with the mean error for bounds up to 0.001 and {ranks[1]:.2f} up to 1 (few trials "
+        f"dominate the mean), {medians[0]:.2f} and {medians[1]:.2f} with the median. Mean errors "
+        f"are below the dFIL bound {under}, where the estimate no longer follows the record. With "
+        f"the label, the mean error of the {EXPOSED} most exposed records is {beside:.2f} ± "
+        f"{off:.2f} times the exact Cramér–Rao bound: the bound is attained."
     )
 
 

@@ -20,7 +20,7 @@ _TRIALS = 100  # releases over which medians are taken; the images are from the 
 _SETTING = (
     f"{DATA} Logistic regression, λ = 0.01, noise σ = 0.00001, with a column of ones that is "
     "penalised like the pixels; the attacker of the authors' code, who divides by what that column "
-    f"reveals. Images are from one release, numbers are medians over {_TRIALS}."
+    f"reveals. Images are from one release; numbers are medians over {_TRIALS}."
 )
 
 
@@ -51,8 +51,8 @@ def reproduce(quick: bool) -> Outcome:
     most, least = quantities[3].measured, quantities[7].measured
     seen = (
         f"The eight most exposed images are fully reconstructed (structural similarity {most:.2f} "
-        "to the originals); what the attack returns for the eight least exposed is noise "
-        f"({least:.2f}), the same for all of them."
+        "to the originals); for the eight least exposed images, the attack returns noise "
+        f"({least:.2f}), the same for all eight."
     )
     return Outcome(_SETTING, tuple(quantities), seen, _draw(truth, images[0], predicted[rows]))
 

@@ -33,11 +33,11 @@ RATE, THRESHOLD = 0.1, 4.0
 KINDS = ("plain", "weighted")
 _TOP = 100  # one record in a hundred counts as most exposed
 _SETTING = (
-    f"The authors' MNIST network on {RECORDS:,} images, Poisson batches of {BATCH}, {STEPS} "
-    f"steps, ρ = {RATE:g}, C = {THRESHOLD:g}, averages of {RUNS} runs with a common start. "
-    "Weighted (not in the paper): a record's clipped gradient is multiplied by the records' mean "
-    "dFIL² so far over its own, at most by one. dFIL treats the weights as constants and takes "
-    "κ = 1; one random probe a step sets the weights, another measures."
+    f"The authors' MNIST network on {RECORDS:,} images, Poisson batches of {BATCH}, {STEPS} steps, "
+    f"ρ = {RATE:g}, C = {THRESHOLD:g}, averages of {RUNS} runs with a common initialisation. "
+    "Weighted (not in the paper): a record's clipped gradient is multiplied by the mean dFIL² of "
+    "all records so far over its own dFIL², at most by one. dFIL treats the weights as constants "
+    "and takes κ = 1; one random probe a step sets the weights, another measures."
 )
 
 
@@ -165,14 +165,14 @@ def train(
 def _seen(found: list[TrainingCost]) -> str:
     plain, even, louder, _ = found
     evened = even.unequal < plain.unequal
-    verdict = "even out the leakage" if evened else "do not even out the leakage"
+    verdict = "equalise the leakage" if evened else "do not equalise the leakage"
     return (
         f"Weights {verdict}: at {plain.noise_in_words} the largest dFIL is {plain.unequal:.1f} "
-        f"times the median without and {even.unequal:.1f} times with them. They lower it from "
-        f"{number(plain.largest)} to {number(even.largest)} while the accuracy goes from "
-        f"{plain.accuracy:.1f} to {even.accuracy:.1f} %; with {louder.noise_in_words} instead it "
-        f"is {number(louder.largest)} and the accuracy {louder.accuracy:.1f} %"
-        f"{_against(even, louder)}."
+        f"times the median without weights and {even.unequal:.1f} times with weights. Weights "
+        f"lower the largest dFIL from {number(plain.largest)} to {number(even.largest)} while the "
+        f"accuracy changes from {plain.accuracy:.1f} to {even.accuracy:.1f} %; with "
+        f"{louder.noise_in_words} instead it is {number(louder.largest)} and the accuracy "
+        f"{louder.accuracy:.1f} %{_against(even, louder)}."
     )
 
 

@@ -36,9 +36,10 @@ def reproduce(quick: bool) -> Outcome:
         Quantity("largest loss in the tenth with the smallest η, of the largest loss", calm),
     )
     seen = (
-        f"η is correlated with both (rank correlations {ranks[0]:.2f} and {ranks[1]:.2f}) and a "
-        f"small η means a small loss, but a tenth chosen by loss finds only {100 * found[0]:.0f} "
-        f"% of the tenth that leaks most, by gradient norm {100 * found[1]:.0f} %."
+        f"η correlates with loss and gradient norm (rank correlations {ranks[0]:.2f} and "
+        f"{ranks[1]:.2f}) and a small η means a small loss, but the tenth of records with the "
+        f"largest loss contains only {100 * found[0]:.0f} % of the tenth that leaks most; by "
+        f"gradient norm {100 * found[1]:.0f} %."
     )
     words = f"MNIST digits 0 and 1, linear regression, as for Table 1; {SHOWN:,} records are drawn."
     chosen = np.random.default_rng(0).choice(len(eta), SHOWN, replace=False)

@@ -75,8 +75,13 @@ def reproduce(quick: bool) -> Outcome:
         for rule in (found.plain, found.weighed)
     ]
     quantities = [
-        Quantity("patients", len(target.problem.y) + len(target.problem.y_test), "4819"),
-        Quantity("features", target.problem.X.shape[1], "14"),
+        Quantity(
+            "patients",
+            len(target.problem.y) + len(target.problem.y_test),
+            "4819",
+            kind="count",
+        ),
+        Quantity("features", target.problem.X.shape[1], "14", kind="count"),
         Quantity(
             f"{last.name}: mean η at which the black-box adversary's gain over the prior is halved",
             recommended,
@@ -122,27 +127,28 @@ def reproduce(quick: bool) -> Outcome:
         f"As η falls, white-box accuracy falls from {_mean(curves, white, 0):.2f} to "
         f"{_mean(curves, white, -1):.2f} (chance: {levels['chance']:.2f}), with the prior to "
         f"{_mean(curves, prior, -1):.2f}; across penalties it tracks η more closely (rank "
-        f"correlation {ranks[white]:.2f}) than black-box accuracy does ({ranks[black]:.2f}). "
-        f"No rule exceeds the exact optimum by more than {max(excesses):.1f} standard errors "
-        f"(chance allows {ndtri(1 - 0.01 / len(excesses)):.1f} over {len(excesses)} comparisons, "
-        f"at 99 %). The paper's rule covers {min(reached[0]):.0f} to {max(reached[0]):.0f} % of "
-        f"the way from the prior to the optimum at a mean η near {_SHOWN[0]}, "
-        f"{min(reached[1]):.0f} to {max(reached[1]):.0f} % near {_SHOWN[1]}; with the log-prior "
-        "added it is the optimum. At a mean η near 10⁻³, which the paper recommends, the test MSE "
-        f"is {safe[-1]:.2f} for λ = 1 and at least {min(safe[:-1]):.1f} for smaller penalties."
+        f"correlation {ranks[white]:.2f}) than black-box accuracy does ({ranks[black]:.2f}). No "
+        f"rule exceeds the exact optimum by more than {max(excesses):.1f} standard errors (chance "
+        f"allows {ndtri(1 - 0.01 / len(excesses)):.1f} over {len(excesses)} comparisons, at 99 %). "
+        f"The paper's rule covers {min(reached[0]):.0f} to {max(reached[0]):.0f} % of the way from "
+        f"the prior to the optimum at a mean η near {_SHOWN[0]}, {min(reached[1]):.0f} to "
+        f"{max(reached[1]):.0f} % near {_SHOWN[1]}; with the log-prior added, the rule is the "
+        "optimum. At a mean η near 10⁻³, which the paper recommends, the test MSE is "
+        f"{safe[-1]:.2f} for λ = 1 and at least {min(safe[:-1]):.1f} for smaller penalties."
     )
     setting = (
         f"IWPC, {len(target.problem.y):,} patients for training and {len(target.problem.y_test)} "
-        "for testing, 14 features; linear regression of the dose with λ = 10⁻⁵, 10⁻³, 10⁻¹ and "
-        f"1; {len(scales)} noise scales from 10⁻⁵ to 1, {trials} releases each. The attacker "
-        "infers the allele of VKORC1 (three values) of every training patient; η is about its "
-        "two columns. The exact optimum is Bayes' rule for an attacker who knows all but one "
-        "patient's allele, and of that only the frequencies; rules are compared with it on "
-        "alleles drawn from them. The black-box attacker has another prior (how the dose depends "
-        "on the allele) and is not compared. The ideal attacker learns from half of the patients "
-        "and is tested on the other. The paper drops the last level of a nominal feature, its code "
-        "the first (CC of VKORC1), as here. It recommends a mean η near 10⁻³ without a criterion; "
-        "here it is that the black-box attacker loses half of the gain at λ = 1."
+        "for testing, 14 features; linear regression of the dose with λ = 10⁻⁵, 10⁻³, 10⁻¹ and 1; "
+        f"{len(scales)} noise scales from 10⁻⁵ to 1, {trials} releases each. The attacker infers "
+        "the allele of VKORC1 (three values) of every training patient; η is about its two "
+        "columns. The exact optimum is Bayes' rule for an attacker who knows everything except "
+        "one patient's allele, for which only the frequencies are known; rules are compared with "
+        "it on alleles drawn from these frequencies. The black-box attacker has another prior "
+        "(how the dose depends on the allele) and is not compared. The ideal attacker learns from "
+        "half of the patients and is tested on the other half. The paper drops the last level of "
+        "a nominal feature; its code, like ours, drops the first (CC of VKORC1). The paper "
+        "recommends a mean η near 10⁻³ without a criterion; ours is that the black-box attacker "
+        "loses half of the gain at λ = 1."
     )
     return Outcome(setting, tuple(quantities), seen, _draw(curves, levels, ranks))
 

@@ -90,7 +90,7 @@ def reproduce(quick: bool) -> Outcome:
     setting = (
         "Linear regression on IWPC (λ = 10⁻²; the allele of VKORC1, three values) and Adult (λ = "
         "10⁻³, targets −1 and 1; married or not): η is about the columns of the attribute, each "
-        f"round of IRFIL evens it out; Gaussian noise σ = 10⁻³, {TRIALS} releases. Intervals are "
+        f"round of IRFIL equalises it; Gaussian noise σ = 10⁻³, {TRIALS} releases. Intervals are "
         "at 95 %, over records and releases. Deciles are of η before reweighting. The exact "
         "optimum is that of fil-figure6. η is about small changes and the attacker compares whole "
         "levels, so equal η need not mean equal accuracy."
@@ -107,9 +107,9 @@ def _sizes(target: AttributeProblem) -> list[Quantity]:
         return []
     found = target.problem
     return [
-        Quantity("Adult: training records", len(found.y), "30162"),
-        Quantity("Adult: test records", len(found.y_test), "15060"),
-        Quantity("Adult: features", found.X.shape[1], "86"),
+        Quantity("Adult: training records", len(found.y), "30162", kind="count"),
+        Quantity("Adult: test records", len(found.y_test), "15060", kind="count"),
+        Quantity("Adult: features", found.X.shape[1], "86", kind="count"),
     ]
 
 

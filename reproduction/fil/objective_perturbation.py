@@ -42,8 +42,8 @@ _SETTING = (
     "objective perturbation N(0, β²I) to the gradient of the objective, so that N(0, β²H⁻²) is "
     "added to the minimiser. η is about all features and the label of a record, including the "
     "leakage of the data-dependent covariance; test errors are expectations in closed form, and "
-    "the scales are such that the most exposed record has the stated η. The paper names this as "
-    "future work."
+    "the scales are such that the most exposed record has the stated η. The paper names objective "
+    "perturbation as future work."
 )
 
 
@@ -196,7 +196,7 @@ def _compared(each: Mechanisms) -> str:
         f"{number(ratio)} times as much to the test MSE as output perturbation; its largest η is "
         f"{_unequal(each.objective(each.steepest)):.1f} times the median (output perturbation: "
         f"{_unequal(each.output):.1f}); its covariance alone leaks η = {number(each.floor)} about "
-        "the most exposed record, whatever the noise."
+        "the most exposed record, for any noise."
     )
 
 

@@ -21,39 +21,25 @@ from typing import Any
 import numpy as np
 import torch
 
+from reproduction.layers.image_sets import LabelledImages
 from reproduction.layers.measuring import (
     NETWORKS,
-    SIZE,
     Amounts,
-    FaceData,
     LayerRepetition,
     LayerSetting,
     started,
 )
 from reproduction.provenance import made_by
 from seepage.attacks import attack_layers
-from seepage.data import load_lfw
 from seepage.layers import FederatedRun, simulate
 from seepage.nn.training.private_sgd import measure_accuracy
 
 _MODULE = "reproduction.layers.checks"
 SETTING = LayerSetting("FCNet", "Gender", ("Glasses",))
+MIXED = replace(SETTING, split="images")
 LAYERS = ("fc1", "fc2")
 REPETITIONS = 1
 WHOLE = 10**6  # numbers, more than any layer has
-
-
-class SplitByImages(LayerRepetition):
-    """A repetition in which images are drawn at random, whoever they show."""
-
-    def __init__(
-        self, data: FaceData, setting: LayerSetting, amounts: Amounts, number: int
-    ) -> None:
-        super().__init__(data, setting, amounts, number)
-        known = np.concatenate([self.adversary, self.client, self.test])
-        drawn = np.random.default_rng(number).permutation(known)
-        ends = [len(self.adversary), len(self.adversary) + len(self.client)]
-        self.adversary, self.client, self.test = (np.sort(p) for p in np.split(drawn, ends))
 
 
 def trained(repetition: LayerRepetition) -> tuple[FederatedRun, float]:
@@ -62,7 +48,7 @@ def trained(repetition: LayerRepetition) -> tuple[FederatedRun, float]:
     torch.manual_seed(number)
     last = amounts.rounds
     run = simulate(
-        started(NETWORKS[SETTING.network](size=SIZE)),
+        started(NETWORKS[SETTING.network](size=repetition.data.size)),
         "cross_entropy",
         [repetition.task(repetition.adversary), repetition.task(repetition.client)],
         rounds=last,
@@ -76,7 +62,7 @@ def trained(repetition: LayerRepetition) -> tuple[FederatedRun, float]:
 
 def attacked(repetition: LayerRepetition, run: FederatedRun, width: int) -> dict[str, float]:
     """Return the AUC of the attack on the first layers, given how many numbers are seen."""
-    seeing = type(repetition)(
+    seeing = LayerRepetition(
         repetition.data, SETTING, replace(repetition.amounts, width=width), repetition.number
     )
     (name,) = SETTING.properties
@@ -98,13 +84,13 @@ def attacked(repetition: LayerRepetition, run: FederatedRun, width: int) -> dict
     return found
 
 
-def check(data: FaceData, amounts: Amounts, repetitions: int) -> list[dict[str, Any]]:
+def check(data: LabelledImages, amounts: Amounts, repetitions: int) -> list[dict[str, Any]]:
     """Return a row for every repetition."""
     rows = []
     for number in range(repetitions):
         apart = LayerRepetition(data, SETTING, amounts, number)
         run, accuracy = trained(apart)
-        _, mixed = trained(SplitByImages(data, SETTING, amounts, number))
+        _, mixed = trained(LayerRepetition(data, MIXED, amounts, number))
         rows.append(
             {
                 "people apart": round(accuracy, 4),
@@ -124,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
     given = parser.parse_args(arguments)
     amounts = Amounts()
-    rows = check(FaceData.of(load_lfw(), "cpu"), amounts, given.repetitions)
+    rows = check(LabelledImages.load("lfw", None, "cpu"), amounts, given.repetitions)
     told = sys.argv[1:] if arguments is None else arguments
     found = {
         **made_by(_MODULE, told, given.out, "cpu"),

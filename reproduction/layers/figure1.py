@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from reproduction.drawing import Figure, draw_figure
@@ -20,6 +21,8 @@ from reproduction.layers.runs import (
 )
 from reproduction.outcome import Outcome, Quantity
 from seepage.auditing.report.figures import BLUE, MUTED, ORANGE
+from seepage.data import load_lfw
+from seepage.errors import InputError
 
 TASK, PROPERTY = "Gender", "Glasses"
 # The paper's numbers for LFW: accuracy in percent, and the layer with the highest risk.
@@ -32,7 +35,7 @@ _WORDS = {"auc": "AUC", "v_information": "V-information", "sensitivity": "sensit
 def reproduce(quick: bool) -> Outcome:
     """Draw the kept results (fast in either mode)."""
     runs = kept_runs()
-    quantities: list[Quantity] = []
+    quantities = _images()
     verdicts = []
     for network, (accuracy, layer) in PRINTED.items():
         curves = _curves(runs, network)
@@ -41,33 +44,40 @@ def reproduce(quick: bool) -> Outcome:
                 f"{network}: test accuracy in percent",
                 runs.accuracy(network, TASK),
                 accuracy,
-                split_in_words(),
+                split_in_words(network),
+                comparable=False,
             )
         )
         quantities += _numbers(runs, network, curves, layer)
         verdicts.append(_verdict(network, curves))
     seen = (
-        "The paper claims that the first full layer leaks most, and that both metrics track the "
+        "The paper claims that the first dense layer leaks most, and that both metrics track the "
         "attack. Here, with the main task gender, the property glasses and an equal label mix: "
         f"{'; '.join(verdicts)}. From all layers together the AUC is "
         f"{_each(runs, 'auc')}; with each property's own mix of labels "
-        f"{_each(runs, 'auc_confounded')}. An equal mix need not be harder to attack: it adds "
-        "rare combinations (women with glasses) that the networks have learnt less well."
+        f"{_each(runs, 'auc_confounded')}."
     )
     quantities += [
         Quantity(
             f"{data}, {network}: test accuracy in percent",
             None,
             printed,
-            "CelebA and PubFig are given out on request and were not available, so two thirds of "
-            "the paper's Figure 1 are missing; `seepage data fetch celeba` (or `pubfig`) says "
-            "which files go where.",
+            "CelebA and PubFig are distributed only on request, so two thirds of the paper's "
+            "Figure 1 are missing. `seepage data fetch celeba` (or `pubfig`) lists which files to "
+            "put where; `python -m reproduction.layers.experiment --set celeba` then runs it.",
         )
         for data, accuracies in ELSEWHERE.items()
         for network, printed in zip(PRINTED, accuracies, strict=True)
     ]
     setting = runs.setting([(n, TASK) for n in PRINTED])
     return Outcome(setting, tuple(quantities), seen, _draw(runs), runs.kept())
+
+
+def _images() -> list[Quantity]:
+    """Return the number of images of LFW, if they are available."""
+    with suppress(InputError):
+        return [Quantity("LFW: images", len(load_lfw().images), "13233", kind="count")]
+    return []
 
 
 def _curves(runs: Runs, network: str) -> dict[str, LayerCurve]:
@@ -82,16 +92,17 @@ def _numbers(runs: Runs, network: str, curves: dict[str, LayerCurve], layer: str
     for key, words in _WORDS.items():
         highest = curves[key].highest
         why = SIZE if key == "sensitivity" else runs.unlike(network, TASK, PROPERTY)
-        out.append(Quantity(f"{network}: layer with the highest {words}", highest, layer, why))
+        name = f"{network}: layer with the highest {words}"
+        out.append(Quantity(name, highest, layer, why, comparable=False))
     mixed = runs.curve(network, TASK, "auc_confounded", PROPERTY)
     out.append(Quantity(f"{network}: layer with the highest AUC, confounded", mixed.highest))
     bare = runs.without_size(network, TASK)
     out.append(Quantity(f"{network}: layer with the highest sensitivity, without ψ", bare.highest))
     out += [
         Quantity(f"{network}: AUC at its highest layer", float(attack.mean.max())),
-        Quantity(f"{network}: AUC at the first full layer", float(attack.mean[first - 1])),
+        Quantity(f"{network}: AUC at the first dense layer", float(attack.mean[first - 1])),
         Quantity(
-            f"{network}: first full layer not clearly below the highest (1: yes)",
+            f"{network}: first dense layer not clearly below the highest (1: yes)",
             float(attack.reaches_the_highest(first)),
         ),
         Quantity(f"{network}: AUC from all layers", _mean(runs, network, "auc")),
@@ -125,11 +136,11 @@ def _verdict(network: str, curves: dict[str, LayerCurve]) -> str:
     place = f"{network} leaks most at its {ordinal(attack.highest)} layer, {name}"
     value = f"AUC {attack.mean.max():.2f}"
     if attack.highest == first:
-        claim = "the first full one, as claimed"
+        claim = "the first dense layer, as claimed"
     elif attack.reaches_the_highest(first):
-        claim = "though not clearly more than at the first full one"
+        claim = "although not significantly more than at the first dense layer"
     else:
-        claim = f"not at the first full one ({attack.mean[first - 1]:.2f})"
+        claim = f"not at the first dense layer ({attack.mean[first - 1]:.2f})"
     goes = " and ".join(
         f"{written(correlation(curves[key], attack))} with {_WORDS[key]}"
         for key in ("v_information", "sensitivity")

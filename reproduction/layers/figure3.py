@@ -6,7 +6,7 @@ from typing import Any
 
 from reproduction.drawing import Figure, draw_figure
 from reproduction.layers.runs import (
-    SIZE,
+    UNSTATED,
     LayerCurve,
     Runs,
     first_full,
@@ -30,7 +30,13 @@ def reproduce(quick: bool) -> Outcome:
         first = first_full(curves["Gender"].layers)
         for task, curve in curves.items():
             quantities += [
-                Quantity(f"{network}, {task}: most sensitive layer", curve.highest, printed, SIZE),
+                Quantity(
+                    f"{network}, {task}: most sensitive layer",
+                    curve.highest,
+                    printed,
+                    f"{UNSTATED}. Without ψ the printed layer is highest (see layers-figure1).",
+                    comparable=False,
+                ),
                 Quantity(
                     f"{network}, {task}: most sensitive layer, without ψ",
                     runs.without_size(network, task).highest,
@@ -38,7 +44,7 @@ def reproduce(quick: bool) -> Outcome:
             ]
             quantities.append(
                 Quantity(
-                    f"{network}, {task}: first full layer relative to it",
+                    f"{network}, {task}: first dense layer relative to it",
                     float(curve.mean[first - 1]),
                 )
             )
@@ -48,32 +54,62 @@ def reproduce(quick: bool) -> Outcome:
             held = own < min(others) if wanted else own > max(others)
             name = curves["Gender"].layers[place - 1]
             claim = f"{network}: gender {words} of the tasks at {name} (1: yes)"
-            why = _order(curves, place)
-            quantities.append(Quantity(claim, float(held), "1", why))
+            why, apart = _order(runs, network, place, words)
+            # Undecided where gender is not clearly apart from both other tasks.
+            tied = len(apart) < len(others)
+            found = Quantity(claim, float(held), "1", why, comparable=False, tied=tied)
+            quantities.append(found)
         found = sorted({curve.highest for curve in curves.values()})
         told.append(f"{network}'s {' or '.join(map(ordinal, found))}")
     seen = (
-        "Whatever the main task, the paper finds the first full layer most sensitive (4th and "
-        f"9th); here it is {' and '.join(told)} layer, and the first full one only where the "
-        "layers' sizes are not divided out."
+        "For every main task, the paper finds the first dense layer most sensitive (4th and "
+        f"9th); here it is {' and '.join(told)} layer, and the first dense layer only without the "
+        "correction for layer sizes."
     )
     cases = [(network, task) for network in NETWORKS for task in TASKS]
     return Outcome(runs.setting(cases), tuple(quantities), seen, _draw(runs), runs.kept())
 
 
-def _order(curves: dict[str, LayerCurve], place: int) -> str:
-    """Compare the tasks at a layer, counted from 1, with their intervals."""
-    found, ends = [], {}
-    for task, curve in curves.items():
-        ends[task] = tuple(float(end[place - 1]) for end in curve.ends)
-        low, high = ends[task]
-        found.append(f"{task.lower()} {curve.mean[place - 1]:.3f} ({low:.3f} to {high:.3f})")
+def _order(runs: Runs, network: str, place: int, which: str) -> tuple[str, list[str]]:
+    """Compare the tasks at a layer, counted from 1; return the words, and who differs from gender.
+
+    Beside the share of the largest layer, the task that is ``which`` (lowest or highest) by the
+    share of the sum of all layers, and without ψ.
+    """
+    curves = _curves(runs, network)
+    means = [_at(task, curve, place) for task, curve in curves.items()]
+    ends = {
+        task: tuple(float(end[place - 1]) for end in curve.ends) for task, curve in curves.items()
+    }
     low, high = ends.pop("Gender")
     apart = [task.lower() for task, (a, b) in ends.items() if a > high or b < low]
+    ways = []
+    for words, other in (
+        ("as a share of the sum of layers", {n: _of_sum(runs, network, n) for n in TASKS}),
+        ("without ψ", {n: runs.without_size(network, n) for n in TASKS}),
+    ):
+        values = {task: float(curve.mean[place - 1]) for task, curve in other.items()}
+        best = max if which == "highest" else min
+        task = best(values, key=lambda name, values=values: values[name])
+        alike = max(values.values()) - min(values.values()) < 1e-9
+        ways.append(f"{words} {'all are equal' if alike else f'{task.lower()} is {which}'}")
     return (
-        f"Means (95 % intervals) over {len(curves['Gender'].each)} repetitions: "
-        f"{', '.join(found)}: gender is clear of {' and '.join(apart) if apart else 'neither'}."
+        f"± two standard errors, {len(curves['Gender'].each)} repetitions: {', '.join(means)}; "
+        f"{'; '.join(ways)}.",
+        apart,
     )
+
+
+def _at(task: str, curve: LayerCurve, place: int) -> str:
+    each = curve.each[:, place - 1]
+    error = 2 * each.std(ddof=1) / len(each) ** 0.5
+    return f"{task.lower()} {each.mean():.3f} ± {error:.3f}"
+
+
+def _of_sum(runs: Runs, network: str, task: str) -> LayerCurve:
+    """Return the sensitivity of every layer as a share of the sum over the layers."""
+    plain = runs.curve(network, task, "sensitivity")
+    return LayerCurve(plain.layers, plain.each / plain.each.sum(axis=1, keepdims=True))
 
 
 def _curves(runs: Runs, network: str) -> dict[str, LayerCurve]:

@@ -1,13 +1,12 @@
-"""One repetition of Mo et al. 2021's experiment on LFW: train in rounds, then measure every layer.
+"""One repetition of Mo et al. 2021's experiment: train in rounds, then measure every layer.
 
 Half of the people outside the test set belong to the adversary, the other half to the client under
-attack, so that no face is on both sides. Snapshots are taken over the second half of the training;
-V-information and sensitivity are measured on the last model.
+attack, so that no person is on both sides, unless images are split at random. Snapshots are taken
+over the second half of the training; V-information and sensitivity are measured on the last model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from reproduction.layers.image_sets import LabelledImages
 from reproduction.layers.networks import alexnet, fcnet, vgg11net
 from seepage.attacks import attack_layers
-from seepage.data import Faces
 from seepage.layers import (
     FederatedRun,
     LayerGradients,
@@ -31,15 +30,6 @@ from seepage.layers.federated.gradients import joined
 from seepage.nn.training.private_sgd import measure_accuracy
 
 NETWORKS = {"AlexNet": alexnet, "VGG11Net": vgg11net, "FCNet": fcnet}
-SIZE = (62, 47)
-
-# Gender is a human label; the others are another model's scores above one half.
-COLUMNS = {
-    "Gender": "male_manual",
-    "Glasses": "pred_Eyeglasses",
-    "Age": "pred_Young",
-    "Hair": "pred_Gray_Hair",
-}
 
 
 @dataclass(frozen=True)
@@ -49,17 +39,23 @@ class LayerSetting:
     Parameters
     ----------
     network, task
-        Names in :data:`NETWORKS` and :data:`COLUMNS`.
+        A name in :data:`NETWORKS`, and a label of the images.
     properties
-        Names in :data:`COLUMNS`; none if only the sensitivity is wanted.
+        Labels of the images; none if only the sensitivity is wanted.
     confounded
         Whether batches with each property's own mix of labels are attacked too.
+    split
+        What is kept apart between adversary, client and test: ``"people"``, or only ``"images"``.
+    attacker
+        The classifier of the attack, by its name in :func:`seepage.attacks.attack_layers`.
     """
 
     network: str
     task: str
     properties: tuple[str, ...] = ()
     confounded: bool = False
+    split: str = "people"
+    attacker: str = "random_forest"
 
     @property
     def name(self) -> str:
@@ -98,37 +94,13 @@ class Amounts:
     width: int = 2048
 
 
-@dataclass(frozen=True, eq=False)
-class FaceData:
-    """The faces on a device, with labels (NaN where there is none) and the people's numbers."""
-
-    images: Tensor
-    labels: Mapping[str, np.ndarray]
-    people: np.ndarray
-
-    @staticmethod
-    def of(faces: Faces, device: str) -> FaceData:
-        """Read the labels, and move the images to the device."""
-        labels = {}
-        for name, column in COLUMNS.items():
-            score = np.asarray(faces.attributes[column], dtype=float)
-            labels[name] = np.where(np.isnan(score), np.nan, score > 0.5)
-        _, people = np.unique(faces.attributes["person"], return_inverse=True)
-        return FaceData(torch.from_numpy(faces.images).to(device), labels, people)
-
-    def inputs(self, rows: np.ndarray) -> Tensor:
-        """Return some images as the networks take them: channels first, from −1 to 1."""
-        chosen = self.images[torch.from_numpy(rows).to(self.images.device)]
-        return chosen.permute(0, 3, 1, 2).float() / 127.5 - 1
-
-
 class LayerRepetition:
     """One setting with one seed.
 
     Parameters
     ----------
     data
-        The faces.
+        The images.
     setting, amounts
         The setting, and its sizes.
     number
@@ -136,7 +108,7 @@ class LayerRepetition:
     """
 
     def __init__(
-        self, data: FaceData, setting: LayerSetting, amounts: Amounts, number: int
+        self, data: LabelledImages, setting: LayerSetting, amounts: Amounts, number: int
     ) -> None:
         self.data, self.setting, self.amounts, self.number = data, setting, amounts, number
         known = ~np.isnan(data.labels[setting.task])
@@ -148,13 +120,18 @@ class LayerRepetition:
         self.adversary = np.flatnonzero(known & (place < 0.4))
         self.client = np.flatnonzero(known & (place >= 0.4) & (place < 0.8))
         self.test = np.flatnonzero(known & (place >= 0.8))
+        if setting.split == "images":  # as many on each side, whoever they show
+            parts = [self.adversary, self.client, self.test]
+            drawn = np.random.default_rng(number).permutation(np.concatenate(parts))
+            ends = np.cumsum([len(part) for part in parts[:2]]).tolist()
+            self.adversary, self.client, self.test = (np.sort(p) for p in np.split(drawn, ends))
 
     def run(self) -> dict[str, Any]:
         """Train, measure, attack; return plain numbers."""
         device = self.data.images.device
         (xa, ya), (xc, yc), (xt, yt) = map(self.task, (self.adversary, self.client, self.test))
         torch.manual_seed(self.number)
-        net = started(NETWORKS[self.setting.network](size=SIZE)).to(device)
+        net = started(NETWORKS[self.setting.network](size=self.data.size)).to(device)
         last = self.amounts.rounds
         kept = np.linspace(last // 2, last, self.amounts.snapshots + 1).round().astype(int).tolist()
         run = simulate(
@@ -195,7 +172,8 @@ class LayerRepetition:
         client: tuple[Tensor, Tensor],
     ) -> dict[str, list[float]]:
         answer = {}
-        for mix in ("matched", "confounded") if self.setting.confounded else ("matched",):
+        mixes = self.mixes(name)
+        for mix in mixes:
             parts = []
             for rows, side, count, seed in (
                 (self.adversary, adversary, self.amounts.known, 2),
@@ -203,7 +181,14 @@ class LayerRepetition:
             ):
                 parts.append(self.at_snapshots(name, run, rows, side, count, mix, seed))
             (known, known_property), (seen, seen_property) = parts
-            attack = attack_layers(known, known_property, seen, seen_property, seed=self.number)
+            attack = attack_layers(
+                known,
+                known_property,
+                seen,
+                seen_property,
+                classifier=self.setting.attacker,
+                seed=self.number,
+            )
             answer["auc" if mix == "matched" else "auc_confounded"] = rounded(attack.values)
         both = np.concatenate([self.adversary, self.client])
         x, y = (torch.cat(pair) for pair in zip(adversary, client, strict=True))
@@ -212,6 +197,7 @@ class LayerRepetition:
             self.data.labels[name][both],
             batch_size=self.amounts.batch_size,
             count=self.amounts.measured,
+            mix=mixes[0],
             pools=5,
             people=self.data.people[both],
             seed=(self.number * 10 + 4),
@@ -226,6 +212,14 @@ class LayerRepetition:
         answer["training_set_estimate"] = rounded(information.columns["training_set_estimate"])
         answer["p_value"] = rounded(information.columns["p_value"])
         return answer
+
+    def mixes(self, name: str) -> tuple[str, ...]:
+        """Return the mixes of labels to attack; a property of one task label alone has one."""
+        labels = self.data.labels[self.setting.task], self.data.labels[name]
+        pairs = {tuple(pair) for pair in np.stack(labels, 1)[self.client].tolist()}
+        if len(pairs) < 4:  # a batch with the property tells the label, so none can be matched
+            return ("confounded",)
+        return ("matched", "confounded") if self.setting.confounded else ("matched",)
 
     def at_snapshots(
         self,

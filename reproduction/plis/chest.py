@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from reproduction.outcome import Quantity
-from seepage.attacks import GradientInversion, ImageQuality, release_gradients
+from seepage.attacks import GradientInversion, ImageQuality, intervals, release_gradients
 from seepage.data import load_pneumoniamnist
 from seepage.data.structures import Images
 from seepage.nn import Engine, NoClip, PoissonSampler, SmoothClip, plis
@@ -29,14 +29,14 @@ STEPS, VARIATION = 100, 1e-3
 _RESAMPLES = 5_000  # of the bootstrap intervals
 SETTING = (
     f"PneumoniaMNIST, {RECORDS} of the 4,708 training images at random. A tanh network of six "
-    "convolutions and two full layers, trained for four epochs with Adam, or for ten with private "
-    "SGD at (ε, δ) = (1, 0.00001), C = 1. The attack: cost of Geiping et al. 2020 (cosine, total "
-    f"variation {VARIATION:g}), {STEPS} evaluations of L-BFGS, known labels, options chosen among "
-    "six on 32 records. Without DP it sees each record's gradient; with DP, each record's clipped "
-    "gradient with the noise of one step, as if the rest of the batch were known. PLIS without DP "
-    "is that of the gradient signal; a record's PLIS is the norm over its pixels. Intervals are "
-    "about the draw of the records alone. The paper names neither its network nor its attack's "
-    "options, and shows two records."
+    "convolutions and two dense layers, trained for four epochs with Adam, or for ten with "
+    "private SGD at (ε, δ) = (1, 0.00001), C = 1. The attack uses the cost of Geiping et al. 2020 "
+    f"(cosine, total variation {VARIATION:g}), {STEPS} evaluations of L-BFGS, known labels, "
+    "options chosen among six on 32 records. Without DP it sees each record's gradient; with DP, "
+    "each record's clipped gradient with the noise of one step, as if all other records of the "
+    "batch were known. PLIS without DP is that of the gradient signal; a record's PLIS is the "
+    "norm over its pixels. Intervals cover only the random choice of records. The paper names "
+    "neither its network nor its attack's options, and shows two records."
 )
 
 Array = NDArray[np.float64]
@@ -253,18 +253,8 @@ class Correlation:
 
 def rank_correlation(a: Array, b: Array) -> Correlation:
     """Return Spearman's correlation, with a bootstrap interval over records (percentiles)."""
-    from scipy.stats import rankdata
-
-    rows = np.random.default_rng(0).integers(len(a), size=(_RESAMPLES, len(a)))
-    rows = np.vstack([np.arange(len(a)), rows])
-    ranks = [rankdata(values[rows], axis=1) for values in (a, b)]
-    centred = [r - r.mean(axis=1, keepdims=True) for r in ranks]
-    scale = np.sqrt(np.sum(centred[0] ** 2, axis=1) * np.sum(centred[1] ** 2, axis=1))
-    # A resample of ties alone has no correlation and is left out.
-    scale[scale == 0] = np.nan
-    found = np.sum(centred[0] * centred[1], axis=1) / scale
-    low, high = np.nanquantile(found[1:], (0.025, 0.975))
-    return Correlation(float(found[0]), float(low), float(high))
+    found = intervals.rank_correlation(a, b)
+    return Correlation(found.value, *found.interval)
 
 
 def mean_of(values: Array) -> Correlation:

@@ -22,12 +22,12 @@ INFORMATIVE = (1, 4, 9, 13, 17)
 SHOWN = (8, 9, 12)  # those of the paper
 LABEL_NOISE = 0.05
 _SETTING = (
-    f"{RECORDS:,} made-up records with {FEATURES} standard normal features, five of them "
-    f"({', '.join(map(str, INFORMATIVE))}) with weights of 0.5 to 1.5 in size, the others with "
-    f"none; label noise {LABEL_NOISE}. Linear regression by {STEPS} full-batch steps (rate "
-    f"{RATE}), gradients smoothly clipped at {THRESHOLD:g}, ({EPSILON}, {DELTA:g})-differential "
-    "privacy in all. FIL and PLIS (by its size) are of every feature in one more step, averaged "
-    "over the records. The paper does not describe its data."
+    f"{RECORDS:,} synthetic records with {FEATURES} standard normal features, five of them "
+    f"({', '.join(map(str, INFORMATIVE))}) with weights of 0.5 to 1.5 in absolute value, the "
+    f"others with weight zero; label noise {LABEL_NOISE}. Linear regression by {STEPS} full-batch "
+    f"steps (rate {RATE}), gradients smoothly clipped at {THRESHOLD:g}, ({EPSILON}, "
+    f"{DELTA:g})-differential privacy in total. FIL and the absolute PLIS of every feature are "
+    "from one more step, averaged over the records. The paper does not describe its data."
 )
 
 
@@ -145,12 +145,12 @@ def _seen(found: FeatureLeakage, ranks: float) -> str:
     inside, outside = found.informative, ~found.informative
     apart = all(v[inside].min() > v[outside].max() for v in (found.fil, found.plis))
     words = (
-        "every informative feature lies above every uninformative one"
+        "every informative feature is above every uninformative one"
         if apart
         else ("informative and uninformative features overlap")
     )
     return (
-        f"In both measures {words}; over the {FEATURES} features the two rank alike "
+        f"By both measures, {words}; over the {FEATURES} features the two rankings nearly agree "
         f"(Spearman {ranks:.3f})."
     )
 

@@ -37,12 +37,13 @@ SLIGHT = 0.1  # a correlation that explains a hundredth of the spread
 _SETTING = (
     "The smooth network of Guo et al. 2022, Table 1 (the paper does not name its own), on MNIST. "
     f"With DP: {EPOCHS} epochs of disjoint batches of {BATCH:,}, smooth clip at {THRESHOLD:g}, "
-    f"({EPSILON:g}, {DELTA:g})-differential privacy without amplification by sampling. Without: "
-    f"{PLAIN_EPOCHS} epochs of plain SGD. PLIS is of one more step, for the first {MEASURED:,} "
-    "training images and the 624 test images of PneumoniaMNIST with their labels 0 and 1. "
-    "Records far above the threshold have a PLIS of zero; hence also PLIS before the clip. The "
-    "digits shown have the smallest and the largest PLIS, the X-ray the median. A digit's "
-    f"distance is that in pixels to the tenth nearest of its class among the {MEASURED:,}."
+    f"({EPSILON:g}, {DELTA:g})-differential privacy without amplification by sampling. Without "
+    f"DP: {PLAIN_EPOCHS} epochs of plain SGD. PLIS is measured in one more step, for the first "
+    f"{MEASURED:,} training images and the 624 test images of PneumoniaMNIST with their labels 0 "
+    "and 1. Records far above the threshold have a PLIS of zero, so PLIS before the clip is "
+    "also reported. The digits shown have the smallest and the largest PLIS, the X-ray "
+    "the median. A digit's distance is the pixel distance to the tenth nearest digit "
+    f"of its class among the {MEASURED:,}."
 )
 
 
@@ -216,12 +217,13 @@ def _words(seen: tuple[Seen, ...]) -> str:
     found = [one.detection() for one in seen]
     ends = [f"{f.area:.3f} ({f.interval.low:.3f} to {f.interval.high:.3f})" for f in found]
     after = (
-        "the clip restrains exactly those records, so that after it they have less PLIS than digits"
+        "the clip affects exactly these records, so that after the clip their PLIS is below that "
+        "of digits"
         if found[0].area < 0.5
         else "and also after the clip"
     )
     return (
-        "X-rays among digits by their subject-level PLIS: area under the curve "
+        "To detect X-rays among digits, subject-level PLIS has an area under the ROC curve of "
         f"{ends[2]} without DP, {ends[1]} with DP before the clip; {after} ({ends[0]})."
     )
 

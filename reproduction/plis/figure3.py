@@ -85,28 +85,29 @@ def _finding3(study: Study) -> str:
     )
     verdict = "does not hold" if beside > beside_plain / 2 else "holds"
     return (
-        f"The claim that PLIS with DP is randomly distributed over the image {verdict}: "
-        f"neighbouring pixels' sizes correlate {beside:.2f} (without DP {beside_plain:.2f}, white "
-        f"noise 0), and a tenth of the pixels holds {top:.2f} of its square ({top_plain:.2f})."
+        f"The claim that PLIS with DP is randomly distributed over the image {verdict}: the PLIS "
+        f"sizes of neighbouring pixels correlate {beside:.2f} (without DP {beside_plain:.2f}, "
+        f"white noise 0), and a tenth of the pixels contains {top:.2f} of the squared PLIS "
+        f"({top_plain:.2f})."
     )
 
 
 def _seen(study: Study, where: Correlation) -> str:
     low, high = (study.plain.quality.ssim[k] for k in (study.low, study.high))
-    better = "better" if high > low else "worse, not better"
+    better = "better" if high > low else "worse, not better,"
     claim = {
-        "down": "smaller where PLIS is larger, as the paper says of one record",
-        "up": "larger where PLIS is larger, against what the paper says of one record",
+        "down": "smaller where PLIS is larger, as the paper states for one record",
+        "up": "larger where PLIS is larger, unlike what the paper states for one record",
         "no clear way": "neither larger nor smaller where PLIS is larger",
     }[where.verdict]
     if abs(where.value) < _SLIGHT:
-        claim = f"hardly {claim}" if where.verdict != "no clear way" else claim
+        claim = f"only slightly {claim}" if where.verdict != "no clear way" else claim
     worst = study.private.quality.ssim.max()
     return (
-        f"The record with the highest PLIS is rebuilt {better} than the one with the lowest (SSIM "
-        f"{high:.2f} against {low:.2f}). Within a record the error is {claim} (mean rank "
-        f"correlation over the pixels {where}). With DP nothing is rebuilt: SSIM at most "
-        f"{worst:.2f} over all {len(study.rows)} records. {_finding3(study)}"
+        f"The record with the highest PLIS is reconstructed {better} than the record with the "
+        f"lowest (SSIM {high:.2f} against {low:.2f}). Within a record the error is {claim} (mean "
+        f"rank correlation over the pixels {where}). With DP nothing is reconstructed: SSIM at "
+        f"most {worst:.2f} over all {len(study.rows)} records. {_finding3(study)}"
     )
 
 

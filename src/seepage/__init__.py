@@ -1,4 +1,4 @@
-"""Measures how much of its training data a machine-learning model leaks.
+"""Measures how much a machine-learning model leaks about its training data.
 
 Public API of seepage; submodules load when they are first used.
 """

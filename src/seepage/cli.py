@@ -1,4 +1,4 @@
-"""The command line: a thin layer that imports a command's modules only when it runs."""
+"""The command line, which imports a command's modules only when the command runs."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ Check = Annotated[
     Path | None,
     "Check file (.json, with a .txt sheet) for the person who decides about the release.",
 ]
-Table = Annotated[Path, "A table in a file, as for an audit."]
+Table = Annotated[Path, "Table file, in any format that `seepage audit` reads."]
 Json = Annotated[bool, "--json", "Print only the summary, as JSON."]
-Verbose = Annotated[bool, "Print all findings, not one screen."]
+Verbose = Annotated[bool, "Print all findings, not only one screen."]
 Ledger = Annotated[
     Path | None,
     "Private ledger of releases (default: $SEEPAGE_LEDGER, then seepage-ledger.json in this or the "
@@ -66,7 +66,7 @@ def _command(group: typer.Typer, name: str | None = None) -> Callable[[Callable[
 
 
 def _flat(function: Callable[..., Any]) -> Iterator[Parameter]:
-    """Yield the parameters of a function, with dataclasses as their fields, annotated for typer."""
+    """Yield a function's parameters, annotated for typer, with dataclasses expanded into fields."""
     for parameter in signature(function, eval_str=True).parameters.values():
         if is_dataclass(parameter.annotation):
             yield from _flat(parameter.annotation)  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def _flat(function: Callable[..., Any]) -> Iterator[Parameter]:
 
 
 def _made(function: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Call a function with the given options, building its dataclasses; ``None``: the default."""
+    """Call a function with the given options as its dataclasses; ``None`` selects the default."""
     arguments = {}
     for parameter in signature(function, eval_str=True).parameters.values():
         if is_dataclass(parameter.annotation):
@@ -111,7 +111,10 @@ class _PlainErrors(TyperGroup):
         except (typer.Exit, typer.Abort, ClickException):
             raise
         except MemoryError as error:
-            _say("failure", "There is not enough memory for this; audit fewer rows or columns.")
+            _say(
+                "failure",
+                ("There is not enough memory for this command; use fewer rows or columns."),
+            )
             raise typer.Exit(FAILURE) from error
         except KeyboardInterrupt as interruption:
             # Status 1 says that a limit was exceeded, so an interruption must not.
@@ -134,11 +137,11 @@ def _say(kind: str, sentence: str) -> None:
 
 
 def _failed(error: Exception) -> str:
-    """Report what failed and where, without foreign messages, which may quote the data."""
+    """Report what failed and where, without other libraries' messages, which may quote the data."""
     if type(error).__module__.partition(".")[0] in ("distributed", "dask"):
         return (
             f"The cluster was lost or failed ({type(error).__name__}); nothing was written. Check "
-            "its logs, or audit without it."
+            "the cluster's logs, or audit without a cluster."
         )
     ours = Path(__file__).parent
     places = [
@@ -254,8 +257,8 @@ def release(
     max_guess_tpr: Annotated[
         float | None,
         "Limit: true positive rate at 1 % false positives for any value of a class or category (1: "
-        "no limit); overrides the preset. It is exceeded if a published figure certainly rules out "
-        "a value.",
+        "no limit); overrides the preset. The limit is exceeded if a published figure rules out a "
+        "value with certainty.",
     ] = None,
     out: Annotated[Path, "Folder to publish: the model and its card, nothing else."] = Path(
         "seepage-release"
@@ -267,7 +270,7 @@ def release(
     check: Check = None,
     as_json: Json = False,
 ) -> None:
-    """Fit a linear model to a table, and write it with noise and its card, for publication.
+    """Fit a linear model to a table; write the noisy model and its card for publication.
 
     Refits without the most exposed records, and with other values for them, show which published
     figures would change. If a limit is exceeded, nothing is released; the private report gives the
@@ -304,9 +307,9 @@ def attack(
 ) -> None:
     """Report who can be recognised in a fine-tuned language model, and what extracted from it.
 
-    It gives the probability that sampling emits each secret of the training text, and, with
+    The report gives the probability that sampling emits each secret of the training text and, with
     --held-out, the training records that membership inference recognises. --compare measures
-    remedies. An attack shows what can be found, never that nothing more can be.
+    remedies. An attack shows what can be found; it cannot show that nothing else can be.
     """
     from seepage.auditing.language_model.command import run_extraction
 
@@ -329,11 +332,11 @@ def attack_release(
     ] = None,
     ledger: Ledger = None,
 ) -> None:
-    """Attack releases as `seepage release` makes them, and compare the result with the ledger.
+    """Attack releases made by `seepage release`, and compare the success rate with the ledger.
 
     A likelihood-ratio test distinguishes releases of the table from releases of a changed table:
-    without a record (with --person, a person), or with it changed. σ is drawn again each time.
-    Nothing is written. Exit status 1: the attack succeeds more often than the ledger states.
+    without a record (with --person, a person), or with that record changed. σ is drawn again each
+    time. Nothing is written. Exit status 1: the attack succeeds more often than the ledger states.
     """
     from seepage.auditing.release.attack import run_release_attack
 
@@ -357,7 +360,7 @@ def verify(
 
 @_command(app)
 def columns(table: Table, options: FileOptions) -> None:
-    """Print how an audit would read each column, as a plan to edit and pass with --plan."""
+    """Print the planned role of each column, to edit and pass with --plan."""
     from seepage.auditing.command import run_columns
 
     run_columns(Question(table=table, options=options))
@@ -377,7 +380,7 @@ def explain(
     picture: Annotated[Path | None, "Draw the trade-off curve to an .svg or .png file."] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the most that an attacker can achieve under ε and δ, or a private SGD run."""
+    """Print the limits on any attacker under ε and δ, or under a private SGD run."""
     from seepage.auditing.explaining.command import run_explanation
 
     run_explanation(question, picture=picture, as_json=as_json)
@@ -401,11 +404,11 @@ def layers(
 
 
 def _reproduction(module: str) -> Any:
-    """Return a module of the papers' tables and figures, found only in a repository clone."""
+    """Return a module for reproducing the papers; it exists only in a clone of the repository."""
     clone = Path(__file__).resolve().parents[2]
     if not (clone / "reproduction" / "__init__.py").is_file():
         raise InputError(
-            "The papers' tables and figures come with seepage's repository, not with the installed "
+            "The papers' tables and figures are in seepage's repository, not in the installed "
             "package: clone the repository and run `seepage reproduce` or `make reproduce` there."
         )
     sys.path.insert(0, str(clone))
@@ -414,14 +417,14 @@ def _reproduction(module: str) -> Any:
 
 @_command(app)
 def reproduce(
-    name: Annotated[str | None, "ARGUMENT", "A name of --list, or all."] = None,
+    name: Annotated[str | None, "ARGUMENT", "A name from --list, or all."] = None,
     out: Annotated[Path, "Output folder, with one folder for each name."] = Path(
         "seepage-reproduction"
     ),
     quick: Annotated[bool, "Smoke test: less data or fewer trials."] = False,
     show_list: Annotated[bool, "--list", "Print all names and exit."] = False,
 ) -> None:
-    """Reproduce a table or figure of the papers, beside the printed numbers."""
+    """Reproduce a table or figure of the papers, and show it beside the published numbers."""
     if show_list:
         for line in _reproduction("reproduction").list_lines():
             typer.echo(line)
@@ -434,7 +437,7 @@ def reproduce(
 
 @_command(data_app, "list")
 def list_data(folder: Folder = None) -> None:
-    """List data sets: name, size, whether present, licence, source."""
+    """List data sets with their size, licence and source, and whether they are on this machine."""
     from seepage.data.obtain import find
     from seepage.data.registry import DATA_SETS
     from seepage.support.text_table import text_table
@@ -454,7 +457,7 @@ def where(
     name: Annotated[str | None, "ARGUMENT", "A data set (default: all)."] = None,
     folder: Folder = None,
 ) -> None:
-    """Print the folders searched and where each data set was found."""
+    """Print the folders that are searched, and the location of each data set."""
     from seepage.data.obtain import find, searched_folders
     from seepage.data.registry import DATA_SETS, data_set
 
@@ -468,9 +471,9 @@ def where(
 
 @_command(data_app)
 def fetch(
-    name: Annotated[str, "A data set of `seepage data list`."], folder: Folder = None
+    name: Annotated[str, "A data set from `seepage data list`."], folder: Folder = None
 ) -> None:
-    """Download a data set from its publisher and verify its checksums; resumes if interrupted."""
+    """Download a data set from its publisher, resuming if interrupted, and verify its checksums."""
     from seepage.data import obtain
     from seepage.data.registry import data_set
 
@@ -497,7 +500,7 @@ def show(
     ledger: Ledger = None,
     as_json: Json = False,
 ) -> None:
-    """Print all entries of the ledger and the privacy budgets left."""
+    """Print all entries of the ledger and the remaining privacy budgets."""
     from seepage.auditing.release.ledger_command import show_ledger
 
     show_ledger(
@@ -508,17 +511,17 @@ def show(
 @_command(ledger_app)
 def void(
     entry: Annotated[int, "ARGUMENT", "Number of the entry."],
-    reason: Annotated[str, "--reason", "Why it was never published."],
+    reason: Annotated[str, "--reason", "Reason why the release was never published."],
     ledger: Ledger = None,
 ) -> None:
-    """Void an entry because its release was never given to anybody."""
+    """Void an entry because its release was never published."""
     from seepage.auditing.release.ledger_command import void_entry
 
     void_entry(ledger, entry, reason)
 
 
 def main() -> None:
-    """Run the command line; if memory is limited, in a child process that may fail."""
+    """Run the command line, in a child process if memory is limited."""
     limit, least = memory_limit(), least_memory()
     if limit is None:
         app()
@@ -528,8 +531,8 @@ def main() -> None:
         _say(
             "error",
             f"The memory limit of this shell ({limit / 1e9:.2g} GB) is too low for the numerical "
-            f"libraries or for this table; raise it (`ulimit -v`; {least / 1e9:.2g} GB load the "
-            "libraries), or audit fewer rows or columns.",
+            "libraries or for this table; raise it (`ulimit -v`; the libraries need "
+            f"{least / 1e9:.2g} GB), or audit fewer rows or columns.",
         )
     raise SystemExit(INPUT if status is None else status)
 

@@ -1,4 +1,4 @@
-"""The errors that seepage raises: each message says what is wrong and what to do."""
+"""The errors that seepage raises; each message states what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ _WRITTEN = {
 
 
 class InputError(ValueError):
-    """An input cannot be used; the message says which one, where it is and how to fix it."""
+    """Raised for invalid input; the message names the input, its place and how to fix it."""
 
 
 class ArgumentError(InputError, TypeError):
-    """A call names an unknown option or lacks a required one."""
+    """Raised if a call has an unknown option or lacks a required one."""
 
 
 class NotTheMinimiserError(InputError):
-    """A fitted model's coefficients do not minimise the stated objective on the given data."""
+    """Raised if a model's coefficients do not minimise the stated objective on the given data."""
 
 
 class NotConvergedError(InputError):
-    """Rounding errors kept a fit from reaching its minimiser, although one may exist."""
+    """Raised if rounding errors keep a fit from reaching its minimiser, although one may exist."""
 
 
 class TooFewPeopleError(InputError):
-    """There are too few people to estimate the leakage of this many released numbers."""
+    """Raised if there are too few people to estimate the leakage of the released numbers."""
 
 
 class NotConvergedWarning(UserWarning):
-    """A model is near the minimiser of its objective but not at it."""
+    """Warns that a model is near, but not at, the minimiser of its objective."""
 
 
 class InaccurateWarning(UserWarning):
-    """A result whose formula is exact has lost significant digits to rounding."""
+    """Warns that a result with an exact formula has lost significant digits to rounding."""
 
 
 def nearest(name: object, candidates: Iterable[object]) -> str:
@@ -101,7 +101,7 @@ def accepts_other_names(call: Call) -> Call:
 
 
 def check_options(given: Iterable[str], known: Iterable[str], call: str) -> None:
-    """Raise an error that names the nearest option if a call does not know one of its options."""
+    """Raise an error that suggests the closest option if a call has an unknown option."""
     names = tuple(known)
     for name in given:
         if name not in names:

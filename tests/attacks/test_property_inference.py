@@ -120,7 +120,7 @@ def test_label_mix_alone_gives_a_property_away_unless_matched():
         (lambda a, g, p: a.fit(g, np.zeros(300)), "All auxiliary data have the same property"),
         (lambda a, g, p: a.predict_proba(g), "has not been fitted"),
         (lambda a, g, p: a.fit(g, p).predict_proba({"a": g["a"]}), "have different layers"),
-        (lambda a, g, p: a.fit(g, p).attack(g, p + 1), "auxiliary data lack"),
+        (lambda a, g, p: a.fit(g, p).attack(g, p + 1), "does not occur in the auxiliary data"),
         (
             lambda a, g, p: sp.attacks.PropertyInference("c").fit(g, p),
             "There is no layer 'c'",

@@ -142,7 +142,7 @@ def test_the_findings_are_those_in_memory(model, tmp_path):
         group=("town", "smoker"),
     )
     alike(ours, theirs)
-    assert "The data were read in chunks, 240 records of them." in ours.steps
+    assert "The data (240 records) were read in chunks." in ours.steps
     told = [step for step in ours.steps if "read in chunks" not in step]
     assert told == list(theirs.steps)
     # What takes refits is done in memory only: whether σ would be another without a record.
@@ -224,7 +224,7 @@ def test_gaps_in_categories_are_filled_and_those_in_numbers_refused(tmp_path):
     age = table.column("age").to_pylist()
     age[0] = None
     pq.write_table(table.set_column(0, "age", pa.array(age)), tmp_path / "people" / "9.parquet")
-    with pytest.raises(InputError, match="'age' cannot be filled while the data are read in chunk"):
+    with pytest.raises(InputError, match="'age' cannot be imputed while the data are read"):
         answer(Question(table=tmp_path / "people", target="dose", **options))
 
 
@@ -257,7 +257,7 @@ def test_numbers_that_are_classes_and_text_among_numbers(tmp_path):
     alike(ours, theirs)
     assert ours.classes == ("0.5", "1", "2.5")
     for path in (tmp_path / "people", tmp_path / "people.parquet"):
-        with pytest.raises(InputError, match="'almost' holds numbers and also text, first in row"):
+        with pytest.raises(InputError, match="'almost' contains numbers and also text, first"):
             answer(Question(table=path, target="age"))
         with pytest.raises(InputError, match="in row 100;"):
             answer(Question(table=path, target="age"))
@@ -324,7 +324,7 @@ def test_a_full_disk_leaves_no_part_of_a_report(tmp_path):
     # Enough for the records, and not for the page that follows.
     resource.setrlimit(resource.RLIMIT_FSIZE, (25_000, kept[1]))
     try:
-        with pytest.raises(InputError, match="cannot be written to 'report': File too large; noth"):
+        with pytest.raises(InputError, match="cannot be written to 'report': File too large; no f"):
             AuditReport(found).write(tmp_path / "report")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, kept)

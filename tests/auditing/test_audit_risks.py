@@ -73,8 +73,8 @@ def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None
     assert list(answers) == [
         "Is any row at risk?",
         "Which one?",
-        "How often would an attacker be right, with this release and without?",
-        "What would fix it?",
+        "How often would an attacker be right, with and without this release?",
+        "What would help?",
         "What does protection cost?",
     ]
     risks = audit.risks
@@ -97,7 +97,7 @@ def test_what_would_fix_it_comes_with_its_price(audit: Audit) -> None:
     weights = Remedy(kind=RemedyKind.WEIGHTS, sigma=3.0, rounds=5, reason="no gain")
     over = replace(audit, sigma=1.0, target_eta=1e-3, remedies=(advice, weights))
     answers = {answer.question: answer.text for answer in judge(over).answers}
-    assert answers["What would fix it?"].startswith("More noise (σ = 2 instead of 1): it brings")
+    assert answers["What would help?"].startswith("More noise (σ = 2 instead of 1): it brings")
     assert "32.5 % with more noise" in answers["What does protection cost?"]
     assert "reweighting" not in answers["What does protection cost?"]
 
@@ -194,7 +194,7 @@ def test_a_model_that_cannot_be_told_from_a_constant_is_not_called_useful(audit:
     calm = replace(audit, target_eta=1e9, risks=replace(risks, membership=0.6, guesses=()))
     useless = _compared(calm, -0.02, 0.04)
     assert judge(useless).tone == "caution"
-    assert "cannot be told apart from a constant prediction" in judge(useless).sentences[-1]
+    assert "not significantly different from a constant prediction" in judge(useless).sentences[-1]
     assert judge(_compared(calm, 0.1, 0.3)).tone == "good"
 
 

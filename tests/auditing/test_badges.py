@@ -133,7 +133,7 @@ def test_a_rare_value_that_is_recognised_has_no_strong_badge(rare: Audit, column
 
 def test_the_report_prints_the_rate_of_the_sensitive_column(rare: Audit) -> None:
     answers = {answer.question: answer.text for answer in verdict.judge(rare).answers}
-    sure = answers["How often would an attacker be right, with this release and without?"]
+    sure = answers["How often would an attacker be right, with and without this release?"]
     largest = max(a.tpr for a in rare.attributes if a.sensitive)
     assert f"the true positive rate for “ht” is up to {100 * largest:.1f} % (row" in sure
 

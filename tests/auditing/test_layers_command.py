@@ -117,9 +117,9 @@ def test_values_are_shown_when_asked_with_a_warning(folder, tmp_path):
     ("changes", "complaint"),
     [
         ({"recording": "none.npz"}, "error: There is no file"),
-        ({"recording": "clients.csv"}, "does not hold recorded gradients"),
+        ({"recording": "clients.csv"}, "does not contain recorded gradients"),
         ({"known": "none.csv"}, "error: There is no file"),
-        ({"column": "number"}, "takes 10 values among 10 clients; group the values into classes"),
+        ({"column": "number"}, "has 10 values among 10 clients; group the values into classes"),
         ({"column": "glass"}, "did you mean 'glasses'"),
     ],
 )

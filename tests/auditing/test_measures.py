@@ -47,7 +47,7 @@ def trained():
 
 
 def test_what_is_neither_kept_nor_refitted_is_not_told(trained):
-    with pytest.raises(sp.InputError, match="The values of data read in chunks are not kept"):
+    with pytest.raises(sp.InputError, match="The values of data read in chunks are not stored"):
         trained.table.values()
     fixed = replace(trained, settings=replace(trained.settings, refits=False))
     assert find_other_noise(fixed, 1.0, 1.0) is None

@@ -86,7 +86,7 @@ def test_no_sentence_of_the_page_breaks_off(run) -> None:
     for folder in ("audit", "seepage-audit"):
         page = Path(folder, "report.html").read_text("utf-8")
         assert not re.findall(r".{0,60}…", re.sub(r"(?s)<script.*?</script>", "", page))
-    assert "beforehand with --sigma does not." in Path("audit/report.html").read_text("utf-8")
+    assert "in advance with --sigma does not depend" in Path("audit/report.html").read_text("utf-8")
 
 
 def test_one_limit_is_the_limit(run) -> None:
@@ -112,7 +112,7 @@ def test_who_asks_for_the_label_by_its_name_is_told_how_to_ask(ask) -> None:
     with pytest.raises(sp.InputError) as refused:
         ask(leak)
     assert str(refused.value) == (
-        "There is no column 'target' among the features. The label has no name here: to "
+        "There is no column 'target' among the features. The label has no column name: to "
         "measure it, leave the column out or pass None."
     )
     assert leak.within(None, 1).right.shape == (60,)

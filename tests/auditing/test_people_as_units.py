@@ -167,7 +167,7 @@ def test_remedies_that_are_about_single_rows_are_left_out_with_a_sentence():
     assert told["reweighting"].reason == "rows"
     assert told["regularisation and noise"].eta <= 1 + 1e-9
     assert audit.guarantees is None
-    assert any("table of all bounds is about single rows" in step for step in audit.steps)
+    assert any("table of all bounds was left out" in step for step in audit.steps)
     text = AuditReport(audit).verdict
     assert any("all rows of a person count together" in words for _, words in text.advice)
 
@@ -272,7 +272,7 @@ def test_a_plan_names_the_person(files):
     assert 'person = ""' in printed
     (line,) = (line for line in printed.splitlines() if line.startswith('"pid"'))
     assert '= "drop"' in line
-    assert "identifier? name it as person above" in line
+    assert "identifier? set it as person above" in line
     plan = printed.replace('target = ""', 'target = "y"').replace('person = ""', 'person = "pid"')
     (files / "plan.toml").write_text(plan)
     asked = ("audit", files / "panel.parquet", "--quick", "--json")

@@ -172,7 +172,7 @@ def expected_of_remedies(summary):
             yield f"instead of {enough:.3g}"
         else:
             assert remedy["name"] == "shaped noise"
-            yield f"{remedy['public']} public records, {remedy['sigma']:.3g} times its unit"
+            yield f"{remedy['public']} public records and scaled by {remedy['sigma']:.3g}"
 
 
 def expected_of_gates(summary):
@@ -398,7 +398,7 @@ def test_a_release_prints_one_object_with_the_numbers_of_its_report(stays):
     leaving = json.loads((Path(where["out"]) / "release.json").read_text("utf-8"))["leaves"]
     assert [item["name"] for item in told["items"]] == [item["name"] for item in leaving]
     # The terminal says the same of the same numbers.
-    assert f"The noise σ = {told['sigma']:g} was declared beforehand." in said.stdout
+    assert f"The noise σ = {told['sigma']:g} was declared in advance." in said.stdout
     for item in told["items"]:
         assert item["how"] in said.stdout
     for text in (*expected_of_gates(told), *(gate["text"] for gate in told["gates"])):

@@ -117,5 +117,5 @@ def test_the_same_in_python(folder):
         leak.write_rows("one.parquet")
     with pytest.raises(sp.InputError, match="form a loop"):
         sp.report(sp.audit(model, X, FRAME["label"]), "one")
-    with pytest.raises(sp.InputError, match="not the name of a file"):
+    with pytest.raises(sp.InputError, match="not a valid file name"):
         sp.parquet("a\0b.parquet", target="label")

@@ -79,7 +79,7 @@ def test_a_remedy_worse_than_a_constant_prediction_is_useless_and_last(diabetes:
 
 def test_what_would_fix_it_names_the_useful_remedy_first(diabetes: Audit) -> None:
     answers = {answer.question: answer.text for answer in judge(diabetes).answers}
-    fix, cost = answers["What would fix it?"], answers["What does protection cost?"]
+    fix, cost = answers["What would help?"], answers["What does protection cost?"]
     assert fix.startswith(
         "Regularisation and noise (λ = 0.3 instead of 0.001, with σ = 1.5), or more regularisation "
         "(λ = 0.5 instead of 0.001): each of these brings"

@@ -84,7 +84,7 @@ def test_too_few_people_leave_predictions_alone():
     # One covariance below a leverage of 0.1 is that far from two.
     assert found.median == pytest.approx(np.median(right), abs=2e-3)
     said = AuditReport(audit).summary()["verdict"]["headline"]
-    assert "Without noise, an attacker who knows all others infers membership with" in said
+    assert "Without noise, an attacker who knows all other records is certain of" in said
     (told,) = (a.text for a in AuditReport(audit).verdict.answers if "fewer records" in a.question)
     assert "too few records" in told
     assert "up to 100 %" in told
@@ -102,7 +102,7 @@ def test_predictions_of_a_noisy_model_tell_no_more_than_who_knows_all_learns():
         (told,) = (
             a.text for a in AuditReport(audit).verdict.answers if "fewer records" in a.question
         )
-        assert "without the noise, which lowers it" in told
+        assert "without the noise, which lowers the rate" in told
 
 
 def test_people_with_several_rows_are_the_unit():

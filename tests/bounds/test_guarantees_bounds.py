@@ -314,7 +314,7 @@ def test_a_prior_that_knows_everything_leaves_nothing_to_find():
         (GaussianPrior(1.0, mean=math.nan), {}, "finite"),
         (GaussianPrior(np.zeros((5, 5))), {}, "positive definite"),
         (GaussianPrior(np.eye(3)), {}, "unknowns"),
-        (BoundedPrior(1.0, 0.0), {}, "above its lower"),
+        (BoundedPrior(1.0, 0.0), {}, "above the lower"),
     ],
 )
 def test_priors_that_do_not_fit_are_refused(prior, options, words):
@@ -362,8 +362,8 @@ def test_domains_are_read_in_every_form():
     ("domain", "words"),
     [
         ((0, 0.1), "outside the stated domain"),
-        ((9, -9), "finite, the lower one first"),
-        ((-math.inf, math.inf), "finite, the lower one first"),
+        ((9, -9), "finite, with the lower limit first"),
+        ((-math.inf, math.inf), "finite, with the lower limit first"),
         (3, "domain must be"),
         ((1, 2, 3), "domain must be"),
         ({"x1": (0, 1)}, "no column 'x1'"),

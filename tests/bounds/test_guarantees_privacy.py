@@ -225,7 +225,7 @@ def test_what_cannot_be_accounted_for_is_refused():
         renyi_of_event(sampled, "replace")
     with pytest.raises(sp.InputError, match="not a str"):
         renyi_of_event("gaussian")
-    with pytest.raises(sp.InputError, match="gives no guarantee"):
+    with pytest.raises(sp.InputError, match="provides no guarantee"):
         renyi_of_event(dp_accounting.NonPrivateDpEvent())
     with pytest.raises(sp.InputError, match="neighbours"):
         renyi_of_event(sampled, "some")

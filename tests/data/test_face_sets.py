@@ -73,7 +73,7 @@ def test_celeba_without_identities_and_whole(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("4\n", "5\n", "4 images instead of the 5"),
+        ("4\n", "5\n", "4 images instead of the stated 5"),
         ("4\n", "", "number of images"),
         ("000003.jpg -1", "000003.jpg 0", "−1 or 1 in line 5"),
         (" 1\n", "\n", "in line 3"),
@@ -94,7 +94,7 @@ def test_celeba_images_broken(tmp_path):
     with pytest.raises(InputError, match="between 1 and 4"):
         sd.load_celeba(tmp_path)
     (home / "img_align_celeba" / "000004.jpg").write_bytes(b"no image")
-    with pytest.raises(InputError, match=r"000004\.jpg is cut off or is not an image"):
+    with pytest.raises(InputError, match=r"000004\.jpg is truncated or is not an image"):
         sd.load_celeba(tmp_path, count=4)
     (home / "img_align_celeba" / "000004.jpg").unlink()
     with pytest.raises(InputError, match=r"000004\.jpg is missing"):

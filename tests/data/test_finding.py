@@ -66,7 +66,7 @@ def test_a_set_to_be_put_in_place_by_hand(tmp_path):
 
 
 def test_a_bundled_set_has_no_folder():
-    with pytest.raises(InputError, match="comes with scikit-learn"):
+    with pytest.raises(InputError, match="is part of scikit-learn"):
         sd.locate("iris")
 
 

@@ -29,8 +29,8 @@ WHOLE = struct.pack(">2I", 0x0801, 4) + bytes([1, 2, 3, 4])
     [
         (b"", "too short"),
         (b"not gzip at all", "not a gzip file"),
-        (gzip.compress(WHOLE, mtime=0)[:-9], "cut off"),
-        (gzip.compress(WHOLE, mtime=0)[:-1] + b"\xff", "cut off or is not a gzip file"),
+        (gzip.compress(WHOLE, mtime=0)[:-9], "truncated"),
+        (gzip.compress(WHOLE, mtime=0)[:-1] + b"\xff", "truncated or is not a gzip file"),
         (gzip.compress(b"\0\0\x08", mtime=0), "too short"),
         (gzip.compress(b"\0\0\x0d\x01" + WHOLE[4:], mtime=0), "magic number 0x00000d01"),
         (
@@ -96,7 +96,7 @@ def test_cifar10_class_out_of_range(tmp_path):
     batches = files.write_black_cifar10(tmp_path)
     with (batches / "test_batch.bin").open("r+b") as stream:
         stream.write(b"\x0a")
-    with pytest.raises(InputError, match=r"test_batch.bin holds the class 10"):
+    with pytest.raises(InputError, match=r"test_batch.bin contains the class 10"):
         sd.load_cifar10(tmp_path)
 
 
@@ -115,8 +115,8 @@ def test_adult(tmp_path):
     ("old", "new", "complaint"),
     [
         (", White, Male", ", White", "14 fields instead of 15 in line 1"),
-        ("77516", "many", "text in its column fnlwgt"),
-        (">50K", "rich", "'rich' for an income in line 1"),
+        ("77516", "many", "text in the numeric column fnlwgt"),
+        (">50K", "rich", "invalid income 'rich' in line 1"),
         (files.ADULT_ROW + "\n\n", "\n", "32,560 records instead of 32,561"),
     ],
 )
@@ -143,8 +143,8 @@ def test_iwpc_keeps_the_genotype_as_text(tmp_path):
     [
         ("race,age", "age,race", "header 'age,race,.*instead of 'race,age,"),
         ("asian,0.0,", "asian,", "8 fields instead of 9 in line 2"),
-        ("asian,0.0,", "asian,old,", "text in its column age"),
-        ("asian,0.0,", "asian,,", "nothing in column age of line 2"),
+        ("asian,0.0,", "asian,old,", "text in the numeric column age"),
+        ("asian,0.0,", "asian,,", "no value in column age of line 2"),
         ("asian,0.0,", '"asian,0.0,', "not a comma-separated text file"),
     ],
 )
@@ -191,9 +191,9 @@ def test_pneumoniamnist(tmp_path):
     [
         ("val_images", np.zeros((524, 28, 27), np.uint8), "524×28×27 uint8 in val_images"),
         ("val_images", np.zeros((524, 28, 28)), "float64 in val_images"),
-        ("val_labels", np.zeros(524, np.uint8), "holds 524 uint8 in val_labels"),
+        ("val_labels", np.zeros(524, np.uint8), "contains 524 uint8 in val_labels"),
         ("train_labels", np.full((4_708, 1), 2, np.uint8), "other than 0 and 1 in train_labels"),
-        ("val_images", np.asarray([None]), "other than plain arrays"),
+        ("val_images", np.asarray([None]), "objects that are not arrays"),
     ],
 )
 def test_pneumoniamnist_wrong_arrays(tmp_path, key, array, complaint):
@@ -206,7 +206,7 @@ def test_pneumoniamnist_wrong_arrays(tmp_path, key, array, complaint):
 def test_pneumoniamnist_cut_off(tmp_path):
     path = files.write_pneumonia(tmp_path) / "pneumoniamnist.npz"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(InputError, match="cut off or is not a NumPy archive"):
+    with pytest.raises(InputError, match="truncated or is not a NumPy archive"):
         sd.load_pneumoniamnist(tmp_path)
 
 

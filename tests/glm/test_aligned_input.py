@@ -161,7 +161,7 @@ def test_the_column_of_people_is_taken_out_before_a_pipeline_that_knows_no_names
 def test_a_pipeline_takes_the_columns_of_its_fit_only(name):
     model = MODELS[name].fit(X, Y)
     for frame, words in {
-        "order": (X[list("bac")], "Column 0 of X is 'b', but in the fit it was 'a'"),
+        "order": (X[list("bac")], "Column 0 of X is 'b', but it was 'a' when"),
         "more": (X.assign(z=1.0), "X has 4 columns, but the model was fitted on 3"),
         "fewer": (X[["a", "b"]], "X has 2 columns, but the model was fitted on 3"),
         "array": (X[["a", "b"]].to_numpy(), "X has 2 columns, but the model was fitted on 3"),

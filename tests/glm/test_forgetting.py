@@ -192,9 +192,9 @@ def test_models_of_others_frames_and_weights():
         (["a"], "rows must be the positions"),
         ([0.5], "rows must be the positions"),
         ([True], "rows must be the positions"),
-        ([N], "80 records, at positions 0 to 79"),
-        ([-1], "80 records, at positions 0 to 79"),
-        (range(N), "No record would remain"),
+        ([N], "80 records, from 0 to 79"),
+        ([-1], "80 records, from 0 to 79"),
+        (range(N), "Removing all records"),
     ],
 )
 def test_rows_that_are_none_are_refused(rows, complaint):
@@ -325,7 +325,7 @@ def test_an_old_release_that_no_entry_lists_counts_whole(tmp_path):
     for given, more, words in (
         (people[:9], {}, "The table has 9 rows, but the model was fitted on 80"),
         (people, {"person": "name"}, "There is no column 'name'"),
-        (people, {"person": "who"}, "not exactly those of one person"),
+        (people, {"person": "who"}, "not exactly the records of one person"),
         (people, {"entry": 7}, "has no entry 7"),
         (3, {}, "The people must be a data frame"),
     ):

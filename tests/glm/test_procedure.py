@@ -301,7 +301,7 @@ def test_a_procedure_that_draws_is_refused() -> None:
     folds = KFold(2, shuffle=True, random_state=np.random.RandomState(0))
     model = GridSearchCV(Ridge(), {"alpha": np.logspace(-3, 3, 40)}, cv=folds).fit(NUMBERS, REAL)
     leak = sp.leakage(model, NUMBERS, REAL, noise=sp.Gaussian(SIGMA))
-    with pytest.raises(sp.InputError, match="other coefficients"):
+    with pytest.raises(sp.InputError, match="different coefficients"):
         leak.membership([0])
     assert leak.membership(refit="model").mu.held == ("settings",)
 

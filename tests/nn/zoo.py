@@ -26,12 +26,12 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 import seepage as sp
 
 REFUSALS = {  # what may be refused, and the words that name it
-    "hides from torch": "a dependence that no derivative sees",
+    "hides the gradient's dependence": "a dependence that no derivative sees",
     "cannot differentiate the gradients": "a function that torch does not differentiate twice",
     "no rule for per-record gradients": "a module that neither a rule nor vmap can take",
     "differ from those of single records": "a use of a parameter that cannot be followed",
     "used under torch.no_grad()": "trained parameters under no_grad",
-    "could be identified as that of the records": "records that no axis tells apart",
+    "records' axis could not be identified": "records that no axis tells apart",
     "mixes the records": "batch statistics",
     "drops values at random": "dropout in training mode",
     "draws random numbers": "other random numbers",

@@ -222,7 +222,7 @@ def test_a_run_is_below_its_own_budget_and_a_simulated_attack_reaches_it():
         (lambda: SampledGaussianDP(1.0).epsilon(0.0), "delta must lie between"),
         (lambda: DifferentialPrivacy(1.0, 1.0), "probability that the guarantee fails"),
         (lambda: DifferentialPrivacy(1.0, math.nan), "delta must be a finite number"),
-        (lambda: PromisedTradeOff(1.0).tpr([0.1, 1.5]), "must lie between 0 and 1"),
+        (lambda: PromisedTradeOff(1.0).tpr([0.1, 1.5]), "must be between 0 and 1"),
         (lambda: PromisedTradeOff(1.0).accuracy(0.0), "prior must be a probability"),
         (lambda: GaussianTradeOff(1.0).accuracy(1.0), "prior must be a probability"),
     ],

@@ -43,7 +43,7 @@ def test_elsewhere_one_sentence_says_where_they_are(what, tmp_path):
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
-        "error: The papers' tables and figures come with seepage's repository, not with the "
+        "error: The papers' tables and figures are in seepage's repository, not in the "
         "installed package: clone the repository and run `seepage reproduce` or `make reproduce` "
         "there.\n"
     )

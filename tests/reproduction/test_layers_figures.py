@@ -27,7 +27,7 @@ LAYERS = {
 
 
 def made_up(repetitions=3, shift=0.2):
-    """Runs in which the first full layer stands out by ``shift`` in everything."""
+    """Runs in which the first dense layer stands out by ``shift`` in everything."""
     draw = np.random.default_rng(0)
     runs = []
     for network, names in LAYERS.items():
@@ -106,7 +106,7 @@ def test_what_agrees_with_the_paper_is_said_to():
     assert all(second[f"{p}: layer with the highest AUC"].agrees for p in ("Age", "Gender", "Hair"))
     third = numbers(drawn(layers_figure3))
     assert third["VGG11Net, Hair: most sensitive layer"].agrees
-    assert third["AlexNet, Gender: first full layer relative to it"].measured == pytest.approx(1)
+    assert third["AlexNet, Gender: first dense layer relative to it"].measured == pytest.approx(1)
 
 
 @pytest.mark.slow
@@ -116,11 +116,11 @@ def test_and_what_does_not_is_not():
     for network in LAYERS:
         assert not found[f"{network}: layer with the highest AUC"].agrees
         assert (
-            found[f"{network}: first full layer not clearly below the highest (1: yes)"].measured
+            found[f"{network}: first dense layer not clearly below the highest (1: yes)"].measured
             == 0
         )
-    assert "not at the first full one" in outcome.seen
-    assert "clearly below for all three" in drawn(layers_figure2, -0.2).seen
+    assert "not at the first dense layer" in outcome.seen
+    assert "significantly below for all three" in drawn(layers_figure2, -0.2).seen
 
 
 @pytest.mark.slow
@@ -203,12 +203,19 @@ def faces(count=240):
     return Faces(images, Records({"person": people} | scores))
 
 
+def labelled():
+    """Return those faces with LFW's labels."""
+    from reproduction.layers.image_sets import SOURCES, LabelledImages
+
+    return LabelledImages.of(faces(), SOURCES["lfw"].labels, "cpu")
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The labels of the gradients can be exchanged")
 def test_the_experiment_in_miniature(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     from reproduction.layers import experiment as experiment
-    from reproduction.layers.measuring import Amounts, FaceData, LayerSetting
+    from reproduction.layers.measuring import Amounts, LayerSetting
 
     small = Amounts(
         rounds=2, batch_size=4, snapshots=2, known=2, seen=2, measured=5, samples=4, width=32
@@ -216,7 +223,7 @@ def test_the_experiment_in_miniature(tmp_path, monkeypatch):
     monkeypatch.setitem(
         classifiers.CLASSIFIERS, "random_forest", lambda seed: DecisionTreeClassifier()
     )
-    monkeypatch.setattr(experiment, "_data", FaceData.of(faces(), "cpu"))
+    monkeypatch.setattr(experiment, "_data", labelled())
     found = experiment._work(
         LayerSetting("AlexNet", "Gender", ("Glasses",), confounded=True), small, 0
     )
@@ -227,22 +234,24 @@ def test_the_experiment_in_miniature(tmp_path, monkeypatch):
     assert len(measured["auc"]) == len(measured["auc_confounded"]) == 6
     assert len(measured["v_information"]) == 5
     made = {"command": "a command", "commit": "a commit", "machine": "a machine"}
-    record = experiment._begin(tmp_path / "runs.json", small, made)
+    record = experiment._begin(tmp_path / "runs.json", small, made, experiment.FACTORS)
     record["runs"] += [found, found | {"repetition": 1}]
     experiment._write(record, tmp_path / "runs.json")
-    again = experiment._begin(tmp_path / "runs.json", small, made)
+    again = experiment._begin(tmp_path / "runs.json", small, made, experiment.FACTORS)
     assert again == record
     runs = Runs(json.loads((tmp_path / "runs.json").read_text()))
     assert runs.curve("AlexNet", "Gender", "auc", "Glasses").each.shape == (2, 5)
     with pytest.raises(SystemExit, match="other amounts"):
-        experiment._begin(tmp_path / "runs.json", Amounts(), made)
+        experiment._begin(tmp_path / "runs.json", Amounts(), made, experiment.FACTORS)
+    with pytest.raises(SystemExit, match="another set, split or attacker"):
+        experiment._begin(tmp_path / "runs.json", small, made, {"set": "cifar10"})
 
 
 def test_no_one_is_on_two_sides():
     pytest.importorskip("torch")
-    from reproduction.layers.measuring import Amounts, FaceData, LayerRepetition, LayerSetting
+    from reproduction.layers.measuring import Amounts, LayerRepetition, LayerSetting
 
-    data = FaceData.of(faces(), "cpu")
+    data = labelled()
     found = LayerRepetition(data, LayerSetting("FCNet", "Gender", ("Age",)), Amounts(), 3)
     rows = (found.adversary, found.client, found.test)
     one, other, third = (set(data.people[part].tolist()) for part in rows)
@@ -252,12 +261,12 @@ def test_no_one_is_on_two_sides():
 
 def test_images_drawn_at_random_put_people_on_both_sides():
     pytest.importorskip("torch")
-    from reproduction.layers.checks import SETTING, SplitByImages
-    from reproduction.layers.measuring import Amounts, FaceData, LayerRepetition
+    from reproduction.layers.checks import MIXED, SETTING
+    from reproduction.layers.measuring import Amounts, LayerRepetition
 
-    data = FaceData.of(faces(), "cpu")
+    data = labelled()
     apart = LayerRepetition(data, SETTING, Amounts(), 3)
-    mixed = SplitByImages(data, SETTING, Amounts(), 3)
+    mixed = LayerRepetition(data, MIXED, Amounts(), 3)
     for side in ("adversary", "client", "test"):
         assert len(getattr(mixed, side)) == len(getattr(apart, side))
     rows = np.concatenate([mixed.adversary, mixed.client, mixed.test])
@@ -270,13 +279,83 @@ def test_images_drawn_at_random_put_people_on_both_sides():
 def test_the_checks_in_miniature(monkeypatch):
     pytest.importorskip("torch")
     from reproduction.layers import checks
-    from reproduction.layers.measuring import Amounts, FaceData
+    from reproduction.layers.measuring import Amounts
 
     small = Amounts(rounds=2, batch_size=4, snapshots=2, known=2, seen=2, width=32)
     monkeypatch.setitem(
         classifiers.CLASSIFIERS, "random_forest", lambda seed: DecisionTreeClassifier()
     )
-    (row,) = checks.check(FaceData.of(faces(), "cpu"), small, 1)
+    (row,) = checks.check(labelled(), small, 1)
     assert 0 <= row["people apart"] <= 1
     assert 0 <= row["images at random"] <= 1
     assert row["projected"].keys() == row["whole"].keys() == {"fc1", "fc2"}
+
+
+def test_every_set_has_labels_by_its_own_cut():
+    pytest.importorskip("torch")
+    from reproduction.layers.image_sets import SOURCES, LabelledImages
+
+    count = 6
+    scores = np.array([-1.0, -0.2, 0.2, 0.4, 0.7, np.nan])
+    for name, expected in (("lfw", [0, 0, 0, 0, 1]), ("pubfig", [0, 0, 1, 1, 1])):
+        columns = {label.column: scores for label in SOURCES[name].labels.values()}
+        columns["person"] = np.array(["a", "a", "b", "", "", "c"])
+        made = Faces(np.zeros((count, 5, 4, 3), dtype=np.uint8), Records(columns))
+        found = LabelledImages.of(made, SOURCES[name].labels, "cpu")
+        for values in found.labels.values():
+            np.testing.assert_array_equal(values, [*expected, np.nan])
+        assert found.size == (5, 4)
+        assert len(set(found.people.tolist())) == 5  # two unnamed images are two people
+
+
+def test_a_folder_of_images_is_read_by_its_table(tmp_path):
+    pytest.importorskip("torch")
+    from PIL import Image
+
+    from reproduction.layers.image_sets import LabelledImages
+
+    for k, name in enumerate(("b.png", "a.png")):
+        Image.new("RGB", (8, 6), (100 * k, 0, 0)).save(tmp_path / name)
+    table = tmp_path / "labels.csv"
+    table.write_text("image,person,smiles,old\na.png,x,1,\nb.png,,0,0.7\n")
+    found = LabelledImages.load(str(tmp_path), None, "cpu", (3, 4))
+    assert found.images.shape == (2, 3, 4, 3)
+    assert found.images[:, 0, 0, 0].tolist() == [100, 0]  # in the order of the table
+    np.testing.assert_array_equal(found.labels["smiles"], [1, 0])
+    np.testing.assert_array_equal(found.labels["old"], [np.nan, 1])
+    table.write_text("image,smiles\na.png,yes\n")
+    with pytest.raises(InputError, match=r"Column 'smiles' of .* holds text"):
+        LabelledImages.load(str(tmp_path), None, "cpu")
+    table.write_text("file,smiles\na.png,1\n")
+    with pytest.raises(InputError, match="no column 'image'"):
+        LabelledImages.load(str(tmp_path), None, "cpu")
+    with pytest.raises(InputError, match="no image set or folder 'lwf'"):
+        LabelledImages.load("lwf", None, "cpu")
+
+
+def test_a_property_of_one_label_alone_is_attacked_with_its_own_mix():
+    pytest.importorskip("torch")
+    from reproduction.layers.measuring import Amounts, LayerRepetition, LayerSetting
+
+    data = labelled()
+    data.labels["Beard"] = np.where(data.labels["Gender"] == 1, data.labels["Age"], 0.0)
+    setting = LayerSetting("FCNet", "Gender", ("Age", "Beard"), confounded=True)
+    found = LayerRepetition(data, setting, Amounts(), 3)
+    assert found.mixes("Age") == ("matched", "confounded")
+    assert found.mixes("Beard") == ("confounded",)
+
+
+def test_the_settings_are_the_papers_or_those_asked_for():
+    pytest.importorskip("torch")
+    from argparse import Namespace
+
+    from reproduction.layers.experiment import SETTINGS, _settings
+
+    asked = {"network": None, "task": None, "property": [], "split": "people"}
+    asked["attacker"] = "random_forest"
+    assert _settings(Namespace(**asked)) == list(SETTINGS)
+    own = Namespace(**asked | {"task": "Animal", "property": ["Flies"], "split": "images"})
+    assert [s.name for s in _settings(own)] == [
+        f"{network}, Animal" for network in ("AlexNet", "VGG11Net", "FCNet")
+    ]
+    assert all((s.properties, s.split) == (("Flies",), "images") for s in _settings(own))

@@ -55,7 +55,7 @@ def test_what_is_no_number_is_refused(measured):
 def test_what_was_not_made_needs_a_reason():
     missing = Quantity("x", None, "87", "The data are not at hand.")
     assert (missing.agrees, missing.difference, missing.published) == (None, None, 87)
-    assert missing.cells() == ("x", "87", "–", "–", "not made")
+    assert missing.cells() == ("x", "87", "–", "–", "result", "cannot be had here")
     for printed, why in (("87", None), (None, "No reason to be listed.")):
         with pytest.raises(sp.InputError, match="neither measured nor explained"):
             Quantity("x", None, printed, why)
@@ -63,7 +63,7 @@ def test_what_was_not_made_needs_a_reason():
 
 def test_a_reason_is_given_only_where_numbers_differ():
     assert Quantity("x", 1.0, "1", "why").reason is None
-    assert Quantity("x", 2.0, "1", "why").reason == "why"
+    assert Quantity("x", 2.0, "1", "why").reason == "Differs. why"
     assert Quantity("x", 2.0, None, "why").reason is None
     assert [
         Quantity("x", *given).settled
@@ -71,15 +71,44 @@ def test_a_reason_is_given_only_where_numbers_differ():
     ] == [True, False, True, True]
 
 
+@pytest.mark.parametrize(
+    ("measured", "options", "verdict"),
+    [
+        (1.0, {}, "agrees"),
+        (2.0, {}, "differs"),
+        (2.0, {"comparable": False}, "undecided"),
+        (1.0, {"comparable": False}, "agrees"),
+        (1.0, {"tied": True}, "undecided"),
+        (2.0, {"tied": True}, "undecided"),
+        (None, {"comparable": False}, "cannot be had here"),
+    ],
+)
+def test_a_difference_counts_only_where_it_can_be_told(measured, options, verdict):
+    quantity = Quantity("x", measured, "1", "why", **options)
+    assert quantity.verdict == verdict
+    assert quantity.to_json()["verdict"] == verdict
+    assert (quantity.reason is None) == (verdict == "agrees")
+    assert Quantity("x", 1.0, None).verdict is None
+
+
+def test_a_tie_needs_a_reason_and_a_kind_must_be_known():
+    assert not Quantity("x", 1.0, "1", tied=True).settled
+    with pytest.raises(sp.InputError, match="no known kind: 'guess'"):
+        Quantity("x", 1.0, "1", kind="guess")
+
+
 def test_reasons_are_numbered_each_once():
     quantities = [
         Quantity(n, v, "1", w) for n, v, w in (("a", 2, "p"), ("b", 1, "q"), ("c", 3, "p"))
     ]
-    assert reasons(quantities) == ["p"]
-    assert [row[-1] for row in quantity_rows(quantities)] == ["agrees", "no (1)", "yes", "no (1)"]
+    assert reasons(quantities) == ["Differs. p"]
+    shown = [row[-1] for row in quantity_rows(quantities)]
+    assert shown == ["verdict", "differs (1)", "agrees", "differs (1)"]
 
 
-@pytest.mark.parametrize("quantity", [Quantity("a", 0.25, "0.3", "why"), Quantity("b", 7)])
+@pytest.mark.parametrize(
+    "quantity", [Quantity("a", 0.25, "0.3", "why", "setting", False, True), Quantity("b", 7)]
+)
 def test_json_brings_it_back(quantity):
     written = quantity.to_json()
     assert {"name", "published", "measured", "difference"} <= written.keys()
@@ -88,9 +117,9 @@ def test_json_brings_it_back(quantity):
 
 def test_rows_show_enough_digits_to_see_the_rounding():
     head, *rows = quantity_rows([Quantity("a", 0.04049, "0.040"), Quantity("b", 0.5)])
-    assert head == ("quantity", "published", "measured", "difference", "agrees")
-    assert rows[0] == ("a", "0.040", "0.04049", "+0.00049", "yes")
-    assert rows[1] == ("b", "–", "0.5", "–", "–")
+    assert head == ("quantity", "published", "measured", "difference", "kind", "verdict")
+    assert rows[0] == ("a", "0.040", "0.04049", "+0.00049", "result", "agrees")
+    assert rows[1] == ("b", "–", "0.5", "–", "–", "–")
 
 
 def test_rows_never_show_a_negative_nothing():

@@ -70,7 +70,7 @@ def test_what_agrees_with_the_paper_is_said_to(kept):
     assert found["without DP, normal only: rank correlation of PLIS and SSIM"] > 0.9
     assert found["SSIM, high PLIS"] > found["SSIM, low PLIS"]
     assert "rises with PLIS by every measure" in outcome.seen
-    assert "come out as in the paper" in outcome.seen
+    assert "extreme records agree with the paper" in outcome.seen
     printed = {q.name: q.printed for q in outcome.quantities if q.printed}
     assert printed == {
         "SSIM, low PLIS": "0.8536",
@@ -83,8 +83,8 @@ def test_what_agrees_with_the_paper_is_said_to(kept):
     over = "rank correlation over the pixels of |PLIS| and error, mean of records"
     assert found[f"{over}, 95 % interval to"] < 0
     assert found["records whose PLIS vanishes with DP"] == 10
-    assert "smaller where PLIS is larger, as the paper says of one record" in outcome.seen
-    assert "rebuilt better than" in outcome.seen
+    assert "smaller where PLIS is larger, as the paper states for one record" in outcome.seen
+    assert "reconstructed better than" in outcome.seen
 
 
 @pytest.mark.slow
@@ -93,10 +93,10 @@ def test_and_what_does_not_is_not(kept):
     outcome = plis_table1.reproduce(False)
     assert numbers(outcome)["without DP: rank correlation of PLIS and SSIM"] < -0.9
     assert "falls with PLIS by every measure" in outcome.seen
-    assert "come out unlike in the paper" in outcome.seen
+    assert "extreme records differ from the paper" in outcome.seen
     outcome = plis_figure3.reproduce(False)
-    assert "against what the paper says" in outcome.seen
-    assert "rebuilt worse, not better than" in outcome.seen
+    assert "unlike what the paper states" in outcome.seen
+    assert "reconstructed worse, not better, than" in outcome.seen
 
 
 def test_maps_of_white_noise_are_neither_concentrated_nor_smooth():

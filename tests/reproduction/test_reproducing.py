@@ -53,7 +53,7 @@ def test_files_of_an_experiment(fake, run, tmp_path):
 def test_what_it_tells(fake, run):
     lines = run(fake.name).output.splitlines()
     assert lines[0] == f"{fake.name}: A rising line (Hannun et al. 2021, Figure 1)"
-    assert lines[2].split() == ["mean", "|", "η", "0.040", "0.04050", "+0.00050", "yes"]
+    assert lines[2].split()[3:] == ["0.040", "0.04050", "+0.00050", "result", "agrees"]
     assert "  The line rises." in lines
     assert f"seepage-reproduction/{fake.name}/result.json" in lines[-2]
 

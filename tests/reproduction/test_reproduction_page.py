@@ -42,15 +42,15 @@ def test_the_pages_show_figure_words_and_numbers(fake, results, tmp_path):
     assert f"![A line from 0 to 1]({fake.name}.png)" in text
     assert "The line rises." in text
     assert "Two \\*made-up\\* points." in text
-    assert "| mean \\| η | 0.040 / 0.04050 |" in text
-    assert "| trials |" not in text
+    assert "|mean \\| η|0.040 / 0.04050|" in text
+    assert "|trials|" not in text
     assert f"[all numbers]({fake.name}.json)" in text
     assert f"\n## {fake.name}\n" in text
     assert PAPERS["Hannun et al. 2021"].title in text
-    assert "Of 1 printed numbers, one agrees." in text
-    assert "Of 1 printed numbers, one agrees." in index.read_text()
+    assert "Of 1 printed numbers, 1 agrees." in text
+    assert "Of 1 printed numbers, 1 agrees." in index.read_text()
     assert f"[`{fake.name}`](fake.md#{fake.name})" in index.read_text()
-    row = "| Hannun et al. 2021: [Fisher information loss](fake.md) | 1 | 1 | 0 | 0 |"
+    row = "|Hannun et al. 2021: [Fisher information loss](fake.md)|1|1|0|0|0|0|0|"
     assert row in index.read_text()
     copied = (docs / "reproduction" / f"{fake.name}.png").read_bytes()
     assert copied == (results / fake.name / "figure.png").read_bytes()
@@ -64,7 +64,7 @@ def test_what_made_kept_results_is_linked(fake, results, tmp_path):
     path.write_text(json.dumps(found | {"kept": [line]}))
     write_pages(results, tmp_path / "docs")
     text = (tmp_path / "docs" / "reproduction" / "fake.md").read_text()
-    assert f"From kept results ([files and commands]({fake.name}.json))." in text
+    assert f"Based on kept results ([files and commands]({fake.name}.json))." in text
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,31 @@ def test_reasons_stand_under_the_table_each_once(fake, results, tmp_path):
     )
     index = write_pages(results, tmp_path / "docs")
     text = (index.parent / "fake.md").read_text()
-    assert "| a | 2 / 1 (1) |\n| b | 3 / 3 |" in text
-    assert "| c | 4 / – (2) |\n| d | 6 / 5 (1) |" in text
-    assert "\n1. It was \\*cut off\\*.\n2. The data are not at hand.\n" in text
+    assert "|a|2 / 1 (1)|\n|b|3 / 3|" in text
+    assert "|c|4 / – (2)|\n|d|6 / 5 (1)|" in text
+    assert "\n1. Differs. It was \\*cut off\\*.\n2. Cannot be had here. The data" in text
     assert "Never shown." not in text
-    whole = (
-        "Of 4 printed numbers, one agrees; 2 differ and 1 could not be reproduced, each with its "
-    )
+    whole = "Of 4 printed numbers, 1 agrees; 2 differ, 1 cannot be had here."
     assert whole in index.read_text()
+
+
+def test_kinds_and_undecided_numbers_are_counted_and_shown(fake, results, tmp_path):
+    change(
+        results,
+        fake,
+        [
+            Quantity("records", 7, "7", kind="count"),
+            Quantity("a", 1.0, "1"),
+            Quantity("b", 2.0, "3", "No split is stated.", comparable=False),
+            Quantity("c", 1.0, "1", "0.9 ± 0.1 against 0.8 ± 0.1.", tied=True),
+        ],
+    )
+    index = write_pages(results, tmp_path / "docs")
+    text = (index.parent / "fake.md").read_text()
+    assert "|records|7 / 7, count|\n|a|1 / 1|\n|b|3 / 2 (1)|\n|c|1 / 1 (2)|" in text
+    assert "\n1. Undecided. No split is stated.\n2. Undecided. 0.9 ± 0.1 against" in text
+    assert "Of 4 printed numbers, 2 agree (1 result, 1 count); 2 undecided." in text
+    assert "(fake.md)|4|1|1|0|0|2|0|" in index.read_text()
 
 
 def test_a_number_that_differs_without_a_reason_is_refused(fake, results, tmp_path):
@@ -206,10 +223,12 @@ def test_no_number_of_the_documentation_differs_without_a_reason():
         for found in json.loads(path.read_text("utf-8"))["quantities"]:
             quantity = Quantity.from_json(found)
             if quantity.printed is not None:
-                _, printed, measured, _, _ = quantity.cells()
-                why = r" \(\d\)" * (not quantity.agrees)
-                both = f"| {printed.replace('/', ' or ')} / {measured}"
-                assert re.search(rf"{re.escape(both)}{why} \|", section), found
+                _, printed, measured, _, kind, verdict = quantity.cells()
+                why = r" \(\d\)" * (verdict != "agrees")
+                both = f"|{printed.replace('/', ' or ')} / {measured}"
+                both += f", {kind}" * (kind != "result")
+                assert re.search(rf"{re.escape(both)}{why}\|", section), found
+                assert (found["kind"], found["verdict"]) == (kind, verdict)
 
 
 def test_quantities_of_several_rows_and_columns_make_one_table(fake, results, tmp_path):
@@ -219,9 +238,9 @@ def test_quantities_of_several_rows_and_columns_make_one_table(fake, results, tm
     )
     index = write_pages(results, tmp_path / "docs")
     text = (index.parent / "fake.md").read_text()
-    assert "| printed / measured | x | y | z |\n|---|---:|---:|---:|\n| a | 1 / 1 | 2 / 2 |" in text
-    assert "| c | 7 / 7 | 8 / 8 | 9 / 9 |\n\n| quantity |" in text
-    assert text.count("| first: x | 0 / 0 |") == 1
+    assert "|printed / measured|x|y|z|\n|---|---:|---:|---:|\n|a|1 / 1|2 / 2|" in text
+    assert "|c|7 / 7|8 / 8|9 / 9|\n\n|quantity|" in text
+    assert text.count("|first: x|0 / 0|") == 1
 
 
 def test_the_readme_counts_as_the_pages_do():
@@ -231,6 +250,24 @@ def test_the_readme_counts_as_the_pages_do():
     assert index
     assert readme
     assert readme.groups() == index.groups()
+
+
+def test_the_readme_counts_each_paper_as_the_pages_do():
+    index = (PAGES / "index.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|([A-Z][^|:]+): [^|]+\|([\d|]+)\|$", index, re.MULTILINE)
+    assert [paper for paper, _ in rows] == sorted(PAPERS)
+    lines = re.findall(
+        r"^- (.+ \d{4}) \(.+\): (\d+) of (\d+) agrees?[^;]*; (.+)\.$",
+        (ROOT / "README.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
+    for (paper, counts), (name, agree, printed, others) in zip(rows, lines, strict=True):
+        total, *kinds, differ, undecided, missing = map(int, counts.split("|"))
+        assert (name, int(agree), int(printed)) == (paper, sum(kinds), total)
+        words = {"differ": differ, "undecided": undecided, "cannot be had here": missing}
+        for word, count in words.items():
+            found = re.search(rf"(\d+) {word}", others)
+            assert (int(found[1]) if found else 0) == count, (paper, word)
 
 
 def test_code_is_left_as_it_is_typed():

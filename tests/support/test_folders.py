@@ -65,7 +65,7 @@ def test_a_second_run_replaces_the_first(way, tmp_path):
     [
         (lambda out: (out / "mine.txt").write_text("mine"), "'mine.txt'"),
         (lambda out: (out / "figures" / "mine.svg").write_text("mine"), r"'figures/mine\.svg'"),
-        (lambda out: (out / "a.txt").write_text("edited"), "was changed since"),
+        (lambda out: (out / "a.txt").write_text("edited"), "was changed after"),
         (lambda out: (out / "link").symlink_to(out.parent), "'link'"),
         (lambda out: (out / MANIFEST).write_text("{}"), "not written by seepage"),
         (lambda out: tells(out, format="seepage-folder/9"), "not written by seepage"),
@@ -170,7 +170,7 @@ def test_a_folder_removed_before_it_was_locked_is_made_again(tmp_path, monkeypat
 
 def test_another_kind_of_folder_is_refused(tmp_path):
     writes(tmp_path / "out", {"a.txt": "1"}, kind="release")
-    with pytest.raises(InputError, match="holds a release, which a report cannot"):
+    with pytest.raises(InputError, match="contains a release, which a report cannot"):
         writes(tmp_path / "out", {"a.txt": "2"})
     with pytest.raises(InputError, match="is not a report written by seepage"):
         read_manifest(tmp_path / "out", "report")
@@ -192,13 +192,13 @@ def test_a_folder_behind_a_link_is_looked_into(tmp_path):
 def test_what_is_read_is_not_written_to(tmp_path):
     out = tmp_path / "out"
     writes(out, {"leakage.parquet": "1"})
-    with pytest.raises(InputError, match="one lies within the other"):
+    with pytest.raises(InputError, match="one contains the other"):
         writes(out, {"leakage.parquet": "2"}, keep=[out / "leakage.parquet"])
     (tmp_path / "table").mkdir()
-    with pytest.raises(InputError, match="one lies within the other"):
+    with pytest.raises(InputError, match="one contains the other"):
         writes(tmp_path / "table" / "out", {"a": "2"}, keep=[tmp_path / "table"])
     os.link(out / "leakage.parquet", tmp_path / "same.parquet")
-    with pytest.raises(InputError, match="is the file being read"):
+    with pytest.raises(InputError, match="is an input file"):
         writes(out, {"leakage.parquet": "2"}, keep=[tmp_path / "same.parquet"])
     assert (out / "leakage.parquet").read_text() == "1"
 

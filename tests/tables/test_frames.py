@@ -123,7 +123,7 @@ def test_labels_of_every_kind(given, expected):
         (pd.Series(["a", None, "a"]), "no label in row 1 .1 missing"),
         (pd.Series([1.0, 2.0, np.nan]), "no label in row 2"),
         (pd.Series([1, pd.NA, 2], dtype="Int64"), "no label in row 1"),
-        (pd.DataFrame({"a": [1, 2], "b": [3, 4]}), "a table of 2 columns"),
+        (pd.DataFrame({"a": [1, 2], "b": [3, 4]}), "a table with 2 columns"),
         (np.zeros((3, 2)), r"the shape \(3, 2\)"),
     ],
 )

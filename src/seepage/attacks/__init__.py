@@ -1,10 +1,11 @@
-"""Attacks that test the measures empirically; each success rate has a confidence interval.
+"""Attacks that test the leakage measures empirically, each with a confidence interval.
 
-The packages ``membership`` and ``attribute`` hold membership and attribute inference; ``canaries``
-bounds a training run's ε from below. ``record`` reconstructs a record from a released linear model,
-``gradient`` records from a network's gradients, and ``extraction`` training text from a language
-model. The other modules hold smaller attacks, the simulated releases, and the confidence intervals.
-Attacks only test the measures and bounds, which are in other packages.
+The packages ``membership`` and ``attribute`` contain membership and attribute inference;
+``canaries`` computes a lower bound on a training run's ε. ``record`` reconstructs a record from a
+released linear model, ``gradient`` reconstructs records from a network's gradients, and
+``extraction`` recovers training text from a language model. The other modules contain smaller
+attacks, simulated releases, and confidence intervals. The measures and bounds that the attacks test
+are in other packages.
 
 Modules are imported on first use, so ``import seepage.attacks`` is fast.
 """
@@ -42,6 +43,12 @@ if TYPE_CHECKING:
     from seepage.attacks.gradient.inversion import GradientInversion as GradientInversion
     from seepage.attacks.gradient.inversion import GradientReconstruction as GradientReconstruction
     from seepage.attacks.gradient.labels import recover_labels as recover_labels
+    from seepage.attacks.gradient.reconstruction_study import (
+        ReconstructionStudy as ReconstructionStudy,
+    )
+    from seepage.attacks.gradient.reconstruction_study import (
+        reconstruction_study as reconstruction_study,
+    )
     from seepage.attacks.gradient.releases import GradientReleases as GradientReleases
     from seepage.attacks.gradient.releases import release_gradients as release_gradients
     from seepage.attacks.gradient.releases import release_updates as release_updates

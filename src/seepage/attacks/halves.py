@@ -16,7 +16,7 @@ Answer = TypeVar("Answer")
 
 
 def random_halves(records: int, models: int, seed: int) -> np.ndarray:
-    """Return a mask (models, n) of training records; each record is in half of the models."""
+    """Return a mask (models, n) of training records; each record is in half of the masks."""
     if records < 8:
         raise InputError(f"{records} records are too few for this attack; give more records.")
     rng = np.random.default_rng(seed)
@@ -33,7 +33,7 @@ def fit_halves(
     *,
     jobs: int = 1,
 ) -> list[Answer]:
-    """Fit a clone of an estimator on each half and return ``ask(model)`` for each."""
+    """Fit a clone of an estimator on each half and return the results of ``ask(model)``."""
     from sklearn.utils.parallel import Parallel, delayed
 
     fits = Parallel(n_jobs=jobs)(
@@ -54,14 +54,14 @@ def _fit_and_ask(
         raise
     except (TypeError, ValueError) as problem:
         raise InputError(
-            "As a shadow model, fitted on a random half of the records, "
-            f"{type(estimator).__name__} failed ({first_line(problem)}). Its steps must accept "
-            "values that occur only in the other half: OneHotEncoder(handle_unknown='ignore') does."
+            f"{type(estimator).__name__} failed as a shadow model, fitted on a random half of the "
+            f"records ({first_line(problem)}). The pipeline's steps must accept values that occur "
+            "only in the other half: OneHotEncoder(handle_unknown='ignore') does."
         ) from problem
 
 
 def rows_of(X: Any, rows: np.ndarray) -> Any:
-    """Return the selected records of an array, frame, tensor or mapping, in the same type."""
+    """Return the selected records of an array, data frame, tensor or mapping, in the same type."""
     if isinstance(X, Mapping):
         return {name: rows_of(value, rows) for name, value in X.items()}
     if hasattr(X, "detach"):  # a tensor of torch
@@ -72,6 +72,6 @@ def rows_of(X: Any, rows: np.ndarray) -> Any:
 
 
 def first_line(problem: Exception) -> str:
-    """Return another library's error message in one line, without its full stop."""
+    """Return another library's error message as one line, without its full stop."""
     lines = str(problem).strip().splitlines() or [type(problem).__name__]
     return lines[0].rstrip(".")

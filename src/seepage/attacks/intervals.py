@@ -1,15 +1,15 @@
-"""Confidence intervals of an adversary's accuracy and of its area under the ROC curve.
+"""Confidence intervals for an adversary's accuracy, its area under the ROC curve, and ranks.
 
-*Accuracy.* All records of one release share its noise, and all releases share the records, so
-guesses are not independent. With ``a_ti = 1`` if the guess about record i from release t is
-correct, the variance of the mean accuracy is at most the sum of its variances over records and over
+*Accuracy.* All records in one release share its noise, and all releases share the records, so
+guesses are not independent. Let ``a_ti = 1`` if the guess about record i from release t is correct.
+The variance of the mean accuracy is at most the sum of its variances over records and over
 releases::
 
     V = var_i(mean_t a_ti) / n  +  var_t(mean_i a_ti) / T
 
-(their interaction is counted in both, so the interval is conservative). Wilson's interval is then
-computed as if ``a(1 − a)/V`` guesses had been made independently; with one release this is Wilson's
-interval over the records.
+(the interaction of records and releases is counted in both terms, so the interval is conservative).
+Wilson's interval is then computed with an effective sample size of ``a(1 − a)/V`` independent
+guesses. With one release, this is Wilson's interval over the records.
 
 *The area under the ROC curve* is the share of pairs (one record with the property, one without)
 that the scores put in the right order, ties counting half. Its interval is the union of two. One
@@ -44,9 +44,11 @@ from scipy.stats import rankdata
 from seepage.errors import InputError
 from seepage.support.number_check import check_share
 
+_RESAMPLES = 5_000  # of a bootstrap
+
 
 class ConfidenceInterval(NamedTuple):
-    """The ends of a confidence interval."""
+    """The lower and upper ends of a confidence interval."""
 
     low: float
     high: float
@@ -55,8 +57,8 @@ class ConfidenceInterval(NamedTuple):
 def wilson(accuracy: float, count: float, level: float = 0.95) -> ConfidenceInterval:
     """Return Wilson's interval for a share of ``count`` independent guesses (Wilson 1927).
 
-    ``(p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)``: unlike the Wald interval, it stays
-    between 0 and 1, and has a positive width even if all guesses are correct.
+    ``(p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)``: unlike the Wald interval, this interval
+    is always within 0 and 1, and has a positive width even if all guesses are correct.
     """
     z = _normal_quantile(level)
     shrink = 1 + z * z / count
@@ -69,7 +71,7 @@ def wilson(accuracy: float, count: float, level: float = 0.95) -> ConfidenceInte
 
 
 def accuracy_interval(hits: np.ndarray, level: float = 0.95) -> ConfidenceInterval:
-    """Return the interval of the mean of ``hits``, (T, n): correct guesses by release and record.
+    """Return the confidence interval of the mean of ``hits``, (T, n), by release and record.
 
     If all guesses are correct, or all wrong, the records are assumed to be independent.
     """
@@ -87,7 +89,7 @@ def mean_variance(hits: np.ndarray) -> float:
 
 
 class Contrast(NamedTuple):
-    """Means over members and non-members, their difference, and the three standard errors."""
+    """Means over members and non-members and their difference, each with a standard error."""
 
     inside: float
     outside: float
@@ -104,17 +106,18 @@ class Contrast(NamedTuple):
 
 
 def contrast(values: np.ndarray, inside: np.ndarray) -> Contrast:
-    """Compare each record's values in models fitted with it and in models fitted without it.
+    """Compare each record's values between models fitted with and without the record.
 
-    ``values`` and ``inside`` are (M, n): by model and record. Let ``a_i`` and ``b_i`` be a record's
-    means over the models fitted with and without it, and ``A_m`` and ``B_m`` a model's means over
-    its members and non-members. The variance of the difference is at most::
+    ``values`` and ``inside`` are (M, n) arrays: one row per model, one column per record. Let
+    ``a_i`` and ``b_i`` be a record's means over the models fitted with and without the record, and
+    ``A_m`` and ``B_m`` a model's means over its members and non-members. The variance of the
+    difference is at most::
 
         V = var_i(a_i − b_i) / n  +  var_m(A_m − B_m) / M
 
     as in :func:`mean_variance`. Each record is compared with itself, so differences in difficulty
-    between records cancel. If nothing varies, the standard error is the range of the values divided
-    by n.
+    between records cancel out. If no values vary, the standard error is the range of the values
+    divided by n.
     """
     sides = []
     for which in (inside, ~inside):
@@ -146,10 +149,10 @@ def stratified_difference(
 ) -> tuple[float, ConfidenceInterval]:
     """Return ``Σ_s p_s (a_s − b_s)``, the difference within strata, and its interval.
 
-    Each stratum has a share ``p_s`` and the hits of two sides, (T, n₁) and (T, n₂). Both sides were
-    attacked through the same releases, so the variance over releases is that of the difference; the
-    records of the two sides are independent. The interval is normal; if neither side varies, it is
-    as wide as both Wilson intervals together.
+    Each stratum has a share ``p_s`` and two arrays of hits, (T, n₁) and (T, n₂), one for each side.
+    Both groups were attacked through the same releases, so the variance over releases is computed
+    from the difference. The records of the two sides are independent. The interval is normal; if
+    neither side varies, its half-width is the sum of both Wilson intervals' widths.
     """
     gaps = sum(share * (a.mean(axis=1) - b.mean(axis=1)) for share, a, b in strata)
     gap = float(np.mean(gaps))
@@ -190,7 +193,8 @@ def area_under_curve(
     truth = truth.astype(bool)
     if truth.all() or not truth.any():
         raise InputError(
-            "An area under the ROC curve needs records with and without the property; give both."
+            "An area under the ROC curve needs records with and without the property; give both "
+            "kinds."
         )
     right = _rightly_ordered(scores, truth)
     area = float(right[truth].mean())
@@ -264,8 +268,47 @@ def _observed_variance(
     return sum(float(np.sum(each**2)) * len(each) / (len(each) - 1) for each in sides)
 
 
+class RankCorrelation(NamedTuple):
+    """Spearman's rank correlation, and its confidence interval."""
+
+    value: float
+    interval: ConfidenceInterval
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.value:.2f} ({low:.2f} to {high:.2f})".replace("-", "−")
+
+
+def rank_correlation(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> RankCorrelation:
+    """Return Spearman's correlation of two numbers of each record, with its confidence interval.
+
+    The interval is the percentile bootstrap over records (Efron 1979), with a fixed seed. A
+    resample in which either number is constant has no correlation and is left out; if the records
+    themselves are such, everything is nan.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seepage.attacks.intervals import rank_correlation
+    >>> rank_correlation(np.arange(30), np.arange(30) ** 2).value
+    1.0
+    """
+    check_share(level, "level")
+    rows = np.random.default_rng(0).integers(len(a), size=(_RESAMPLES, len(a)))
+    rows = np.vstack([np.arange(len(a)), rows])
+    ranks = [rankdata(values[rows], axis=1) for values in (a, b)]
+    centred = [r - r.mean(axis=1, keepdims=True) for r in ranks]
+    scale = np.sqrt(np.sum(centred[0] ** 2, axis=1) * np.sum(centred[1] ** 2, axis=1))
+    scale[scale == 0] = np.nan
+    values = np.sum(centred[0] * centred[1], axis=1) / scale
+    if np.isnan(values[0]):
+        return RankCorrelation(math.nan, ConfidenceInterval(math.nan, math.nan))
+    low, high = np.nanquantile(values[1:], ((1 - level) / 2, (1 + level) / 2))
+    return RankCorrelation(float(values[0]), ConfidenceInterval(float(low), float(high)))
+
+
 def _rightly_ordered(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return each record's share of correctly ordered pairs with records of the other kind.
+    """Return each record's share of correctly ranked pairs with records of the other kind.
 
     Ties count half.
     """

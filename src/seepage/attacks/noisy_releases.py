@@ -1,4 +1,4 @@
-"""Simulated releases to attack: one released model, or many noisy copies."""
+"""Simulated releases to attack: one released model, or many copies with independent noise."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True, eq=False)
 class Releases:
-    """Possible releases of one model: its parameters with fresh noise on each copy.
+    """Simulated releases of one model: its parameters with independent noise in each copy.
 
     Parameters
     ----------
     parameters
-        (T, P): one row per release, the intercept last if the model has one.
+        An array (T, P): one row per release; the intercept, if any, is the last column.
     features
-        The number of parameters for columns of the table: P, or P − 1 with an intercept.
+        The number of parameters that belong to columns of the table: P, or P − 1 with an intercept.
     decide
-        Maps margins to predictions: the mean of a regression, the class of a classifier.
+        A function from margins to predictions: the mean for a regression, the class for a
+        classifier.
     classes
         The classes of a classifier in sorted order; ``None`` for a regression.
     noise
@@ -44,7 +45,7 @@ class Releases:
         return len(self.parameters)
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        """Return every release's predictions for numeric rows, (T, n)."""
+        """Return the predictions of every release for numeric rows, (T, n)."""
         margins = self.parameters[:, : self.features] @ X.T
         if self.features < self.parameters.shape[1]:
             margins += self.parameters[:, -1:]
@@ -60,13 +61,13 @@ def draw_releases(
     Parameters
     ----------
     model
-        A fitted model of :mod:`seepage.glm` with one margin: any except ``SoftmaxRegression``.
+        A fitted model from :mod:`seepage.glm` with one margin: any except ``SoftmaxRegression``.
     noise
-        The noise added to its parameters: :class:`Gaussian` or :class:`Laplace`.
+        The noise added to the parameters: :class:`Gaussian` or :class:`Laplace`.
     trials
         The number of releases.
     seed
-        The seed of the draws.
+        The seed of the noise.
 
     Examples
     --------
@@ -102,8 +103,8 @@ def parameters_of(release: Any, size: int) -> np.ndarray:
         theta = np.atleast_2d(as_numpy(release))
         if theta.dtype.kind not in "biuf":
             raise InputError(
-                f"This {type(release).__name__} is not a release of a linear model; pass one from "
-                "sp.release."
+                f"This {type(release).__name__} is not a release of a linear model; pass a release "
+                "created with sp.release."
             )
     if theta.ndim != 2 or theta.shape[1] != size:
         raise InputError(
@@ -126,6 +127,6 @@ def _decision(
         return model._family().mean, None
     kind = "an unsupported model" if isinstance(model, LinearModel) else "a model from elsewhere"
     raise InputError(
-        f"{type(model).__name__} is {kind}, but many releases can be drawn only of seepage.glm's "
-        "models with one margin; attack one release at a time with sp.release(model, noise)."
+        f"{type(model).__name__} is {kind}, but draw_releases supports only seepage.glm's models "
+        "with one margin; attack one release at a time with sp.release(model, noise)."
     )

@@ -1,7 +1,7 @@
-"""How well a score detects records from another distribution: ROC curve and area.
+"""How well a score detects records from another distribution: ROC curve and its area.
 
 Mueller et al. (2022) find that records with a high total PLIS are often atypical or from another
-distribution. A test with known outliers quantifies this.
+distribution. A test with known outliers measures how well the score detects them.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OutlierDetection(ResultTable):
-    """Detection rates when all records whose score reaches a threshold are flagged.
+    """Detection rates when all records with a score at or above a threshold are flagged.
 
     Parameters
     ----------
     area
-        The area under the ROC curve: the probability that an outlier scores above an ordinary
-        record.
+        The area under the ROC curve: the probability that an outlier has a higher score than an
+        ordinary record.
     interval
         Its confidence interval (:mod:`seepage.attacks.intervals`).
     thresholds
-        The scores in descending order; the first is infinite and flags no record.
+        The scores in descending order; the first threshold is infinite and flags no record.
     false_alarms, detections
-        The shares of ordinary records and of outliers with at least that score.
+        The shares of ordinary records and of outliers with at least each score.
     level
         The confidence level.
     kind
@@ -73,16 +73,16 @@ class OutlierDetection(ResultTable):
         )
 
     def detected_at(self, false_alarms: float) -> float:
-        """Return the true positive rate (outliers flagged) at this false positive rate or below."""
+        """Return the share of outliers flagged at this false positive rate or below."""
         if not 0 <= false_alarms <= 1:
             raise InputError(
-                f"A false positive rate must lie between 0 and 1, but is {false_alarms!r}."
+                f"A false positive rate must be between 0 and 1, but is {false_alarms!r}."
             )
         return float(self.detections[self.false_alarms <= false_alarms].max())
 
 
 def out_of_distribution(inside: Any, outside: Any, level: float = 0.95) -> OutlierDetection:
-    """Test a score per record, such as its PLIS, against known outliers.
+    """Test how well a score per record, such as PLIS, separates known outliers.
 
     Parameters
     ----------
@@ -104,9 +104,9 @@ def out_of_distribution(inside: Any, outside: Any, level: float = 0.95) -> Outli
     for name, given in (("inside", inside), ("outside", outside)):
         numbers = np.asarray(as_numpy(getattr(given, "values", given)), dtype=np.float64)
         if numbers.ndim != 1 or not len(numbers):
-            raise InputError(f"{name} must hold one score per record.")
+            raise InputError(f"{name} must contain one score per record.")
         if not np.isfinite(numbers).all():
-            raise InputError(f"{name} holds scores that are not finite; drop those records.")
+            raise InputError(f"{name} contains scores that are not finite; drop those records.")
         scores.append(numbers)
     from sklearn.metrics import roc_curve
 

@@ -1,9 +1,9 @@
-"""Property inference (Melis et al. 2019): infer which updates come from data with a property.
+"""Property inference: infer which updates come from data with a property (Melis et al. 2019).
 
-The adversary keeps snapshots of the global model. At each, it computes gradients on its own
-auxiliary data with and without the property, and trains a classifier on them, for one layer's
-gradient or for all. The classifier then scores the client's observed updates. In a recording of
-many clients, the updates of clients whose property is known serve as auxiliary data.
+The adversary stores snapshots of the global model. At each snapshot, the adversary computes
+gradients on auxiliary data with and without the property, and trains a classifier on the gradients
+of one layer or of all layers. The classifier then scores the client's observed updates. If many
+clients were recorded, the updates of clients whose property is known serve as auxiliary data.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PropertyInferenceResult(SummaryTable):
-    """The success of a property inference attack on updates.
+    """The success rates of a property inference attack on updates.
 
     The scores depend on the data and are themselves sensitive: do not publish them.
 
     Parameters
     ----------
     layer
-        The layer whose gradients the adversary saw.
+        The layer whose gradients the adversary observed.
     scores
         The predicted probability of the property for every update; for a property with several
         classes, one column per class.
     truth
-        The property of every update, as a position in ``classes``.
+        The true property of every update, as a position in ``classes``.
     classes
         The classes of the property.
     kind
         ``attack``: a lower bound on what can be inferred, never an upper bound.
     groups
-        The group of each update (a client, or a batch seen at several snapshots), if known: the
+        The group of each update (a client, or a batch observed at several snapshots), if known. The
         interval does not assume that updates of one group are independent.
     """
 
@@ -62,7 +62,7 @@ class PropertyInferenceResult(SummaryTable):
     mark = (0.5, "chance (AUC)")
 
     def spans(self) -> Mapping[str, tuple[float, float, float]]:
-        """Return the area under the curve with its 95 % interval, and the accuracy."""
+        """Return the area under the ROC curve with its 95 % interval, and the accuracy."""
         return {"AUC": (self.auc, *self.interval), "accuracy": (self.accuracy, np.nan, np.nan)}
 
     @property
@@ -74,8 +74,8 @@ class PropertyInferenceResult(SummaryTable):
     def interval(self) -> ConfidenceInterval:
         """The 95 % interval; for several classes, the mean of the ends (conservative).
 
-        In 95 % of repetitions, it covers the AUC of this trained adversary on updates of new
-        groups.
+        In 95 % of repetitions, the interval covers the AUC of this trained adversary on updates
+        from new groups.
         """
         ends = np.mean([interval for _, interval in self._areas()], axis=0)
         return ConfidenceInterval(float(ends[0]), float(ends[1]))
@@ -107,10 +107,10 @@ class PropertyInference:
     Parameters
     ----------
     layer
-        The layer whose gradients the adversary sees, or ``"all layers"``.
+        The layer whose gradients the adversary observes, or ``"all layers"``.
     classifier
-        Any scikit-learn classifier with ``predict_proba``, or the name of a family; by default a
-        random forest.
+        Any scikit-learn classifier with ``predict_proba``, or the name of a predictor family; by
+        default, a random forest.
     seed
         The seed of a classifier given by name.
 
@@ -132,22 +132,22 @@ class PropertyInference:
         self.layer, self.classifier, self.seed = layer, classifier, seed
 
     def fit(self, gradients: LayerGradients | Mapping[str, Any] | Any, property: Any) -> Self:
-        """Train the classifier on gradients of auxiliary data, with one property label each.
+        """Train the classifier on gradients of auxiliary data, each with a property label.
 
-        Gradients of one layer may be a bare array, (n, size).
+        For one layer, the gradients may be a single array, (n, size).
         """
         seen = self._read(gradients)
         self.classes_, target = read_property(property, len(seen), "gradients")
         if len(self.classes_) < 2:
             raise InputError(
-                "All auxiliary data have the same property value; add data of another class."
+                "All auxiliary data have the same property value; add data with another value."
             )
         self.learnt_ = seen.rows(slice(0))  # the layers and projections, without any record
         self.model_ = find_classifier(self.classifier, self.seed).fit(seen[self.layer], target)
         return self
 
     def predict_proba(self, gradients: LayerGradients | Mapping[str, Any]) -> np.ndarray:
-        """Return the predicted probability of every class of the property for every update."""
+        """Return the predicted probability of each property class for every update."""
         if not hasattr(self, "model_"):
             raise InputError(
                 "This adversary has not been fitted; call fit with auxiliary gradients first."
@@ -164,18 +164,18 @@ class PropertyInference:
     def attack(
         self, gradients: LayerGradients | Mapping[str, Any], property: Any, *, groups: Any = None
     ) -> PropertyInferenceResult:
-        """Score observed updates and compare them with the true property.
+        """Score observed updates and compare the predictions with the true property.
 
-        ``groups`` says which updates belong together; by default the recording's nodes, if any, and
-        ``False`` for no groups. They affect only the interval.
+        ``groups`` assigns each update to a group; the default is the recording's nodes, if any, and
+        ``False`` means no groups. The groups affect only the interval.
         """
         scores = self.predict_proba(gradients)
         levels, level = read_property(property, len(scores), "updates")
         unknown = set(levels.tolist()) - set(self.classes_.tolist())
         if unknown:
             raise InputError(
-                f"The updates have the property {unknown.pop()!r}, which the auxiliary data lack; "
-                "add such data."
+                f"The updates have the property {unknown.pop()!r}, which does not occur in the "
+                "auxiliary data; add data with this property."
             )
         truth = np.searchsorted(self.classes_, levels)[level]
         if groups is None and isinstance(gradients, LayerGradients):
@@ -191,7 +191,7 @@ class PropertyInference:
         )
 
     def _read(self, gradients: Any) -> LayerGradients:
-        """Return gradients by layer; a bare array belongs to the observed layer."""
+        """Return gradients by layer; a single array belongs to the observed layer."""
         if not isinstance(gradients, LayerGradients | Mapping):
             layer = "gradients" if self.layer == JOINED else self.layer
             return LayerGradients.of({layer: as_numpy(gradients)})
@@ -214,15 +214,15 @@ def attack_layers(
     Parameters
     ----------
     auxiliary, auxiliary_property
-        Gradients of the adversary's own data, and their property.
+        The gradients of the adversary's auxiliary data, and their property.
     seen, seen_property
-        The client's updates, and their true property.
+        The client's updates, and the true property of each update.
     classifier, seed
         As for :class:`PropertyInference`.
     groups
-        The group of each of the client's updates (a batch seen at several snapshots, or a client),
-        ``(n,)``: the intervals do not assume that updates of one group are independent. By default
-        the recording's nodes, if any; ``False`` for no groups.
+        The group of each of the client's updates (a batch observed at several snapshots, or a
+        client), ``(n,)``. The intervals do not assume that updates of one group are independent.
+        The default is the recording's nodes, if any; ``False`` means no groups.
 
     Examples
     --------
@@ -259,21 +259,22 @@ def attack_recording(
     folds: int = 5,
     seed: int = 0,
 ) -> PerLayer:
-    """Return the AUC per layer and overall of an adversary who knows other clients' property.
+    """Return the AUC per layer and overall for an adversary who knows other clients' property.
 
     The clients are divided into folds, and every update is scored by a classifier trained on the
-    other folds' clients: from one layer alone, from the metrics alone, or from everything that was
-    sent. If only one client has some value of the property, updates are divided into folds instead.
+    clients in the other folds. The classifier uses one layer alone, the metrics alone, or
+    everything that was sent. If some property value occurs in only one client, updates are divided
+    into folds instead.
 
     Parameters
     ----------
     recording, property
-        A recording with nodes, or its file; and the property of the clients, as for
+        A recording with nodes, or the path of its file; and the clients' property, as for
         :func:`seepage.layers.audit_recording`.
     classifier, seed
         As for :class:`PropertyInference`.
     folds
-        The number of folds; fewer are used if a value of the property is rare.
+        The number of folds; fewer are used if a property value is rare.
 
     Examples
     --------
@@ -302,7 +303,7 @@ def attack_recording(
 
 
 def _by_layer(results: Sequence[PropertyInferenceResult], seen: LayerGradients) -> PerLayer:
-    """Return the results of each layer alone and of all layers together."""
+    """Return the results for each layer alone and for all layers together."""
     return PerLayer.of(
         "property inference, AUC",
         (*seen.layers, JOINED),

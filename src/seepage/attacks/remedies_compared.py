@@ -1,8 +1,8 @@
 """Benefit and cost of per-layer remedies in simulated federated training.
 
-For each remedy the network is trained again. A property inference attack on the sent updates then
-measures the benefit, and V-information how well the attack's family of predictors can infer the
-property. The accuracy of the trained network shows the cost.
+The network is trained again with each remedy. The benefit is measured by a property inference
+attack on the sent updates, and by V-information: how well the attack's family of predictors can
+infer the property. The cost is measured by the accuracy of the trained network.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ QUANTITIES = {
 
 @dataclass(frozen=True)
 class RemedyOutcome:
-    """The remaining leakage under one remedy, and its cost in accuracy."""
+    """The remaining leakage under one remedy, and the remedy's cost in accuracy."""
 
     name: str
     auc: Span  # of the attack on whole updates
@@ -60,9 +60,9 @@ class RemedyOutcome:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RemedyComparison(ResultTable):
-    """A comparison of remedies; the first row has no remedy.
+    """A comparison of remedies; the first row is the training without a remedy.
 
-    Intervals of a single run are over its updates and test records; those of several runs are
+    For a single run, intervals are over its updates and test records; for several runs, they are
     Student's intervals over the runs.
 
     Parameters
@@ -70,8 +70,8 @@ class RemedyComparison(ResultTable):
     outcomes
         The outcome of each remedy.
     protect
-        The layers that an audit of the updates without a remedy would name; with several runs,
-        those that most runs name.
+        The layers that an audit of the updates without a remedy would recommend protecting; with
+        several runs, the layers recommended in most runs.
     """
 
     outcomes: tuple[RemedyOutcome, ...]
@@ -83,7 +83,7 @@ class RemedyComparison(ResultTable):
         every = [one for run in runs for one in run.outcomes]
         if not every or any(one.runs != 1 for one in every):
             raise InputError(
-                "There is nothing to average; give at least one comparison of a single run."
+                "There are no comparisons to average; give at least one comparison of a single run."
             )
         outcomes = []
         for name in dict.fromkeys(one.name for one in every):
@@ -116,9 +116,9 @@ class RemedyComparison(ResultTable):
         return build_frame(columns, library or "pyarrow")
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw a panel for each quantity and a line for each remedy; return the array of axes.
+        """Draw one panel per quantity and one line per remedy; return the array of axes.
 
-        ``ax`` are three matplotlib axes.
+        ``ax`` is a sequence of three matplotlib axes.
         """
         places = np.arange(len(self.outcomes))[::-1]
         size = (10.5, 1.3 + 0.42 * len(places))
@@ -183,43 +183,44 @@ def compare_remedies(
 ) -> RemedyComparison:
     """Train once with each remedy, attack the updates sent, and compare benefit and cost.
 
-    The training is FedSGD with two clients, one of them the adversary (Melis et al. 2019; Mo et al.
-    2021). At snapshots in the second half of the run, the adversary learns from gradients of its
-    own batches with and without the property, under the same remedy. It then classifies the
-    client's whole updates. Batches with and without the property have the same mix of labels.
-    V-information is measured on the last model's updates. Each ``seed`` gives one run; average
-    several (``RemedyComparison.averaged``) before you compare.
+    Training is FedSGD with two clients, one of them the adversary (Melis et al. 2019; Mo et al.
+    2021). At snapshots in the second half of the run, the adversary trains on gradients of
+    auxiliary batches with and without the property, under the same remedy. The adversary then
+    classifies the client's complete updates. Batches with and without the property have the same
+    mix of labels. V-information is measured on the last model's updates. Each ``seed`` produces one
+    run; average several runs (``RemedyComparison.averaged``) before comparing remedies.
 
     Parameters
     ----------
     net, loss
         The initial network, and its loss as for :class:`seepage.nn.Engine`.
     adversary, client
-        Inputs, main-task classes and property of the records of each; tensors or NumPy arrays.
+        The inputs, main-task classes and property of the adversary's and the client's records;
+        tensors or NumPy arrays.
     test
-        Inputs and classes on which the accuracy is measured.
+        The inputs and classes on which the accuracy is measured.
     layers
         The layers to which the remedies apply.
     remedies
-        The remedies to try. By default they are noise on the layers with the norm of their median
-        update, freezing them, sending them every 5 rounds, and an update of rank 4.
+        The remedies to try. The defaults are noise on the layers with the norm of their median
+        update, freezing the layers, sending them every 5 rounds, and updates of rank 4.
     rounds, lr, batch_size
-        The settings of the training.
+        The training settings.
     snapshots
-        The number of global models that the adversary keeps.
+        The number of global models that the adversary stores.
     known, seen
-        The number of batches for each snapshot and class of the property: the adversary's own, and
-        the client's.
+        The number of batches for each snapshot and property class: the adversary's own, and the
+        client's.
     measured
-        The number of batches for each class of the property for V-information.
+        The number of batches per property class for V-information.
     people
-        The person of each of the adversary's and the client's records; no person is in two folds of
-        V-information.
+        The person to whom each of the adversary's and the client's records belongs; no person is in
+        two folds of V-information.
     family
-        The predictors of the adversary and of V-information, as for
+        The predictors used by the adversary and for V-information, as for
         :func:`seepage.layers.v_information`.
     width
-        The number of entries kept of a layer's gradient.
+        The number of entries of a layer's gradient that are used.
     seed
         The seed of all random draws.
 
@@ -248,8 +249,8 @@ def compare_remedies(
     """
     if min(rounds, snapshots, known, seen, measured) < 1 or rounds < snapshots:
         raise InputError(
-            "rounds, snapshots, known, seen and measured must each be at least 1, and rounds at "
-            "least as large as snapshots."
+            "rounds, snapshots, known, seen and measured must each be at least 1, and rounds must "
+            "be at least snapshots."
         )
     net = unwrapped(net)
     asked = (layers,) if isinstance(layers, str) else tuple(layers)
@@ -396,7 +397,7 @@ class _Trial:
     def _seen(
         self, net: nn.Module, side: _Side, batches: Any, remedy: UpdateRemedy | None, key: int
     ) -> LayerGradients:
-        """Return the updates sent for batches of each class of the property in turn."""
+        """Return the updates sent for batches of each property class in turn."""
         draw = torch.Generator().manual_seed(key)
         pairs = [
             (rows_of(side.x, rows), side.y[rows]) for rows in map(torch.from_numpy, batches.index)

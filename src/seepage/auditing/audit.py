@@ -1,8 +1,8 @@
 """The audit: fit, measure, choose the noise, compute its cost, and try remedies.
 
-The same steps apply to a table in memory and to one read in chunks. Stages that need refits
+The same steps apply to a table in memory and to a table read in chunks. Stages that need refits
 (penalty and weight remedies, all bounds on the most exposed record) run only for tables in memory;
-the report says when they were left out. Risks are success rates of membership and attribute
+the report states when they were left out. The risks are success rates of membership and attribute
 inference. Attribute inference is judged by its gain over the best guess without the release.
 """
 
@@ -96,14 +96,16 @@ _EXACT_WORK = 1e9  # multiplications for refits of records whose risks are known
 _MOST_WHOLE = 1000  # records without which everything is refitted
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
 
-_GUESSES_HELD = "Guesses hold the encoding of the columns fixed while a class or category changes."
+_GUESSES_HELD = (
+    "Guesses treat the encoding of the columns as fixed while a class or category changes."
+)
 
 Tell = Callable[[str], object]
 
 
 @dataclass(frozen=True)
 class Anew:
-    """The whole procedure, which can be rerun on the remaining records."""
+    """The whole procedure, which can be rerun without some of the records."""
 
     released: Callable[[np.ndarray], np.ndarray]  # what it releases from those at some positions
     kept: tuple[str, ...] = (PENALTY,)  # what it holds fixed nevertheless
@@ -116,7 +118,7 @@ Moves = Callable[[np.ndarray, np.ndarray | None], np.ndarray]
 
 @dataclass(frozen=True)
 class Effort:
-    """The optional stages of an audit, which follow the measures and the curve in this order."""
+    """The optional stages of an audit, which run after the measures and the curve."""
 
     # Whether models are refitted several times without some records: over repeated splits, to
     # see how useful the noisy model is, and without each of the most exposed records, for σ
@@ -129,12 +131,12 @@ class Effort:
 
     @property
     def stages(self) -> int:
-        """The number of stages: three fixed ones plus the optional ones selected."""
+        """The number of stages: three fixed stages plus the selected optional ones."""
         remedies = KINDS if self.remedies is None else self.remedies
         return 3 + 2 * self.refits + self.risks + len({*remedies} - {"noise"})
 
     def words(self) -> tuple[str, ...]:
-        """Return a sentence on the stages that a quick audit leaves out."""
+        """Return a sentence about the stages that a quick audit omits."""
         if not self.quick:
             return ()
         return (
@@ -177,14 +179,14 @@ def audit_table(
     λ is 0.001 (0.01 if the classes can be separated without error). The noise is the smallest with
     which no record leaks more than ``target_eta`` (1 by default). Remedies aim at that target and
     at the ``limits`` on risks. ``attacker`` is an attacker who knows fewer records. The success
-    rate is reported for the stated noise, or without noise if none was stated. ``sensitive`` names
-    columns (the target may be one) for which the error on every record is reported; by default
-    those of ``table``. ``fitted`` is a model of :mod:`seepage.glm` to audit instead of fitting one.
-    With ``show_values`` the audit holds the caller's own values, for a table in memory. ``effort``
-    selects the optional stages; ``seed`` sets the held-out rows and the noise in the
-    privacy–utility curve. ``encode_anew`` encodes the records at given positions without the
-    others; membership inference then attacks the whole procedure. ``tell`` is called with the name
-    of each stage.
+    rate of this attacker is estimated for the given noise, or without noise if none was given.
+    ``sensitive`` names columns (the target may be one) for which the error on every record is
+    reported; by default those of ``table``. ``fitted`` is a model of :mod:`seepage.glm` to audit
+    instead of fitting one. With ``show_values``, the audit stores the caller's own values, for a
+    table in memory. ``effort`` selects the optional stages; ``seed`` sets the held-out rows and the
+    noise in the privacy–utility curve. ``encode_anew`` encodes only the records at given positions;
+    membership inference then attacks the whole procedure. ``tell`` is called with the name of each
+    stage.
     """
     rows = len(table.source)
     if rows < FEWEST_ROWS:
@@ -256,9 +258,9 @@ def audit_model(
 ) -> Audit:
     """Measure a fitted model and return the findings; parameters as for :func:`audit_table`.
 
-    Membership inference is against the whole procedure where ``anew`` can rerun it. ``beside`` is
-    the ε and δ of all figures published beside the noisy numbers where somebody is left out,
-    ``guessing`` where a class or category is another; every risk includes them.
+    Membership inference attacks the whole procedure if ``anew`` can rerun it. ``beside`` is the (ε,
+    δ) of all figures published beside the noisy numbers, for the removal of a record; ``guessing``
+    is that for a change of class or category. Every risk includes them.
     """
 
     def say(words: str) -> None:
@@ -280,7 +282,9 @@ def audit_model(
     trial = try_out(trained, settings, seed)
     curve = draw_curve(trial, noise, calibrated, found.records.median(), worst)
     if np.isnan(found.records.largest("exact_error")):
-        steps.append("The exact bound per record was left out because it would take too long here.")
+        steps.append(
+            "The exact bound per record was left out because its computation would take too long."
+        )
     steps.extend(effort.words())
     bounds = disclosures = None
     splits = SPLITS if effort.refits else 1
@@ -295,8 +299,8 @@ def audit_model(
         bounds = _find_guarantees(trained, noise)
         if trained.owner is not None:
             steps.append(
-                "The table of all bounds is about single rows, and was left out because here all "
-                "rows of a person count together."
+                "The table of all bounds was left out because it is about single rows, and in this "
+                "audit all rows of a person count together."
             )
     advise = None
     if effort.remedies != ():
@@ -341,14 +345,14 @@ def audit_model(
         unchanged = "the noise and nλ" if PENALTY in anew.kept else "the noise"
         steps.append(
             f"{'Who was' if people else 'Which rows were'} in the data: preparation and model were "
-            f"refitted without each of {risks.looked_at:,} {'people' if people else 'records'}, "
-            f"the most exposed ones, with {unchanged} unchanged."
+            f"refitted without each of the {risks.looked_at:,} most exposed "
+            f"{'people' if people else 'records'}, with {unchanged} unchanged."
         )
 
     def risks_of(
         other: TrainedModel, sigma: float, shape: Gaussian | None = None
     ) -> RiskFinding | None:
-        """Return upper limits on the risks of a remedy, with few refits, if they are known."""
+        """Return upper limits on the risks of a remedy, from few refits, or ``None`` if unknown."""
         exposed = found.records.with_noise(sigma)
         ask = partial(find_risks, other, sigma, exposed, attributes, None, found.rows)
         try:
@@ -436,26 +440,26 @@ def _train(
 
 
 def _check_sensitive(table: EncodedTable) -> None:
-    """Raise for sensitive columns that the model does not use."""
+    """Raise an error for sensitive columns that the model does not use."""
     known = [a.name for a in table.attributes] + [table.target]
     for name in table.sensitive:
         if name not in known:
             raise InputError(
                 f"The model uses no column {name!r}{nearest(name, known)}, so its leakage cannot "
-                "be measured; name a column that the model uses, or do not drop this one."
+                "be measured; name a column that the model uses, or do not drop this column."
             )
 
 
 def check_noise_or_target(sigma: float | None, target_eta: float | None) -> None:
-    """Raise for a noise or target that is not positive, or too large or small for floats."""
+    """Reject a noise or target that is not positive, or that floats cannot represent."""
     for name, number in (("sigma", sigma), ("target_eta", target_eta)):
         if number is None:
             continue
         check_positive(number, name)
         if not _SMALLEST <= number <= 1 / _SMALLEST:
             raise InputError(
-                f"{name} must lie between {_SMALLEST:g} and {1 / _SMALLEST:g}, not be {number:g}: "
-                "its square would be zero or infinite."
+                f"{name} must be between {_SMALLEST:g} and {1 / _SMALLEST:g}, not {number:g}: its "
+                "square would be zero or infinite."
             )
 
 
@@ -479,8 +483,8 @@ def _choose_noise(
 def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     """Return the bounds on the record with the largest dFIL, in standard deviations.
 
-    Return ``None`` where they are unknown: for columns that are not features themselves, and for
-    tables so large that the bounds would take minutes.
+    Return ``None`` if the bounds are unknown: for columns that are not features themselves, and for
+    tables so large that the computation would take minutes.
     """
     if trained.refit_work > _TOO_HEAVY or trained.basis() is not None:
         return None
@@ -537,19 +541,19 @@ def find_risks(
 ) -> tuple[RiskFinding, RecordLeakage]:
     """Return the risks of a release with noise σ, or the reason why they are unknown.
 
-    ``records`` holds the leakage of every record or person; the most exposed are examined if not
-    all can be. It is returned with the membership risk of each. ``rows`` holds the leakage of
-    single records, for guesses of values that differ within a person. With ``anew``, membership
-    inference attacks the whole procedure, rerun without each record. The same risks are computed
-    for the other ``noises``. ``effort`` is the share of the work allowed for refits, and ``shape``
-    the noise covariance at σ = 1. ``moves`` converts distances at fixed nλ into those of a
-    procedure that keeps λ fixed.
+    ``records`` stores the leakage of every record or person; if not all can be examined, only the
+    most exposed are. The result adds every membership risk to ``records``. ``rows`` stores the
+    leakage of single records, for guesses of values that differ within a person. With ``anew``,
+    membership inference attacks the whole procedure, rerun without each record. The risks are also
+    computed for the other ``noises``. ``effort`` is the fraction of the work allowed for refits,
+    and ``shape`` the noise covariance at σ = 1. ``moves`` converts distances at fixed nλ into
+    distances of a procedure that fixes λ.
     """
     source = trained.source
     if not trained.settings.refits:
         raise InputError(
-            "They need refits without single records, but this model can be fitted only by its own "
-            "library."
+            "The risks need refits without single records, but this model can be fitted only by "
+            "its own library."
         )
     if not trained.held and anew is None:
         raise InputError(
@@ -572,7 +576,7 @@ def find_risks(
     rows = records if rows is None else rows
 
     def exposed(count: int, among: RecordLeakage = records) -> np.ndarray | None:
-        """Return the positions of the most exposed in table order; ``None`` for all."""
+        """Return the most exposed records' positions in table order; ``None`` for all."""
         return None if count >= among.count else np.sort(among.most(count).place)
 
     def refits(alternatives: int) -> bool | int:
@@ -676,7 +680,7 @@ def find_risks(
 
 
 class _LargestGains:
-    """Keeps, for each noise scale, the guess that gains most from the release so far."""
+    """Keeps, for each noise scale, the guess with the largest gain so far."""
 
     def __init__(self, sigma: float, noises: np.ndarray | None, records: int) -> None:
         self.sigma = sigma
@@ -691,13 +695,13 @@ class _LargestGains:
         self.what = [("", "", 0)] * len(guessed)  # the column, the prior, the number of levels
 
     def asked(self) -> dict[str, Any]:
-        """Return the further arguments of a guess query, for all noise scales."""
+        """Return the additional arguments of a guess query, for all noise scales."""
         beyond = self.gain.copy()
         beyond[self.place] = -np.inf  # what is found with the noise itself is told of every column
         return {"scales": self.scales.tolist(), "beyond": beyond.tolist()}
 
     def own(self, name: str, priors: Sequence[str], guesses: Sequence[Guess]) -> list[Guess]:
-        """Store the results, and return those at the release's own noise, one per prior."""
+        """Store the results, and return the results at the noise of the release, one per prior."""
         every = len(self.scales)
         for k, guess in enumerate(guesses):
             place, gains = k % every, np.asarray(guess.gain())
@@ -735,14 +739,14 @@ class _LargestGains:
 
 
 def _rows_of(together: Together | None, asked: np.ndarray | None) -> np.ndarray | None:
-    """Return the record of each examined unit; for a person, their first record."""
+    """Return the record of each examined unit; for a person, the first record."""
     if together is None or asked is None:
         return asked
     return np.array([rows[0] for rows in together.sets[asked]])
 
 
 def _integrals(levels: int) -> int:
-    """Return how many records get integrated guesses among levels; the others get a bound."""
+    """Return how many records get integrated guesses among levels; other records get a bound."""
     return _FEWEST_RISKS if levels <= _MOST_INTEGRATED else 0
 
 
@@ -759,9 +763,9 @@ def beside_figures(
     guess_epsilon: float | None = None,
     guess_delta: float | None = None,
 ) -> RiskFinding:
-    """Return the risks with figures beside the noisy numbers that are (ε, δ)-private in total.
+    """Return the risks including published figures that are (ε, δ)-private in total.
 
-    Two values of a class or category may have an ε and a δ of their own.
+    For two values of a class or category, ε and δ may differ.
     """
     values = (
         epsilon if guess_epsilon is None else guess_epsilon,
@@ -822,10 +826,11 @@ def _told_apart(mu: float, epsilon: float = 0.0, delta: float = 0.0) -> dict[str
 
 
 def _asked(ask: Callable[..., Any], refits: bool | int, work: float) -> Any:
-    """Return the risks computed with as many refits as are affordable.
+    """Return the risks, computed with as many refits as the effort allows.
 
-    If none is affordable, one is still made, if possible, when the risk of the most exposed record
-    is uncertain by more than half a percentage point. ``work`` is the cost of one refit.
+    If the effort allows none, one refit is still made, if possible, when the risk of the most
+    exposed record is uncertain by more than half a percentage point. ``work`` is the cost of one
+    refit.
     """
     answer = ask(exact=refits)
     if refits is False or refits > 0 or np.isinf(work):
@@ -851,9 +856,9 @@ def _most_gained(guess: Guess) -> int:
 def with_gains(
     attributes: tuple[AttributeFinding, ...], risks: RiskFinding | None
 ) -> tuple[AttributeFinding, ...]:
-    """Return the columns with the gain of a guess of each, where known.
+    """Return the columns, each with the gain of guessing it, if known.
 
-    The success rate of distinguishing two levels of the column is added too.
+    The success rate of distinguishing two levels of the column is also added.
     """
     if risks is None:
         return attributes
@@ -869,7 +874,7 @@ def with_gains(
 def _finding(
     name: str, prior: str, guess: Guess, asked: np.ndarray | None, records: RecordLeakage
 ) -> GuessFinding:
-    """Return the reported numbers of a guess: for the record that gains most, and medians."""
+    """Return the reported numbers of a guess: those of the record that gains most, and medians."""
     right, mu = np.asarray(guess), np.asarray(guess.mu)
     worst, easiest = _most_gained(guess), int(np.argmax(mu))
     row, tpr_row = (records.row_at(k if asked is None else asked[k]) for k in (worst, easiest))

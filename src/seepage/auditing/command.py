@@ -59,13 +59,15 @@ def answer(
     limits: Limits | None = None,
     client: Any = None,
 ) -> Audit:
-    """Read, encode, fit and measure; on the client's cluster, if one is given.
+    """Read, encode, fit and measure, on the client's cluster if one is given.
 
     For data read in chunks or by a cluster, some per-record numbers are computed only when a report
     needs them.
     """
     if question.refit not in (None, "pipeline"):
-        raise InputError(f"--refit must be pipeline or left out, not {shown(str(question.refit))}.")
+        raise InputError(
+            f"--refit must be pipeline or be left out, not {shown(str(question.refit))}."
+        )
     if question.refit is not None and question.model_file is not None:
         raise InputError(
             "--refit pipeline refits the model without each record, but a model from a file cannot "
@@ -99,18 +101,19 @@ def answer(
             raise InputError(
                 f"The coefficients in {file} do not minimise their objective on "
                 f"{escaped(question.table.name)}. Audit the table that the model was fitted on, "
-                "with the same columns (--drop leaves others out, --categorical names codes). The "
-                "file must state the scaling and penalty of the fit, as sp.save writes them. If "
-                "the fit stopped early, refine it with sp.refine before saving."
+                "with the same columns (--drop leaves columns out, --categorical names columns of "
+                "codes). The file must state the scaling and penalty of the fit, as files written "
+                "by sp.save do. If the fit stopped early, refine it with sp.refine before saving."
             ) from error
 
 
 def _read(question: Question, fitted: Any, client: Any) -> EncodedTable:
-    """Read a table and turn it into numbers; the original is kept only on request."""
+    """Read a table and encode it as numbers; the original is kept only on request."""
     encoded = _encoded(question, open_table(question, client), fitted)
     if question.refit is not None and encoded.raw is None:
         raise InputError(
-            "--refit needs all records in memory, but these are read in chunks; leave --refit out."
+            "--refit needs all records in memory, but this table is read in chunks; leave --refit "
+            "out."
         )
     if fitted is not None:
         from seepage.auditing.intake.model_file import match_features, settle_penalty
@@ -138,7 +141,7 @@ def roles(question: Question, table: TableToAudit) -> ColumnPlan:
 
 
 def _encoded(question: Question, table: TableToAudit, fitted: Any = None) -> EncodedTable:
-    """Return a table as numbers; for a given model, in the encoding it was fitted on."""
+    """Return a table as numbers; for a given model, in the encoding that it was fitted on."""
     plan, public, drop_first = roles(question, table), None, question.intercept
     if question.public is not None:
         public = TableInMemory(read_file(question.public, replace(question.options, names=None)))
@@ -161,13 +164,13 @@ def _encoded(question: Question, table: TableToAudit, fitted: Any = None) -> Enc
 
 
 def _anew(question: Question, encoded: EncodedTable, kept: np.ndarray) -> EncodedTable:
-    """Return some of the records, encoded without the others."""
+    """Return some of the records, encoded without the other records."""
     assert encoded.raw is not None  # noqa: S101 - told to the type checker
     return _encoded(replace(question, public=None), TableInMemory(encoded.raw.take(kept)))
 
 
 def planned(question: Asked) -> Asked:
-    """Return the options with the plan's columns in their place, and with a target."""
+    """Return the options with the columns of the plan, and with a target."""
     if question.plan is not None:
         plan = PlanFile.read(question.plan)
         target = question.target or plan.target or ""
@@ -176,7 +179,7 @@ def planned(question: Asked) -> Asked:
         named = {key: names for key in ("sensitive", "group") if (names := getattr(plan, key))}
         if not own.issuperset(named):
             raise InputError(
-                "A release takes no sensitive columns or groups: check those with seepage audit "
+                "A release accepts no sensitive columns or groups: check them with seepage audit "
                 "first."
             )
         changes: dict[str, Any] = {
@@ -192,12 +195,12 @@ def planned(question: Asked) -> Asked:
     if not question.target:
         if isinstance(question, Question):
             _list_columns(question)
-        raise InputError("Which column does the model predict? Name it with --target.")
+        raise InputError("Which column does the model predict? Name the column with --target.")
     return question
 
 
 def open_table(question: Question, client: Any = None) -> TableToAudit:
-    """Return the table, in memory, or in chunks if it is a folder or a large Parquet file."""
+    """Return the table: in memory, or in chunks if it is a folder or a large Parquet file."""
     batches = _batches(question.table, client)
     opened: TableToAudit | None = None
     if batches is not None:
@@ -205,8 +208,8 @@ def open_table(question: Question, client: Any = None) -> TableToAudit:
 
         if question.show_values:
             raise InputError(
-                "--show-values needs all records in memory, but these are read in chunks; leave "
-                "it out."
+                "--show-values needs all records in memory, but this table is read in chunks; "
+                "leave --show-values out."
             )
         question.options.refuse_in_chunks()
         chunks = opened = TableInChunks.of(batches)
@@ -220,7 +223,7 @@ def open_table(question: Question, client: Any = None) -> TableToAudit:
 
 
 def _batches(path: Path, client: Any) -> Batches | None:
-    """Return the table as data read in chunks, if it is a folder or too large for memory."""
+    """Return the table as data read in chunks if it is a folder or too large for memory."""
     if not path.is_dir() and path.suffix.lower() not in (".parquet", ".pq"):
         if client is not None:
             raise InputError(
@@ -250,10 +253,11 @@ def _effort(question: Question) -> Effort:
     for name in named:
         if name not in KINDS:
             raise InputError(
-                f"There is no remedy {shown(name)}; choose from {', '.join(KINDS)}, or none."
+                f"There is no remedy {shown(name)}; choose one or more of {', '.join(KINDS)}, or "
+                "none."
             )
     if "shape" in named and question.public is None:
-        raise InputError("Shaped noise needs public records: name a table of them with --public.")
+        raise InputError("Shaped noise needs public records: name their table with --public.")
     return replace(effort, remedies=named)
 
 
@@ -283,11 +287,11 @@ def run_audit(
     check: Path | None = None,
     verbose: bool = False,
 ) -> bool:
-    """Audit, write the report, print the findings; return whether every gate was passed."""
+    """Audit, write the report and print the findings; return whether every gate was passed."""
     settings = stated(question, limits)
     share_one_heap()
     if question.sigma is not None and question.target_eta is not None:
-        raise InputError("Give --sigma or --target-eta, not both: each of them sets the noise.")
+        raise InputError("Give --sigma or --target-eta, not both: each option sets the noise.")
     effort, question = _effort(question), planned(question)
     wanted = check_limits(limits, bool(question.group))
     if out is not None:
@@ -335,7 +339,7 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
     said = [say_error(audit, known) for known in errors]
     typer.echo(
         f"On held-out records the {curve.error_name} is {said[0]} with this noise, {said[1]} "
-        f"without any, and {said[2]} for a constant prediction."
+        f"without noise, and {said[2]} for a constant prediction."
     )
     if worse := warn_of_constant(audit):
         typer.echo(worse)

@@ -1,7 +1,7 @@
 """Findings of an audit, as typed numbers for gates, reports and figures.
 
-Only the templates of :mod:`seepage.auditing.report` turn them into sentences, which ``verdict``
-selects; ``steps``, the processing of the data, is already text.
+The templates of :mod:`seepage.auditing.report` turn them into sentences, which ``verdict`` selects.
+Only ``steps``, the processing of the data, is already text.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class GroupingFinding:
     least_protected: str
 
     def ranked(self, most: int | None = None) -> list[GroupFinding]:
-        """Return the groups, most exposed first; of more than ``most``, only those at both ends."""
+        """Return the groups, most exposed first; if more than ``most``, only those at both ends."""
         every = sorted(self.groups, key=lambda group: -group.mean_eta)
         if most is None or len(every) <= most:
             return every
@@ -102,11 +102,11 @@ class GroupingFinding:
 
 @dataclass(frozen=True)
 class UsefulnessFinding:
-    """How much better a noisy model predicts than a constant, with a 95 % interval.
+    """The advantage of a noisy model over a constant prediction, with a 95 % interval.
 
-    ``advantage`` is how much smaller the model's held-out error is. With several ``splits``, the
-    interval allows for the records they share (Nadeau and Bengio 2003); with one, it is the
-    interval of the mean difference over held-out records.
+    ``advantage`` is the held-out error of the constant prediction minus that of the model. With
+    several ``splits``, the interval allows for records shared between splits (Nadeau and Bengio
+    2003); with one, it is the interval of the mean difference over held-out records.
     """
 
     advantage: float
@@ -147,7 +147,7 @@ class TradeoffCurve:
     def usefulness_at(self, sigma: float) -> UsefulnessFinding | None:
         """Return how the model with this noise compares with a constant prediction, if known.
 
-        Between two noise scales of the curve, the larger one counts; outside the curve, the
+        Between two noise scales of the curve, the larger scale is used; outside the curve, the
         comparison is unknown.
         """
         place = int(np.searchsorted(self.sigma, sigma * (1 - SAME)))
@@ -170,7 +170,7 @@ class NoiseVote:
 
 @dataclass(frozen=True)
 class NoiseChoice:
-    """How σ was chosen."""
+    """Records how σ was chosen."""
 
     # ``given`` to an audit, calibrated to a ``target`` or, without one, to η = 1 (``default``);
     # for a release ``declared`` beforehand, drawn by a ``vote``, or the ``least`` that is enough
@@ -197,7 +197,7 @@ class Disclosure:
 
 @dataclass(frozen=True)
 class DisclosureCheck:
-    """The published figures that would change with a single record, among the changes tried."""
+    """The published figures that would change if a single record changed, as far as tried."""
 
     checked: int  # how many of the most exposed records were left out and replaced
     found: tuple[Disclosure, ...] = ()
@@ -205,7 +205,7 @@ class DisclosureCheck:
     unit: str = ONE_ROW  # whether single rows were changed, or all rows of a person
 
     def rows(self, figure: str | None = None) -> tuple[int, ...]:
-        """Return the records whose change would change any figure, or the given one, each once."""
+        """Return the records whose change alters any figure, or the given figure, each once."""
         told = (d.row for d in self.found if figure is None or figure in d.figures)
         return tuple(dict.fromkeys(told))
 
@@ -249,7 +249,7 @@ class RemedyKind(StrEnum):
 
     @property
     def words(self) -> str:
-        """What people call it."""
+        """The name shown to people."""
         return _WORDS[self]
 
 
@@ -265,7 +265,7 @@ _WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """A remedy for the most exposed record: its settings, protection and cost.
+    """Stores a remedy for the most exposed record, with its settings, protection and cost.
 
     Quantities that were not tried or measured are ``None``.
     """
@@ -300,25 +300,25 @@ class Remedy:
 
     @property
     def name(self) -> str:
-        """What people call it: ``more noise``, ``more regularisation``."""
+        """The name shown to people: ``more noise``, ``more regularisation``."""
         return self.kind.words
 
     @property
     def compared(self) -> str:
-        """How its error compares with that of a constant prediction, if known."""
+        """The comparison of the remedy's error with a constant prediction's, if known."""
         return NOT_MEASURED if self.usefulness is None else self.usefulness.compared
 
     @property
     def no_better(self) -> bool:
-        """Whether its model was tested and is no better than a constant prediction."""
+        """Whether the remedy's model was tested and is no better than a constant prediction."""
         return self.usefulness is not None and self.usefulness.compared != "better"
 
     @property
     def rank(self) -> tuple[bool, bool, bool, float]:
-        """Its rank among remedies: those that reach the target come first, ordered by error.
+        """The remedy's sort key: remedies that reach the target come first, ordered by error.
 
-        Next come those that miss the target or were not measured, then those not tried or without
-        effect; last come those whose model is no better than a constant prediction.
+        Remedies that miss the target or were not measured follow, then remedies not tried or
+        without effect. Remedies whose model is no better than a constant prediction come last.
         """
         unknown = self.error is None or self.reason is not None
         return self.no_better, unknown, not self.reaches_target, self.error or 0.0
@@ -359,13 +359,13 @@ class GuessFinding:
 
     @property
     def gain(self) -> float:
-        """What the release adds."""
+        """The gain in success rate from the release."""
         return self.right - self.baseline
 
 
 @dataclass(frozen=True, eq=False)
 class RiskCurve:
-    """The same risks at other noise scales: one entry per scale of the privacy–utility curve."""
+    """The risks at other noise scales, with one entry per scale of the privacy–utility curve."""
 
     sigma: np.ndarray
     # How often membership is recognised, for the most exposed record and for the median one
@@ -485,13 +485,13 @@ class Gate:
 
     @property
     def of_attack(self) -> bool:
-        """Whether the number is an attack's, which can exceed a limit but not prove it met."""
+        """Whether an attack gave the number; it can exceed a limit but cannot prove it met."""
         return self.low is not None
 
 
 @dataclass(frozen=True, eq=False)
 class SomeRecords:
-    """Holds the results for a few records."""
+    """Stores the results for a few records."""
 
     # Their positions among the audited records, and their numbers in the table; of a person, the
     # first row, and how many there are
@@ -508,11 +508,11 @@ class SomeRecords:
 
 
 class RecordLeakage:
-    """The leakage of all records, or people, at noise σ, from their values at σ = 1.
+    """The leakage of all records, or people, at noise σ, scaled from their values at σ = 1.
 
     ``held`` is the number of rows of each person; one if the unit is the record. The numbers are
-    those of :class:`SomeRecords`, for all records. They may lie in a memory-mapped file, and are
-    converted to σ on access.
+    those of :class:`SomeRecords`, for all records. The numbers may be stored in a memory-mapped
+    file, and are converted to σ on access.
     """
 
     def __init__(
@@ -534,7 +534,7 @@ class RecordLeakage:
 
     @property
     def unit(self) -> str:
-        """What each number is about: a ``row``, or all rows of a ``person``."""
+        """The unit of each number: a ``row``, or all rows of a ``person``."""
         return ONE_ROW if self._held is None else ONE_PERSON
 
     @property
@@ -552,17 +552,17 @@ class RecordLeakage:
         return tuple(self._errors)
 
     def with_noise(self, sigma: float) -> RecordLeakage:
-        """Return the same leakages at σ times the noise."""
+        """Return the leakages with the noise multiplied by σ."""
         noise = self._sigma * sigma
         other = RecordLeakage(self._row, self._numbers, self._errors, noise, self._held)
         other._ordered = self._ordered
         return other
 
     def with_membership(self, mu: np.ndarray, places: np.ndarray | None) -> RecordLeakage:
-        """Return the same leakages with the distances μ of membership inference added.
+        """Return the leakages with the distances μ of membership inference added.
 
-        ``mu`` is at the current noise, for all records or for those at some positions; NaN
-        elsewhere.
+        ``mu`` is at the current noise, for all records or for those at some positions; other
+        records get NaN.
         """
         distances = computed(lambda some: some * self._sigma, mu)
         if places is not None:
@@ -589,7 +589,7 @@ class RecordLeakage:
         return [int(row) for row in self._row[order]]
 
     def reaching(self, distances: Sequence[float] | np.ndarray) -> np.ndarray:
-        """Return how many records have a distance μ of at least each of these values."""
+        """Return, for each value, how many records have a distance μ of at least that value."""
         known = self._in_order(MU)[: self.examined]
         scaled = np.asarray(distances, float) * self._sigma
         return np.asarray(len(known) - np.searchsorted(known, scaled))
@@ -618,7 +618,7 @@ class RecordLeakage:
         return np.flatnonzero(self._row == row)[:1]
 
     def _factor(self, name: str) -> float:
-        """Return the factor from a value at σ = 1 to that at this noise; errors grow with σ."""
+        """Return the factor that converts a value at σ = 1 to this noise; errors grow with σ."""
         return self._sigma if name == "exact_error" else 1 / self._sigma
 
     def _in_order(self, name: str) -> np.ndarray:
@@ -630,8 +630,8 @@ class RecordLeakage:
     def quantiles(self, name: str, shares: Sequence[float]) -> np.ndarray:
         """Return quantiles of one of the :data:`NUMBERS`.
 
-        Each is the lower of two observations, except the median, which is their mean unless one is
-        infinite.
+        Each quantile is the lower of two adjacent observations, except the median, which is their
+        mean unless one is infinite.
         """
         ordered = self._in_order(name)
         lower = [ordered[math.floor((len(ordered) - 1) * share)] for share in shares]
@@ -654,7 +654,7 @@ class RecordLeakage:
         return self.at(among[np.argsort(-self._numbers["eta"][among], kind="stable")][:count])
 
     def least(self, count: int) -> SomeRecords:
-        """Return the least exposed records, the least exposed first."""
+        """Return the least exposed records, in ascending order of leakage."""
         most = self._in_order("eta")[min(count, self.count) - 1]
         among = np.flatnonzero(self._numbers["eta"] <= most)
         return self.at(among[np.argsort(self._numbers["eta"][among], kind="stable")][:count])
@@ -671,7 +671,7 @@ class RecordLeakage:
         return (shown[0] / self._sigma, shown[-1] / self._sigma) if len(shown) else None
 
     def histogram(self, edges: np.ndarray) -> np.ndarray:
-        """Return how many finite leakages lie in each bin; those outside count in the end bins."""
+        """Count the finite leakages in each bin; values outside the bins count in the end bins."""
         finite = self._finite()
         before = np.searchsorted(finite, edges[1:-1] * self._sigma)
         return np.diff(before, prepend=0, append=len(finite))
@@ -695,7 +695,7 @@ class RecordLeakage:
 def median_of(ordered: np.ndarray) -> float:
     """Return the median of numbers in ascending order.
 
-    Of two middle numbers, it is the mean, or the lower one if either is infinite.
+    Of two middle numbers, the median is the mean, or the lower one if either is infinite.
     """
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     return float((low + high) / 2 if np.isfinite(high) else low)
@@ -713,15 +713,15 @@ class Rendering(Protocol):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Audit(Reportable, ResultNumbers):
-    """Everything one audit found.
+    """The findings of one audit.
 
     Parameters
     ----------
     source
         The audited data, in words (a file's name without its folder).
     target, model, l2, intercept, classes
-        The fit: the target column, ``linear``, ``logistic``, ``poisson`` or ``softmax``,
-        the penalty λ, whether there is an intercept, and the class names where there are classes.
+        The fit: the target column, ``linear``, ``logistic``, ``poisson`` or ``softmax``, the
+        penalty λ, whether there is an intercept, and the class names, if any.
     sigma, noise
         The standard deviation of the noise on every released number, and how it was chosen.
     released
@@ -729,9 +729,10 @@ class Audit(Reportable, ResultNumbers):
     steps, notices
         The processing of the data, and notices to read before the numbers, one sentence each.
     attributes, groupings, curve, remedies, gates, disclosures, ledger
-        See their classes; the last two are ``None`` without such a check or a ledger.
+        See their classes. ``disclosures`` and ``ledger`` are ``None`` without a disclosure check or
+        a ledger.
     dataset_eta
-        FIL of the whole table.
+        The FIL of the whole table.
     records
         The leakage of the single records, or of people, each with all of their records.
     target_eta
@@ -741,29 +742,29 @@ class Audit(Reportable, ResultNumbers):
     guarantees
         All bounds on attacks against the most exposed record, if known.
     held
-        Quantities learnt from the data that η holds fixed: see ``Result.held``.
+        Quantities learnt from the data that η treats as fixed: see ``Result.held``.
     risks
         Success rates of membership and attribute inference; ``None`` if unknown (``risks_reason``
-        says why).
+        gives the reason).
     outsider
         The estimate for an attacker who knows fewer records, if one was named; ``None`` if unknown
-        (``outsider_reason`` says why).
+        (``outsider_reason`` gives the reason).
     preset
         The preset of the limits, if one was named: see ``auditing.decision.presets``.
     codes
         The number of distinct whole numbers in a target that was read as a number or count but may
-        hold codes of classes; 0 for other targets, and if the kind of model was stated.
+        contain class codes; 0 for other targets, and if the model kind was given.
     labels
         The index labels of a pandas table, if they differ from row numbers.
     people
-        The identity of whom every row is about, for tables in Python; not in the report.
+        The identity of the person in every row, for tables in Python; not shown in the report.
     members
-        The positions of the records, or people, of each group (column and label), where they are in
+        The positions of the records, or people, of each group (column and label), if they are in
         memory.
     versions
-        Names and versions of the software that computed this.
+        Names and versions of the software that computed the audit.
     rendering
-        How it is displayed in an interpreter and in a notebook.
+        Displays the audit in an interpreter and in a notebook.
     """
 
     source: str
@@ -811,7 +812,7 @@ class Audit(Reportable, ResultNumbers):
         return build_frame(columns, library or "pyarrow")
 
     def _named(self) -> np.ndarray:
-        """Return the label of every record, or the identity of every person where it is known."""
+        """Return the label of every record, or the identity of every person if known."""
         return self.index if self.people is None else self.people[self.row_index]
 
     def to_numpy(self) -> np.ndarray:
@@ -819,7 +820,7 @@ class Audit(Reportable, ResultNumbers):
         return self.eta
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the η of every record, or person, in descending order."""
+        """Return the data of :meth:`plot`: η of every record, or person, in descending order."""
         order = np.argsort(-self.eta, kind="stable")
         unit = "people" if self.unit == ONE_PERSON else "records"
         target = 1.0 if self.target_eta is None else self.target_eta
@@ -830,12 +831,12 @@ class Audit(Reportable, ResultNumbers):
         return self.rendering.text(self)
 
     def _repr_html_(self) -> str:
-        """Return the report as an HTML frame, which a notebook shows in place."""
+        """Return the report as an HTML frame for display in a notebook."""
         return self.rendering.html(self)
 
     @property
     def structure(self) -> tuple[StructuralRisk, ...]:
-        """Structural checks: how many numbers are released, compared with records or people."""
+        """The structural checks, which compare the released numbers with the records or people."""
         return (degrees_of_freedom(self.released, self.records.count),)
 
     @property
@@ -845,12 +846,12 @@ class Audit(Reportable, ResultNumbers):
 
     @property
     def usefulness(self) -> UsefulnessFinding | None:
-        """How the noisy model compares with a constant prediction, if that is known."""
+        """The comparison of the noisy model with a constant prediction, if known."""
         return self.curve.usefulness_at(self.sigma)
 
     @property
     def published_as_it_is(self) -> bool:
-        """Whether the audit is of a model without noise: an attacker was named, but no noise."""
+        """Whether the audited model has no noise: an attacker was named, but no noise was given."""
         asked = self.outsider is not None or bool(self.outsider_reason)
         return asked and self.noise.how == "default"
 
@@ -864,7 +865,7 @@ class Audit(Reportable, ResultNumbers):
     def row_index(self) -> np.ndarray:
         """The table row of every audited record (0 for the first data row).
 
-        For people, the first row of each.
+        For people, it is the first row of each person.
         """
         return self.records.every.row
 
@@ -879,24 +880,25 @@ class Audit(Reportable, ResultNumbers):
 
     @property
     def eta(self) -> np.ndarray:
-        """FIL of every record with its label, or of all records of each person."""
+        """The FIL of every record with its label, or of all records of each person."""
         return self.records.every.numbers["eta"]
 
     @property
     def eta_features(self) -> np.ndarray:
-        """FIL of every record about its columns alone."""
+        """The FIL of every record about its columns alone."""
         return self.records.every.numbers["eta_features"]
 
     @property
     def eta_label(self) -> np.ndarray:
-        """FIL of every record about its label alone."""
+        """The FIL of every record about its label alone."""
         return self.records.every.numbers["eta_label"]
 
     @property
     def exact_error(self) -> np.ndarray:
-        """Square root of the exact Cramér–Rao bound per column of every record.
+        """The square root of every record's exact Cramér–Rao bound per column.
 
-        It is in standard deviations of the columns, and infinite where no unbiased attack exists.
+        The unit is the columns' standard deviations; the value is infinite where no unbiased attack
+        exists.
         """
         return self.records.every.numbers["exact_error"]
 
@@ -904,6 +906,6 @@ class Audit(Reportable, ResultNumbers):
     def cell_errors(self) -> Mapping[str, np.ndarray]:
         """The minimum standard error of an unbiased attack on every record's sensitive attributes.
 
-        It is in each column's own units.
+        The error is given in each column's own units.
         """
         return self.records.every.errors

@@ -17,9 +17,9 @@ from seepage.support.number_check import check_positive
 
 
 def check_limits(limits: Limits, grouped: bool) -> float | None:
-    """Raise for invalid limits; return the largest leakage of a record that meets all of them.
+    """Check the limits; return the largest leakage of a record that meets all of them.
 
-    It is called before any computation; ``grouped`` says whether there are groups to compare.
+    Called before any computation. ``grouped`` states whether there are groups to compare.
     """
     etas = []
     if limits.max_eta is not None:
@@ -34,24 +34,25 @@ def check_limits(limits: Limits, grouped: bool) -> float | None:
     told = limits.max_membership
     if told is not None and not 0.5 < told <= 1:
         raise InputError(
-            "--max-membership is a probability above 0.5 (chance) and up to 1 (no limit), not "
+            "--max-membership must be a probability above 0.5 (chance) and up to 1 (no limit), not "
             f"{told:g}."
         )
     if (gain := limits.max_guess_gain) is not None and not 0 < gain <= 1:
         raise InputError(
-            f"--max-guess-gain is a probability between 0 and 1 (no limit), not {gain:g}."
+            f"--max-guess-gain must be a probability between 0 and 1 (no limit), not {gain:g}."
         )
     if (rate := limits.max_guess_tpr) is not None and not FALSE_POSITIVES[0] < rate <= 1:
         raise InputError(
-            f"--max-guess-tpr is a rate above 0.01 (chance) and up to 1 (no limit), not {rate:g}."
+            "--max-guess-tpr must be a rate above 0.01 (chance) and up to 1 (no limit), not "
+            f"{rate:g}."
         )
     if (right := limits.max_outsider) is not None and not 0.5 < right <= 1:
         raise InputError(
-            "--max-outsider is a probability above 0.5 (chance) and up to 1 (no limit), not "
+            "--max-outsider must be a probability above 0.5 (chance) and up to 1 (no limit), not "
             f"{right:g}."
         )
     if ratio is not None and not grouped:
-        raise InputError("--max-group-ratio compares groups: name a column with --group.")
+        raise InputError("--max-group-ratio compares groups; name a grouping column with --group.")
     return min(etas) if etas else None
 
 
@@ -61,7 +62,7 @@ def held_to(limits: Limits, audit: Audit) -> Audit:
 
 
 def find_gates(limits: Limits, audit: Audit) -> tuple[Gate, ...]:
-    """Return one gate per limit; records that exceed it are named by row, never by value."""
+    """Return one gate per limit; records above a limit are named by row, never by value."""
     check_limits(limits, bool(audit.groupings))
     stated = ((gate, getattr(limits, name)) for name, gate in _GATES.items())
     return tuple(gate(audit, limit) for gate, limit in stated if limit is not None)
@@ -204,7 +205,9 @@ def _outsider(audit: Audit, limit: float) -> Gate:
 def _known_risks(audit: Audit, option: str) -> RiskFinding:
     if audit.risks is None:
         why = tell_not_measured(audit)
-        raise InputError(f"{option} cannot be checked. {why} {option} 1 releases without it.")
+        raise InputError(
+            f"{option} cannot be checked. {why} With {option} 1, this limit is not checked."
+        )
     return audit.risks
 
 

@@ -1,11 +1,11 @@
-"""All measures of a release that an audit needs, taken once at σ = 1 and rescaled for other noise.
+"""All measures of a release that an audit needs, computed once at σ = 1 and rescaled.
 
-With noise of standard deviation σ, leakage is its value at σ = 1 divided by σ, and the minimum
-error of an attack is its value at σ = 1 times σ (the information is ``JᵀJ/σ²``).
+With noise of standard deviation σ, the leakage at σ = 1 is divided by σ, and the minimum error of
+an attack at σ = 1 is multiplied by σ (the information is ``JᵀJ/σ²``).
 
-The audit is a list of queries to a :class:`~seepage.core.leakage.Leakage`, all answered in one pass
-over the records. Per-record results are stored in memory or on disk; medians and quantiles are
-computed from them.
+The audit sends a list of queries to a :class:`~seepage.core.leakage.Leakage`, which answers all of
+them in one pass over the records. Per-record results are stored in memory or on disk; medians and
+quantiles are computed from them.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class _RowNumber(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class _ExactError(EachRecord):
-    """Measures ``√(Tr(I⁻¹)/t)`` of every record; NaN where that would take too long."""
+    """Measures ``√(Tr(I⁻¹)/t)`` of every record; NaN if computing it would take too long."""
 
     def numbers(self, jacobian: ReleaseJacobian) -> tuple[np.ndarray, None]:
-        """Return the values of a Jacobian's records."""
+        """Return the value of every record of a Jacobian."""
         unknowns, basis = self.unknowns, self.unknowns.basis
         if basis is not None and np.linalg.matrix_rank(basis) < basis.shape[1]:
             # Fewer features than columns: some change of a record does not move the release.
@@ -84,7 +84,7 @@ class _ExactError(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class AttackErrors:
-    """Minimum errors of attacks on some attributes: the smallest, its record, and the median."""
+    """Stores the smallest attack error on some attributes, its record, and the median error."""
 
     least: np.ndarray
     place: np.ndarray  # the record's position
@@ -96,7 +96,7 @@ class AttackErrors:
 class _EachError(EachRecord):
     """Measures the minimum error of an attack on each of some attributes, in its own units.
 
-    Without attributes, it is the error of an attack on the label, in units of ``label_step``.
+    Without attributes, the attack is on the label, in units of ``label_step``.
     """
 
     attributes: tuple[Attribute, ...] = ()
@@ -130,11 +130,11 @@ class _EachError(EachRecord):
         return self._summary(numbers) if len(chunk) == self.rows else numbers
 
     def _of_people(self, jacobian: ReleaseJacobian, errors: np.ndarray) -> np.ndarray:
-        """Return the minimum errors of attacks on people, from those on their records.
+        """Return the minimum errors of attacks on people, from those of attacks on their records.
 
-        A value that is the same in all records of a person is one unknown: with ``J_i`` the
-        Jacobian of record i along it, the error is ``1/‖Σ_i J_i‖``. A value that differs between
-        records is attacked in the easiest record.
+        A value that is the same in all records of a person is one unknown. Its error is ``1/‖Σ_i
+        J_i‖``, where ``J_i`` is the Jacobian of record i with respect to this value. A value that
+        differs between records is attacked in the easiest record.
         """
         owner: Any = self.owner
         found = np.full((errors.shape[1], int(owner.max()) + 1), np.inf).T
@@ -168,7 +168,7 @@ class _EachError(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class _GroupMeans(ChunkQuestion):
-    """Measures the number of records in each group, the sum of their leakages, and the largest.
+    """Measures each group's number of records, and the sum and maximum of their leakages.
 
     With people as the unit, a person counts in every group that contains one of their records.
     """
@@ -191,7 +191,7 @@ class _GroupMeans(ChunkQuestion):
 
 
 class _GroupSums(dict[str, tuple[int, float, float]]):
-    """Counts, sums and maxima of groups; those of two sets of rows can be combined."""
+    """Counts, sums and maxima of groups, which can be combined over sets of rows."""
 
     def __add__(self, other: _GroupSums) -> _GroupSums:
         both = _GroupSums(self)
@@ -226,7 +226,7 @@ class Measures:
     def attributes(
         self, sigma: float, target: tuple[str, str, float], same: Container[str] = ()
     ) -> tuple[AttributeFinding, ...]:
-        """Return the leakage of every column; that of ``target`` (name, kind, spread) comes last.
+        """Return the leakage of every column, with that of ``target`` (name, kind, spread) last.
 
         ``same`` names the columns that are constant within every person.
         """
@@ -380,7 +380,7 @@ def _error_questions(trained: TrainedModel, rows: int) -> dict[str, ChunkQuestio
 
 
 def _of_blocks(blocks: BlocksByName | np.ndarray) -> np.ndarray:
-    """Return η of every person, in order, from the squared leakage of their records."""
+    """Return η of every person, in order, from the squared leakages of their records."""
     if isinstance(blocks, np.ndarray):
         return blocks
     return np.sqrt(np.maximum([blocks[k].squared for k in range(len(blocks))], 0.0))
@@ -390,8 +390,8 @@ def _of_blocks(blocks: BlocksByName | np.ndarray) -> np.ndarray:
 class _ExactErrorOfPeople(ChunkQuestion):
     """Measures ``√(Tr(I⁻¹)/t)``; ``I`` is the information on all t unknowns of a person.
 
-    It is infinite with more unknowns than released numbers: some change of the records then leaves
-    the release unchanged.
+    The value is infinite if there are more unknowns than released numbers, because some change of
+    the records then leaves the release unchanged.
     """
 
     unknowns: Unknowns
@@ -435,7 +435,7 @@ def _together(jacobian: ReleaseJacobian, unknowns: Unknowns, owner: np.ndarray) 
 
 
 def record_leakage(trained: TrainedModel, noise: Gaussian | None = None) -> np.ndarray:
-    """Return the leakage of every record with its label, or of every person, at σ = 1 by default.
+    """Return the leakage of every record with its label, or of every person; σ is 1 by default.
 
     A person's leakage is that of all their records together.
     """
@@ -451,9 +451,9 @@ def record_leakage(trained: TrainedModel, noise: Gaussian | None = None) -> np.n
 def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> float:
     """Return the largest leakage of a record at σ = 1 relative to its ``allowed`` leakage.
 
-    With people as the unit, all records of a person count together. It needs a table in memory and
-    a model just fitted in double precision; it is used for the many tables that differ from the
-    audited one by one record.
+    With people as the unit, all records of a person count together. The function needs a table in
+    memory and a model just fitted in double precision. The function is used for the many tables
+    that differ from the audited table by one record.
     """
     holders, step = trained.records.holders, trained.table.labels.step
     ones = np.ones(len(holders)) if allowed is None else allowed
@@ -462,7 +462,7 @@ def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> f
 
 
 def replaced_leakage(trained: TrainedModel, rows: np.ndarray, features: np.ndarray) -> np.ndarray:
-    """Return η at σ = 1 of all records of a holder, for each of several sets of other features.
+    """Return η at σ = 1 of all records of one person, for several sets of alternative features.
 
     ``features`` has the shape ``(sets, rows, columns)``. The model is not refitted.
     """

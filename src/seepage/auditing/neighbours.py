@@ -1,9 +1,9 @@
-"""Neighbouring tables, with one record removed or replaced, and how rounded figures change.
+"""Neighbouring tables, with one record removed or replaced, and changes of rounded figures.
 
 A figure on a coarse grid is insensitive to small changes of a record, but a finite change may move
-it to another grid point. An attacker who knows all other records then learns something with
-certainty. So the most exposed records are left out, or replaced within their domain, one at a time,
-and the model is refitted from the current fit. An unchanged figure does not prove that no
+it to another grid point. An attacker who knows all other records is then certain that the record
+changed. Therefore the most exposed records are left out, or replaced within their domain, one at a
+time, and the model is refitted from the current fit. An unchanged figure does not prove that no
 replacement changes it. If the unit is the person, all records of one person are left out or
 replaced together.
 """
@@ -23,7 +23,7 @@ from seepage.errors import InputError
 from seepage.tables.source import distinct
 
 CHECKED = 50  # how many of the most exposed records
-AT_THE_ENDS = ("with its numbers at their least", "with its numbers at their most")
+AT_THE_ENDS = ("with its numbers at their minimum", "with its numbers at their maximum")
 OTHER_VALUES = 3  # the most labels, and the most levels of categories, that are tried
 _MANY_REFITS = 2e7  # multiplications in a pass over the records, beyond which it takes too long
 
@@ -39,11 +39,11 @@ def other_labels(own: Any, known: Sequence[Any]) -> list[Any]:
 
 
 def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> DisclosureCheck | None:
-    """Return the most exposed records that would change the coarse σ, if that is quick to compute.
+    """Return the most exposed records that would change the coarse σ, if quick to compute.
 
-    The encoding is held fixed, since its means and deviations count as public constants in an
-    audit. A record that is alone in its class is listed separately: without it, the model has other
-    outputs for every σ.
+    The encoding is treated as fixed, since its means and deviations count as public constants in an
+    audit. A record that is the only one of its class is listed separately: without it, the model
+    has other outputs for every σ.
     """
     if trained.refit_work > _MANY_REFITS:
         return None
@@ -79,7 +79,7 @@ def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> Disc
 def _neighbours(
     trained: TrainedModel, source: RecordsInMemory, rows: np.ndarray
 ) -> Iterator[tuple[str, RecordsInMemory]]:
-    """Yield the records with some left out or replaced, as features and labels."""
+    """Yield the features and labels with some records left out or replaced."""
     yield LEFT_OUT, source.at(np.delete(np.arange(len(source)), rows))
     y, counts = source.y, trained.table.labels.counts
     known = [float(np.min(y)), float(np.max(y))] if counts is None else list(counts)

@@ -1,8 +1,8 @@
 """Membership inference by an attacker who knows only some of the other records.
 
 The success rate is an estimate, and is always reported beside that of an attacker who knows all
-other records. Refits on other people check it for the most exposed records; if an attack succeeds
-more often than the approximation states, its rate is reported.
+other records. Refits on other people check the estimate for the most exposed records; if an attack
+succeeds more often than the approximation states, the attack's rate is reported.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def attacker_of(text: str) -> Attacker:
 
 
 def check_outsider(attacker: Any) -> None:
-    """Raise for a value that is not an attacker, or for an attacker who knows all other records."""
+    """Check that a value is an attacker who does not know all other records."""
     if not isinstance(attacker, Attacker):
         raise InputError(
             f"attacker must be sp.Attacker(knows=…), not a value of type {type(attacker).__name__}."
         )
     if attacker.knows_all:
         raise InputError(
-            "Every audit already covers an attacker who knows all other records; name one who "
-            "knows fewer, such as outsider or knows=0.9, or leave the attacker out."
+            "Every audit already covers an attacker who knows all other records; name an attacker "
+            "who knows fewer, such as outsider or knows=0.9, or leave the attacker out."
         )
 
 
@@ -65,7 +65,7 @@ def find_outsider(
 ) -> OutsiderFinding:
     """Return the attacker's success rate in membership inference, or why it is unknown.
 
-    ``sigma`` is the noise, ``None`` for a model published without noise. ``records`` holds the
+    ``sigma`` is the noise, ``None`` for a model published without noise. ``records`` contains the
     names of all records or people, and ``risks`` the success rates of an attacker who knows all
     other records. ``refits`` states whether refits on other people may check the most exposed
     records.

@@ -1,7 +1,7 @@
 """The audit of a fitted linear model, or of a pipeline with respect to its raw columns.
 
-If the preprocessing is affine, ``x = B z + c``, all records move alike, and the closed forms of the
-model's own Jacobian apply; otherwise each record has its own Jacobian
+If the preprocessing is affine, ``x = B z + c``, a change has the same effect in all records, and
+the closed forms of the model's own Jacobian apply; otherwise each record has its own Jacobian
 (:mod:`seepage.glm.preprocessing.jacobian`).
 """
 
@@ -87,15 +87,15 @@ def audit_linear(
     """Audit a fitted linear model, or a pipeline that ends in one, about the columns of ``X``.
 
     With steps before the model (scalers, imputers, encoders, splines, column transformers,
-    principal components) the leakage is about the raw columns: the Jacobian of the release by the
-    features is multiplied by that of the steps. ``sp.audit`` explains the options.
+    principal components) the leakage is about the raw columns: the Jacobian with respect to the
+    features is multiplied by that of the steps. The options are documented in ``sp.audit``.
     """
     if preprocessing not in PREPROCESSING:
         raise InputError(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
         )
     if refit not in (None, "model", "pipeline"):
-        raise InputError(f"refit must be 'pipeline', 'model' or left out, not {refit!r}.")
+        raise InputError(f"refit must be 'pipeline' or 'model', or be left out, not {refit!r}.")
     limits = Limits(preset=preset)  # refused before any work
     if attacker is not None:
         check_outsider(attacker)
@@ -199,7 +199,7 @@ def _anew(
     categorical: Sequence[str],
     refit: str | None,
 ) -> Anew | None:
-    """Return a function that reruns a procedure on some records, if it has learnt steps."""
+    """Return a function that reruns a procedure on some records, if its steps are learnt."""
     leak = leakage(
         estimator, X, y, noise=Gaussian(1.0), sample_weight=weights, categorical=categorical
     )
@@ -228,13 +228,13 @@ def _followed(
         raise
     except (TypeError, ValueError, KeyError) as problem:
         raise InputError(
-            f"X cannot be turned into the model's features: {problem}; pass the raw table that the "
-            "model or pipeline was fitted on."
+            f"X cannot be converted to the model's features: {problem}; pass the raw table that "
+            "the model or pipeline was fitted on."
         ) from problem
 
 
 def _notices(followed: FollowedColumns) -> Iterator[str]:
-    """Yield a sentence on every column that is named like an identifier and has repeated values."""
+    """Yield a sentence for every column with repeated values that is named like an identifier."""
     features = {column.name for column in followed.columns}
     for name in filter(is_named_like_identifier, followed.frame.columns):
         values = followed.frame[name]
@@ -244,9 +244,9 @@ def _notices(followed: FollowedColumns) -> Iterator[str]:
         if name not in features:
             used = first = ""
         yield (
-            f"Column {shown(name)} is named like an identifier, has {values.n_unique():,} "
-            f"different values in {len(values):,} rows{used}. Every number here is about a single "
-            f"row. If it identifies people, {first}pass person={name!r}."
+            f"Column {shown(name)} is named like an identifier and has {values.n_unique():,} "
+            f"different values in {len(values):,} rows{used}. Every number in this audit is about "
+            f"a single row. If the column identifies people, {first}pass person={name!r}."
         )
 
 
@@ -260,21 +260,21 @@ def _told_steps(opened: Unwrapped, followed: FollowedColumns, refitted: bool) ->
         steps.append(REFITTED)
     if followed.gaps:
         steps.append(
-            f"{counted(followed.gaps, 'cell')} had no value, and so nothing to leak; the imputed "
+            f"{counted(followed.gaps, 'cell')} had no value and therefore cannot leak; the imputed "
             "values count as part of the preprocessing."
         )
     return steps
 
 
 def sigma_of(noise: float | Gaussian | None) -> float | None:
-    """Return the noise standard deviation of an audit, if it was stated."""
+    """Return the noise standard deviation of an audit, if given."""
     if noise is None:
         return None
     value = noise.sigma if isinstance(noise, Gaussian) else noise
     if np.ndim(value) != 0 or isinstance(value, bool):
         raise InputError(
-            "An audit takes one standard deviation for all released numbers; for other noise, use "
-            "sp.leakage."
+            "An audit accepts one standard deviation for all released numbers; for other noise, "
+            "use sp.leakage."
         )
     try:
         return float(value)
@@ -299,8 +299,8 @@ def _groups(groups: Mapping[str, Any] | Sequence[str] | None, frame: Any) -> dic
     for name, labels in by_name.items():
         if labels.shape != (len(frame),):
             raise InputError(
-                f"The groups {name!r} must be one label for each of the {len(frame)} records, not "
-                f"of shape {labels.shape}."
+                f"The grouping {name!r} must have one label for each of the {len(frame)} records, "
+                f"but has the shape {labels.shape}."
             )
     check_groups({name: len(np.unique(labels.astype(str))) for name, labels in by_name.items()})
     return by_name
@@ -310,7 +310,7 @@ def _as_ours(model: Any, settings: FitSettings, fit: FittedGLM, y: np.ndarray) -
     """Return a fitted model, ours or another library's, as a seepage model.
 
     Another library's model may have class weights and sample weights; their product becomes the
-    sample weights here.
+    sample weights of the result.
     """
     if isinstance(model, LinearModel):
         return model
@@ -331,9 +331,10 @@ def _as_ours(model: Any, settings: FitSettings, fit: FittedGLM, y: np.ndarray) -
 
 
 def _constant_attributes(followed: FollowedColumns) -> tuple[Attribute, ...] | None:
-    """Return the columns with the directions in which they move the features, if equal for all.
+    """Return the columns with the directions in which they move the features, if the same for all.
 
-    They are equal for all records if the preprocessing is affine; closed forms then apply.
+    The directions are the same for all records if the preprocessing is affine; closed forms then
+    apply.
     """
     moves = followed.moves
     middle = moves.mean(axis=0)
@@ -354,7 +355,7 @@ def _constant_attributes(followed: FollowedColumns) -> tuple[Attribute, ...] | N
 
 
 def _raw_attributes(followed: FollowedColumns) -> tuple[Attribute, ...]:
-    """Return each column as its own direction."""
+    """Return each column as a separate direction."""
     attributes, at = [], 0
     for column in followed.columns:
         t = column.directions

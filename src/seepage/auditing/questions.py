@@ -1,8 +1,8 @@
 """Declares every option of the command line once, in the dataclass that stores it.
 
-Each field annotated with text becomes an option: the last text is its help, and earlier ones
-replace the field's name. Only light modules are imported here, because ``seepage --help`` reads
-this file.
+Each field annotated with text becomes an option: the last text is its help, and earlier texts
+replace the field's name. This module imports only light modules, because ``seepage --help`` imports
+it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names.sp
 
 @dataclass(frozen=True)
 class FileOptions:
-    """How to read a table's file; unstated properties of a text file are detected."""
+    """Stores how to read a table's file; properties of a text file are detected if not given."""
 
     header: Annotated[bool, " /--no-header", "The CSV file has no header line."] = True
     names: Annotated[str | None, "Column names, separated by commas."] = None
@@ -81,24 +81,24 @@ class FileOptions:
                 codecs.lookup(self.encoding)
             except LookupError:
                 raise InputError(
-                    f"There is no encoding {shown(self.encoding)}; name one that Python knows, "
+                    f"There is no encoding {shown(self.encoding)}; name one that Python supports, "
                     "such as cp1252."
                 ) from None
 
     @property
     def dialect(self) -> tuple[str | None, ...]:
-        """The stated properties of a text file."""
+        """The given properties of a text file."""
         return self.separator, self.decimal, self.thousands, self.encoding
 
     @property
     def decimal_mark(self) -> str | None:
-        """The decimal mark, if stated or implied by the thousands separator."""
+        """The decimal mark, if given or implied by the thousands separator."""
         if self.decimal is None and self.thousands in DECIMALS:
             return "," if self.thousands == "." else "."
         return self.decimal
 
     def refuse_in_chunks(self) -> None:
-        """Raise for options that do not apply to Parquet files read in chunks."""
+        """Raise an error for options that do not apply to Parquet files read in chunks."""
         for given, option in (
             (not self.header, "--no-header"),
             (self.names, "--names"),
@@ -106,7 +106,7 @@ class FileOptions:
             (any(self.dialect), "--separator, --decimal, --thousands or --encoding"),
         ):
             if given:
-                raise InputError(f"{option} cannot be used with data read in chunks.")
+                raise InputError(f"{option} cannot be used with data read in chunks; leave it out.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,7 @@ class CalibrationQuestion(ColumnQuestion):
 class Question(CalibrationQuestion):
     """A table, the model to fit, the noise, and the contents of the report.
 
-    :func:`seepage.auditing.intake.table.plan_columns` explains the roles of its columns.
+    :func:`seepage.auditing.intake.table.plan_columns` documents the roles of columns.
     """
 
     sensitive: Annotated[Sequence[str], "Column to report for each record (repeatable)."] = ()
@@ -172,8 +172,8 @@ class Question(CalibrationQuestion):
     sigma: Annotated[float | None, "Standard deviation of the noise on every coefficient."] = None
     attacker: Annotated[
         str | None,
-        "Also report an attacker who knows fewer records: outsider (none), or knows=0.9 (that "
-        "share). Without --sigma, for the model published without noise.",
+        "Also report the success of an attacker who knows fewer records: outsider (none), or "
+        "knows=0.9 (that share); without --sigma, for a release without noise.",
     ] = None
     # The intercept is not penalised
     intercept: Annotated[
@@ -222,7 +222,7 @@ class ReleaseQuestion(ColumnQuestion):
         "Noise σ, declared before seeing the data (default: chosen privately by a vote).",
     ] = None
     sigma_epsilon: Annotated[
-        float | None, "ε of that vote (default: 0.4, or 16 divided by the number of blocks)."
+        float | None, "ε of the vote (default: 0.4, or 16 divided by the number of blocks)."
     ] = None
     target_eta: Annotated[float, "Largest η of a record over all releases in the ledger."] = 1.0
     missing: Annotated[str, "Missing values: refuse (raise an error) or drop."] = "refuse"
@@ -276,7 +276,7 @@ class Limits:
     ] = None
     max_outsider: Annotated[
         float | None,
-        "Limit: success rate of membership inference by the attacker of --attacker. This is an "
+        "Limit: success rate of membership inference by the attacker of --attacker. The rate is an "
         "estimate: exceeding the limit fails, meeting it proves nothing.",
     ] = None
 
@@ -304,7 +304,7 @@ class RecordingQuestion:
         "Property of the clients: a table with a column node (and optionally round), or a JSON "
         "object.",
     ]
-    column: Annotated[str | None, "Property column of that table, if there are several."] = None
+    column: Annotated[str | None, "Property column of the table, if there are several."] = None
     family: Annotated[str, "Attacker: random_forest, logistic, gradient_boosting or mlp."] = (
         "random_forest"
     )
@@ -346,12 +346,12 @@ class ExtractionQuestion:
         "email,phone,number,code"
     )
     temperature: Annotated[
-        float | None, "Temperature (default: the model's; 1 if that is greedy)."
+        float | None, "Temperature (default: the model's, or 1 if its decoding is greedy)."
     ] = None
     top_k: Annotated[int | None, "Number of most likely tokens kept (top-k); 0 keeps all."] = None
     top_p: Annotated[float | None, "Probability mass of the tokens kept (top-p)."] = None
     near: Annotated[int, "Number of samples to draw for near-verbatim copies."] = 0
-    exposure: Annotated[int, "Number of candidates to rank each secret among."] = 0
+    exposure: Annotated[int, "Number of candidates among which each secret is ranked."] = 0
     passes: Annotated[int, "Number of passes for other tokenisations of each secret."] = 0
     limit: Annotated[int | None, "Attack at most this many records."] = None
     max_probability: Annotated[
@@ -373,7 +373,9 @@ class BudgetQuestion:
     """A privacy budget, or the noise of a training run, to explain."""
 
     epsilon: Annotated[float | None, "ε of the privacy budget."] = None
-    delta: Annotated[float | None, "δ of the budget; for a run, the δ to compute ε at."] = None
+    delta: Annotated[float | None, "δ of the budget; for a run, the δ at which to compute ε."] = (
+        None
+    )
     noise_multiplier: Annotated[
         float | None,
         "--noise-multiplier",

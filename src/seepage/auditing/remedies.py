@@ -1,9 +1,9 @@
 """Remedies for the most exposed records: settings, protection and cost of each.
 
 Each remedy is strengthened until the most exposed record meets the target for leakage η, membership
-inference and attribute inference. Each is reported with its held-out error and that of a constant
-prediction. The choice of noise and penalty depends on the data, so both are taken from a coarse
-grid.
+inference and attribute inference. Each remedy is reported with its held-out error and that of a
+constant prediction. The choice of noise and penalty depends on the data, so both are taken from a
+coarse grid.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ RisksOf = Callable[[TrainedModel, float, Gaussian | None], RiskFinding | None]
 
 @dataclass(frozen=True)
 class Protection:
-    """The target: the largest leakage of any record, and the largest risks."""
+    """The target of the remedies: the largest allowed leakage of any record, and risk limits."""
 
     eta: float
     membership: float = MAX_MEMBERSHIP
@@ -109,12 +109,11 @@ def find_remedies(
     """Return remedies with other noise, penalties, weights and noise shapes, in order of rank.
 
     Remedies that refit the model several times are tried for tables in memory only, and within a
-    budget unless a remedy is ``wanted`` by the value of its kind. ``worst`` is the largest leakage
-    of a record at σ = 1, ``risks`` holds the risks of the present release, and ``risks_of``
-    computes those of another model or noise. ``curve`` holds the errors with other noise; each
-    remedy's model is compared with a constant prediction over ``splits`` train/test splits. ``say``
-    is called with the name of each stage. Remedies whose model is no better than a constant
-    prediction come last.
+    budget unless ``wanted`` names the kind of remedy. ``worst`` is the largest leakage of a record
+    at σ = 1, ``risks`` contains the risks of the current release, and ``risks_of`` computes those
+    of another model or noise. ``curve`` contains the errors with other noise; each remedy's model
+    is compared with a constant prediction over ``splits`` train/test splits. ``say`` is called with
+    the name of each stage. Remedies whose model is no better than a constant prediction come last.
     """
     kinds = KINDS if wanted is None else tuple(RemedyKind(name) for name in wanted)
     within = {name: wanted is not None or trained.work <= most for name, most in _BUDGETS.items()}
@@ -158,7 +157,7 @@ def _ordered(
 ) -> tuple[Remedy, ...]:
     """Return remedies compared with the target and a constant prediction, in order of rank.
 
-    Of two with the same noise and penalty, the simpler one is kept.
+    Of two remedies with the same noise and penalty, the simpler one is kept.
     """
     distinct: dict[Any, Remedy] = {}
     for remedy in remedies:
@@ -189,12 +188,12 @@ class _Search:
 
     @property
     def met(self) -> bool:
-        """Whether the present release meets the target for every record."""
+        """Whether the current release meets the target for every record."""
         here = Remedy(kind=RemedyKind.NOISE, eta=self.worst / self.sigma)
         return self.asked.reached(_with_risks(here, self.risks), self.risks)
 
     def more_noise(self) -> Remedy:
-        """Return the noise that meets the target; if met already, that for half the leakage."""
+        """Return the noise that meets the target or, if already met, halves the leakage."""
         start = Remedy(kind=RemedyKind.NOISE)
         least = 2 * self.sigma if self.met else self._plain_noise
         found = self._enough(start, self.trained, self.worst, least)
@@ -205,7 +204,7 @@ class _Search:
         return replace(found, error=self.trial.error(found.sigma), usefulness=known)
 
     def penalty(self) -> Remedy:
-        """Search for the smallest λ with which the present noise suffices, by bisecting log λ."""
+        """Search for the smallest λ with which the current noise suffices, by bisecting log λ."""
         steps = 5 if self.trained.work > _MANY_PENALTIES else 12
 
         @cache
@@ -261,7 +260,7 @@ class _Search:
         """Refit with weights that even out the leakage (Hannun et al. 2021, algorithm 1).
 
         The leakage is that of the whole procedure: the weights depend on the data, and choosing
-        them can leak more than they save. Its risks are unknown.
+        them can leak more than they save. The risks of this remedy are unknown.
         """
         trained, kind = self.trained, RemedyKind.WEIGHTS
         if trained.owner is not None:  # what weights leak is computed for single records
@@ -318,7 +317,7 @@ class _Search:
 
     @property
     def _plain_noise(self) -> float:
-        """The noise on the coarse grid that meets η with the present model."""
+        """The noise on the coarse grid that meets η with the current model."""
         return round_up(self.worst / self.asked.eta)
 
     def _settings(self, l2: float) -> FitSettings:
@@ -328,7 +327,7 @@ class _Search:
         return self.trained.refitted(self._settings(l2))
 
     def _after(self, l2: float) -> HeldOutTrial:
-        """Return the test of another penalty on the same held-out records."""
+        """Test another penalty on the same held-out records."""
         other = try_out(self.trained, self._settings(l2), self.seed)
         return replace(other, held_out=self.trial.held_out)  # no copies
 
@@ -340,10 +339,10 @@ class _Search:
         least: float,
         shape: Gaussian | None = None,
     ) -> Remedy:
-        """Return a remedy with the smallest noise, from ``least`` on, that meets the target.
+        """Return a remedy with the smallest noise, at least ``least``, that meets the target.
 
-        ``worst`` is the largest leakage of a model's records at σ = 1. Its risks are computed once;
-        they fall with the noise by closed forms.
+        ``worst`` is the largest leakage of a model's records at σ = 1. The risks are computed once;
+        closed forms give them for more noise.
         """
         known, sigma = self.risks, self.sigma
         if trained is not self.trained or shape is not None:

@@ -1,4 +1,4 @@
-"""``sp.report`` and ``sp.check``: write an audit for its owner or for an output checker."""
+"""``sp.report`` and ``sp.check``, which write an audit for its owner or an output checker."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def report(
 ) -> Path:
     """Write the report of an audit into a private folder; return the path of its page.
 
-    The folder holds the files that :func:`~seepage.auditing.report.rendering.Report.write` lists;
-    for an audit by attack the page, ``summary.json`` and ``records.parquet``. In a notebook, an
-    audit of a linear model shows the same page.
+    The folder contains the files that :func:`~seepage.auditing.report.rendering.Report.write`
+    lists; for an audit by attack, these are the page, ``summary.json`` and ``records.parquet``. In
+    a notebook, an audit of a linear model shows the same page.
 
-    A leakage is audited first, with its noise and its attacker: ``leak.report(folder)`` is the
+    A leakage is audited first, with its noise and its attacker; ``leak.report(folder)`` does the
     same.
 
     Examples
@@ -68,8 +68,8 @@ def _audit_of(leak: Leakage[Any] | OutsiderLeakage) -> Audit:
     options = dict(inputs.options)
     if options.pop("attributes") is not None:
         raise InputError(
-            "A report determines by itself which columns belong together; leave out attributes=, "
-            "and fit a pipeline with OneHotEncoder on the raw table: sp.audit(pipeline, X, y)."
+            "A report determines which columns belong together; leave out attributes=, and fit a "
+            "pipeline with OneHotEncoder on the raw table: sp.audit(pipeline, X, y)."
         )
     sigma: Any = noise[0] if noise else None
     return audit_linear(inputs.model, inputs.X, inputs.y, noise=sigma, **options)
@@ -83,8 +83,9 @@ def check(
 ) -> Path:
     """Write the check of an audit for an output checker; return the path of the sheet.
 
-    It writes a JSON file and, beside it, a text sheet, readable by their owner only: a
-    recommendation (``refuse``, ``review`` or ``release``), its reasons, the command, and the files.
+    The check is a JSON file and, beside it, a text sheet, both readable only by their owner. Both
+    files contain a recommendation (``refuse``, ``review`` or ``release``), its reasons, the
+    command, and the files.
 
     Parameters
     ----------
@@ -100,25 +101,25 @@ def check(
 
     Notes
     -----
-    The keys of the JSON file; an existing file is replaced only if it is a check too:
+    An existing file is replaced only if it is a check. The keys of the JSON file:
 
-    - ``schema``: ``seepage-check/1``. The number grows when a key changes its meaning or is
+    - ``schema``: ``seepage-check/1``. The number increases when a key changes its meaning or is
       removed; new keys may appear without a new number.
     - ``notice``, ``when``: a warning that the numbers are sensitive, and the time of writing (UTC).
-    - ``recommendation``, ``reasons``: ``release``, ``review`` or ``refuse``, and why, one sentence
-      each, the most important first.
+    - ``recommendation``, ``reasons``: ``release``, ``review`` or ``refuse``, and the reasons, one
+      sentence each, the most important first.
     - ``verdict``: ``tone`` (``good``, ``caution``, ``bad``) and ``label`` of the report.
     - ``preset``, ``limits``, ``passed``: the preset, if one was named; one entry per limit, as in
       ``gates`` of ``summary.json``; whether all are met, or ``null`` without limits.
     - ``answers``: the report's first questions, each with its answer.
     - ``run``: the ``command`` and the ``settings`` that were given; files by name, without their
       folders.
-    - ``files``: of every file its ``role`` (``table``, ``model_file``, ``public``, ``plan``;
-      ``release`` if it is to be published), ``name``, size in ``bytes`` and ``sha256``; of a
+    - ``files``: the ``role`` of every file (``table``, ``model_file``, ``public``, ``plan``;
+      ``release`` if it is to be published), its ``name``, size in ``bytes`` and ``sha256``; for a
       folder, all files in it.
     - ``found``: the numbers, under the keys of ``summary.json``: ``source``, ``unit``, ``model``,
       ``release`` or ``sigma``, ``risks``, ``outsider``, ``attacks``, ``structure``,
-      ``disclosures``, ``ledger``, ``usefulness``, ``steps``, ``versions``, as far as there are any.
+      ``disclosures``, ``ledger``, ``usefulness``, ``steps``, ``versions``, if measured.
 
     Examples
     --------
@@ -134,8 +135,8 @@ def check(
     named = {role: Path(file) for role, file in (files or {}).items()}
     if LEAVES in named:
         raise InputError(
-            f"No file can have the role {LEAVES!r} here: an audit is about the model with noise, "
-            "and `seepage release --check` writes and checks the files that hold it."
+            f"No file of an audit can have the role {LEAVES!r}: an audit covers the model with "
+            "noise, and `seepage release --check` writes and checks the published files."
         )
     pending = PendingCheck(Path(path), named, ())
     pending.write(report, "audit", {})
@@ -148,6 +149,6 @@ def _report_of(audit: Any, call: str) -> AuditReport | AttackReport:
     if isinstance(audit, AttackAudit):
         return AttackReport(audit)
     raise InputError(
-        f"{call} takes the result of sp.audit(model, X, y) or sp.audit_estimator(model, X, y), not "
-        f"a {type(audit).__name__}."
+        f"{call} requires the result of sp.audit(model, X, y) or sp.audit_estimator(model, X, y), "
+        f"not a {type(audit).__name__}."
     )

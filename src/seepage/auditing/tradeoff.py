@@ -1,7 +1,7 @@
 """The privacy–utility trade-off: held-out error against noise.
 
 A model is fitted without some records and tested on them with noise. The error is a sum of losses
-over those records, computed where they are stored: only the noise draws, a few parameter vectors,
+over those records, computed where they are stored; only the noise draws, a few parameter vectors,
 are sent there. The leakage in the curve is that of the release itself.
 """
 
@@ -35,8 +35,9 @@ class _LossSums:
     """Sums over held-out records of their losses ``l`` and of the terms of a constant's loss.
 
     The loss of a constant prediction is ``f·w``, where ``f`` is a record's one-hot class, or the
-    powers ``(1, a, a²)`` of its distance ``a`` from the mean of all records; ``w`` is known once
-    all sums are. The sums of l are for the mean loss of the draws at each noise scale.
+    powers ``(1, a, a²)`` of its distance ``a`` from the mean of all records; ``w`` is known only
+    after all sums are computed. The sums of ``l`` use the mean loss over the draws at each noise
+    scale.
     """
 
     count: int
@@ -102,7 +103,7 @@ class HeldOutTrial:
         return self._at(sigma)[0]
 
     def usefulness(self, sigma: float) -> UsefulnessFinding:
-        """Return how much smaller the error with noise σ is than that of a constant prediction."""
+        """Return the error of a constant prediction minus that with noise σ, and its interval."""
         return self._at(sigma)[1]
 
     def trivial_error(self) -> float:
@@ -154,7 +155,7 @@ class HeldOutTrial:
 def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutTrial:
     """Fit without a fifth of the records (or people), at most 20,000, to test the noise on them.
 
-    The fit starts from the model of all records, which is only a step or two away. Without a
+    The fit starts from the model of all records, which is only one or two steps away. Without a
     penalty, a level that only held-out records have leaves its coefficient undetermined, so a weak
     penalty is then used. If there is still no model (all records of a class are held out), the
     model of all records is used instead.
@@ -305,10 +306,10 @@ def draw_curve(
 
 
 def _noises(sigma: float, calibrated: float) -> np.ndarray:
-    """Return noise scales around two given ones, in ascending order.
+    """Return noise scales around two given scales, in ascending order.
 
-    Both are included, and also twice the noise. Above them come all points of the coarse grid from
-    which remedies choose, so that no statement needs interpolation.
+    Both scales and ``2 * sigma`` are included. Larger points of the coarse grid, from which
+    remedies choose, are added, so that no statement needs interpolation.
     """
     low, high = min(sigma, calibrated), max(sigma, calibrated)
     scales = [*np.geomspace(low / 100, high, 12), sigma, calibrated, 2 * sigma]
@@ -328,10 +329,10 @@ def judge_usefulness(
 ) -> tuple[UsefulnessFinding, ...]:
     """Return how much better a model predicts than a constant, at some noise scales.
 
-    Over several splits with different held-out records, the interval allows for the records they
-    share (Nadeau and Bengio 2003). If only one split is requested, or more fits would take too
-    long, it is over the held-out records of the ``first`` only. It returns nothing if the model was
-    fitted on the test records.
+    Over several splits with different held-out records, the interval allows for records shared
+    between splits (Nadeau and Bengio 2003). If only one split is requested, or more fits would take
+    too long, the interval is over the held-out records of the ``first`` split only. The result is
+    empty if the model was fitted on the test records.
     """
     wanted = [float(s) for s in scales]
     trials, found = 1 if trained.refit_work > _HEAVY else splits, []
@@ -360,7 +361,7 @@ def split(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the training and held-out rows, with every class in the training rows.
 
-    About the same share of every class is held out, so that the held-out error of a constant
+    About the same fraction of every class is held out, so that the held-out error of a constant
     prediction does not vary by chance. With an ``owner`` of every row, a fifth of the owners are
     held out with all of their rows.
     """
@@ -395,7 +396,7 @@ def split(
 def _split_of_people(
     y: np.ndarray, classes: bool, seed: int, owner: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of people to fit on, and of those held out, by their first labels."""
+    """Return the rows of people to fit on and of held-out people, split by their first labels."""
     first = np.unique(owner, return_index=True)[1]
     held_out = np.isin(owner, split(y[first], classes, seed)[1])
     if classes:

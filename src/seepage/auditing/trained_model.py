@@ -81,7 +81,7 @@ class FitSettings:
     refits: bool = True
 
     def fit(self, source: RowSource, start: Any = None) -> Any:
-        """Fit on the records of a source, from ``start`` if it is a model of the same classes."""
+        """Fit on the records of a source, starting from ``start`` if it has the same classes."""
         model = self.estimator()
         if self.model == "softmax" and start is not None:
             start = start if len(start.classes_) == len(source.classes) else None
@@ -91,19 +91,21 @@ class FitSettings:
     def estimator(self) -> Any:
         """Return the model to be fitted."""
         if not self.refits:
-            raise InputError("This model can be fitted only by its own library; fit it there.")
+            raise InputError(
+                "This model can be fitted only by its own library; fit it with that library."
+            )
         if self.family is not None:
             return GeneralizedLinearRegression(self.family, self.l2, self.intercept)
         return MODELS[self.model](l2=self.l2, fit_intercept=self.intercept)
 
     @property
     def classifies(self) -> bool:
-        """Whether it predicts classes."""
+        """Whether the model predicts classes."""
         return self.model in ("logistic", "softmax", squared_hinge.name)
 
 
 def choose_model(model: str | None, target_kind: str, target: str) -> str:
-    """Return the kind of model for a target; raise if the requested kind does not suit it."""
+    """Return the model kind for a target; raise an error if the requested kind is unsuitable."""
     if model is None:
         return _BY_TARGET[target_kind]
     if model not in MODELS:
@@ -154,7 +156,7 @@ class Attribute:
 
     @property
     def factor(self) -> float:
-        """How far one unit of a plain attribute moves its feature, without the sign."""
+        """The absolute change of the feature per unit of a plain attribute."""
         return abs(float(self.directions[0, 0]))
 
     def unknowns(self) -> Unknowns:
@@ -166,9 +168,9 @@ class Attribute:
 
 @dataclass(frozen=True)
 class LabelFacts:
-    """Facts about all labels: mean, spread and largest of numbers, or counts of classes.
+    """A summary of all labels: mean, spread and maximum of numbers, or counts of classes.
 
-    ``codes`` is the number of different values, if they may be codes of classes.
+    ``codes`` is the number of different values, if they may be class codes.
     """
 
     mean: float = 0.0
@@ -179,7 +181,7 @@ class LabelFacts:
 
     @classmethod
     def of(cls, y: np.ndarray, classes: bool) -> LabelFacts:
-        """Return the facts about labels in memory."""
+        """Return the summary of labels in memory."""
         if classes:
             known, places = distinct(y)
             counts = np.bincount(places).tolist()
@@ -225,7 +227,7 @@ class RecordsInMemory(MemorySource):
         return model.fit(self.X, self.y, self.sample_weight)
 
     def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
-        """Return all records with weight zero for the chosen ones, and the chosen ones.
+        """Return all records, the chosen ones with weight zero, and the chosen records alone.
 
         This avoids copying most of a large table.
         """
@@ -240,7 +242,7 @@ class RecordsInMemory(MemorySource):
         return RecordsInMemory(self.X[rows], self.names, self.y[rows], weight, beside)
 
     def of_people(self, person: np.ndarray) -> RecordsInMemory:
-        """Return the same records, each with the number of its person."""
+        """Return the records, each with the number of its person."""
         beside = {**self.beside, PERSON: person}
         return RecordsInMemory(self.X, self.names, self.y, self.sample_weight, beside)
 
@@ -257,7 +259,7 @@ class RecordsInMemory(MemorySource):
         return list(members(self.owner).values())
 
     def weighted_by(self, weight: np.ndarray) -> RecordsInMemory:
-        """Return the same records with other sample weights."""
+        """Return the records with other sample weights."""
         return RecordsInMemory(self.X, self.names, self.y, weight, self.beside)
 
 
@@ -270,7 +272,7 @@ class ThroughPreprocessing:
 
     @property
     def directions(self) -> int:
-        """The number of directions of a record in its raw columns."""
+        """The number of directions in which a record's raw columns can change."""
         return int(self.followed.moves.shape[2])
 
     def release(self, inner: GLMRelease) -> RawRelease:
@@ -282,7 +284,7 @@ class ThroughPreprocessing:
 
 
 class InLabelSteps(MeasuredRelease):
-    """A release whose labels are measured in their own step."""
+    """A release that measures labels in units of their own step."""
 
     def __init__(self, inner: MeasuredRelease, step: float) -> None:
         self.inner, self.step = inner, step
@@ -338,7 +340,7 @@ class EncodedTable:
         """Return the caller's cells as text."""
         if self.raw is None:
             raise InputError(
-                "The values of data read in chunks are not kept; audit the table in memory."
+                "The values of data read in chunks are not stored; audit the table in memory."
             )
         return {
             name: ["" if cell is None else str(cell) for cell in self.raw.column(k).to_pylist()]
@@ -362,7 +364,7 @@ class TrainedModel:
 
     @property
     def source(self) -> RowSource:
-        """The records it was fitted on."""
+        """The records that the model was fitted on."""
         return self.table.source
 
     @property
@@ -387,7 +389,7 @@ class TrainedModel:
         return ONE_ROW if self.table.person is None else ONE_PERSON
 
     def basis(self) -> np.ndarray | None:
-        """Return how the features move with the columns, each in its own step, ``(D, t)``.
+        """Return the change of the features per step of each column, ``(D, t)``.
 
         ``None`` stands for the identity: every feature is its own column in its own step. If raw
         columns are traced to the features, they replace the features.
@@ -412,9 +414,9 @@ class TrainedModel:
         return basis
 
     def measured(self, noise: Gaussian) -> Leakage[Any]:
-        """Return the leakage of the release about its records, with the label in its own step.
+        """Return the leakage of the release about its records, with the label in units of its step.
 
-        Its unknowns are whole records in :meth:`basis`, or some attributes.
+        The unknowns are whole records in :meth:`basis`, or some attributes.
         """
         glm = release_of(self.model, self.source, noise, "raise")
         through = self.table.through
@@ -436,11 +438,11 @@ class TrainedModel:
 
     @property
     def refit_work(self) -> float:
-        """The same number for fits on some of the records; infinite if they exceed memory."""
+        """The number of multiplications in fits on some records; infinite if they exceed memory."""
         return math.inf if self.source.lazy else self.work
 
     def taken(self) -> TrainedModel:
-        """Return the same with records in memory, if that is allowed and they are not too many.
+        """Return the model with its records in memory, if allowed and not too many.
 
         Stages with refits then run as for a table in memory.
         """
@@ -461,7 +463,7 @@ class TrainedModel:
         """Return the leakage of a release with this noise, with the model's notes.
 
         Plain noise is given by its standard deviation. With people as the unit, the leakage is
-        about people. ``groups`` holds the features of each column; several features of one column
+        about people. ``groups`` lists the features of each column; several features of one column
         count together.
         """
         several = {name: columns for name, columns in (groups or {}).items() if len(columns) > 1}
@@ -491,7 +493,7 @@ class TrainedModel:
     def refitted(
         self, settings: FitSettings | None = None, source: RowSource | None = None
     ) -> TrainedModel:
-        """Return the model refitted with other settings or records, from the present fit."""
+        """Return the model refitted with other settings or records, from the current fit."""
         settings, source = settings or self.settings, source or self.source
         table = replace(self.table, source=source)
         model = settings.fit(source, self.model)

@@ -1,14 +1,16 @@
 """Lower bounds on an adversary's mean squared error, from leakage and privacy guarantees.
 
-Each kind of bound has its own file (``van_trees`` also holds the priors); ``guarantees`` tables all
-bounds on one release. Each bound is a :class:`~seepage.core.result.Result` of kind ``bound`` that
-carries its assumptions in words. From the loosest to the tightest, for an unbiased adversary
-reconstructing a whole record of d unknowns (Guo et al. 2022, section 5; the last step is exact)::
+Each kind of bound has its own file (``van_trees`` also contains the priors); ``guarantees``
+tabulates all bounds on one release. Each bound is a :class:`~seepage.core.result.Result` of kind
+``bound`` that includes its assumptions in words. For an unbiased adversary who reconstructs a whole
+record of d unknowns, the bounds are, from the loosest to the tightest (Guo et al. 2022, section 5;
+the last step is exact)::
 
     1/η²  ≤  1/η̄² = d/Tr(I)  ≤  Tr(I⁻¹)/d
 
-The first two are ``leak.records().mse_bound()`` and ``leak.records(measure="dfil").mse_bound()``.
-This package holds the exact one, and bounds for other adversaries and from privacy guarantees.
+The first two bounds are ``leak.records().mse_bound()`` and
+``leak.records(measure="dfil").mse_bound()``. This package contains the exact bound, bounds for
+other adversaries, and bounds derived from privacy guarantees.
 """
 
 from seepage.bounds.cramer_rao import (

@@ -28,20 +28,22 @@ def cramer_rao_rows(
 ) -> PerRecord:
     """Return the exact Cramér–Rao bound on each record, ``Tr(I⁻¹)/d``.
 
-    No unbiased estimate of all the record's unknowns (its columns, or the named ones) has a smaller
-    mean squared error per unknown. The label is known unless ``label`` is given. Infinite where no
-    unbiased estimate exists. Data read in chunks are measured one chunk at a time.
+    No unbiased estimate of all the record's unknowns (its columns, or the named columns) has a
+    smaller mean squared error per unknown. The label is assumed known unless ``label`` is given.
+    The bound is infinite if no unbiased estimate exists. Data read in chunks are processed one
+    chunk at a time.
     """
     unknowns, about = leak.unknowns(columns, label)
     return leak.per_record("cramer_rao", unknowns, "rows", about, "mse", "bound", UNBIASED)
 
 
 def cramer_rao_cells(leak: Leakage[PerRecord], columns: Columns = None) -> PerRecord:
-    """Return the exact Cramér–Rao bound on each cell when the rest of its row is unknown too.
+    """Return the exact Cramér–Rao bound on each cell if all cells of its row are unknown.
 
-    ``(I⁻¹)_jj``: no unbiased estimate of the cell has a smaller variance. The adversary knows the
-    other records and the label, but none of the row's columns (or none of the named ones). It is
-    never below ``leak.cells().mse_bound()``, which assumes that the rest of the row is known.
+    The bound is ``(I⁻¹)_jj``: no unbiased estimate of the cell has a smaller variance. The
+    adversary knows the other records and the label, but none of the row's columns (or none of the
+    named columns). The bound is never below ``leak.cells().mse_bound()``, which assumes that the
+    other cells of the row are known.
     """
     unknowns, _ = leak.unknowns(columns, False)
     about = "one cell, with the rest of its row unknown"
@@ -68,14 +70,14 @@ def cramer_rao(
     leak
         The leakage of the release.
     rows, columns, label
-        The block: between one cell (one row and one column) and a few thousand unknowns. The label
-        is known unless ``label`` is given.
+        The block: from one cell (one row and one column) up to a few thousand unknowns. The label
+        is assumed known unless ``label`` is given.
     rest
-        ``"known"``: the adversary knows the rest of the table, the worst case. ``"unknown"``: the
-        adversary knows nothing outside the block. The bound is then the block of the full inverse
-        information, never below the inverse of the block (Hannun et al. 2021, equation 12). It is
-        infinite if changes elsewhere in the table can reproduce every change of the release, as
-        they nearly always can.
+        ``"known"``: the adversary knows all cells outside the block, the worst case. ``"unknown"``:
+        the adversary knows nothing outside the block. The bound is then the block of the full
+        inverse information, which is never below the inverse of the block (Hannun et al. 2021,
+        equation 12). The bound is infinite if changes elsewhere in the table can reproduce every
+        change of the release, which is nearly always the case.
     """
     check_choice(rest, "rest", ("known", "unknown"))
     unknowns, about = leak.unknowns(columns, label)
@@ -89,7 +91,7 @@ def cramer_rao(
     if rest == "unknown" and leak.release.template.size > _BLOCK_LIMIT:
         raise InputError(
             f"More than {_BLOCK_LIMIT} numbers are released, too many to separate the block from "
-            "the rest of the table; use rest='known'."
+            "the other cells of the table; use rest='known'."
         )
     ask = partial(_write_out, release=leak.release, unknowns=unknowns, positions=positions)
     block = leak.source.total(partial(ask, rest=rest == "unknown"), "one block")
@@ -116,10 +118,11 @@ def cramer_rao(
 def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
     """Return the Cramér–Rao bound for an adversary with a known bias.
 
-    It is infinite where the estimate depends on a direction about which there is no information.
+    The bound is infinite if the estimate depends on a direction about which there is no
+    information.
 
-    With ``ψ(z) = z + bias(z)`` the mean of the estimate and ``J_ψ = I + ∂bias/∂z`` (Hannun et al.
-    2021, equation 9)::
+    Let ``ψ(z) = z + bias(z)`` be the mean of the estimate and ``J_ψ = I + ∂bias/∂z``. Then (Hannun
+    et al. 2021, equation 9)::
 
         MSE per unknown  ≥  Tr(J_ψ I⁻¹ J_ψᵀ)/d + ‖bias‖²/d
 
@@ -128,16 +131,17 @@ def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
     information
         The information matrix ``I`` about the d unknowns.
     bias_jacobian
-        ``∂bias/∂z``, (d, d); minus the identity for an adversary who ignores the release.
+        The Jacobian ``∂bias/∂z``, (d, d); minus the identity for an adversary who ignores the
+        release.
     bias
-        The bias itself at the true record, (d,) or one number.
+        The bias at the true record, (d,) or one number.
     """
     I = square(information, "information")  # noqa: E741
     slope = square(bias_jacobian, "bias_jacobian")
     d = I.shape[0]
     if slope.shape != I.shape:
         raise InputError(
-            f"bias_jacobian must be {I.shape} like the information, not {slope.shape}."
+            f"bias_jacobian must have the shape {I.shape} of the information, not {slope.shape}."
         )
     J_psi = np.eye(d) + slope
     offset = np.broadcast_to(np.asarray(bias, dtype=float), (d,))
@@ -161,8 +165,8 @@ def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
 def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     """Return the bound that FIL or dFIL implies for an adversary with a known bias.
 
-    With ``γ_k = ∂ψ_k/∂z_k`` the slope of the mean ``ψ(z)`` of each estimate in its own unknown,
-    and all other slopes zero (Guo et al. 2022, theorem 2, with ``(I⁻¹)_kk ≥ 1/η²`` for FIL and
+    Let ``γ_k = ∂ψ_k/∂z_k`` be the slope of each estimate's mean ``ψ(z)`` in its own unknown, with
+    all other slopes zero (Guo et al. 2022, theorem 2, with ``(I⁻¹)_kk ≥ 1/η²`` for FIL and
     ``Σγ_k²(I⁻¹)_kk ≥ (Σ|γ_k|)²/Tr(I)`` for dFIL)::
 
         MSE per unknown  ≥  mean(γ²)/η² + mean(bias²)      from FIL
@@ -171,12 +175,12 @@ def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     Parameters
     ----------
     result
-        ``leak.records()``, ``leak.records(measure="dfil")``, or another view.
+        The result of ``leak.records()``, ``leak.records(measure="dfil")``, or another view.
     slope
-        γ: one number, or one for each unknown of a record. 1: unbiased up to a constant; 0: ignores
-        the release.
+        The slope γ: one number, or one per unknown of a record; 1 means unbiased up to a constant,
+        and 0 means that the estimate ignores the release.
     bias
-        The bias at the true record, one number or one for each unknown.
+        The bias at the true record, one number or one per unknown.
 
     Examples
     --------
@@ -207,7 +211,7 @@ def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
 
 
 def square(matrix: Any, what: str) -> np.ndarray:
-    """Read a square matrix."""
+    """Return a square matrix as an array, or raise an error."""
     out = as_numpy(matrix).astype(float)
     if out.ndim != 2 or out.shape[0] != out.shape[1]:
         raise InputError(f"{what} must be a square matrix, not of shape {out.shape}.")
@@ -216,7 +220,7 @@ def square(matrix: Any, what: str) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BlockAndRest:
-    """The whitened Jacobian of a block, and ``J Jᵀ`` of the rest of the table, added by chunk."""
+    """The whitened Jacobian of a block, and ``J Jᵀ`` of all other cells, added by chunk."""
 
     J: Array  # the block's columns, ``(P, unknowns)``
     off: Array  # the columns' relative errors, ``(unknowns,)``
@@ -228,7 +232,7 @@ class BlockAndRest:
         return BlockAndRest(J, off, self.reach + other.reach)
 
     def out_of_reach_of_rest(self) -> Array:
-        """Return ``J`` projected orthogonally to the span of the rest of the table."""
+        """Return ``J`` projected orthogonally to the span of all other cells."""
         xp = array_namespace(self.reach)
         values, vectors = xp.linalg.eigh(self.reach)
         rounding = 64 * values.shape[0] * float(xp.finfo(values.dtype).eps)

@@ -1,10 +1,10 @@
 """Reconstruction bounds that follow from differential privacy.
 
-Rényi differential privacy of order 2 bounds ``χ² ≤ e^ε − 1`` between the output distributions of
-any two tables that differ in one record. This bounds the variance of unbiased estimates (Guo et al.
-2022, theorem 1, via Hammersley, Chapman and Robbins). Total variation bounds every estimate: no
-estimate is accurate at both of two cell values whose releases are nearly indistinguishable (Le
-Cam's two-point method; over all cells at once, Assouad's lemma).
+Rényi differential privacy of order 2 implies ``χ² ≤ e^ε − 1`` between the output distributions of
+any two tables that differ in one record. This inequality bounds the variance of unbiased estimates
+(Guo et al. 2022, theorem 1, via Hammersley, Chapman and Robbins). Total variation bounds every
+estimate: no estimate is accurate at both of two cell values whose releases are almost
+indistinguishable (Le Cam's two-point method; for all cells at once, Assouad's lemma).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _PROMISE = "The mechanism has the stated privacy when any one record is replaced
 def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     """Return the bound that Rényi differential privacy of order 2 implies for a record's error.
 
-    Guo et al. 2022, theorem 1: for d unknowns with domain diameters ``D_k``, where ``γ_k`` is the
-    least slope of the mean of each unknown's estimate in that unknown::
+    By theorem 1 of Guo et al. 2022, for d unknowns with domain diameters ``D_k``, where ``γ_k`` is
+    the smallest slope of the mean of each unknown's estimate in that unknown::
 
         MSE per unknown  ≥  Σ_k γ_k² D_k² / (4d (e^ε − 1)) + ‖bias‖²/d
 
     Parameters
     ----------
     epsilon
-        ε at order 2, for replacing one record.
+        The value of ε at order 2, for replacing one record.
     diameters
         The largest difference between two records in each unknown: one number, or one per unknown.
     slope
-        γ: 1 for an unbiased adversary.
+        The slope γ; 1 for an unbiased adversary.
     bias
-        The bias at the true record, one number or one for each unknown.
+        The bias at the true record, one number or one per unknown.
 
     Examples
     --------
@@ -79,15 +79,15 @@ def from_privacy(
 ) -> Result:
     """Return the bound that a privacy guarantee implies; see :func:`from_renyi`.
 
-    (ε, δ)-differential privacy with δ > 0 implies no bound, since it allows full disclosure with
-    probability δ. Use :func:`two_point`, or :meth:`seepage.privacy.GaussianDP.meeting` where the
-    noise is known to be Gaussian.
+    (ε, δ)-differential privacy with δ > 0 implies no bound, because it allows full disclosure with
+    probability δ. Use :func:`two_point`, or :meth:`seepage.privacy.GaussianDP.meeting` if the noise
+    is known to be Gaussian.
     """
     epsilon = statement.renyi()
     if math.isinf(epsilon):
         raise InputError(
             f"{statement.words} does not bound the Rényi divergence of order 2, so it implies no "
-            "bound for unbiased adversaries; use two_point, which holds for every adversary."
+            "bound for unbiased adversaries; use two_point, which is valid for every adversary."
         )
     return from_renyi(epsilon, diameters, slope=slope, bias=bias)
 
@@ -95,18 +95,18 @@ def from_privacy(
 def two_point(statement: PrivacyStatement, diameters: Any) -> Result:
     """Return the bound that a privacy guarantee implies for *every* adversary, biased or not.
 
-    Let each unknown take either of two values ``D_k`` apart with equal probability. For any
-    estimate, where TV is the largest total variation distance the guarantee allows::
+    Let each unknown be one of two values ``D_k`` apart, with equal probability. If TV is the
+    largest total variation distance that the guarantee allows, any estimate has::
 
         MSE per unknown  ≥  (1 − TV) Σ_k D_k² / (4d)
 
-    on average over these records, hence for the worst of them. Without a release (TV = 0) this is
-    the error of guessing the middle.
+    on average over these records, and therefore for the worst record. Without a release (TV = 0)
+    this is the error of guessing the midpoint.
 
     Parameters
     ----------
     statement
-        The privacy guarantee: a statement of :mod:`seepage.privacy`.
+        The privacy guarantee, from :mod:`seepage.privacy`.
     diameters
         As for :func:`from_renyi`.
 
@@ -132,8 +132,8 @@ def membership_advantage(statement: PrivacyStatement) -> float:
     """Return the largest advantage of membership inference (Humphries et al. 2020).
 
     The advantage is the true positive rate minus the false positive rate of a test between two data
-    sets that differ in one record. It is at most the total variation, ``(e^ε − 1)/(e^ε + 1)`` for
-    pure ε-differential privacy.
+    sets that differ in one record. The advantage is at most the total variation, ``(e^ε − 1)/(e^ε +
+    1)`` for pure ε-differential privacy.
 
     Examples
     --------
@@ -148,7 +148,7 @@ def membership_advantage(statement: PrivacyStatement) -> float:
 def _diameters(diameters: Any) -> np.ndarray:
     widths = np.atleast_1d(np.asarray(diameters, dtype=float))
     if widths.ndim != 1 or widths.size == 0:
-        raise InputError("diameters must be one number, or one for each unknown.")
+        raise InputError("diameters must be one number, or one number per unknown.")
     if not np.all(np.isfinite(widths)) or np.any(widths < 0):
         raise InputError("diameters must be finite and at least 0.")
     return widths

@@ -1,7 +1,7 @@
-"""A table of every bound that applies to a release, with its adversary and assumptions.
+"""A table of all bounds that apply to a release, each with its adversary and assumptions.
 
-The table describes one record, by default the one with the largest dFIL. Each row bounds the mean
-squared error per number of an adversary who knows all other data. Rows are grouped by adversary.
+The table is for one record, by default the record with the largest dFIL. Each row bounds the mean
+squared error per number for an adversary who knows all other data. Rows are grouped by adversary.
 """
 
 from __future__ import annotations
@@ -58,29 +58,29 @@ def guarantees(
     draws: int = 128,
     seed: int = 0,
 ) -> Guarantees:
-    """Return every bound on the reconstruction of a record, with its assumptions.
+    """Return all bounds on the reconstruction of a record, each with its assumptions.
 
     Parameters
     ----------
     leak
         The leakage of one release; its records may be in memory or read in chunks.
     domain
-        The domain of the records: ``(lower, upper)``, each one number or one per column, or a
-        mapping from column names to such pairs. By default each column's range in the data; a bound
-        from those ranges is marked as indicative, not a guarantee.
+        The domain of the records: a pair ``(lower, upper)``, each one number or one per column, or
+        a mapping from column names to such pairs. The default is each column's range in the data; a
+        bound based on these ranges is marked as indicative, not a guarantee.
     dp
-        The privacy guarantee of the release: a statement of :mod:`seepage.privacy`, or a
-        ``dp_accounting`` event. By default the guarantee of output perturbation, if it has one.
+        The privacy guarantee of the release: from :mod:`seepage.privacy`, or a ``dp_accounting``
+        event. The default is the guarantee of output perturbation, if it has one.
     prior
-        The adversary's prior, for the bound that holds for biased estimates too. By default the
-        prior has the columns' means and standard deviations in the data and, where a domain is
-        stated, lies within it.
+        The adversary's prior, for the bound that is valid for biased estimates too. The default
+        prior has the columns' means and standard deviations in the data and, if a domain is stated,
+        is restricted to it.
     row
-        The record; by default the one with the largest dFIL.
+        The position of the record; by default, the record with the largest dFIL.
     columns
-        The columns to be reconstructed, by default all. The label is known.
+        The columns to reconstruct; by default, all columns. The label is assumed known.
     draws, seed
-        The number of draws from the prior, and their seed; the model is refitted for each draw.
+        The number of draws from the prior, and the seed; the model is refitted for each draw.
 
     Examples
     --------
@@ -131,24 +131,24 @@ def guarantees(
 
 @dataclass(frozen=True)
 class Guarantee:
-    """One row of the table.
+    """One row of the table of bounds.
 
     Parameters
     ----------
     name
         The name of the bound.
     value
-        The least mean squared error per number (``unit="mse"``), or the largest advantage
-        (``unit="advantage"``); ``None`` where the bound does not apply.
+        The smallest mean squared error per number (``unit="mse"``), or the largest advantage
+        (``unit="advantage"``); ``None`` if the bound does not apply.
     adversary
         The adversary to whom the bound applies.
     assumptions
-        The assumptions of the bound.
+        The assumptions behind the bound.
     guarantee
-        Whether it needs only the stated assumptions; if it also uses ranges in the data, it is
-        indicative only.
+        Whether the bound needs only the stated assumptions; if it also uses ranges in the data, it
+        is only indicative.
     reason
-        Why the bound does not apply; empty where it does.
+        The reason why the bound does not apply; empty if it does.
     unit
         ``mse`` or ``advantage``.
     """
@@ -169,22 +169,23 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class Guarantees(ResultTable):
-    """Every bound on the reconstruction of one record; print it to read it.
+    """All bounds on the reconstruction of one record; printing shows the table.
 
     Parameters
     ----------
     rows
-        One entry for each bound.
+        One entry per bound.
     row, label
-        The record's position, and its label in the caller's table.
+        The position of the record, and its label in the original table.
     chosen
-        Whether the caller chose the record; otherwise it is the one with the largest dFIL.
+        Whether the record was chosen by the caller; otherwise it is the record with the largest
+        dFIL.
     records
         The number of records.
     about, numbers
-        The unknowns of the record in words, and their number.
+        The unknowns of the record as text, and their number.
     guessing
-        For comparison: the mean squared error of predicting every column's mean.
+        The mean squared error of predicting every column's mean, for comparison.
     """
 
     rows: tuple[Guarantee, ...]
@@ -199,7 +200,7 @@ class Guarantees(ResultTable):
     def tightest(self, adversary: str | None = None) -> Guarantee:
         """Return the tightest bound on the error for an adversary.
 
-        ``adversary`` is one of the groups of the table, by default any; bounds on one cell and on
+        ``adversary`` is one of the groups in the table, by default any; bounds on one cell and on
         membership are excluded.
         """
         groups = list(dict.fromkeys(line.adversary for line in self.rows if line.unit == "mse"))
@@ -227,7 +228,7 @@ class Guarantees(ResultTable):
     index_columns = 2
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the least error that each bound on an error allows."""
+        """Return the data for :meth:`plot`: the smallest error that each bound allows."""
         lines = [line for line in self.rows if line.applies and line.unit == "mse"]
         values = np.sqrt([line.value or 0.0 for line in lines])
         names = [f"{line.name}: {line.adversary}" for line in lines]
@@ -427,7 +428,7 @@ def _van_trees(
 
 
 def _resting_on(line: Guarantee, *assumptions: str, guarantee: bool) -> Guarantee:
-    """Return a row with further assumptions, or with the columns that its value leaves out."""
+    """Return a row with additional assumptions, or with the columns that its value leaves out."""
     if not line.applies:
         return line
     every = tuple(dict.fromkeys((*line.assumptions, *assumptions)))
@@ -457,7 +458,7 @@ def _averaged(
 def _cell(
     leak: Leakage[Any], limits: Domain, which: list[int], position: int
 ) -> Iterator[Guarantee]:
-    """Yield the bounds on the cell that leaks most, all else known."""
+    """Yield the bounds on the cell that leaks most, if all other cells are known."""
     information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
     with np.errstate(divide="ignore"):
         cells = 1 / np.diag(information)  # least squared errors of unbiased estimates
@@ -501,8 +502,9 @@ def _guesses(
 ) -> Iterator[Guarantee]:
     """Yield the advantage in distinguishing two labels and in guessing the cell that leaks most.
 
-    Labels: ``2Φ(μ/2) − 1``, from the change of the release when one label is replaced by the other.
-    The cell, to within one standard deviation: the gain over the best guess without the release.
+    For labels, the advantage is ``2Φ(μ/2) − 1``, from the change of the release when one label is
+    replaced by the other. For the cell, to within one standard deviation, the advantage is the gain
+    over the best guess without the release.
     """
     information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
     column = which[int(np.argmax(np.diag(information)))]
@@ -546,7 +548,7 @@ def _why_not(line: Guarantee, width: int, told: bool) -> str:
 
 
 def _padded(text: str, width: int) -> str:
-    """Pad with blanks; combining marks have no width."""
+    """Pad text with blanks; combining marks have no width."""
     return text.ljust(width + sum(unicodedata.combining(c) > 0 for c in text))
 
 

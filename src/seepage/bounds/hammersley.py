@@ -1,14 +1,14 @@
-"""The Hammersley–Chapman–Robbins bound on a cell: Cramér–Rao for finite changes.
+"""The Hammersley–Chapman–Robbins bound on a cell: the Cramér–Rao bound for finite changes.
 
-Let ``w(Δ)`` be the release if one cell were larger by Δ. An estimate that is unbiased
-at both values has (Guo et al. 2022, theorem A.1)::
+Let ``w(Δ)`` be the release if one cell were increased by Δ. An estimate that is unbiased at both
+values satisfies (Guo et al. 2022, theorem A.1)::
 
     variance  ≥  Δ² / χ²,     χ² = exp(‖w(Δ) − w‖²/σ²) − 1
 
-This holds for every Δ within the cell's domain; as Δ → 0 it becomes the Cramér–Rao bound. The
-operator computes the change of the release: a linear model is refitted exactly; for a gradient, the
-record's own contribution is recomputed. For a linear model on an unbounded domain the bound is
-infinite: one record moves the model by a limited amount, so no estimate of finite variance is
+This inequality is true for every Δ within the cell's domain; as Δ → 0 it becomes the Cramér–Rao
+bound. The change of the release is computed exactly: a linear model is refitted; for a gradient,
+the record's contribution is recomputed. For a linear model on an unbounded domain the bound is
+infinite: one record changes the model by a limited amount, so no estimate of finite variance is
 unbiased at every real number.
 """
 
@@ -38,9 +38,9 @@ class FiniteChangeBound(SummaryTable):
     bound
         The bound on the variance.
     change
-        The Δ that attains the bound; 0 where no finite change improves on Cramér–Rao.
+        The Δ that attains the bound; 0 if no finite change improves on the Cramér–Rao bound.
     cramer_rao
-        The Cramér–Rao bound on the same cell, never above this one.
+        The Cramér–Rao bound on the same cell, which never exceeds this bound.
     """
 
     bound: Result
@@ -48,12 +48,12 @@ class FiniteChangeBound(SummaryTable):
     cramer_rao: float
 
     def spans(self) -> Mapping[str, tuple[float, float, float]]:
-        """Return the two bounds on the variance, each a lower end."""
+        """Return both bounds on the variance, each as the lower end of an interval."""
         both = {"Hammersley–Chapman–Robbins": float(self), "Cramér–Rao": self.cramer_rao}
         return {name: (value, value, math.nan) for name, value in both.items()}
 
     def html_notes(self) -> tuple[str, ...]:
-        """Return the assumptions, for a notebook."""
+        """Return the assumptions shown in a notebook."""
         return self.bound.assumptions
 
     def __float__(self) -> float:
@@ -73,8 +73,8 @@ def hammersley_chapman_robbins(
         The cell: a row position, and a column by name or position.
     domain
         The domain on which the adversary's estimate is unbiased: the cell's limits ``(lower,
-        upper)``, or those of every column as :meth:`Domain.of <seepage.bounds.Domain.of>` reads
-        them. By default it is the column's range in the data.
+        upper)``, or the limits of every column in a form that :meth:`Domain.of
+        <seepage.bounds.Domain.of>` accepts. The default is the column's range in the data.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def hammersley_chapman_robbins(
     unknowns, about = leak.unknowns(column, False)
     assert unknowns.columns is not None  # noqa: S101 - told to the type checker
     if len(unknowns.columns) != 1:
-        raise InputError("The bound is about one cell; name a single column.")
+        raise InputError("The bound is for one cell; name a single column.")
     (j,) = unknowns.columns
     position = int(leak.row_positions([row])[0])
     limits = Domain.of_column(domain, leak.source, j)
@@ -115,7 +115,7 @@ def hammersley_chapman_robbins(
         """Return the bound under this noise, and the change that attains it."""
 
         def logarithms(changes: np.ndarray) -> np.ndarray:
-            """Return the logarithm of the bound for each change; −∞ where there is no refit."""
+            """Return the logarithm of the bound for each change; −∞ if there is no refit."""
             shift = moved(changes)
             # Rounded away from zero: a move lost to rounding must not count as no move.
             divergence = renyi_of_shift(shift + np.copysign(rounding, shift), noise)
@@ -134,7 +134,7 @@ def hammersley_chapman_robbins(
 
     value, change = at_noise(noise, cramer_rao)
     assumptions = (
-        "The adversary's estimate is unbiased at every value that the cell may take.",
+        "The adversary's estimate is unbiased at every value that the cell may have.",
         UNBIASED[1],
         UNBIASED[2],
         limits.words,
@@ -161,7 +161,8 @@ def hammersley_chapman_robbins(
 def renyi_of_shift(shift: np.ndarray, noise: Noise) -> np.ndarray:
     """Return ``log(1 + χ²)`` between the noise and the noise shifted by each row of ``(K, P)``.
 
-    Gaussian: ``sᵀΣ⁻¹s``. Laplace of scale b: ``Σ_k log(⅔e^t + ⅓e^(−2t))`` with ``t = |s_k|/b``.
+    Gaussian: ``sᵀΣ⁻¹s``. For Laplace noise of scale b, this is ``Σ_k log(⅔e^t + ⅓e^(−2t))`` with
+    ``t = |s_k|/b``.
     """
     if isinstance(noise, Laplace):
         t = np.abs(shift) / noise.scale

@@ -1,12 +1,13 @@
-"""Priors on a record, and the van Trees bound, which includes them.
+"""Prior distributions of a record, and the van Trees bound, which depends on them.
 
-The bound holds for any estimate, biased or not, on average over the prior (Gill and Levit 1995)::
+The bound is valid for any estimate, biased or not, on average over the prior (Gill and Levit
+1995)::
 
     MSE per unknown  ≥  Tr[(E I + I_prior)⁻¹]/d  ≥  d/Tr(E I + I_prior)
 
-The expectation is over the prior: the information is averaged over draws, and for each draw the
-model is refitted as if the record had that value. The information at the true record alone gives a
-different number, which is no bound.
+The expectation is over the prior: the information is averaged over draws, and the model is refitted
+for each draw as if the record had that value. The information at the true record alone yields a
+different value, which is not a bound.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from seepage.tables.source import Chunk, RowSource, Table, as_numpy, check_colum
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """The lower and upper limit of every column.
+    """The lower and upper limits of every column.
 
     Parameters
     ----------
     lower, upper
         One number per column.
     stated
-        Whether the limits were stated beforehand; limits taken from the data give no guarantee.
+        Whether the limits were stated in advance; limits taken from the data provide no guarantee.
     """
 
     lower: np.ndarray
@@ -55,7 +56,7 @@ class Domain:
 
     @property
     def words(self) -> str:
-        """Where the limits come from, in a sentence."""
+        """A sentence that states where the limits come from."""
         if self.stated:
             return "Every column lies within the stated limits."
         return (
@@ -65,7 +66,7 @@ class Domain:
 
     @classmethod
     def of(cls, domain: Any, data: RowSource | Table) -> Domain:
-        """Read a caller's domain for some data.
+        """Return the domain of a table, from the caller's argument.
 
         A pair ``(lower, upper)``, each one number or one per column; a mapping from every column's
         name to such a pair; or ``None`` for the columns' ranges in the data.
@@ -74,7 +75,7 @@ class Domain:
 
     @classmethod
     def of_column(cls, domain: Any, data: RowSource | Table, column: int) -> Domain:
-        """Read the domain of one column: its own limits, or its entry in the whole domain."""
+        """Return the domain of one column: its own limits, or its entry in the whole domain."""
         name, one = data.names[column], slice(column, column + 1)
         if isinstance(domain, Domain):
             domain = cls(domain.lower[one], domain.upper[one], domain.stated)
@@ -89,7 +90,7 @@ class Domain:
 
     @classmethod
     def within(cls, domain: Any, names: tuple[str, ...], spread: ColumnSpread) -> Domain:
-        """Read the domain of columns whose ranges are known."""
+        """Return the domain of columns whose ranges are known."""
         if domain is None:
             return cls(spread.least, spread.most, False)
         if isinstance(domain, Domain):
@@ -103,7 +104,7 @@ class Domain:
 
 @dataclass(frozen=True, eq=False)
 class ColumnSpread:
-    """The range, mean and variance of every column; those of two chunks can be added."""
+    """The range, mean and variance of every column; the results of two chunks can be added."""
 
     count: int
     least: np.ndarray
@@ -113,7 +114,7 @@ class ColumnSpread:
 
     @classmethod
     def of(cls, data: RowSource | Table) -> ColumnSpread:
-        """Measure the spread in one pass over the records."""
+        """Compute the ranges, means and variances in one pass over the records."""
         return data.total(_spread_of_chunk, "ranges of the columns")
 
     @property
@@ -178,7 +179,9 @@ def _check_limits(domain: Domain, names: tuple[str, ...], spread: ColumnSpread) 
     for j, name in enumerate(names):
         low, high = float(domain.lower[j]), float(domain.upper[j])
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-            raise InputError(f"The limits of column {name!r} must be finite, the lower one first.")
+            raise InputError(
+                f"The limits of column {name!r} must be finite, with the lower limit first."
+            )
     outside = np.flatnonzero((spread.least < domain.lower) | (spread.most > domain.upper))
     if outside.size:
         j = int(outside[0])
@@ -196,17 +199,17 @@ class GaussianPrior:
     Parameters
     ----------
     std
-        The standard deviation of every unknown: one number, one per unknown, or their covariance
+        The standard deviation of the unknowns: one number, one per unknown, or the covariance
         matrix.
     mean
-        Their mean: one number, or one per unknown.
+        The mean of the unknowns: one number, or one per unknown.
     """
 
     std: Any
     mean: Any = 0.0
 
     def information(self, size: int) -> np.ndarray:
-        """Return the prior's information: ``1/std²`` per unknown, or the inverse covariance."""
+        """Return the Fisher information: ``1/std²`` per unknown, or the inverse covariance."""
         std = np.asarray(self.std, dtype=float)
         if std.ndim == 2:
             return np.asarray(np.linalg.inv(self.covariance(size)))
@@ -254,23 +257,23 @@ class GaussianPrior:
 
 @dataclass(frozen=True, eq=False)
 class BoundedPrior:
-    """A prior that places each unknown between two limits.
+    """A prior under which each unknown is between two limits.
 
     Among all densities that vanish at the limits, ``(2/width) cos²(π (z − centre)/width)`` has the
-    least Fisher information, ``(2π/width)²``. The bound holds on average over that density, hence
-    also for the worst record between the limits.
+    smallest Fisher information, ``(2π/width)²``. The bound is valid on average over that density,
+    and therefore also for the worst record between the limits.
     """
 
     lower: Any
     upper: Any
 
     def information(self, size: int) -> np.ndarray:
-        """Return the information of the prior about each unknown, ``(2π/width)²``."""
+        """Return the prior's Fisher information about each unknown, ``(2π/width)²``."""
         lower, upper = self._limits(size)
         return np.asarray((2 * np.pi / (upper - lower)) ** 2)
 
     def draw(self, count: int, size: int, generator: np.random.Generator) -> np.ndarray:
-        """Draw ``count`` records of ``size`` unknowns from the squared cosine."""
+        """Draw ``count`` records of ``size`` unknowns from the squared-cosine density."""
         lower, upper = self._limits(size)
         # (1 + cos x)/2π on −π to π is the same density.
         x = cosine.ppf(generator.random((count, size)))
@@ -280,7 +283,7 @@ class BoundedPrior:
         lower = _spread(np.asarray(self.lower, dtype=float), size, "lower limits")
         upper = _spread(np.asarray(self.upper, dtype=float), size, "upper limits")
         if not np.all(upper > lower):
-            raise InputError("The upper limits of a bounded prior must be above its lower limits.")
+            raise InputError("The upper limits of a bounded prior must be above the lower limits.")
         return lower, upper
 
     @property
@@ -290,8 +293,8 @@ class BoundedPrior:
         if np.ndim(self.lower) == np.ndim(self.upper) == 0:
             limits = f"{_short(self.lower)} and {_short(self.upper)}"
         return (
-            f"Before the release, the adversary knows that each unknown lies between {limits} "
-            "and is more likely near the middle than near an end."
+            f"Before the release, the adversary knows that each unknown is between {limits} and is "
+            "more likely near the middle than near an end."
         )
 
     def __repr__(self) -> str:
@@ -300,17 +303,17 @@ class BoundedPrior:
 
 @dataclass(frozen=True, eq=False)
 class EmpiricalPrior:
-    """A discrete prior: the record is one of the given ones, with the given probabilities.
+    """A discrete prior: the record is one of the given records, with the given probabilities.
 
-    It has no density, so it gives no van Trees bound; :class:`seepage.attacks.LinearisedAdversary`
-    uses it.
+    This prior has no density, so there is no van Trees bound;
+    :class:`seepage.attacks.LinearisedAdversary` uses it.
 
     Parameters
     ----------
     points
         The candidate records, (m, d), such as other people's records or a public sample.
     weights
-        Their weights, proportional to their probabilities; equal by default.
+        Weights proportional to the records' probabilities; equal by default.
     """
 
     points: Any
@@ -335,7 +338,9 @@ class EmpiricalPrior:
 
 def _spread(values: np.ndarray, size: int, what: str) -> np.ndarray:
     if values.ndim > 1 or (values.ndim == 1 and values.shape[0] != size):
-        raise InputError(f"The prior's {what} have shape {values.shape} for {size} unknowns.")
+        raise InputError(
+            f"The prior's {what} have shape {values.shape}, but there are {size} unknowns."
+        )
     if not np.all(np.isfinite(values)):
         raise InputError(f"The prior's {what} must be finite.")
     return np.broadcast_to(values, (size,))
@@ -356,16 +361,16 @@ Prior = GaussianPrior | BoundedPrior
 
 
 def van_trees(information: Any, prior: Prior) -> Result:
-    """Return the van Trees bound, which holds for every estimate, biased or not.
+    """Return the van Trees bound, which is valid for every estimate, biased or not.
 
-    ``Tr[(E I + I_prior)⁻¹]/d``, on average over the prior.
+    The bound is ``Tr[(E I + I_prior)⁻¹]/d``, on average over the prior.
 
     Parameters
     ----------
     information
         The information matrices at draws from the prior, ``(draws, d, d)``, which are averaged; or
-        their mean ``(d, d)``. The information at the true record alone is enough only if it does
-        not depend on the record.
+        their mean, ``(d, d)``. The information at the true record alone is sufficient only if it
+        does not depend on the record.
     prior
         The adversary's prior on the unknowns.
     """
@@ -391,7 +396,7 @@ def van_trees_rows(
     """Return the van Trees bound on these records, averaged over the prior by refits.
 
     Each row is replaced by draws from the prior, the model is refitted for each draw, and the
-    information of these refits is averaged. The adversary knows the label and, if ``columns`` is
+    information from these refits is averaged. The adversary knows the label and, if ``columns`` is
     given, the other columns.
 
     Parameters
@@ -401,12 +406,11 @@ def van_trees_rows(
     prior
         The adversary's prior on the row's unknown columns.
     rows
-        Positions, or a mask. Each row costs ``draws`` refits.
+        The positions of the rows, or a mask. Each row needs ``draws`` refits.
     columns
-        The unknown columns; by default all.
+        The unknown columns; by default, all columns.
     draws
-        The number of draws from the prior. The remaining standard error is stated among the
-        assumptions.
+        The number of draws from the prior. The assumptions state the remaining standard error.
     seed
         The seed of the draws, which are the same for every row.
 
@@ -438,8 +442,8 @@ def van_trees_rows(
         theta = refits.parameters(row, features)
         if not np.all(np.isfinite(theta)):
             raise InputError(
-                f"For some records that the prior allows in row {row} the model has no "
-                "minimiser; set a penalty, or use a narrower prior."
+                f"For some records that the prior allows in row {row} the model has no minimiser; "
+                "set a penalty (l2 above 0), or use a narrower prior."
             )
         label = refits.target[row, ...]
         each = (
@@ -474,7 +478,7 @@ def van_trees_rows(
     )
 
     def rescaled(factor: float) -> Result:
-        """Return the bound for more noise: less information from the release, the same prior."""
+        """Return the bound under more noise, with less information but the same prior."""
         traces = [np.trace(_inverse(mean / factor**2, prior)) / size for mean in means]
         return replace(result, values=np.asarray(traces))
 
@@ -484,7 +488,7 @@ def van_trees_rows(
 def _check_prior(prior: Any) -> None:
     if isinstance(prior, EmpiricalPrior):
         raise InputError(
-            "An empirical prior has no density, so it gives no van Trees bound; use a "
+            "An empirical prior has no density, so there is no van Trees bound; use a "
             "GaussianPrior or a BoundedPrior."
         )
     if not isinstance(prior, GaussianPrior | BoundedPrior):
@@ -499,6 +503,6 @@ def _inverse(expected: np.ndarray, prior: Prior) -> np.ndarray:
 def _assumptions(prior: Prior) -> tuple[str, ...]:
     return (
         prior.words,
-        "The error is averaged over that prior.",
+        "The error is averaged over this prior.",
         *UNBIASED[1:],
     )

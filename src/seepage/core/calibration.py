@@ -32,22 +32,22 @@ def calibrate(
 ) -> Noise:
     """Return noise of the same kind at which the leakage meets a target.
 
-    The required noise depends on the data, above all on the most exposed record. Publishing it to
-    many digits leaks that record: noise of scale ``σ(D)`` on ``d`` numbers has, by itself, the
-    Fisher information ``2d (∂ log σ)²``. It is therefore rounded up to a coarse grid. Small changes
-    of a record then do not affect it, but a larger change may move it to the next grid point. Only
-    noise chosen without looking at the data reveals nothing.
+    The required noise depends on the data, above all on the most exposed record. Publishing its
+    scale to many digits leaks that record: the scale ``σ(D)`` of noise on ``d`` numbers adds the
+    Fisher information ``2d (∂ log σ)²``. The scale is therefore rounded up to a coarse grid. Small
+    changes to a record then do not affect it, but a larger change may move it to the next grid
+    point. Only noise chosen without looking at the data reveals nothing.
 
     Leakage is inversely proportional to the scale of the noise (the information is ``JᵀJ/σ²``), so
     one measurement at any noise is enough: ``σ_new = σ · η(σ)/η_target``. Bounds that scale
-    differently (van Trees, Hammersley–Chapman–Robbins, those for a stated bias) are recomputed
-    until the noise meets the target.
+    differently (van Trees, Hammersley–Chapman–Robbins, or for a stated bias) are recomputed until
+    the noise meets the target.
 
     Parameters
     ----------
     leak
-        The :class:`~seepage.core.leakage.Leakage` at any noise. The attacker may be one who does
-        not know all other records; their randomness then also hides a record.
+        The :class:`~seepage.core.leakage.Leakage` at any noise. If the attacker does not know all
+        other records, their randomness also hides a record.
     eta
         The target leakage.
     mse
@@ -55,19 +55,19 @@ def calibrate(
     right
         Instead of ``eta``, the largest success rate of membership inference (above 0.5, which is
         chance). For an attacker who knows all other records, ``μ`` is inversely proportional to σ.
-        For any other attacker it is an estimate, recomputed without refits: check the result with
+        For any other attacker, μ is an estimate, recomputed without refits: check the result with
         ``membership(exact=10)``.
     over
         The statistic that must meet the target: the ``"max"`` over the view, its ``"mean"``, or a
-        quantile between 0 and 1 (0.99: all but the most exposed 1 % meet it). With ``mse``,
+        quantile between 0 and 1 (0.99: all but the most exposed 1 % meet the target). With ``mse``,
         ``"mean"`` is the mean of the bounds.
     view
         A result of ``leak`` to calibrate, such as ``leak.columns()``,
         ``leak.records(measure="dfil")`` or the bound ``sp.bounds.cramer_rao_rows(leak)``. By
-        default the records' FIL, or people's FIL if identities are known.
+        default, the FIL of every record, or of every person if identities are known.
     grid
         The grid points in a decade: 1, 1.5, 2, 3, 5 and 7 by default. The grid applies to σ itself;
-        for noise with a vector or a covariance, to the factor that scales it. ``None`` keeps the
+        for noise with a vector or a covariance, to the factor that scales it. ``None`` returns the
         exact value, which is as sensitive as the records.
 
     Examples
@@ -109,7 +109,7 @@ def calibrate(
         view = leak.records(measure="fil") if leak.person is None else leak.people()
     result = view.result()
     if result.noise != leak.noise:
-        raise InputError("The view was measured with different noise; take it from the same leak.")
+        raise InputError("The view was measured with different noise; use a view of this leak.")
     if result.rescaled is not None:
         factor = _factor(result, target, mse is not None, over)
     elif mse is not None and over == "mean":
@@ -139,7 +139,7 @@ def _coarse(noise: Noise, factor: float, grid: Sequence[float]) -> Noise:
 
 
 def _factor(result: Result, target: float, error: bool, over: str | float) -> float:
-    """Return the factor for the noise if the bound is not proportional to the noise's variance.
+    """Return the noise factor for a bound that is not proportional to the variance of the noise.
 
     The bound still increases with the noise, so bisection finds the factor if one exists.
     """
@@ -183,7 +183,7 @@ def _summary(result: Result, over: str | float) -> float:
 
 
 def _as_leakage(result: Result) -> np.ndarray:
-    """Return leakage unchanged, and a bound as the leakage that implies it."""
+    """Return leakage unchanged; convert a bound to the leakage that implies it."""
     values = np.asarray(result, dtype=float)
     power = {"mse": -0.5, "std": -1.0}.get(result.measure, 1.0)
     return values if power == 1.0 else np.asarray(values**power)

@@ -108,7 +108,7 @@ def _check_same_table(first: Leakage, other: Leakage) -> None:
     if not _same(mine.values, yours.values):
         raise InputError(
             "Only releases about the same table can be composed, but the values of these tables "
-            "differ; give both the same rows in the same order and the same preprocessing."
+            "differ; use the same rows in the same order, with the same preprocessing."
         )
 
 
@@ -144,7 +144,7 @@ class ComposedRelease(MeasuredRelease):
         return ComposedChanges([part.finite_changes() for part in self.parts])
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], FiniteChanges]:
-        """Return the same for records that are read in chunks."""
+        """Return how far all releases move jointly, for records read in chunks."""
         parts = [part.changes_in_chunks(source) for part in self.parts]
         return partial(_composed_changes, parts=parts)
 
@@ -174,20 +174,20 @@ class ComposedJacobian(ReleaseJacobian):
         self.same_label = all(_same(part.target, first.target) for part in parts)
 
     def row_traces(self, unknowns: Unknowns) -> Array:
-        """Return the trace of the information about each row; traces add up."""
+        """Return the trace of the information about each row, added over the releases."""
         return sum(part.row_traces(unknowns) for part in self._about(unknowns))
 
     def cell_information(self, unknowns: Unknowns) -> Array:
-        """Return the information about each cell alone; it adds up."""
+        """Return the information about each cell, added over the releases."""
         return sum(part.cell_information(unknowns) for part in self.parts)
 
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Array]:
-        """Return the function that gives the information matrix of each given row."""
+        """Return a function that computes the information matrices of given rows."""
         parts = [part.row_information(unknowns) for part in self._about(unknowns)]
         return lambda rows: sum(part(rows) for part in parts)
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
-        """Return the function that multiplies a vector per row by that row's information."""
+        """Return a function that multiplies one vector per row by the row's information."""
         parts = [part.row_operator(unknowns) for part in self._about(unknowns)]
 
         def operator(rows: slice) -> Callable[[Array], Array]:
@@ -225,7 +225,7 @@ class ComposedJacobian(ReleaseJacobian):
 
 
 class LeastExact(AnswerAccuracy):
-    """The error of several releases together: that of the least exact one."""
+    """The error of several releases together, which is that of the least accurate release."""
 
     def __init__(self, parts: Sequence[AnswerAccuracy]) -> None:
         self.parts = list(parts)

@@ -1,6 +1,6 @@
 """Measures from the Jacobian of any release: traces, norms and inverses of the information.
 
-They use a closed form of :class:`~seepage.core.jacobian.ReleaseJacobian` if it has one.
+The functions use a closed form of :class:`~seepage.core.jacobian.ReleaseJacobian` if there is one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def block_norms(
 
 
 def column_traces(jacobian: ReleaseJacobian, attributes: list[Unknowns], rows: Array) -> Array:
-    """Return the trace of the information about each attribute over the rows; chunks add up."""
+    """Return the trace of the information about each attribute, summed over the rows."""
     xp = array_namespace(jacobian.X)
 
     def cells(unknowns: Unknowns) -> Array:
@@ -42,7 +42,7 @@ def column_traces(jacobian: ReleaseJacobian, attributes: list[Unknowns], rows: A
 
 
 def columns_at_once(jacobian: ReleaseJacobian) -> int:
-    """Return roughly how many attributes to pass to ``column_sums`` at a time."""
+    """Return the approximate number of attributes to pass to ``column_sums`` at a time."""
     return jacobian.features if jacobian.sums_of_all else max(1, SUMS_HELD // jacobian.size**2)
 
 
@@ -51,10 +51,10 @@ def inverses(
 ) -> tuple[Array, Array]:
     """Return the diagonal of the inverse information about each row, and its relative errors.
 
-    Both are ``(n, q)``; for a subset of the rows they come from the entries of the Jacobian. An
+    Both have shape ``(n, q)``. For a subset of the rows, the entries of the Jacobian are used. An
     entry is infinite if the inverse does not exist: no unbiased estimate then has a finite error.
-    The computation uses the singular values of the whitened Jacobian, since forming the information
-    would square its condition number.
+    The computation uses the singular values of the whitened Jacobian, since computing the
+    information matrix would square its condition number.
     """
     form = jacobian.inverse_form(unknowns) if rows is None else None
     if form is not None:
@@ -83,6 +83,6 @@ def inverse_traces(jacobian: ReleaseJacobian, unknowns: Unknowns) -> tuple[Array
 
 
 def inverse_work(jacobian: ReleaseJacobian, unknowns: Unknowns) -> float:
-    """Return roughly how many multiplications the inverse information of a row needs."""
+    """Return the approximate number of multiplications for the inverse information of a row."""
     form = jacobian.inverse_form(unknowns)
     return float(unknowns.count(jacobian)) ** 3 if form is None else form.work

@@ -2,13 +2,13 @@
 
 Every measure is a functional of the Jacobian ``J`` of a release with respect to the data, whitened
 by the release's noise. The information about a block of the table is ``JᵀJ``, with ``J`` the
-block's columns. :class:`ReleaseJacobian` is that operator for a set of records, and
-:class:`MeasuredRelease` gives it for any chunk of records. :class:`EntryJacobian` computes every
-result from the entries of ``J``, and :class:`AnswerAccuracy` gives the accuracy of the results.
+block's columns. :class:`ReleaseJacobian` represents ``J`` for a set of records, and
+:class:`MeasuredRelease` returns it for any chunk of records. :class:`EntryJacobian` computes every
+result from the entries of ``J``, and :class:`AnswerAccuracy` computes the accuracy of the results.
 
 :class:`Refits` and :class:`FiniteChanges` measure finite changes: a record is left out, or has
 another category, class or number. With noise of information ``Φ``, a change of the release by ``δ``
-has length ``‖Φ^½δ‖`` in units of the noise; :mod:`seepage.risks` needs only inner products of such
+has length ``‖Φ^½δ‖`` in units of the noise; :mod:`seepage.risks` needs only inner products of these
 changes.
 """
 
@@ -36,7 +36,7 @@ SUMS_HELD = 1 << 25  # numbers in the sums of all groups or attributes at a time
 class AnswerAccuracy:
     """The accuracy of results from a Jacobian, as relative errors of η.
 
-    This base class states none: only the rounding of the entries is known.
+    This base class states no errors beyond the rounding of the entries.
     """
 
     stated = False
@@ -67,7 +67,7 @@ class AnswerAccuracy:
     # Of records that are read in chunks: what they add to the error of a block adds up.
 
     def row_terms(self, unknowns: Unknowns) -> Array:
-        """Return each record's contribution to the error of a block, ``(n, e)``."""
+        """Return the contribution of each record to a block's error, ``(n, e)``."""
         raise NotImplementedError
 
     def column_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
@@ -96,8 +96,8 @@ class ReleaseJacobian(ABC):
 
     Measures, bounds and reports use only this interface. A new kind of release implements the two
     products :meth:`forward` and :meth:`adjoint`. All other methods are derived from them, and are
-    overridden if a closed form is faster. Quantities that every release computes in the same way
-    are functions of :mod:`seepage.core.information`.
+    overridden if a closed form is faster. Quantities that all releases compute in the same way are
+    functions in :mod:`seepage.core.information`.
 
     Attributes
     ----------
@@ -135,7 +135,8 @@ class ReleaseJacobian(ABC):
     def row_jacobians(self, unknowns: Unknowns, rows: Array) -> Array:
         """Return the whitened Jacobians of some rows in full, ``(m, P, q)``.
 
-        They are computed by products with unit vectors, on the side that needs fewer of them.
+        They are computed by products with unit vectors, of the data or of the release, whichever
+        are fewer.
         """
         xp, m, q = array_namespace(self.X), int(rows.shape[0]), unknowns.count(self)
         like = {"dtype": self.X.dtype, "device": self.X.device}
@@ -149,7 +150,7 @@ class ReleaseJacobian(ABC):
         )
 
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Array]:
-        """Return the function that gives each row's information matrix, ``(m, q, q)``."""
+        """Return a function that computes the information matrices of given rows, ``(m, q, q)``."""
         every, xp = every_row(self), array_namespace(self.X)
 
         def matrices(rows: slice) -> Array:
@@ -159,7 +160,7 @@ class ReleaseJacobian(ABC):
         return matrices
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
-        """Return the function that multiplies a vector per row by that row's information."""
+        """Return a function that multiplies one vector per row by the row's information."""
         information = self.row_information(unknowns)
 
         def operator(rows: slice) -> Callable[[Array], Array]:
@@ -200,7 +201,7 @@ class ReleaseJacobian(ABC):
         return from_entries(self, unknowns, squared_size)
 
     def cell_information(self, unknowns: Unknowns) -> Array:
-        """Return the information about each unknown feature if all else is known, ``(n, t)``."""
+        """Return the information about each unknown feature, all else being known, ``(n, t)``."""
         return from_entries(self, replace(unknowns, label=False), squared_columns)
 
     def inverse_form(self, unknowns: Unknowns) -> InverseForm | None:
@@ -227,8 +228,8 @@ class ReleaseJacobian(ABC):
         """Return the contribution of these rows to ``J Jᵀ`` of a block.
 
         Contributions of different records add up (with ``+``), and :meth:`norm_of` computes the
-        norm of the total. Here they are ``J Jᵀ``, ``(P, P)``, which has the nonzero eigenvalues of
-        ``JᵀJ``.
+        norm of the total. By default, a contribution is ``J Jᵀ``, ``(P, P)``, which has the nonzero
+        eigenvalues of ``JᵀJ``.
         """
         xp, total = array_namespace(self.X), 0.0
         for piece in entry_pieces(self, unknowns, rows):
@@ -245,7 +246,7 @@ class ReleaseJacobian(ABC):
         return float(dense_largest(sums[None, :, :])[0])
 
     def column_sums(self, attributes: list[Unknowns], rows: Array) -> Any:
-        """Return the contributions of these rows for every attribute; they add up likewise."""
+        """Return the contributions of these rows for every attribute, which also add up."""
         return array_namespace(self.X).stack([self.block_sums(u, rows) for u in attributes])
 
     def column_norms_of(self, attributes: list[Unknowns], sums: Any) -> Array:
@@ -258,12 +259,12 @@ class ReleaseJacobian(ABC):
         if step == 1.0:
             return self
         raise InputError(
-            f"The label of this release has no steps, so it cannot be counted in steps of {step:g}."
+            f"The label of this release cannot be measured in steps of {step:g}; use a step of 1."
         )
 
 
 class EntryJacobian(ReleaseJacobian):
-    """A Jacobian known entry by entry: every result follows from :meth:`row_jacobians`."""
+    """A Jacobian with known entries: every result follows from :meth:`row_jacobians`."""
 
     def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> Array:
         """Return ``J z`` for a change of some rows, ``(P,)``."""
@@ -304,10 +305,10 @@ def from_entries(
     take: Callable[[Array], Array],
     rows: Array | None = None,
 ) -> Array:
-    """Apply ``take`` to the whitened Jacobians of all or the given rows, piece by piece.
+    """Apply ``take`` to the whitened Jacobians of the given rows (default: all), piece by piece.
 
-    Squares of entries do not cancel, so this is accurate even if the terms of a closed form nearly
-    do.
+    Squares of entries do not cancel, so the result is accurate even where the terms of a closed
+    form nearly cancel.
     """
     rows = every_row(jacobian) if rows is None else rows
     width = jacobian.size * (unknowns.count(jacobian) + jacobian.features)
@@ -335,13 +336,13 @@ def largest_square(J: Array) -> Array:
 
 
 class MeasuredRelease(ABC):
-    """A release about records read in chunks; it is plain data that can be sent to workers.
+    """A release about records read in chunks, as plain data that can be sent to workers.
 
     Attributes
     ----------
     template
-        A Jacobian of the release, for everything that does not depend on the records; for a table
-        in memory, it covers all records.
+        A Jacobian of the release, for quantities that do not depend on the records; for a table in
+        memory, it covers all records.
     """
 
     template: ReleaseJacobian
@@ -363,7 +364,7 @@ class MeasuredRelease(ABC):
 
     @property
     def sensitivity(self) -> float | None:
-        """The sensitivity to replacing one record, if it holds for all data."""
+        """The sensitivity to replacing one record, if the bound holds for all data."""
         return None
 
     @abstractmethod
@@ -398,7 +399,7 @@ class MeasuredRelease(ABC):
         )
 
     def merged(self, other: MeasuredRelease) -> MeasuredRelease | None:
-        """Return both releases as one if that is simpler than their composition."""
+        """Return both releases as a single one if this is simpler than their composition."""
         return None
 
 
@@ -412,7 +413,7 @@ class Refits(Protocol):
     theta
         The actual released numbers.
     rounding
-        The rounding error of a released number, relative to the largest one.
+        The rounding error of a released number, relative to the largest released number.
     """
 
     X: np.ndarray
@@ -421,7 +422,7 @@ class Refits(Protocol):
     rounding: float
 
     def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return the releases for the given replacements of a row, ``(K, …)``; NaN if none exists.
+        """Return the releases after the given replacements of a row, ``(K, …)``; NaN if undefined.
 
         ``features (K, d)`` replace the row's features; ``labels`` replace its label, which is kept
         by default.
@@ -438,16 +439,15 @@ class Refits(Protocol):
 
 @dataclass(frozen=True)
 class Moves:
-    """The change of the release under each of K changes of m records.
+    """The moves of a release under each of K changes to m records.
 
     Parameters
     ----------
     gram
-        Inner products of the whitened moves, ``(m, K, K)``; infinite on the diagonal if the changed
+        Inner products of the whitened moves, ``(m, K, K)``; the diagonal is infinite if the changed
         data have no unique fit.
     radius
-        The largest error of each move, ``(m, K)``: zero up to rounding if exact, and infinite if
-        unknown.
+        The largest error of each move, ``(m, K)``: only rounding if exact, infinite if unknown.
     least, most
         Bounds on the length of each move, ``(m, K)``, if tighter than those from the radius.
     """
@@ -523,7 +523,7 @@ class Moves:
         return Moves(self.gram[where], self.radius[where], self.least[where], self.most[where])
 
     def scaled(self, factor: float) -> Moves:
-        """Return the moves for noise that is smaller by this factor, which is their unit."""
+        """Return the moves in units of a noise that is smaller by this factor."""
         if factor == 1:
             return self
         lengths = (factor * numbers for numbers in (self.radius, self.least, self.most))
@@ -532,7 +532,7 @@ class Moves:
 
 @dataclass(frozen=True)
 class Alternatives:
-    """The candidate values of a record: K values of some columns, or K labels.
+    """The candidate values of a record: K rows of values for some columns, or K labels.
 
     Parameters
     ----------
@@ -553,7 +553,7 @@ class Alternatives:
 
 
 class FiniteChanges(ABC):
-    """How far one release moves under finite changes of records.
+    """Measures how far one release moves under finite changes to records.
 
     ``rows`` are positions of single records, or an object array of position arrays for records that
     are removed or changed together.
@@ -578,7 +578,7 @@ class FiniteChanges(ABC):
 
     @abstractmethod
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the same moves by refits."""
+        """Return the moves if each given record is left out, computed by refits."""
 
     @abstractmethod
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
@@ -586,7 +586,7 @@ class FiniteChanges(ABC):
 
     @abstractmethod
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the same moves by refits."""
+        """Return the moves if records take each alternative value, computed by refits."""
 
     @abstractmethod
     def log_likelihoods(
@@ -595,13 +595,12 @@ class FiniteChanges(ABC):
         """Return the likelihood of each alternative under the model fitted without the record.
 
         Returns the log-likelihoods, ``(m, K)``, up to a constant for each record, and each record's
-        error, ``(m,)``. ``refits`` limits the number of refits, if the release has a method without
-        refits.
+        error, ``(m,)``. ``refits`` limits the number of refits if the release has another method.
         """
 
     @property
     def fixed(self) -> FiniteChanges:
-        """The same changes with the preprocessing and other choices held fixed."""
+        """The finite changes with the preprocessing and other choices held fixed."""
         return self
 
     def class_labels(self) -> np.ndarray:
@@ -610,17 +609,17 @@ class FiniteChanges(ABC):
 
 
 class Reruns(FiniteChanges):
-    """How far a release moves if the whole procedure is rerun with records changed.
+    """Measures how far a release moves if the whole procedure is rerun on changed records.
 
     Attributes
     ----------
     fits
         The number of models that one run fits.
     learnt
-        The steps learnt from the data in addition to the released numbers, in the terms of
-        ``Result.held``; each run learns them again.
+        The steps learnt from the data in addition to the released numbers, as terms of
+        ``Result.held``; each run fits them again.
     kept
-        Values that a run without a record still holds fixed.
+        Values that stay fixed in every run.
     """
 
     fits: int
@@ -629,14 +628,14 @@ class Reruns(FiniteChanges):
 
     @abstractmethod
     def released(self, kept: np.ndarray) -> np.ndarray:
-        """Return the numbers released when only these records are kept, ``(P,)``.
+        """Return the numbers that a fit on only these records releases, ``(P,)``.
 
-        NaN if no release exists, or if its numbers have another meaning.
+        They are NaN if no fit exists, or if the numbers have a different meaning.
         """
 
 
 class ComposedChanges(FiniteChanges):
-    """Several independent releases under the same changes."""
+    """Measures the joint moves of several independent releases under the same changes."""
 
     def __init__(self, parts: list[FiniteChanges]) -> None:
         self.parts = parts
@@ -648,7 +647,7 @@ class ComposedChanges(FiniteChanges):
         return _sum([part.without(rows) for part in self.parts])
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the same moves by refits."""
+        """Return the moves if each given record is left out, computed by refits."""
         return _sum([part.without_exactly(rows) for part in self.parts])
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
@@ -657,7 +656,7 @@ class ComposedChanges(FiniteChanges):
         return _sum([part.replaced(rows, others) for part in self.parts])
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the same moves by refits."""
+        """Return the moves if records take each alternative value, computed by refits."""
         self._check(others)
         return _sum([part.replaced_exactly(rows, others) for part in self.parts])
 
@@ -669,7 +668,7 @@ class ComposedChanges(FiniteChanges):
 
     @property
     def fixed(self) -> FiniteChanges:
-        """The same changes with everything else held fixed."""
+        """The finite changes with all other learnt values held fixed."""
         return ComposedChanges([part.fixed for part in self.parts])
 
     def class_labels(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The leakage of a release about its training data: views of the table × measures.
+"""The leakage of a release about its training data, by view of the table and by measure.
 
 The Fisher information of a release about any block of the table is ``JᵀJ``, with ``J`` the whitened
 Jacobian of the release (Hannun et al. 2021, equation 16). Two measures are computed from it::
@@ -6,8 +6,8 @@ Jacobian of the release (Hannun et al. 2021, equation 16). Two measures are comp
     FIL    η = ‖J‖₂                               the direction of the block that leaks most
     dFIL   η̄ = ‖J‖_F / √(number of unknowns)      the average over its directions
 
-Every view is a query that is computed one chunk of the table at a time
-(:mod:`seepage.core.questions`); a table in memory is a single chunk.
+Every view is a query, computed one chunk of the table at a time (:mod:`seepage.core.questions`); a
+table in memory is a single chunk.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class LeakageInputs:
     Parameters
     ----------
     model, X, y
-        As the caller gave them.
+        The caller's arguments, unchanged.
     options
         Further arguments of :func:`seepage.leakage` that an audit also accepts, by name.
     """
@@ -103,9 +103,9 @@ class Leakage(Generic[PerRecord]):
 
     Each view returns a :class:`~seepage.core.result.Result`. For data read in chunks, a view with
     one number per record returns a :class:`~seepage.core.record_stream.RecordStream`, computed only
-    when it is read or written. Every other view takes one pass over the data. In the worst case,
-    which is assumed, the adversary knows everything outside the view (Hannun et al. 2021, equation
-    12).
+    when it is read or written. Every other view makes one pass over the data. The adversary is
+    assumed to know everything outside the view, which is the worst case (Hannun et al. 2021,
+    equation 12).
 
     Parameters
     ----------
@@ -116,15 +116,15 @@ class Leakage(Generic[PerRecord]):
     noise
         The noise of the release, or of each of several releases.
     attributes
-        The columns, and which of them belong together.
+        The columns, and which of them form one attribute.
     notes
-        Further assumptions in words; every result states them.
+        Further assumptions, as sentences, which every result states.
     person
         The person of each record, if known; risks are then per person.
     held
-        Values learnt from the data that derivatives hold fixed: see ``Result.held``.
+        Values learnt from the data that derivatives treat as constants: see ``Result.held``.
     procedure
-        The whole procedure, to be rerun on changed records, if known.
+        The whole fitting procedure, to be rerun on changed records, if known.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Leakage(Generic[PerRecord]):
         self.inputs: LeakageInputs | None = None
 
     def _repr_html_(self) -> str:
-        """Return the notebook display: the line of text, and a histogram of the records' η."""
+        """Return the notebook display: a line of text and a histogram of the records' η."""
         text = f"<p><code>{escape(repr(self))}</code></p>"
         try:
             return text + self.records().histogram("FIL η of the records")
@@ -172,7 +172,7 @@ class Leakage(Generic[PerRecord]):
         """Audit the model with this noise, write the report into a folder, and return its page.
 
         Equivalent to ``sp.report(sp.audit(model, X, y, noise=…), folder)``; only the report's owner
-        can read it. It supports linear models on tables in memory, with Gaussian noise.
+        can read it. Only linear models on tables in memory with Gaussian noise are supported.
 
         Examples
         --------
@@ -229,7 +229,7 @@ class Leakage(Generic[PerRecord]):
     ) -> PerRecord:
         """Return the leakage about each record as a whole, or about the named columns.
 
-        The label counts as part of the record unless columns are named; ``label`` overrides that.
+        The label counts as part of the record unless columns are named; ``label`` overrides this.
         With ``simplex``, a complete one-hot attribute may change only within its simplex.
         """
         check_choice(measure, "measure", _MEASURES)
@@ -239,13 +239,13 @@ class Leakage(Generic[PerRecord]):
     rows = records
 
     def labels(self, measure: str = "fil") -> PerRecord:
-        """Return the leakage about each record's label alone, if its columns are known."""
+        """Return the leakage about each record's label, assuming that its columns are known."""
         return self.records(columns=[], label=True, measure=measure)
 
     def cells(self, columns: Columns = None) -> PerRecord:
-        """Return the leakage about each cell, if all else is known: one column per table column.
+        """Return the leakage about each cell, assuming that all other cells are known.
 
-        A cell is one number, for which FIL and dFIL are the same.
+        The result has one column per table column. For a single number, FIL and dFIL are equal.
         """
         unknowns, _ = self.unknowns(columns, False)
         return self.per_record("cells", unknowns, "cells", "one cell at a time")
@@ -253,8 +253,8 @@ class Leakage(Generic[PerRecord]):
     def columns(self, rows: Any = None, measure: str = "fil", simplex: bool = False) -> Result:
         """Return the leakage about each attribute over all records, or over some of them.
 
-        ``rows`` are positions or a boolean mask. Columns that belong together, such as the one-hot
-        columns of a category, count as one attribute.
+        ``rows`` are positions or a boolean mask. Columns of one attribute, such as the one-hot
+        columns of a category, are measured together.
         """
         check_choice(measure, "measure", _MEASURES)
         choose = partial(chosen, positions=self._positions(rows))
@@ -280,7 +280,7 @@ class Leakage(Generic[PerRecord]):
         Parameters
         ----------
         labels
-            The group of every record, or the name of a column that holds it (a feature or not).
+            The group of every record, or the name of a column with the groups (a feature or not).
         columns, label, measure, simplex
             As for :meth:`records`.
         only
@@ -300,7 +300,7 @@ class Leakage(Generic[PerRecord]):
         """Return the leakage about all records of each person as a whole, sorted by identity.
 
         The adversary knows every record of all other people. Identities are those passed to
-        :func:`seepage.leakage` as ``person``; the other arguments are those of :meth:`groups`.
+        :func:`seepage.leakage` as ``person``. All arguments are as for :meth:`groups`.
 
         Examples
         --------
@@ -371,9 +371,9 @@ class Leakage(Generic[PerRecord]):
     def information(self, row: int, columns: Columns = None, label: bool | None = None) -> Array:
         """Return the information matrix ``I`` about one record, in the table's library.
 
-        Its rows and columns are the unknowns: the table's columns, or the named ones, followed by
-        the label if it is unknown. :func:`seepage.bounds.biased` and
-        :func:`seepage.bounds.van_trees` take it as input.
+        Its rows and columns are the unknowns: the table's columns (or the named ones), then the
+        label if it is unknown. :func:`seepage.bounds.biased` and :func:`seepage.bounds.van_trees`
+        take it as input.
         """
         unknowns, _ = self.unknowns(columns, label)
         position = int(row_positions([row], len(self.source))[0])
@@ -392,9 +392,9 @@ class Leakage(Generic[PerRecord]):
     ) -> Membership:
         """Return the membership risk: the μ of every record.
 
-        If identities are known, it is the μ of every person: all records of a person are removed
-        together. The adversary knows all other records; the result holds for biased and unbiased
-        adversaries. Least squares is exact in closed form. Logistic, Poisson and softmax models use
+        If identities are known, the result is the μ of every person: all records of a person are
+        removed together. The adversary knows all other records and may be biased or unbiased. For
+        least squares, the result is exact, in closed form. Logistic, Poisson and softmax models use
         a certified expansion, with refits for the most exposed and the least certain records.
         Families without a self-concordance constant use refits.
 
@@ -404,19 +404,19 @@ class Leakage(Generic[PerRecord]):
         Parameters
         ----------
         rows
-            The records, by position or as a mask; all if not given. For people: those with any of
-            these records.
+            The records, by position or as a mask; all if not given. With identities, all people who
+            have any of these records.
         groups
             The group of every record: all records of a group are removed together, regardless of
             the person.
         exact
             ``True`` refits the model for every record, regardless of their number. A number limits
-            the refits to that many records, the most exposed and the least certain first.
+            how many records are refitted, the most exposed and the least certain first.
         refit
             By default, everything learnt from the data is learnt again without the record: class
             weights in closed form; scaling, levels, selected columns and cross-validated penalties
-            by refitting the whole pipeline or search. ``"model"`` holds all of that fixed, as the
-            papers do. ``"pipeline"`` refits the pipeline, regardless of the number of refits. A
+            by refitting the whole pipeline or search. ``"model"`` keeps all of these fixed, as the
+            papers do. ``"pipeline"`` refits the pipeline, even if many refits are needed. A
             function defines any other procedure: given the positions of the remaining records, it
             returns the numbers that would be released. ``mu.held`` of the result lists everything
             held fixed.
@@ -456,11 +456,11 @@ class Leakage(Generic[PerRecord]):
     ) -> Guess:
         """Return the attribute-inference risk of a category or class, for every record.
 
-        The adversary knows all other records and the rest of this one, and guesses Bayes-optimally.
-        The success rate without the release is given for comparison. If identities are known, a
-        column with one value per person is an attribute of the person: it is guessed, and changed,
-        once for all of their records. Any other column is guessed for one record at a time, with
-        the person's other records known.
+        The adversary knows all other records and all other values of this record, and makes the
+        Bayes-optimal guess. The result includes the success rate without the release, for
+        comparison. If identities are known, a column with one value per person is an attribute of
+        the person: it is guessed and changed in all records of the person together. Any other
+        column is guessed for one record at a time, with the person's other records known.
 
         Returns a :class:`~seepage.core.risk_views.Guess`; for data read in chunks, without refits.
 
@@ -477,8 +477,8 @@ class Leakage(Generic[PerRecord]):
         precision
             The target error with more than three levels, for which the integral has no closed form.
         refit
-            The values that are learnt again for each level, as for :meth:`membership`: ``"model"``
-            holds the preprocessing and all choices fixed.
+            The values that are estimated again for each level, as for :meth:`membership`:
+            ``"model"`` keeps the preprocessing and all choices fixed.
         """
         return guess(self, column, [prior], self._positions(rows), exact, precision, refit)[0]
 
@@ -502,7 +502,7 @@ class Leakage(Generic[PerRecord]):
         column
             The column, or ``None`` for a numeric label.
         tolerance
-            The largest error of a correct guess, in the unit of the column.
+            The largest error at which a guess counts as correct, in the unit of the column.
         prior
             ``"equal"`` over the column's range, the ``"frequencies"`` of its values, the
             prediction of the ``"model"``, or a probability for each of ``values``.
@@ -550,12 +550,12 @@ class Leakage(Generic[PerRecord]):
     def unknowns(
         self, columns: Columns, label: bool | None = None, simplex: bool = False
     ) -> tuple[Unknowns, str]:
-        """Return the unknowns that ``columns`` and ``label`` name, and their description."""
+        """Return the unknowns that ``columns`` and ``label`` select, and their description."""
         unknown_label = columns is None if label is None else bool(label)
         return self.attributes.unknowns(columns, unknown_label, simplex)
 
     def held_about(self, label: bool) -> tuple[str, ...]:
-        """Return the terms for values held fixed; class weights depend only on the labels."""
+        """Return the terms for values held fixed, with class weights only for unknown labels."""
         return self.held if label else less(self.held, [CLASS_WEIGHTS])
 
     def assumptions(self, label: bool = True) -> tuple[str, ...]:
@@ -588,7 +588,7 @@ class Leakage(Generic[PerRecord]):
         unknowns
             The unknowns of a record.
         view, about, measure, kind, assumptions
-            The fields of the result. If the question names a measure, that one is used.
+            The fields of the result. If ``question`` is a measure, it replaces ``measure``.
         """
         names = None
         if view == "cells":
@@ -677,7 +677,7 @@ class Leakage(Generic[PerRecord]):
         return warned(self._narrowed(result))
 
     def _narrowed(self, result: Result) -> Result:
-        """Return numbers, which may have been widened, in the table's type or the requested one."""
+        """Return numbers in the floating-point type of the table, or in the requested type."""
         values, xp = result.values, array_namespace(result.values)
         kind = xp.float32 if self.release.single else self.source.dtype
         if values.dtype == kind:
@@ -730,7 +730,7 @@ def named_positions(rows: Any, count: int, table: Table | RowSource | None = Non
     if positions.dtype.kind not in "iu" or positions.ndim != 1:
         raise InputError("rows must be row positions (whole numbers) or a boolean mask.")
     if positions.size == 0:
-        raise InputError("No row was selected; give at least one.")
+        raise InputError("No row was selected; select at least one.")
     outside = positions[(positions < -count) | (positions >= count)]
     if outside.size:
         raise InputError(f"There is no row {outside[0]}: the table has {count} rows.")

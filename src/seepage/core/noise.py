@@ -1,8 +1,8 @@
 """Additive noise, and the attacker's knowledge of other records.
 
-Noise classes give the Fisher information of a release, and draw the noise. For an attacker who does
-not know the other records, a release is random even without noise. The formulas use ``u``, the
-share of that randomness that remains given the attacker's knowledge.
+The noise classes compute the Fisher information of a release and draw the noise. For an attacker
+who does not know the other records, a release is random even without noise. The formulas use ``u``,
+the share of that randomness that remains given the attacker's knowledge.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Source = KeyedStream | np.random.Generator
 
 
 class Noise(ABC):
-    """Additive noise of mean zero.
+    """Additive noise with mean zero.
 
     The Fisher information of a release ``r(D) + noise`` about the data ``D`` is ``Jᵀ Φ J`` with
     ``J = ∂r/∂D``, where :meth:`information` returns ``Φ``, the location information of the noise.
@@ -31,15 +31,15 @@ class Noise(ABC):
 
     @property
     def on(self) -> str:
-        """What the noise is added to, in words, if not the released parameters."""
+        """Describes what the noise is added to, if not the released parameters."""
         return ""
 
     @abstractmethod
     def information(self, size: int) -> np.ndarray:
-        """Return ``Φ`` for a release of ``size`` numbers: a scalar, a diagonal or a matrix."""
+        """Return ``Φ`` for a release of ``size`` numbers, as a scalar, a diagonal or a matrix."""
 
     def root(self, size: int) -> np.ndarray:
-        """Return an ``F`` with ``FᵀF = Φ``: a scalar, a diagonal or a matrix."""
+        """Return a factor ``F`` with ``FᵀF = Φ``, as a scalar, a diagonal or a matrix."""
         information = self.information(size)
         if information.ndim < 2:
             return np.asarray(np.sqrt(information))
@@ -57,7 +57,7 @@ class Noise(ABC):
         """Draw noise; the last axis of ``shape`` runs over the released numbers.
 
         Without a seed the numbers come from ChaCha20 with a new 256-bit key from the operating
-        system, so nobody can draw them again, as a real release requires. A fixed ``seed`` makes an
+        system, so nobody can reproduce them, as a real release requires. A fixed ``seed`` makes an
         experiment repeatable but leaves a release unprotected: anybody who knows the seed can
         subtract the noise.
         """
@@ -197,11 +197,11 @@ class Attacker:
     ----------
     knows
         The share of the other records (or people) that the attacker knows: 1 for all of them, 0 for
-        an outsider, who knows only the population. Or the known records, as a mask or positions:
-        only the other records then vary, and only they are measured. (A share means a random
+        an outsider, who knows only the population. Alternatively, the known records, as a mask or
+        positions: only the other records then vary and are measured. (A share means a random
         subset: results are averages over it.)
     reference
-        The number of reference records from which the attacker knows the population. Without it,
+        The number of reference records from which the attacker knows the population. By default,
         the attacker is assumed to know the population exactly, which overstates the risk.
     fraction
         The share of the population that is in the data. Sampling without replacement reduces the
@@ -240,7 +240,7 @@ class Attacker:
 
     @property
     def names_records(self) -> bool:
-        """Whether ``knows`` lists records instead of giving a share."""
+        """Whether ``knows`` lists records instead of stating a share."""
         return not isinstance(self.knows, str) and np.ndim(self.knows) > 0
 
     @property
@@ -341,7 +341,7 @@ def _check_covariance(sigma: np.ndarray) -> None:
         raise InputError(
             "A covariance matrix must be positive definite, but this sigma leaves some direction "
             "of the release without noise (smallest eigenvalue of the correlation matrix "
-            f"{smallest:g})."
+            f"{smallest:g}); add a multiple of the identity matrix to it."
         )
 
 
@@ -349,7 +349,7 @@ def _check_size(parameter: np.ndarray, size: int) -> None:
     if np.ndim(parameter) > 0 and np.shape(parameter)[0] != size:
         raise InputError(
             f"The noise is for {np.shape(parameter)[0]} released numbers, but the release has "
-            f"{size} (an intercept counts)."
+            f"{size} (an intercept counts); pass one number, or one entry per released number."
         )
 
 

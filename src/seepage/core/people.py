@@ -1,8 +1,8 @@
 """People with several records: the person of each record, and which records change together.
 
-A person consists of all records with one identity. Results about people cover all of their records
-at once: they are unknown together (:meth:`~seepage.core.leakage.Leakage.people`) and removed
-together (membership), and an attribute of the person changes in all of them (attribute inference).
+A person consists of all records with one identity. Results about people cover all of their records:
+the records are unknown together (:meth:`~seepage.core.leakage.Leakage.people`) and removed together
+(membership), and an attribute of the person changes in all of them (attribute inference).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Identities:
         return as_numpy(chunk.extra[self.beside[0]])
 
     def same(self, other: Identities) -> bool:
-        """Return whether both have the same identities."""
+        """Return whether both objects have the same identities."""
         return type(self.by) is type(other.by) and bool(np.array_equal(self.by, other.by))
 
 

@@ -1,7 +1,7 @@
-"""Queries about a release, computed chunk by chunk; one pass over the records serves several.
+"""Queries about a release, computed chunk by chunk; one pass over the records can answer several.
 
-A record's leakage depends only on the record and the release; a block's leakage depends on sums
-over its records. Numbers of single records are stored chunk by chunk in an array for all of them
+The leakage of a record depends only on the record and the release; the leakage of a block depends
+on sums over its records. Per-record numbers are stored chunk by chunk in one array
 (:func:`seepage.support.room.room_for`); sums for blocks add up. If a chunk is the whole table, the
 result is computed directly.
 """
@@ -50,11 +50,11 @@ class ChunkQuestion(ABC):
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
         """Return a chunk's contribution to the result; contributions add up with ``+``.
 
-        ``before`` holds the chunk's contributions to earlier queries.
+        ``before`` contains the chunk's contributions to earlier queries.
         """
 
     def rest(self, total: Any) -> ChunkQuestion | None:
-        """Return the queries that need another pass because one pass cannot hold everything."""
+        """Return the queries that need another pass because their sums did not fit in memory."""
         return None
 
     def answer(self, totals: list[Any], template: ReleaseJacobian) -> Any:
@@ -105,7 +105,7 @@ def _put(chunk: Chunk, release: MeasuredRelease, questions: Mapping[str, ChunkQu
 
 @dataclass(frozen=True, eq=False)
 class RecordNumbers:
-    """The numbers of a chunk's records; addition merges them into an array for all records."""
+    """The numbers of a chunk's records, which addition merges into one array for all records."""
 
     values: Array  # (m,), or (m, k)
     accuracy: Any  # as :class:`~seepage.core.result.Result` has it
@@ -137,7 +137,7 @@ class EachRecord(ChunkQuestion):
 
     ``measure`` is ``fil``, ``dfil``, ``cells``, ``cramer_rao`` (``Tr(I⁻¹)`` over the number of
     unknowns) or ``cramer_rao_cells`` (the diagonal of ``I⁻¹``); ``rows`` is the total number of
-    records, and ``stated`` says whether relative errors are computed.
+    records, and ``stated`` is whether relative errors are computed.
     """
 
     measure: str
@@ -251,7 +251,7 @@ class Blocks(ChunkQuestion):
         return parts
 
     def _squares(self, jacobian: ReleaseJacobian, rows: list[Array], whole: bool) -> Iterable[Any]:
-        """Return the trace, the squared norm or the sums of each block."""
+        """Return each block's trace, squared norm or sums, as the measure requires."""
         if self.measure == "dfil" and rows:
             traces = jacobian.row_traces(self.unknowns)
             return [float(array_namespace(traces).sum(traces[where])) for where in rows]
@@ -273,11 +273,11 @@ class Blocks(ChunkQuestion):
     def _error(
         self, jacobian: ReleaseJacobian, rows: Array, checked: bool, squared: float
     ) -> float:
-        """Return the relative error of η of a block of the whole table, given its square.
+        """Return the relative error of η of a block of the whole table, given η².
 
-        If it is cheap, a consistency check is made: no direction of a block leaks more than the sum
-        over its records, whose traces are computed in another way. A violation shows that some
-        number is wrong by at least that much.
+        If it is cheap, the result is checked: no direction of a block leaks more than the sum of
+        its records' traces, which are computed in a different way. The size of a violation is a
+        lower bound on the error.
         """
         error = jacobian.accuracy.block(squared, self.unknowns, rows)
         if not checked:
@@ -313,7 +313,7 @@ class Blocks(ChunkQuestion):
 class AttributeBlocks(ChunkQuestion):
     """The leakage of attributes, each over all records or over those that ``choose`` selects.
 
-    The result holds the squares and the relative errors of η. The other arguments are as for
+    The result contains η² and the relative errors of η. The other arguments are as for
     :class:`Blocks`.
     """
 
@@ -324,7 +324,7 @@ class AttributeBlocks(ChunkQuestion):
     stated: bool = True
 
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> AnswerIfAny:
-        """Return the squares over the whole table, or the sums that give them."""
+        """Return η² over the whole table, or the sums from which it is computed."""
         where = self.choose(chunk).get(ALL)
         if where is None:
             return AnswerIfAny(())
@@ -387,7 +387,7 @@ class _ColumnSums(Block):
 
 
 def chosen(chunk: Chunk, positions: np.ndarray | None) -> dict[Any, np.ndarray]:
-    """Return the given sorted table positions (or all) that lie in the chunk."""
+    """Return which of the given sorted table positions (or of all positions) are in the chunk."""
     if positions is None:
         return {ALL: np.arange(len(chunk))}
     first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])
@@ -411,7 +411,7 @@ def grouped(chunk: Chunk, by: str | np.ndarray) -> dict[Any, np.ndarray]:
 
 
 def members(labels: np.ndarray) -> dict[Any, np.ndarray]:
-    """Return the positions of each label, by a single sort."""
+    """Return the positions of each label, found by one sort."""
     known, inverse = np.unique(labels, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     starts = np.searchsorted(inverse[order], np.arange(1, len(known)))
@@ -432,7 +432,7 @@ def is_missing(label: Any) -> bool:
 
 
 def root(squared: Array) -> Array:
-    """Return the square root of a number that rounding may have made negative."""
+    """Return the square root of a number, or zero if rounding made the number negative."""
     xp = array_namespace(squared)
     if squared.shape and not bool(xp.any(squared < 0)):
         return xp.sqrt(squared)

@@ -1,4 +1,4 @@
-"""One number per record of data read in chunks, computed on request or when written."""
+"""One number per record of data read in chunks, computed when it is read or written."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RecordStream(RankedResult):
     source
         The data.
     function
-        The function that gives the numbers of one chunk's records.
+        The function that computes the numbers of one chunk's records.
     view, measure, kind, about, names, assumptions, noise, held
         As in :class:`~seepage.core.result.Result`.
     """
@@ -76,7 +76,7 @@ class RecordStream(RankedResult):
         return self._described(np.empty(0), None).less_is_worse
 
     def labels(self) -> np.ndarray:
-        """Return the label of each entry: from the index, or its position if there is none."""
+        """Return the label of each entry from the index, or its position if there is no index."""
         return np.arange(len(self)) if self.source.index is None else self.source.index
 
     def select(self, positions: Any) -> Result:
@@ -84,15 +84,15 @@ class RecordStream(RankedResult):
         return self.result().select(positions)
 
     def drawing(self) -> PlottedNumbers:
-        """Compute all numbers, and return what :meth:`plot` draws."""
+        """Compute all numbers, and return the data for :meth:`plot`."""
         return self.result().drawing()
 
     def _repr_html_(self) -> str:
-        """Return only the line of text, since the numbers are not computed yet."""
+        """Return a line of text without numbers, which are not computed yet."""
         return f"<p><strong>{escape(repr(self)[1:-1])}</strong></p>"
 
     def histogram(self, title: str) -> str:
-        """Return nothing, since the numbers are not computed yet."""
+        """Return an empty string, since the numbers are not computed yet."""
         return ""
 
     def chunks(self) -> Iterator[np.ndarray]:
@@ -101,14 +101,15 @@ class RecordStream(RankedResult):
 
     @property
     def numbers(self) -> Numbers:
-        """The function that gives the numbers of one chunk's records, without their accuracy."""
+        """The function that computes the numbers of one chunk's records, without their accuracy."""
         return partial(numbers_alone, function=self.function)
 
     def result(self) -> Result:
         """Compute all numbers once and store them, in memory or, if there are many, on disk.
 
-        It needs eight bytes per number, or sixteen if each has its own accuracy. The numbers of
-        Dask data are transferred from the workers to this machine, a few partitions at a time.
+        The result needs eight bytes per number, or sixteen if each number has its own accuracy. The
+        numbers of Dask data are transferred from the workers to this machine, a few partitions at a
+        time.
         """
         return warned(self._every)
 
@@ -118,7 +119,7 @@ class RecordStream(RankedResult):
         return self._described(every.values, every.accuracy)
 
     def to_dask(self) -> Any:
-        """Return the numbers of Dask data as a dask array, which the workers keep."""
+        """Return the numbers of Dask data as a Dask array that stays on the workers."""
         width = None if self.names is None else len(self.names)
         return self.source.lazily(self.numbers, width, self.view)
 
@@ -142,7 +143,7 @@ class RecordStream(RankedResult):
         )
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write a Parquet file with the columns ``row`` and the measure (or one per cell's column).
+        """Write a Parquet file with the columns ``row`` and the measure (cells: one per column).
 
         The file is written completely or not at all. Only its owner can read it, since the numbers
         are as sensitive as the data. Returns its path.
@@ -174,7 +175,7 @@ def write_records(
 ) -> Path:
     """Write the results of several functions of every record to one Parquet file, in one pass.
 
-    Each function comes with the names of the columns it fills.
+    Each function is paired with the names of the columns that it fills.
     """
     out = file_to_write(path)
     source.write(partial(_table, measures=measures), out, "writing")

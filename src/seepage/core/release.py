@@ -21,12 +21,12 @@ _HARMLESS = ("classes_", "feature_names_in_", "n_features_in_", "_base_loss")
 
 @dataclass(frozen=True)
 class ReleaseRecord:
-    """How a released model was made.
+    """Describes how a released model was made.
 
     Parameters
     ----------
     noise
-        The noise added to it.
+        The noise that was added to the model.
     seeded
         Whether the noise came from a fixed seed; if so, the model is for experiments only.
     public
@@ -45,16 +45,16 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     Every number is rounded to a grid of about 1/4096 of its noise's standard deviation, since
     further digits would leak the noiseless value. The copy has the attribute ``release_`` (a
     :class:`ReleaseRecord`) and predicts with the noisy coefficients; otherwise it behaves like the
-    original. Of the other fitted attributes it keeps only the names of columns and classes, because
-    others may leak (scikit-learn's ``LinearRegression``, for example, stores the singular values of
-    the training table). Do not share the original.
+    original. Of the other fitted attributes, the copy keeps only the names of columns and classes,
+    because other attributes may leak (scikit-learn's ``LinearRegression``, for example, stores the
+    singular values of the training table). Do not share the original.
 
     Parameters
     ----------
     model
         A fitted model with ``coef_`` and, if it has one, ``intercept_``; a pipeline that ends in
         one, or a search, whose best model is released. The values learnt by the steps before the
-        model (means, deviations, levels) are released without noise: the leakage with
+        model (means, standard deviations, levels) are released without noise: the leakage with
         ``preprocessing="frozen"`` counts them as public.
     noise
         :class:`Gaussian` or :class:`Laplace` noise, for example from :func:`calibrate`.
@@ -64,7 +64,7 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     check_noise_kind(noise)
     if library_of(type(model)) == "statsmodels":
         raise InputError(
-            "statsmodels results cannot be released, because they hold the training data; add "
+            "statsmodels results cannot be released, because they contain the training data; add "
             "noise.draw(len(results.params)) to results.params and publish only the sum."
         )
     if hasattr(model, "best_estimator_"):
@@ -129,7 +129,7 @@ def _released_pipeline(pipeline: Any, noise: Noise, seed: int | None) -> Any:
 
 
 def _without_counts(step: Any) -> Any:
-    """Return a scikit-learn transformer without its record counts, which it does not need.
+    """Return a scikit-learn transformer without its record counts, which predictions do not need.
 
     Other classes, and subclasses that override a method, may need the counts and keep them.
     """

@@ -1,6 +1,6 @@
 """Results: numbers with an index, a kind, and the bounds they imply.
 
-It also defines the coarse grid to which figures are rounded for publication.
+This module also defines the coarse grid to which figures are rounded for publication.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _UNITS = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result(NDArrayOperatorsMixin, RankedResult):
-    """One number per record, cell, attribute, group or person, or one for a whole block.
+    """The numbers of a view: one per record, cell, attribute, group or person, or one for a block.
 
-    ``numpy.asarray`` and arithmetic (``leak.records() > 1``) give plain numbers; ``values`` holds
-    them in the table's array library (a tensor for a tensor).
+    ``numpy.asarray`` and arithmetic (``leak.records() > 1``) return plain numbers; ``values``
+    contains them in the table's array library (a tensor for a tensor).
 
     Parameters
     ----------
@@ -87,12 +87,12 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         The noise of the release or releases.
     accuracy
         The relative error of exact numbers and of exactly computed bounds, from the condition
-        number and the rounding; one number, or one for each. For a number far below the largest, it
-        is relative to 10⁻⁸ times the largest.
+        number and the rounding; one number, or one for each. For numbers below 10⁻⁸ times the
+        largest, the error is relative to that product.
     held
-        Values learnt from the data that these numbers hold fixed, as machine-readable terms, such
-        as ``("class weights", "scaling")``: see :func:`held_sentences`. Empty only if nothing is
-        held fixed.
+        Values learnt from the data that are held fixed, as machine-readable terms such as
+        ``("class weights", "scaling")``: see :func:`held_sentences`. Empty only if nothing is held
+        fixed.
     rescaled
         For a bound that is not proportional to the noise's variance: the same bound with the noise
         scaled by a factor.
@@ -170,7 +170,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         return np.arange(len(self)) if self.index is None else self.index
 
     def result(self) -> Result:
-        """Return this result: unlike a stream's, its numbers are already computed."""
+        """Return this result, whose numbers are already computed (unlike a stream's)."""
         return self
 
     def histogram(self, title: str) -> str:
@@ -295,7 +295,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         )
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws."""
+        """Return the data for :meth:`plot`."""
         name = _SYMBOLS.get(self.measure, self.measure)
         if not self.shape:
             return PlottedNumbers(np.atleast_1d(self.to_numpy()), [self.view], name)
@@ -306,7 +306,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         )
 
     def html_notes(self) -> tuple[str, ...]:
-        """Return the assumptions, for a notebook."""
+        """Return the assumptions, for display in a notebook."""
         return self.assumptions
 
     def html_table(self) -> Any:
@@ -384,7 +384,7 @@ def joined(*parts: Iterable[str]) -> tuple[str, ...]:
 
 
 def less(held: Iterable[str], anew: Iterable[str]) -> tuple[str, ...]:
-    """Return the terms that are not learnt again."""
+    """Return the terms that are still held fixed."""
     chosen = set(anew)
     return tuple(word for word in held if word not in chosen)
 
@@ -402,7 +402,7 @@ COARSER = (1.0, 2.0, 5.0)  # for publication: fewer records move a figure across
 
 
 def round_up(value: float, grid: Sequence[float] = GRID) -> float:
-    """Return the smallest point of the grid that is not below a positive number.
+    """Return the smallest grid point that is at least a positive number.
 
     >>> round_up(0.0213), round_up(3.0), round_up(712)
     (0.03, 3.0, 1000.0)
@@ -413,7 +413,7 @@ def round_up(value: float, grid: Sequence[float] = GRID) -> float:
 
 
 def round_down(value: float, grid: Sequence[float] = GRID) -> float:
-    """Return the largest point of the grid that is not above a positive number.
+    """Return the largest grid point that is at most a positive number.
 
     >>> round_down(0.0213), round_down(569, (1.0, 2.0, 5.0))
     (0.02, 500.0)
@@ -425,9 +425,9 @@ def round_down(value: float, grid: Sequence[float] = GRID) -> float:
 
 
 def round_to_multiple(value: float, step: float) -> float:
-    """Return a multiple of a step that is near a number, at most 0.63 of a step away.
+    """Return a multiple of a step within 0.63 steps of a number.
 
-    The rounding thresholds are not at half steps: means often lie at such round numbers, and one
+    The rounding thresholds are not at half steps: means are often such round numbers, and one
     record could then change the result.
 
     >>> round_to_multiple(28.4, 5.0), round_to_multiple(30.0, 20.0)

@@ -1,9 +1,9 @@
 """Membership- and attribute-inference risks of a release, as success rates.
 
-Unlike η, these hold for every adversary who knows all other records, biased or not. With Gaussian
-noise, two candidate tables give two normal distributions of the release, and the distance μ between
-them determines every risk. The release computes the distance; :mod:`seepage.risks` converts it to
-probabilities.
+Unlike η, these rates hold for every adversary who knows all other records, biased or not. With
+Gaussian noise, two candidate tables give two normal distributions of the release, and the distance
+μ between them determines every risk. The release computes the distance; :mod:`seepage.risks`
+converts it to probabilities.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ _MOST_DISTINCT = 1 << 20  # the most different values of a column that are count
 
 
 class MeasuredTable(Protocol):
-    """A release about a table, as held by a :class:`~seepage.core.leakage.Leakage`.
+    """A release about a table, with the attributes of a :class:`~seepage.core.leakage.Leakage`.
 
-    Its attributes are described there.
+    See that class for their description.
     """
 
     release: MeasuredRelease
@@ -91,15 +91,14 @@ class MeasuredTable(Protocol):
 class Membership(RankedResult):
     """The membership risk of every record, group or person.
 
-    ``numpy.asarray`` gives the distances μ.
+    ``numpy.asarray`` returns the distances μ.
 
     Parameters
     ----------
     mu
-        The distance, in units of the noise, between the release with the record and the one without
-        it: the μ of Gaussian differential privacy. It is infinite if the other records alone have
-        no unique minimiser. If only an interval is known, this is its upper end, and the kind is
-        ``bound``.
+        The distance, in units of the noise, between the releases with and without the record: the μ
+        of Gaussian differential privacy. It is infinite if the other records alone have no unique
+        minimiser. If only an interval is known, ``mu`` is its upper end, and the kind is ``bound``.
     lower
         The lower ends.
     """
@@ -124,7 +123,7 @@ class Membership(RankedResult):
         return np.asarray(self.mu)
 
     def labels(self) -> np.ndarray:
-        """Return what each entry belongs to."""
+        """Return the label of each entry: a record, group or person."""
         return self.mu.labels()
 
     def select(self, positions: Any) -> Membership:
@@ -132,7 +131,7 @@ class Membership(RankedResult):
         return Membership(self.mu.select(positions), self.lower[positions])
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the success rate of the best test."""
+        """Return the data for :meth:`plot`: the success rate of the best test."""
         worst = self.sort()
         right, lower = (np.asarray(worst.accuracy()), guessing.accuracy(worst.lower, 0.5))
         unit = _UNITS[self.mu.view]
@@ -140,7 +139,7 @@ class Membership(RankedResult):
         return PlottedNumbers(right, worst.labels(), name, unit, lower, right, chance)
 
     def html_notes(self) -> tuple[str, ...]:
-        """Return the assumptions, for a notebook."""
+        """Return the assumptions, for display in a notebook."""
         return self.mu.assumptions
 
     def table(self, library: str | None = None) -> Any:
@@ -177,7 +176,7 @@ class Membership(RankedResult):
 class Guess(RankedResult):
     """The attribute-inference risk of every record: success rates with and without the release.
 
-    The entries are people if all records of each person share the value.
+    If all records of each person share the value, the entries are people.
 
     ``numpy.asarray`` gives the probabilities.
 
@@ -230,7 +229,7 @@ class Guess(RankedResult):
         return np.asarray(self.right)
 
     def labels(self) -> np.ndarray:
-        """Return what each entry belongs to."""
+        """Return the label of each entry: a record, group or person."""
         return self.right.labels()
 
     def worst_first(self) -> np.ndarray:
@@ -245,14 +244,14 @@ class Guess(RankedResult):
         return Guess(right, self.lower[order], self.baseline[order], self.levels, mu)
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the gain in probability, with its interval."""
+        """Return the data for :meth:`plot`: the gain in success rate, with its interval."""
         worst = self.sort()
         gain = np.asarray(worst.gain())
         name, unit = f"{self.right.about}: gain in probability", _UNITS[self.right.view]
         return PlottedNumbers(gain, worst.labels(), name, unit, worst.lower - worst.baseline, gain)
 
     def html_notes(self) -> tuple[str, ...]:
-        """Return the assumptions, for a notebook."""
+        """Return the assumptions, for display in a notebook."""
         return self.right.assumptions
 
     def table(self, library: str | None = None) -> Any:
@@ -335,7 +334,7 @@ def membership(
 
 @dataclass(frozen=True)
 class Way:
-    """Whether values learnt from the data are learnt again or held fixed under finite changes."""
+    """States whether learnt values are refitted or held fixed under finite changes."""
 
     leak: MeasuredTable
     procedure: Reruns | None  # which is rerun; ``None`` if the model alone is refitted
@@ -367,14 +366,14 @@ class Way:
                 f"This query needs {runs:,} runs of the whole procedure, which learns more from "
                 f"the data than the released numbers ({', '.join(procedure.learnt)}); by default "
                 f"at most {affordable:,} are made. Select records with rows=, request all runs "
-                "with exact=True, or hold the rest fixed with refit='model'."
+                "with exact=True, or refit only the model with refit='model'."
             )
 
 
 def way_of(leak: MeasuredTable, refit: str | None) -> Way:
-    """Return how a query treats values that the procedure learnt: learnt again or held fixed.
+    """Return whether a query refits the values that the procedure learnt, or holds them fixed.
 
-    The procedure is rerun if finite changes of the model alone would hold something fixed.
+    The procedure is rerun if refitting only the model would hold some learnt value fixed.
     """
     if refit not in (None, "model", "pipeline"):
         raise InputError(f"refit must be 'pipeline', 'model' or a function, not {refit!r}.")
@@ -453,7 +452,7 @@ def within(
 def changes_of(leak: MeasuredTable, fixed: bool = False) -> Changes:
     """Return the moves of a chunk's records; certified bounds for records read in chunks.
 
-    ``fixed`` holds everything but the released numbers fixed.
+    With ``fixed``, everything except the released numbers is held fixed.
     """
     if leak.source.lazy:
         return leak.release.changes_in_chunks(leak.source)
@@ -501,7 +500,7 @@ def _of_chunk(
 
 @dataclass(frozen=True)
 class Candidates:
-    """The candidates of a guess, and everything else that all records share."""
+    """The candidates of a guess, and all settings that the records share."""
 
     others: Alternatives
     levels: tuple[Any, ...]
@@ -581,9 +580,9 @@ def guess_among(
 
     The guess is about each record, or about each person if the candidates are people's values.
     ``integrals`` is as in :meth:`Candidates.answer`, for the records of each chunk. With several
-    ``scales``, there is a result for each prior and scale, as if the noise were smaller by that
-    factor, since distances are inversely proportional to the noise. ``beyond`` has a known gain for
-    each.
+    ``scales``, there is a result for each prior and scale, with the noise divided by the scale,
+    since distances are inversely proportional to the noise. ``beyond`` contains a known gain for
+    each result.
     """
     way = way_of(leak, None) if way is None else way
     believed = [p if isinstance(p, str) else np.asarray(p, dtype=float) for p in priors]
@@ -641,7 +640,8 @@ def _guess_each(
 ) -> np.ndarray:
     """Return μ and, for each prior and scale, the success rate of a guess, (m, 1 + 4k).
 
-    The success rate has four numbers: lower and upper bound, baseline and integration error.
+    Each success rate consists of four numbers: lower bound, upper bound, baseline and integration
+    error.
     """
     here, others = changes(chunk), candidates.others
     pieces = list(row_slices(len(rows), len(others) ** 2, chunk=_PRODUCTS_HELD))
@@ -684,8 +684,8 @@ def _replaced_exactly(
 def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float) -> Moves:
     """Refit as many records as the budget allows, the most exposed and least certain first.
 
-    If the budget does not cover all records, those known to three digits are not refitted; if it is
-    many times larger, even those known to six digits are.
+    If the budget does not cover all records, those known to three digits are not refitted; with a
+    much larger budget, even those known to six digits are refitted.
     """
     width = _widest(moves)
     open_ = np.flatnonzero(width > (1e-9 if budget > 1000 * len(width) else _EXACT))
@@ -730,7 +730,7 @@ def _budget(changes: FiniteChanges, alternatives: int, exact: bool | int) -> flo
 def _by_given_refit(
     leak: MeasuredTable, sets: list[np.ndarray], refit: Callable[[np.ndarray], Any]
 ) -> Moves:
-    """Return the moves if the caller's own procedure runs on the remaining records."""
+    """Return the moves that result from the caller's own procedure on the remaining records."""
     every = np.arange(len(leak.source))
     here = np.asarray(as_numpy(refit(every)), dtype=float).reshape(-1)
     size = leak.release.template.size
@@ -755,7 +755,7 @@ def _by_given_refit(
 
 @dataclass(frozen=True)
 class Levels:
-    """The values of some columns (or the labels), and how often each occurs."""
+    """The distinct values of some columns (or of the labels), with their counts."""
 
     counts: dict[tuple[float, ...], int]
     classes: np.ndarray | None
@@ -855,8 +855,8 @@ def among_levels(
         counts = np.array([level_counts.counts.get(code, 0) for code in codes])
         if counts.sum() != sum(level_counts.counts.values()):
             raise InputError(
-                "Some labels lie between classes, so there is no class to guess; pass class labels "
-                "without fractions."
+                "Some labels are between classes, so there is no class to guess; pass class "
+                "labels without fractions."
             )
         names = leak.source.classes.tolist()
         levels = tuple(names if len(names) == len(labels) else range(len(labels)))
@@ -910,7 +910,7 @@ def to_within(
             grid = np.empty(0)
         if len(grid) != np.size(values) or not np.isfinite(grid).all():
             raise InputError(
-                "values= must hold distinct finite numbers; drop repeats, NaN and infinity."
+                "values= must contain distinct finite numbers; remove duplicates, NaN and infinity."
             )
     elif isinstance(prior, str) and prior == "equal":
         grid = np.linspace(observed.min(), observed.max(), 65)
@@ -950,7 +950,7 @@ def belief_of(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the adversary's prior on each record, (m, K).
 
-    It also returns the total error of each record's prior probabilities, (m,).
+    The total error of each record's prior probabilities, (m,), is returned too.
     """
     shape = (len(rows), len(others))
     sure = np.zeros(len(rows))
@@ -976,7 +976,7 @@ def belief_of(
 
 
 def _total_variation(moves: Moves, prior: np.ndarray) -> np.ndarray:
-    """Return the largest change of any success rate due to the moves' uncertainty."""
+    """Return the largest change in any success rate due to the uncertainty of the moves."""
     return np.asarray(np.sum(prior * (2 * ndtr(moves.radius / 2) - 1), axis=1))
 
 

@@ -16,11 +16,11 @@ def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
     """Return the largest eigenvalue of each of a batch of symmetric matrices.
 
     ``apply`` multiplies one vector per matrix, ``(m, k)`` to ``(m, k)``; ``like`` is an array of
-    that shape on the batch's device. Matrices up to :data:`DENSE_LIMIT` in size are formed and
-    decomposed. For larger ones, Lanczos' method runs for all matrices at once, with full
-    reorthogonalisation. It stops when the residual of the leading Ritz pair is below ``1e-10`` of
-    its value (whose error is then far smaller), or when the whole space is spanned and the result
-    is exact.
+    that shape on the batch's device. Matrices up to :data:`DENSE_LIMIT` in size are computed in
+    full and decomposed. For larger matrices, the Lanczos method runs for all of them at once, with
+    full reorthogonalisation. It stops when the residual of the leading Ritz pair is below ``1e-10``
+    of its value (whose error is then far smaller), or when the whole space is spanned and the
+    result is exact.
     """
     if like.shape[1] <= DENSE_LIMIT:
         return dense_largest(_written_out(apply, like))
@@ -57,12 +57,13 @@ def _written_out(apply: Callable[[Array], Array], like: Array) -> Array:
 def leading_ritz_values(
     apply: Callable[[Array], Array], start: Array, tolerance: float, most: int, every: int = 1
 ) -> tuple[Array, Array, Array, int]:
-    """Return each matrix's leading Ritz value, its residual, and the remainder of Lanczos' method.
+    """Return each matrix's leading Ritz value, its residual, and the Lanczos remainder.
 
-    Lanczos' method runs with full reorthogonalisation from the vectors ``start (m, k)``. It stops
-    when every residual is at most ``tolerance`` of its value, checked every ``every`` steps, or
-    after ``most`` steps. The remainder is the length of the next direction, zero once an invariant
-    subspace is spanned. The number of steps is returned last.
+    The Lanczos method runs with full reorthogonalisation from the vectors ``start (m, k)``. It
+    stops when every residual, relative to its Ritz value, is at most ``tolerance`` (checked every
+    ``every`` steps), or after ``most`` steps. The remainder is the norm of the next direction,
+    which is zero once an invariant subspace is spanned. The last return value is the number of
+    steps.
     """
     xp = array_namespace(start)
     vector = start / xp.sqrt(xp.vecdot(start, start))[:, None]
@@ -107,9 +108,9 @@ def _tridiagonal(diagonal: list[Array], beside: list[Array]) -> Array:
 def inverse_gram_diagonal(J: Array, accuracy: Array) -> tuple[Array, Array]:
     """Return the diagonal of ``(JᵀJ)⁻¹`` of each matrix and its relative errors, ``(m, k)`` both.
 
-    The columns of ``J``, ``(m, P, k)``, are scaled to equal length first, and ``JᵀJ`` is never
-    formed. The diagonal is infinite if the columns' relative errors, ``accuracy (m,)``, cannot rule
-    out linear dependence.
+    The columns of ``J``, ``(m, P, k)``, are first scaled to equal norm, and ``JᵀJ`` is never
+    computed. The diagonal is infinite if the columns' relative errors, ``accuracy (m,)``, cannot
+    rule out linear dependence.
     """
     xp = array_namespace(J)
     _, P, k = J.shape

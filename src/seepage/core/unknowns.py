@@ -25,7 +25,7 @@ class Unknowns:
     Parameters
     ----------
     columns
-        The unknown columns, or ``None`` for all of them.
+        The unknown columns; ``None`` means all columns.
     label
         Whether the label is unknown too.
     basis
@@ -78,7 +78,7 @@ class Unknowns:
 class Attributes:
     """Attributes of a table: single columns, or several columns under one name.
 
-    The latter are, for example, the one-hot columns of a category: known from the source, or
+    Several columns, such as the one-hot columns of a category, are known from the source or
     declared.
     """
 
@@ -95,7 +95,7 @@ class Attributes:
             members = tuple(self._column(c) for c in columns)
             if not members:
                 raise InputError(
-                    f"The attribute {name!r} is declared without any column; name at least one."
+                    f"The attribute {name!r} is declared without a column; name at least one."
                 )
             for j in members:
                 if j in owner:
@@ -126,7 +126,7 @@ class Attributes:
     def unknowns(
         self, columns: str | int | Sequence[str | int] | None, label: bool, simplex: bool = False
     ) -> tuple[Unknowns, str]:
-        """Return the unknowns that ``columns`` name, and their description."""
+        """Return the unknowns that ``columns`` select, and their description."""
         and_label = " and the label" if label else ""
         if columns is None:
             about = f"all columns{and_label}"
@@ -163,7 +163,7 @@ class Attributes:
             known = [*self.declared, *self.names] if hasattr(self, "declared") else []
             raise InputError(
                 f"There is no column {name!r} among the features{nearest(name, known)}. The label "
-                "has no name here: to measure it, leave the column out or pass None."
+                "has no column name: to measure it, leave the column out or pass None."
             )
         if self.names.count(str(name)) > 1:
             raise InputError(f"Several columns are called {name!r}; pass their positions instead.")
@@ -192,7 +192,7 @@ class Attributes:
 
 @dataclass(frozen=True)
 class _SumsOfColumns:
-    """The sum of some columns in the first row, and the first row with a different sum."""
+    """Stores the sum of some columns in the first row, and the first row with a different sum."""
 
     first: float
     start: int

@@ -1,9 +1,9 @@
-"""Data sets: download, reading, and preparation as in the papers.
+"""Downloads, reads and prepares data sets as in the papers.
 
 Only the demo, the paper reproductions and the tests use these data sets; the measures do not.
-``registry`` lists the sets, ``obtain`` and ``download`` fetch them, ``readers`` read the file
-formats, ``loaders`` load the sets, and ``prepare`` turns them into learning problems. Modules are
-imported on first use, so ``import seepage.data`` is fast.
+``registry`` lists the data sets, and ``obtain`` and ``download`` fetch them. ``readers`` parse the
+file formats, ``loaders`` load the data sets, and ``prepare`` turns them into learning problems.
+Modules are imported on first use, so ``import seepage.data`` is fast.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Download and unpack one file; only complete, verified files get their final name.
+"""Downloads and unpacks a file; only complete, verified files get their final name.
 
-Partial downloads are kept in ``NAME.part``, and an interrupted one resumes from there with an HTTP
-range request. The part is renamed only when its length and SHA-256 match the published ones. An
-archive is unpacked only into its own folder.
+Partial downloads are stored as ``NAME.part``, and an interrupted download resumes from this file
+with an HTTP range request. The partial file is renamed only when its length and SHA-256 match the
+published values. An archive is unpacked only into the data set's folder.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from seepage.errors import InputError
 
 
 class _WrongContentError(Exception):
-    """The server sent something other than the published file."""
+    """The server sent a file that differs from the published one."""
 
 
 def download(file: RemoteFile, folder: Path) -> Path:
-    """Return the path of the verified file in ``folder``; download it if it is missing."""
+    """Return the path of the verified file in ``folder``, downloading it if it is missing."""
     target = folder / file.name
     if target.is_file():
         _check(target, file)
@@ -35,7 +35,7 @@ def download(file: RemoteFile, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"The folder {folder} cannot be created ({error.strerror}); choose another one with "
+            f"The folder {folder} cannot be created ({error.strerror}); choose another with "
             "--folder or SEEPAGE_DATA."
         ) from error
     part = folder / (file.name + ".part")
@@ -50,12 +50,12 @@ def download(file: RemoteFile, folder: Path) -> Path:
             part.replace(target)
             return target
     kept = (
-        f" The partial download is kept in {part}; the next try resumes there."
+        f" The partial download is in {part}; the next attempt resumes from it."
         if part.exists()
         else ""
     )
     raise InputError(
-        f"{file.name} could not be downloaded ({'; '.join(failures)}); try again later, or put "
+        f"{file.name} could not be downloaded ({'; '.join(failures)}); try again later, or copy "
         f"the file into {folder} yourself.{kept}"
     )
 
@@ -81,7 +81,7 @@ def _continue(url: str, part: Path, file: RemoteFile) -> None:
     from tqdm import tqdm
 
     if not url.startswith(("https://", "http://")):
-        raise InputError(f"{url} is not a web address.")
+        raise InputError(f"{url} is not a web address; use one that starts with https://.")
     have = part.stat().st_size if part.exists() else 0
     if have >= file.size:
         return
@@ -132,7 +132,7 @@ def _verify(part: Path, file: RemoteFile) -> None:
     else:
         wrong = f"it is longer than {file.size:,} bytes"
     part.unlink()
-    raise _WrongContentError(f"this is not the published file, {wrong}; it was deleted")
+    raise _WrongContentError(f"the file differs from the published one: {wrong}; it was deleted")
 
 
 def _reason(error: BaseException) -> str:
@@ -147,9 +147,9 @@ def _reason(error: BaseException) -> str:
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack a tar archive into ``folder``: plain files and folders only, each file complete.
 
-    An archive with absolute names, names that escape through ``..``, links or devices raises an
-    error before anything is written. Files are unpacked into a temporary folder beside their final
-    place and then renamed, so a final name never holds a partial file.
+    An archive that contains absolute names, names that escape through ``..``, links or devices
+    raises an error before anything is written. Files are unpacked into a temporary folder beside
+    their final place and then renamed, so a final name never refers to a partial file.
     """
     try:
         with (
@@ -177,11 +177,11 @@ def _refuse_unsafe(member: tarfile.TarInfo, archive: Path) -> None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or ":" in name:
         raise InputError(
-            f"{archive} is not unpacked: its member {member.name!r} would be written "
+            f"{archive} is not unpacked, because its member {member.name!r} would be written "
             "outside the folder; download the archive again from its publisher."
         )
     if not (member.isfile() or member.isdir()):
         raise InputError(
-            f"{archive} is not unpacked: its member {member.name!r} is a link or a "
+            f"{archive} is not unpacked, because its member {member.name!r} is a link or a "
             "device; download the archive again from its publisher."
         )

@@ -1,6 +1,6 @@
-"""Loaders for published data sets: tables of people, small images, faces.
+"""Loads published data sets: tables of people, small images, and faces.
 
-The tables are UCI Adult, IWPC and the sets bundled with scikit-learn; the images are MNIST,
+The tables are UCI Adult, IWPC and the data sets bundled with scikit-learn; the images are MNIST,
 CIFAR-10 and PneumoniaMNIST; the faces are Labeled Faces in the Wild, CelebA and PubFig.
 """
 
@@ -48,7 +48,7 @@ ADULT_COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class Adult:
-    """The rows of both files; unknown values are ``"?"``, and the target is ``income``."""
+    """The rows of both files, with unknown values as ``"?"``; the target is ``income``."""
 
     train: Records
     test: Records
@@ -58,8 +58,8 @@ def load_adult(folder: Folder = None, *, download: bool = True) -> Adult:
     """Read ``adult.data`` and ``adult.test``, fetching them if they are missing.
 
     The records are people in the 1994 census; the target is whether they earn more than $50,000 a
-    year. The test file's labels carry a full stop, which is removed. The folder is found, or the
-    data are fetched, as by :func:`locate`.
+    year. The labels in the test file end in a full stop, which is removed. :func:`locate` finds the
+    folder or fetches the data.
     """
     home = locate("adult", folder, download=download)
     return Adult(
@@ -82,7 +82,7 @@ def _read_adult(path: Path, count: int) -> Records:
                 raise broken(path, what, "adult")
             fields[-1] = fields[-1].removesuffix(".")
             if fields[-1] not in ("<=50K", ">50K"):
-                what = f"has {fields[-1]!r} for an income in line {number}"
+                what = f"has the invalid income {fields[-1]!r} in line {number}"
                 raise broken(path, what, "adult")
             rows.append(fields)
     if len(rows) != count:
@@ -93,7 +93,9 @@ def _read_adult(path: Path, count: int) -> Records:
             try:
                 columns[name] = np.asarray(values, dtype=np.float64)
             except ValueError as error:
-                raise broken(path, f"has text in its column {name} ({error})", "adult") from error
+                raise broken(
+                    path, f"has text in the numeric column {name} ({error})", "adult"
+                ) from error
         else:
             columns[name] = np.asarray(values)
     return Records(columns)
@@ -108,8 +110,8 @@ def load_iwpc(folder: Folder = None, *, download: bool = True) -> Records:
     """Read ``iwpc-scaled.csv``, fetching it if it is missing; the target is ``dose``.
 
     The task is to predict the stable warfarin dose of 4,819 patients from clinical and genetic
-    traits. Yeom et al. (2018) prepared the data: age, height, weight and dose are standardised. The
-    folder is found, or the data are fetched, as by :func:`locate`.
+    traits. Yeom et al. (2018) prepared the data: age, height, weight and dose are standardised.
+    :func:`locate` finds the folder or fetches the data.
     """
     path = locate("iwpc", folder, download=download) / "iwpc-scaled.csv"
     records = read_csv(path, "iwpc", leading=_IWPC_COLUMNS.split(), further=None, text=IWPC_NOMINAL)
@@ -121,12 +123,12 @@ def load_iwpc(folder: Folder = None, *, download: bool = True) -> Records:
 def load_bundled(name: str) -> Tabular:
     """Return ``breast_cancer``, ``diabetes``, ``digits``, ``iris`` or ``wine``.
 
-    scikit-learn's linnerud is left out because it has three targets.
+    The linnerud data of scikit-learn are not included, because they have three targets.
     """
     known = [data_set.name for data_set in DATA_SETS.values() if data_set.bundled]
     if name not in known:
         raise InputError(
-            f"scikit-learn bundles no data set called {name!r}{nearest(name, known)}; choose from "
+            f"scikit-learn has no bundled data set {name!r}{nearest(name, known)}; choose from "
             f"{', '.join(known)}."
         )
     from sklearn import datasets
@@ -145,7 +147,7 @@ def load_mnist(folder: Folder = None, *, download: bool = True) -> ImageSet:
     """Read MNIST from the publisher's four ``.gz`` files, fetching them if they are missing.
 
     There are 60,000 training and 10,000 test images of handwritten digits, ``(n, 28, 28)`` bytes.
-    The folder is found, or the data are fetched, as by :func:`locate`.
+    :func:`locate` finds the folder or fetches the data.
     """
     home = locate("mnist", folder, download=download)
     return ImageSet(
@@ -161,7 +163,9 @@ def _read_digits(home: Path, prefix: str, count: int) -> Images:
     pixels = read_idx(home / f"{prefix}-images-idx3-ubyte.gz", (count, 28, 28), "mnist")
     labels = read_idx(label_file, (count,), "mnist")
     if labels.max() > 9:
-        raise broken(label_file, f"holds the label {labels.max()}, which is not a digit", "mnist")
+        raise broken(
+            label_file, f"contains the label {labels.max()}, which is not a digit", "mnist"
+        )
     return Images(pixels, labels.astype(np.int64))
 
 
@@ -171,9 +175,9 @@ _OBJECTS = "airplane automobile bird cat deer dog frog horse ship truck"
 def load_cifar10(folder: Folder = None, *, download: bool = True) -> ImageSet:
     """Read CIFAR-10 from ``cifar-10-batches-bin``, fetching the archive if it is missing.
 
-    In the file, an image is one class byte and 3×32×32 colour bytes; the arrays are in height,
-    width, channel order: ``(50000, 32, 32, 3)`` and ``(10000, 32, 32, 3)``. The folder is found, or
-    the data are fetched, as by :func:`locate`.
+    In the file, an image consists of one class byte and 3×32×32 colour bytes. The arrays are in
+    height, width, channel order: ``(50000, 32, 32, 3)`` and ``(10000, 32, 32, 3)``. :func:`locate`
+    finds the folder or fetches the data.
     """
     batches = locate("cifar10", folder, download=download) / "cifar-10-batches-bin"
     return ImageSet(
@@ -189,12 +193,14 @@ def _read_batches(paths: Sequence[Path]) -> Images:
     batches = []
     for path in paths:
         if path.stat().st_size != count * size:
-            what = f"has {path.stat().st_size:,} bytes where a CIFAR-10 batch has {count * size:,}"
+            what = f"has {path.stat().st_size:,} bytes, but a CIFAR-10 batch has {count * size:,}"
             raise broken(path, what, "cifar10")
         batches.append(np.fromfile(path, dtype=np.uint8).reshape(count, size))
         if batches[-1][:, 0].max() > 9:
             raise broken(
-                path, f"holds the class {batches[-1][:, 0].max()}, not one from 0 to 9", "cifar10"
+                path,
+                f"contains the class {batches[-1][:, 0].max()}, which is not between 0 and 9",
+                "cifar10",
             )
     records = np.concatenate(batches)
     pixels = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
@@ -205,10 +211,10 @@ _X_RAYS = {"train": 4_708, "val": 524, "test": 624}
 
 
 def load_pneumoniamnist(folder: Folder = None, *, download: bool = True) -> ImageSet:
-    """Read ``pneumoniamnist.npz`` (six arrays, ``train_images`` and so on), fetching it if missing.
+    """Read ``pneumoniamnist.npz`` (six arrays such as ``train_images``), fetching it if missing.
 
     The images are children's chest X-rays, normal or with pneumonia, of 28×28 bytes (MedMNIST v2).
-    The folder is found, or the data are fetched, as by :func:`locate`.
+    :func:`locate` finds the folder or fetches the data.
     """
     path = locate("pneumoniamnist", folder, download=download) / "pneumoniamnist.npz"
     shapes: dict[str, tuple[int | None, ...]] = {}
@@ -218,7 +224,7 @@ def load_pneumoniamnist(folder: Folder = None, *, download: bool = True) -> Imag
     arrays = read_npz(path, shapes, "pneumoniamnist")
     for split in _X_RAYS:
         if arrays[f"{split}_labels"].max() > 1:
-            what = f"holds labels other than 0 and 1 in {split}_labels"
+            what = f"contains labels other than 0 and 1 in {split}_labels"
             raise broken(path, what, "pneumoniamnist")
     return ImageSet(
         name="pneumoniamnist",
@@ -240,9 +246,9 @@ _LFW_TEXT = ("image", "person", "pred_df_race", "pred_df_gender", "pred_df_emoti
 def load_lfw(folder: Folder = None) -> Faces:
     """Read ``lfw_62x47.npz`` and ``lfw_attributes.csv``, which you must supply yourself.
 
-    ``male_manual`` and ``smile_manual`` are human labels (1, 0 or NaN); the ``pred_*`` columns
-    are another model's scores, from 0 to 1 except for ``pred_df_*_prob``, from 0 to 100.
-    The folder is found as by :func:`locate`.
+    ``male_manual`` and ``smile_manual`` are human labels (1, 0 or NaN). The ``pred_*`` columns are
+    another model's scores, from 0 to 1, except for ``pred_df_*_prob``, which range from 0 to 100.
+    :func:`locate` finds the folder.
     """
     home = locate("lfw", folder, download=False)
     image_file, table_file = home / "lfw_62x47.npz", home / "lfw_attributes.csv"
@@ -268,7 +274,7 @@ def load_celeba(
     """Read the aligned images and ``list_attr_celeba.txt`` in their published form.
 
     Each celebrity's face has forty attributes, 1 or 0 (Liu et al. 2015); the file has −1 for 0. The
-    column ``person`` identifies the person; it is empty without ``identity_CelebA.txt``.
+    column ``person`` identifies the person; without ``identity_CelebA.txt``, it is empty.
 
     Parameters
     ----------
@@ -276,15 +282,15 @@ def load_celeba(
         As for :func:`locate`.
     count
         The number of images to read, starting with the first; Mo et al. 2021 use 15,000. ``None``
-        for all.
+        reads all images.
     size
-        Height and width to which the images, 218×178, are resized.
+        The height and width to which the 218×178 images are resized.
     """
     home = locate("celeba", folder, download=False)
     names, files, values = _celeba_attributes(home / _CELEBA_ATTRIBUTES)
     if count is not None:
         if not 1 <= count <= len(files):
-            raise InputError(f"count must lie between 1 and {len(files):,}, not {count}.")
+            raise InputError(f"count must be between 1 and {len(files):,}, not {count}.")
         files, values = files[:count], values[:count]
     person = _celeba_identities(home / _CELEBA_IDENTITIES, files)
     images = read_images([home / "img_align_celeba" / name for name in files], size, "celeba")
@@ -295,19 +301,19 @@ def load_celeba(
 def _celeba_attributes(path: Path) -> tuple[list[str], list[str], np.ndarray]:
     """Return the attributes' names, the images' names, and a table of zeros and ones.
 
-    The first line is the number of images, the second the names of the attributes. Every further
-    line is an image's name and its attributes (−1 or 1), separated by blanks.
+    The first line contains the number of images, the second the names of the attributes. Every
+    further line contains an image's name and its attributes (−1 or 1), separated by spaces.
     """
     lines = _lines(path, "celeba")
     if len(lines) < 3 or not lines[0].strip().isdigit():
         raise broken(path, "does not begin with the number of images", "celeba")
     names, rows = lines[1].split(), [line.split() for line in lines[2:]]
     if int(lines[0]) != len(rows):
-        what = f"has {len(rows):,} images instead of the {int(lines[0]):,} it announces"
+        what = f"lists {len(rows):,} images instead of the stated {int(lines[0]):,}"
         raise broken(path, what, "celeba")
     for number, row in enumerate(rows, start=3):
         if len(row) != len(names) + 1 or not set(row[1:]) <= {"-1", "1"}:
-            what = f"has something other than {len(names)} values of −1 or 1 in line {number}"
+            what = f"does not have {len(names)} values of −1 or 1 in line {number}"
             raise broken(path, what, "celeba")
     values = np.array([row[1:] for row in rows], dtype=float)
     return names, [row[0] for row in rows], (values > 0).astype(float)
@@ -328,18 +334,18 @@ _PUBFIG_KINDS = (".jpg", ".jpeg", ".png")
 
 
 def load_pubfig(folder: Folder = None, *, size: tuple[int, int] = (100, 100)) -> Faces:
-    """Read the cropped images of PubFig83 with the scores of ``pubfig_attributes.txt``.
+    """Read the cropped images of PubFig83 with the scores in ``pubfig_attributes.txt``.
 
-    Each face of a public figure has 73 attribute scores (Kumar et al. 2009). The scores come from
-    another model; above zero, the image has the attribute. Their columns are therefore named
-    ``pred_…`` and must be called predicted labels. Images without scores are left out.
+    Each face of a public figure has 73 attribute scores (Kumar et al. 2009), computed by another
+    model. A score above zero means that the image has the attribute. The columns are therefore
+    named ``pred_…`` and must be called predicted labels. Images without scores are omitted.
 
     Parameters
     ----------
     folder
         As for :func:`locate`.
     size
-        Height and width to which the images are resized; 100×100 in Mo et al. 2021.
+        The height and width to which the images are resized; Mo et al. 2021 use 100×100.
     """
     home = locate("pubfig", folder, download=False)
     names, scores = _pubfig_scores(home / _PUBFIG_ATTRIBUTES)
@@ -361,8 +367,8 @@ def load_pubfig(folder: Folder = None, *, size: tuple[int, int] = (100, 100)) ->
 def _pubfig_scores(path: Path) -> tuple[list[str], dict[tuple[str, int], list[float]]]:
     """Return the attributes' names, and the scores by person and image number.
 
-    Fields are separated by tabs; the second line, after a ``#``, names them: person, imagenum,
-    attributes.
+    Fields are separated by tabs. The second line starts with ``#`` and names the fields: person,
+    imagenum, attributes.
     """
     lines = _lines(path, "pubfig")
     heads = [line.lstrip("#").strip("\t ").split("\t") for line in lines if line.startswith("#")]
@@ -381,12 +387,12 @@ def _pubfig_scores(path: Path) -> tuple[list[str], dict[tuple[str, int], list[fl
                 raise ValueError(f"{len(fields)} fields instead of {len(header)}")
             scores[_person(fields[0]), int(fields[1])] = [float(value) for value in fields[2:]]
         except ValueError as error:
-            raise broken(path, f"is wrong in line {number} ({error})", "pubfig") from error
+            raise broken(path, f"is invalid in line {number} ({error})", "pubfig") from error
     return header[2:], scores
 
 
 def _pubfig_images(folder: Path) -> list[tuple[Path, tuple[str, int]]]:
-    """Return the images; each person has a folder of files named by image number."""
+    """Return the images; each person's folder contains files named by image number."""
     found = []
     for path in sorted(folder.glob("*/*")):
         if path.suffix.lower() in _PUBFIG_KINDS and path.stem.isdigit():

@@ -1,4 +1,4 @@
-"""Find a data set on this computer, or fetch it from its publisher."""
+"""Finds a data set on this computer, or fetches it from its publisher."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def cache_folder() -> Path:
 
 
 def searched_folders(folder: Folder = None) -> tuple[Path, ...]:
-    """Return the folders searched, in order; downloads go into the first.
+    """Return the folders to search, in order; downloads are stored in the first.
 
-    A named folder is the only one searched; otherwise ``$SEEPAGE_DATA`` comes before the per-user
-    cache.
+    If ``folder`` is given, only that folder is searched; otherwise ``$SEEPAGE_DATA`` is searched
+    before the per-user cache.
     """
     if folder is not None:
         return (Path(folder).expanduser(),)
@@ -36,7 +36,7 @@ def searched_folders(folder: Folder = None) -> tuple[Path, ...]:
 
 
 def find(data_set: DataSet, folder: Folder = None) -> Path | None:
-    """Return the first folder that holds every file the set's loader reads, or ``None``."""
+    """Return the first folder that contains all files needed by the loader, or ``None``."""
     for root in searched_folders(folder):
         home = root / data_set.folder
         if all((home / name).is_file() for name in data_set.files):
@@ -45,16 +45,16 @@ def find(data_set: DataSet, folder: Folder = None) -> Path | None:
 
 
 def locate(name: str, folder: Folder = None, *, download: bool = True) -> Path:
-    """Return the folder that holds the set's files, fetching them if necessary.
+    """Return the folder that contains the data set's files, fetching them if necessary.
 
     Parameters
     ----------
     name
-        One of ``seepage data list``.
+        One of the names that ``seepage data list`` prints.
     folder
         The folder of the data sets; by default ``$SEEPAGE_DATA``, then the per-user cache.
     download
-        Whether a missing set may be fetched from its publisher.
+        Whether a missing data set may be fetched from its publisher.
     """
     wanted = _with_files(name)
     if not download and find(wanted, folder) is None:
@@ -65,9 +65,9 @@ def locate(name: str, folder: Folder = None, *, download: bool = True) -> Path:
 
 
 def fetch(name: str, folder: Folder = None) -> Path:
-    """Download the missing files of a set into the first search folder; return the set's folder.
+    """Download the missing files of a data set into the first search folder; return its folder.
 
-    Existing files are not downloaded again; loaders check their structure when they read.
+    Existing files are not downloaded again; the loaders check their structure.
     """
     wanted = _with_files(name)
     found = find(wanted, folder)
@@ -89,7 +89,9 @@ def fetch(name: str, folder: Folder = None) -> Path:
                 path.unlink()
     missing = [file for file in wanted.files if not (home / file).is_file()]
     if missing:
-        raise InputError(f"After fetching {name}, {home} still lacks {', '.join(missing)}.")
+        raise InputError(
+            f"After fetching {name}, {home} still lacks {', '.join(missing)}; fetch it again."
+        )
     return home
 
 
@@ -97,7 +99,7 @@ def _with_files(name: str) -> DataSet:
     wanted = data_set(name)
     if wanted.bundled:
         raise InputError(
-            f"The data set {wanted.name} comes with scikit-learn and has no files of its own; "
-            f"call seepage.data.load_bundled({wanted.name!r})."
+            f"The data set {wanted.name} is part of scikit-learn and has no separate files; call "
+            f"seepage.data.load_bundled({wanted.name!r})."
         )
     return wanted

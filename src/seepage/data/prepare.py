@@ -1,4 +1,4 @@
-"""Prepare loaded data sets as learning problems, exactly as the papers did.
+"""Prepares loaded data sets as learning problems, exactly as in the papers.
 
 The papers are Hannun, Guo and van der Maaten, "Measuring Data Leakage in Machine-Learning Models
 with Fisher Information" (2021), and Guo, Karrer, Chaudhuri and van der Maaten, "Bounding Training
@@ -38,16 +38,16 @@ def two_class_pca(
     """Project two classes of images onto principal components (Hannun et al. 2021, Table 1).
 
     Pixels are divided by 255 and flattened, and all rows of a split are divided by its largest row
-    norm, so that every row lies in the unit ball. Both splits are projected onto the leading
-    eigenvectors of the training rows' covariance, centred with the training mean, not whitened.
-    Components are in order of decreasing variance, signed so that the largest loading of each is
-    positive. For linear regression Hannun et al. use the targets ``2*y - 1``.
+    norm, so that every row is in the unit ball. Both splits are projected onto the leading
+    eigenvectors of the training rows' covariance, centred with the training mean, but not whitened.
+    Components are in order of decreasing variance, with signs such that the largest loading of each
+    is positive. For linear regression, Hannun et al. use the targets ``2*y - 1``.
     """
     X, y = _two_classes(images.train, classes)
     X_test, y_test = _two_classes(images.test, classes)
     if not 1 <= dimensions <= X.shape[1]:
         raise InputError(
-            f"dimensions must lie between 1 and {X.shape[1]}, the number of pixels, but is "
+            f"dimensions must be between 1 and {X.shape[1]}, the number of pixels, not "
             f"{dimensions}."
         )
     X /= np.linalg.norm(X, axis=1).max()
@@ -63,9 +63,9 @@ def two_class_pca(
 def iwpc_one_hot(patients: Records) -> Problem:
     """Encode the warfarin data of Hannun et al. 2021: 14 features, 80 % of patients for training.
 
-    Attributes are in alphabetical order; race, cyp2c9 and vkorc1 are one-hot encoded with the first
-    level dropped; the target is the standardised dose. The split is random with a fixed seed, but
-    not the original one, which needs torch's generator.
+    Attributes are in alphabetical order. Race, cyp2c9 and vkorc1 are one-hot encoded with the first
+    level dropped, and the target is the standardised dose. The split is random with a fixed seed.
+    It is not the original split, which needs torch's generator.
     """
     columns = [name for name in sorted(patients.columns) if name != "dose"]
     blocks: list[Matrix] = []
@@ -88,13 +88,13 @@ def iwpc_one_hot(patients: Records) -> Problem:
 
 
 def adult_one_hot(people: Adult) -> Problem:
-    """Encode the census problem of Hannun et al. 2021: 86 features, incomplete records dropped.
+    """Encode the census problem of Hannun et al. 2021: 86 features, without incomplete records.
 
     The six continuous columns (including fnlwgt) are standardised by the training mean and sample
-    deviation; marital status becomes married (any "Married-…") or not; relationship is dropped;
-    nominal columns are one-hot encoded in sorted order with the last level dropped. For marital
-    status the original keeps the indicator of *not* being married. Features are in the file's
-    order; the target is 1 for an income above $50,000.
+    deviation. Marital status becomes married (any "Married-…") or not, and relationship is dropped.
+    Nominal columns are one-hot encoded in sorted order with the last level dropped. For marital
+    status, the original code keeps the indicator of *not* being married. Features are in the order
+    of the file; the target is 1 for an income above $50,000.
     """
     train, test = _complete(people.train), _complete(people.test)
     blocks: list[Matrix] = []
@@ -120,7 +120,7 @@ def adult_one_hot(people: Adult) -> Problem:
         if unseen:
             raise InputError(
                 f"The test records have {unseen[0]!r} for {name}, which no training record has; "
-                "the one-hot encoding covers training levels only."
+                "drop those records, since the one-hot encoding covers only training levels."
             )
         attributes[name] = tuple(f"{name}={level}" for level in levels[:-1])
         blocks.append(_indicators(values, levels[:-1]))
@@ -139,9 +139,9 @@ def adult_one_hot(people: Adult) -> Problem:
 def _two_classes(images: Images, classes: tuple[int, int]) -> tuple[Matrix, Matrix]:
     for label in classes:
         if not np.any(images.labels == label):
-            raise InputError(f"No image has the class {label}.")
+            raise InputError(f"No image has the class {label}; choose another class.")
     if classes[0] == classes[1]:
-        raise InputError(f"The two classes must differ, but both are {classes[0]}.")
+        raise InputError(f"The two classes must differ, but both are {classes[0]}; change one.")
     # Select before converting: all of MNIST as float64 would be eight times its bytes.
     chosen = np.isin(images.labels, classes)
     X = images.pixels[chosen].reshape(int(chosen.sum()), -1) / 255.0

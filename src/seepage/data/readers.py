@@ -1,4 +1,4 @@
-"""Readers for publishers' file formats; an invalid file raises an error that gives the reason."""
+"""Reads publishers' file formats; an invalid file raises an error that states the reason."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from seepage.data.structures import Records
 def read_idx(path: Path, shape: tuple[int, ...], name: str) -> NDArray[np.uint8]:
     """Return the array in ``path``, which must have exactly this ``shape``.
 
-    The idx format of MNIST, gzipped, has the magic number ``0x00 0x00 0x08 ndim`` (0x08: unsigned
-    bytes), each size as a big-endian 32-bit integer, then the bytes.
+    The gzipped idx format of MNIST starts with the magic number ``0x00 0x00 0x08 ndim`` (0x08:
+    unsigned bytes). The sizes follow as big-endian 32-bit integers, and then the bytes of the
+    array.
     """
     header = struct.Struct(f">{1 + len(shape)}I")
     count = math.prod(shape)
@@ -32,7 +33,7 @@ def read_idx(path: Path, shape: tuple[int, ...], name: str) -> NDArray[np.uint8]
             # Asking for one byte more than announced reveals a longer file.
             body = stream.read(count + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise broken(path, f"is cut off or is not a gzip file ({error})", name) from error
+        raise broken(path, f"is truncated or is not a gzip file ({error})", name) from error
     if len(head) < header.size:
         raise broken(path, "is too short to be an idx file", name)
     magic, *sizes = header.unpack(head)
@@ -43,10 +44,10 @@ def read_idx(path: Path, shape: tuple[int, ...], name: str) -> NDArray[np.uint8]
             name,
         )
     if tuple(sizes) != shape:
-        raise broken(path, f"holds an array of {_times(sizes)} instead of {_times(shape)}", name)
+        raise broken(path, f"contains an array of {_times(sizes)} instead of {_times(shape)}", name)
     if len(body) != count:
         surplus = "more" if len(body) > count else "fewer"
-        raise broken(path, f"holds {surplus} than the {count:,} bytes its header states", name)
+        raise broken(path, f"contains {surplus} than the {count:,} bytes its header states", name)
     return np.frombuffer(body, dtype=np.uint8).reshape(shape)
 
 
@@ -57,9 +58,9 @@ def _times(sizes: tuple[int, ...] | list[int]) -> str:
 def read_npz(
     path: Path, shapes: Mapping[str, tuple[int | None, ...]], name: str
 ) -> dict[str, NDArray[np.uint8]]:
-    """Return arrays of a NumPy archive; pickled objects raise an error.
+    """Return arrays from a NumPy archive; pickled objects raise an error.
 
-    Each array must hold bytes and have the given shape (``None``: any size).
+    Each array must contain bytes and have the given shape (``None`` allows any size).
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -67,9 +68,9 @@ def read_npz(
         with np.load(path, allow_pickle=False) as arrays:
             found = {key: arrays[key] for key in shapes if f"{key}.npy" in members}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-        raise broken(path, f"is cut off or is not a NumPy archive ({error})", name) from error
+        raise broken(path, f"is truncated or is not a NumPy archive ({error})", name) from error
     except ValueError as error:  # among them NumPy's refusal to unpickle
-        raise broken(path, f"holds something other than plain arrays ({error})", name) from error
+        raise broken(path, f"contains objects that are not arrays ({error})", name) from error
     missing = [key for key in shapes if key not in found]
     if missing:
         raise broken(path, f"lacks the arrays {', '.join(missing)}", name)
@@ -81,7 +82,7 @@ def read_npz(
         if array.dtype != np.uint8 or not fits:
             wanted = "×".join("n" if size is None else str(size) for size in shape)
             have = "×".join(str(size) for size in array.shape)
-            what = f"holds {have} {array.dtype} in {key} instead of {wanted} uint8"
+            what = f"contains {have} {array.dtype} in {key} instead of {wanted} uint8"
             raise broken(path, what, name)
     return found
 
@@ -97,9 +98,9 @@ def read_csv(
 ) -> Records:
     """Return the columns of ``path``, all numeric except those named in ``text``.
 
-    The header must begin with the columns ``leading``; the names of all other columns begin with
-    ``further`` (``None``: no other columns). With ``allow_missing`` a field may be empty: NaN in a
-    numeric column, ``""`` in a text column.
+    The header must begin with the columns ``leading``. The names of all other columns begin with
+    ``further`` (``None``: no other columns). With ``allow_missing``, a field may be empty, which
+    becomes NaN in a numeric column and ``""`` in a text column.
     """
     try:
         with path.open(encoding="utf-8", newline="") as stream:
@@ -120,7 +121,7 @@ def read_csv(
     columns = {}
     for title, values in zip(header, zip(*rows, strict=True), strict=True):
         if not allow_missing and "" in values:
-            what = f"has nothing in column {title} of line {values.index('') + 2}"
+            what = f"has no value in column {title} of line {values.index('') + 2}"
             raise broken(path, what, name)
         if title in text:
             columns[title] = np.asarray(values)
@@ -128,7 +129,7 @@ def read_csv(
         try:
             columns[title] = np.asarray([value or "nan" for value in values], dtype=np.float64)
         except ValueError as error:
-            raise broken(path, f"has text in its column {title} ({error})", name) from error
+            raise broken(path, f"has text in the numeric column {title} ({error})", name) from error
     return Records(columns)
 
 
@@ -146,7 +147,7 @@ def read_images(paths: Sequence[Path], size: tuple[int, int], name: str) -> NDAr
         except FileNotFoundError as error:
             raise broken(path, "is missing", name) from error
         except (UnidentifiedImageError, OSError, SyntaxError) as error:
-            raise broken(path, f"is cut off or is not an image ({error})", name) from error
+            raise broken(path, f"is truncated or is not an image ({error})", name) from error
         if colour.size != size[::-1]:
             colour = colour.resize(size[::-1], Image.Resampling.BILINEAR)
         out[k] = np.asarray(colour)

@@ -1,4 +1,4 @@
-"""The data sets: descriptions, files, sources and SHA-256."""
+"""The available data sets: their descriptions, files, sources and SHA-256 digests."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from seepage.errors import InputError, nearest
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A published file: its name in the set's folder, its addresses, length and SHA-256.
+    """A published file: its name in the data set's folder, its addresses, length and SHA-256.
 
-    Every address serves the same bytes, so an interrupted download may resume at another one.
+    Every address serves the same bytes, so an interrupted download may resume from another address.
     ``archive`` files are unpacked in the same folder.
     """
 
@@ -26,7 +26,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """A data set: ``files`` are read by its loader, ``downloads`` are served by the publisher."""
+    """A data set; its loader reads ``files``, and its publisher serves ``downloads``."""
 
     name: str
     title: str
@@ -48,10 +48,10 @@ def _bundled(name: str, title: str) -> DataSet:
 def _served(
     published: str, *addresses: str, files: tuple[str, ...] | None = None, archive: bool = False
 ) -> dict[str, Any]:
-    """Return files from lines of SHA-256, size and name.
+    """Return files from lines that contain a SHA-256, a size and a name.
 
-    An address that ends in a slash serves each file under its name. Loaders read these files,
-    unless ``files`` names others.
+    An address that ends in a slash serves each file under its name. Loaders read these files
+    unless ``files`` lists others.
     """
     downloads = []
     for line in published.split("\n"):
@@ -154,7 +154,7 @@ _ALL = (
         licence="none stated; for research",
         source="http://vis-www.cs.umass.edu/lfw/",
         by_hand=(
-            "it is not published in this form, so put two files there yourself: lfw_62x47.npz "
+            "it is not published in this form, so add two files yourself: lfw_62x47.npz "
             "with an array `images` of bytes, n×62×47×3 (lfw-deepfunneled.tgz of the LFW site, "
             "cropped and halved; rows 70 to 195 and columns 78 to 172 give this shape), and "
             "lfw_attributes.csv with one row per image in the same order and the columns image, "
@@ -171,8 +171,8 @@ _ALL = (
         licence="for non-commercial research",
         source="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
         by_hand=(
-            "its publisher provides it through a web page, so put the downloaded files there "
-            "yourself: list_attr_celeba.txt, the unpacked folder img_align_celeba and, to "
+            "its publisher provides it on a web page, so add the downloaded files yourself: "
+            "list_attr_celeba.txt, the unpacked folder img_align_celeba and, to "
             "identify people, identity_CelebA.txt"
         ),
     ),
@@ -185,9 +185,9 @@ _ALL = (
         licence="for non-commercial research",
         source="https://www.cs.columbia.edu/CAVE/databases/pubfig/",
         by_hand=(
-            "its publishers provide addresses instead of images, so put there yourself: "
-            "pubfig_attributes.txt of the PubFig page, and a folder pubfig83 with a folder for "
-            "each person that holds images named by their number (Adam Sandler/12.jpg)"
+            "its publishers provide addresses instead of images, so add the files yourself: "
+            "pubfig_attributes.txt from the PubFig page, and a folder pubfig83 with a folder per "
+            "person that contains images named by number (Adam Sandler/12.jpg)"
         ),
     ),
     _bundled("breast_cancer", "569 tumours, 30 measurements, benign or malignant"),
@@ -201,17 +201,17 @@ DATA_SETS: dict[str, DataSet] = {data_set.name: data_set for data_set in _ALL}
 
 
 def data_set(name: str) -> DataSet:
-    """Return the data set of this name, or raise an error with the nearest name."""
+    """Return the data set with this name; otherwise raise an error that suggests the nearest."""
     if name not in DATA_SETS:
         raise InputError(
-            f"There is no data set called {name!r}{nearest(name, DATA_SETS)}; choose from "
+            f"There is no data set {name!r}{nearest(name, DATA_SETS)}; choose from "
             f"{', '.join(DATA_SETS)}."
         )
     return DATA_SETS[name]
 
 
 def broken(path: Path, what: str, name: str) -> InputError:
-    """Return the error for a file of the data set ``name`` that is corrupted, cut off or wrong."""
+    """Return the error for a corrupted, truncated or wrong file of the data set ``name``."""
     if DATA_SETS[name].downloads:
         remedy = f"delete it and run `seepage data fetch {name}`"
     else:

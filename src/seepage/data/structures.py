@@ -1,4 +1,4 @@
-"""Return types of the loaders and of the functions that prepare data: arrays with names."""
+"""Types for loaded and prepared data, which are arrays with names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Images:
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """The publisher's splits of a set of images; ``classes[k]`` is the name of class ``k``."""
+    """The publisher's splits of an image data set; ``classes[k]`` is the name of class ``k``."""
 
     name: str
     train: Images
@@ -34,7 +34,7 @@ class ImageSet:
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Named columns of equal length, in the order of the file; text columns hold text."""
+    """Named columns of equal length, in the order of the file; text columns contain text."""
 
     columns: Mapping[str, NDArray[Any]]
 
@@ -47,11 +47,10 @@ class Records:
 
 @dataclass(frozen=True, eq=False)
 class Faces:
-    """Images ``(n, height, width, 3)`` and one row of attributes each.
+    """Images ``(n, height, width, 3)``, with one row of attributes per image.
 
-    ``*_manual`` columns are human labels; ``pred_*`` columns are another model's scores and
-    must be called predicted labels wherever they are used. Missing numbers are NaN, missing
-    text is empty.
+    ``*_manual`` columns are human labels. ``pred_*`` columns are another model's scores and must
+    always be called predicted labels. Missing numbers are NaN, and missing text is empty.
     """
 
     images: NDArray[np.uint8]
@@ -85,11 +84,11 @@ class Problem:
     X, y
         Training features ``(n, d)`` and targets ``(n,)``; two classes are 0 and 1.
     X_test, y_test
-        The same for the test split.
+        The features and targets of the test split.
     names
         One name per feature.
     attributes
-        For each one-hot encoded attribute, the names of its columns (the dropped level has none).
+        For each one-hot encoded attribute, the names of its columns; the dropped level has none.
     """
 
     X: NDArray[np.float64]

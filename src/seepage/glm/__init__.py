@@ -1,4 +1,4 @@
-"""Generalized linear models: losses, fits, and the leakage of releasing a fit.
+"""Generalized linear models: losses, fitting, and the leakage of a released fit.
 
 From the bottom up: ``inputs`` (callers' arguments), ``losses``, ``fitting`` (objectives and
 minimisers), ``estimators`` (with scikit-learn's interface), ``adapters`` (models of other
@@ -7,8 +7,8 @@ Jacobian), ``changes`` (records left out or replaced), ``outsider`` (an attacker
 the other records), ``refining`` (models that stopped early), ``shaped_noise`` and
 ``private_shape`` (noise with a shaped covariance), ``objective_perturbation`` (noise in the
 gradient), ``exponential_mechanism`` (a choice among candidates), ``printed`` (regression tables)
-and ``reweighting``; ``leakage`` is the entry point. Code specific to GLMs belongs here; code for
-any release does not.
+and ``reweighting``; ``leakage`` is the entry point. Code specific to GLMs belongs in this package;
+code for any release does not.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The objective of a linear model in dense NumPy: gradient, Hessian, distance to the minimiser.
+"""A linear model's objective in dense NumPy: gradient, Hessian and distance to the minimiser.
 
-The distance to the minimiser θ* is bounded at any θ, for a family with ``|ℓ‴| ≤ M ℓ″`` (Bach 2010).
-With ``H = H(θ)``, ``ν = ‖∇L(θ)‖_{H⁻¹}`` and ``R = max_j ‖x̃_j‖_{H⁻¹}``, a step δ changes no margin
-by more than ``R‖δ‖_H`` (for softmax: its span). So along ``δ = θ* − θ`` curvatures fall at most by
-a factor of ``exp(−M R s ‖δ‖_H)``::
+For a family with ``|ℓ‴| ≤ M ℓ″`` (Bach 2010), the distance from any θ to the minimiser θ* is
+bounded. Let ``H = H(θ)``, ``ν = ‖∇L(θ)‖_{H⁻¹}`` and ``R = max_j ‖x̃_j‖_{H⁻¹}``. A step δ changes no
+margin (for softmax, no span of margins) by more than ``R‖δ‖_H``. So along ``δ = θ* − θ`` the
+curvature decreases at most by a factor of ``exp(−M R s ‖δ‖_H)``::
 
     ν ‖δ‖_H  ≥  −⟨∇L(θ), δ⟩  =  ⟨∇L(θ*) − ∇L(θ), δ⟩  ≥  ‖δ‖_H (1 − exp(−M R ‖δ‖_H)) / (M R)
     ‖δ‖_H    ≤  −log(1 − M R ν) / (M R)        where M R ν < 1;   ν for least squares, where M = 0
 
-Hence ``‖δ‖ ≤ ‖δ‖_H/√λ_min(H)``, or ``‖∇L(θ)‖/ridge`` if every parameter is penalised.
+Therefore ``‖δ‖ ≤ ‖δ‖_H/√λ_min(H)``, or ``‖∇L(θ)‖/ridge`` if every parameter is penalised.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from seepage.tables.source import as_numpy
 
 
 class DenseObjective:
-    """An objective in dense NumPy: gradient, Hessian, and distance to the minimiser."""
+    """An objective in dense NumPy, with its gradient, Hessian and distance to the minimiser."""
 
     def __init__(self, fit: FittedGLM, columns: np.ndarray) -> None:
         self.columns, self.fit, self.outputs = columns, fit, Outputs(fit.family)
@@ -40,7 +40,7 @@ class DenseObjective:
 
     @cached_property
     def parameters(self) -> np.ndarray:
-        """The model's parameters, (P,), or (P, K) for softmax: coefficients, then the intercept."""
+        """The parameters, (P,) or (P, K) for softmax: the coefficients, then the intercept."""
         coef = np.asarray(as_numpy(self.fit.coef), dtype=float)
         if self.fit.intercept is not None:
             own = np.asarray(as_numpy(self.fit.intercept), dtype=float)
@@ -49,7 +49,7 @@ class DenseObjective:
 
     @cached_property
     def theta(self) -> np.ndarray:
-        """The free parameters, (P, c)."""
+        """The free parameters, of shape (P, c)."""
         return np.asarray(self.outputs.within(self.parameters))
 
     def without(self, rows: np.ndarray) -> DenseObjective:
@@ -78,7 +78,7 @@ class DenseObjective:
         return np.asarray(H.reshape(size, size) + penalty)
 
     def stepped(self, theta: np.ndarray, term: float | np.ndarray = 0.0) -> np.ndarray:
-        """Return the parameters after one Newton step; ``term``: the gradient of a linear term."""
+        """Return the parameters after a Newton step; ``term`` is the gradient of a linear term."""
         slope = self.gradient(theta)[0] + term
         step = np.linalg.solve(self.hessian(theta), slope.ravel())
         return np.asarray(theta - step.reshape(theta.shape))
@@ -105,7 +105,7 @@ class DenseObjective:
         return found
 
     def _reach(self, inverse: np.ndarray) -> float:
-        """Return ``R``: the largest change of any record's margins under a step of norm 1."""
+        """Return ``R``, the largest change of any record's margins for a step of norm 1."""
         P, c = self.X.shape[1], self.outputs.count
         half = np.einsum("ni,ikjl->nkjl", self.X, inverse.reshape(P, c, P, c), optimize=True)
         products = np.einsum("nkjl,nj->nkl", half, self.X, optimize=True)
@@ -113,7 +113,7 @@ class DenseObjective:
         return math.sqrt(max(float(widest.max(initial=0.0)), 0.0))
 
     def as_model(self, like: Any, theta: np.ndarray) -> Any:
-        """Return a copy of a model with these parameters."""
+        """Return a copy of a model with the given parameters."""
         basis, found = self.outputs.basis, copy(like)
         every = theta.T if basis is None else basis @ theta.T
         d = self.X.shape[1] - int(self.fit.intercept is not None)

@@ -1,4 +1,4 @@
-"""Linear models with scikit-learn's interface: their common base, classifiers and regressors."""
+"""Linear models with scikit-learn's interface: a common base class, classifiers, regressors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from seepage.tables.source import Array, RowSource, Table, as_numpy, place_like
 
 
 class LinearModel(BaseEstimator):  # type: ignore[misc]
-    """A generalized linear model: its margins ``Xw + w₀`` minimise an L2-penalised loss."""
+    """A generalized linear model with margins ``Xw + w₀``, fitted with an L2 penalty."""
 
     coef_: Array
     intercept_: Array
@@ -44,8 +44,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
     n_features_in_: int
     """The number of columns; ``feature_names_in_`` has their names if ``X`` was a data frame."""
     weighted_: bool
-    """Whether the fit had sample weights other than one; measuring its leakage then needs the same
-    weights."""
+    """Whether the fit had sample weights other than one; its leakage requires the same weights."""
     _start: Array | None = None
     """The starting point of Newton's method; set it to refit a model to similar data."""
 
@@ -54,11 +53,11 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         self.fit_intercept = fit_intercept
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Minimise the objective for a table ``X``, (n, d), labels ``y`` and weights ``ω``, (n,).
+        """Minimise the objective for a table ``X`` (n, d), labels ``y`` and weights ``ω`` (n,).
 
-        A torch tensor is fitted on its device, and ``coef_`` is then a tensor there. For
-        ``seepage.parquet`` data, or a path with column names for ``y`` and ``sample_weight``, rows
-        are read in chunks, once per Newton step.
+        A torch tensor is fitted on its own device, and ``coef_`` is a tensor on the same device. If
+        ``X`` is ``seepage.parquet`` data, or a path with column names for ``y`` and
+        ``sample_weight``, the rows are read in chunks, once per Newton step.
         """
         intercept = bool(self.fit_intercept)
         if is_streamed(X):
@@ -84,7 +83,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _read_source(self, source: RowSource) -> tuple[Family | Categorical, np.ndarray | None]:
-        """Return the loss for the labels of a source, and their classes, if any."""
+        """Return the loss for the labels of a data source, and the classes, if any."""
         raise NotImplementedError
 
     def _read_labels(
@@ -94,13 +93,13 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _store(self, theta: Array) -> None:
-        """Store the parameters as the coefficients and the intercept (zero if there is none)."""
+        """Store the parameters as coefficients and intercept (zero for a model without one)."""
         self.coef_ = theta[:-1, ...] if self.fit_intercept else theta
         last = theta[-1, ...]
         self.intercept_ = last if self.fit_intercept else array_namespace(theta).zeros_like(last)
 
     def _parameters(self) -> Array:
-        """Return the fitted parameters in one array, the intercept last."""
+        """Return the fitted parameters as one array, with the intercept last."""
         xp = array_namespace(self.coef_)
         theta = self.coef_ if len(self.coef_.shape) == 1 else self.coef_.T
         theta = theta[:, 0] if theta.shape[1:] == (1,) else theta
@@ -110,7 +109,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         return xp.concat([theta, xp.reshape(last, (1, *theta.shape[1:]))], axis=0)
 
     def _margins(self, X: Any) -> Array:
-        """Return ``Xw + w₀``: (n,), or (n, K) for softmax, in the library of ``X``."""
+        """Return ``Xw + w₀``, (n,) or (n, K) for softmax, in the array library of ``X``."""
         check_is_fitted(self)
         values = read_features(self, X, fitting=False).values
         theta, d = place_like(self._parameters(), values), values.shape[1]
@@ -153,20 +152,20 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
         if np.any(totals == 0):
             empty = self.classes_[int(np.argmin(totals))]
             raise InputError(
-                f"Every row of class {empty!r} has weight zero, so its intercept diverges; drop "
-                "those rows."
+                f"Every row of class {empty!r} has weight zero, so the intercept of this class "
+                "diverges; drop those rows."
             )
 
     def _store(self, theta: Array) -> None:
-        """Store the parameters in scikit-learn's shapes, (K, d) and (K,), or (1, d) and (1,)."""
+        """Store the parameters in scikit-learn's shapes: (K, d) and (K,), or (1, d) and (1,)."""
         super()._store(theta)
         self.coef_ = self.coef_[None, :] if len(theta.shape) == 1 else self.coef_.T
         self.intercept_ = array_namespace(theta).reshape(self.intercept_, (-1,))
 
     def decision_function(self, X: Any) -> Array:
-        """Return the margins ``wᵀx + w₀``, (n, K); for two classes, that of the second class, (n,).
+        """Return the margins ``wᵀx + w₀``, (n, K), or, for two classes, the second one's, (n,).
 
-        If both classes have a margin, this is the difference of the two.
+        If both classes have a margin, the result is the difference between the two.
         """
         margins = self._margins(X)
         if len(margins.shape) == 2 and margins.shape[1] == 2:
@@ -186,7 +185,8 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
     def predict(self, X: Any) -> Array:
         """Return the most probable class of every record, (n,).
 
-        The array is in the library of ``X``, or in NumPy if the classes are not numbers.
+        The result belongs to the array library of ``X``, or to NumPy if the classes are not
+        numbers.
         """
         margins = self.decision_function(X)
         xp = array_namespace(margins)
@@ -200,7 +200,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
         return xp.asarray(self.classes_, device=best.device)[best]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy: the (weighted) share of records predicted correctly."""
+        """Return the accuracy: the (weighted) share of records that are predicted correctly."""
         from sklearn.metrics import accuracy_score
 
         weights = None if sample_weight is None else as_numpy(sample_weight)
@@ -208,30 +208,34 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
 
 
 def _check_two_classes(classes: np.ndarray, positions: np.ndarray, weights: Array | None) -> None:
-    """Raise an error unless at least two classes occur among the records of positive weight."""
+    """Raise an error unless records with positive weight belong to at least two classes."""
     if classes.shape[0] < 2:
-        raise InputError(f"y has only one class ({classes[0]!r}); a classifier needs at least two.")
+        raise InputError(
+            f"y has only one class ({classes[0]!r}), but a classifier needs at least two; add "
+            "records of another class."
+        )
     if weights is None:
         return
     seen = np.unique(positions[as_numpy(weights) > 0])
     if seen.shape[0] == 1:
         raise InputError(
-            f"The rows with positive weight have only one class ({classes[seen[0]]!r}); a "
-            "classifier needs at least two."
+            f"The rows with positive weight have only one class ({classes[seen[0]]!r}), but a "
+            "classifier needs at least two; add records of another class."
         )
 
 
 class LogisticRegression(GLMClassifier):
-    """Logistic regression: minimises ``Σᵢ ωᵢ (log(1 + exp mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``.
+    """Logistic regression, which minimises ``Σᵢ ωᵢ (log(1 + exp mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``.
 
-    Here mᵢ = wᵀxᵢ + w₀, yᵢ = 1 for the second of the two classes in sorted order and 0 for the
-    first, n is the number of records, λ = ``l2``, and ω are the sample weights (one by default).
-    The intercept w₀ is not penalised (Hannun et al. 2021, equation 13).
+    Here mᵢ = wᵀxᵢ + w₀, n is the number of records, λ = ``l2``, and ω are the sample weights (one
+    by default). The label yᵢ is 1 for the second of the two sorted classes and 0 for the first. The
+    intercept w₀ is not penalised (Hannun et al. 2021, equation 13).
 
     Parameters
     ----------
     l2
-        λ, at least 0. At 0 the columns must be linearly independent and the classes must overlap.
+        λ, at least 0. If λ = 0, the columns must be linearly independent and the classes must
+        overlap.
     fit_intercept
         Whether there is an intercept; if so, it is released too.
 
@@ -240,7 +244,7 @@ class LogisticRegression(GLMClassifier):
     coef_
         ``w``, (1, d), as in scikit-learn.
     intercept_
-        ``w₀``, (1,); 0 if the model has none.
+        ``w₀``, (1,); 0 for a model without an intercept.
     classes_
         The two classes, sorted, such as 0 and 1, −1 and 1, or names.
 
@@ -264,7 +268,7 @@ class LogisticRegression(GLMClassifier):
         return bernoulli
 
     def predict_proba(self, X: Any) -> Array:
-        """Return the probability of the first and the second class, (n, 2)."""
+        """Return the probabilities of the first and the second class, of shape (n, 2)."""
         margins = self._margins(X)
         xp = array_namespace(margins)
         return xp.stack([bernoulli.mean(-margins), bernoulli.mean(margins)], axis=1)
@@ -276,26 +280,27 @@ class LogisticRegression(GLMClassifier):
 
 
 class SoftmaxRegression(GLMClassifier):
-    """Softmax regression: minimises ``Σᵢ ωᵢ (log Σ_k exp(m_ik) − m_i[yᵢ]) + (nλ/2) ‖W‖²``.
+    """Softmax regression, which minimises ``Σᵢ ωᵢ (log Σ_k exp(m_ik) − m_i[yᵢ]) + (nλ/2) ‖W‖²``.
 
     Here mᵢ = Wᵀxᵢ + w₀ has an entry for each of K classes, W is (d, K), n is the number of records,
     λ = ``l2``, and ω are the sample weights (one by default). The intercepts w₀ are not penalised.
-    Adding one vector to the parameters of every class changes no probability; the solution that
+    Adding one vector to the parameters of every class changes no probability, so the solution that
     sums to zero over the classes is returned.
 
     Parameters
     ----------
     l2
-        λ, at least 0. At 0 the columns must be linearly independent and the classes must overlap.
+        λ, at least 0. If λ = 0, the columns must be linearly independent and the classes must
+        overlap.
     fit_intercept
-        Whether there is an intercept for every class; if so, they are released too.
+        Whether every class has an intercept; if so, the intercepts are released too.
 
     Attributes
     ----------
     coef_
-        ``Wᵀ``, (K, d), as in scikit-learn; this also holds for two classes.
+        ``Wᵀ``, (K, d), as in scikit-learn, also for two classes.
     intercept_
-        ``w₀``, (K,); zeros if the model has none.
+        ``w₀``, (K,); zeros for a model without intercepts.
     classes_
         The K classes, sorted.
 
@@ -318,14 +323,14 @@ class SoftmaxRegression(GLMClassifier):
 
 
 class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
-    """A generalized linear model for a numeric target; a subclass names the family.
+    """A generalized linear model for a numeric target; each subclass defines the family.
 
     Attributes
     ----------
     coef_
         ``w``, (d,).
     intercept_
-        ``w₀``; 0 if the model has none.
+        ``w₀``; 0 for a model without an intercept.
     """
 
     def _family(self) -> Family:
@@ -347,7 +352,7 @@ class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
         return self._family().mean(self._margins(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return R², the share of the variance of ``y`` that the predictions explain."""
+        """Return R², the share of the variance in ``y`` that the predictions explain."""
         from sklearn.metrics import r2_score
 
         weights = None if sample_weight is None else as_numpy(sample_weight)
@@ -355,7 +360,7 @@ class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
 
 
 class LinearRegression(GLMRegressor):
-    """Linear regression: minimises ``½ Σᵢ ωᵢ (wᵀxᵢ + w₀ − yᵢ)² + (nλ/2) ‖w‖²`` exactly.
+    """Linear regression, which minimises ``½ Σᵢ ωᵢ (wᵀxᵢ + w₀ − yᵢ)² + (nλ/2) ‖w‖²`` exactly.
 
     Here n is the number of records, λ = ``l2``, and ω are the sample weights (one by default). The
     intercept w₀ is not penalised (Hannun et al. 2021, equation 13). A fit sets ``coef_`` and
@@ -364,7 +369,7 @@ class LinearRegression(GLMRegressor):
     Parameters
     ----------
     l2
-        λ, at least 0. At 0 the columns must be linearly independent.
+        λ, at least 0. If λ = 0, the columns must be linearly independent.
     fit_intercept
         Whether there is an intercept; if so, it is released too.
 
@@ -382,17 +387,17 @@ class LinearRegression(GLMRegressor):
 
 
 class PoissonRegression(GLMRegressor):
-    """Poisson regression: minimises ``Σᵢ ωᵢ (exp(mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``, mᵢ = wᵀxᵢ + w₀.
+    """Poisson regression, which minimises ``Σᵢ ωᵢ (exp(mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``.
 
-    Here n is the number of records, λ = ``l2``, and ω are the sample weights (one by default). The
-    intercept w₀ is not penalised (Hannun et al. 2021, equation 13). The link is the logarithm. A
-    fit sets ``coef_`` and ``intercept_``.
+    Here mᵢ = wᵀxᵢ + w₀, n is the number of records, λ = ``l2``, and ω are the sample weights (one
+    by default). The intercept w₀ is not penalised (Hannun et al. 2021, equation 13). The link is
+    the logarithm. A fit sets ``coef_`` and ``intercept_``.
 
     Parameters
     ----------
     l2
-        λ, at least 0. At 0 the columns must be linearly independent, and no category may have only
-        zero counts.
+        λ, at least 0. If λ = 0, the columns must be linearly independent, and no category may have
+        only zero counts.
     fit_intercept
         Whether there is an intercept; if so, it is released too.
 
@@ -417,7 +422,7 @@ class PoissonRegression(GLMRegressor):
 
 
 class GeneralizedLinearRegression(GLMRegressor):
-    """Regression with any loss: minimises ``Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (nλ/2) ‖w‖²``.
+    """Regression with any loss, which minimises ``Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (nλ/2) ‖w‖²``.
 
     Here ℓ is the loss of the family, n the number of records, λ = ``l2``, and ω are the sample
     weights (one by default). The intercept w₀ is not penalised (Hannun et al. 2021, equation 13). A
@@ -429,7 +434,7 @@ class GeneralizedLinearRegression(GLMRegressor):
         The name of a family, built in or registered by :func:`seepage.glm.register_family`, or a
         :class:`seepage.glm.Family`.
     l2
-        λ, at least 0. At 0 the columns must be linearly independent.
+        λ, at least 0. If λ = 0, the columns must be linearly independent.
     fit_intercept
         Whether there is an intercept; if so, it is released too.
 

@@ -1,13 +1,14 @@
-"""The exponential mechanism draws one model from a few candidates, by how well each fits.
+"""The exponential mechanism: draw one of a few candidate models, by how well each model fits.
 
-The parameters ``θ_k`` of candidate k do not depend on these records; its utility is ``−L_k``, the
-negative loss on the records. It is drawn with probability (McSherry and Talwar 2007)::
+The parameters ``θ_k`` of candidate k do not depend on the records. The candidate's utility is
+``−L_k``, the negative loss on the records. Candidate k is drawn with probability (McSherry and
+Talwar 2007)::
 
     p_k ∝ exp(−τ L_k),      L_k = Σ_j ℓ(x̃_jᵀθ_k, y_j),      τ = ε/2Δ
 
 Therefore ``∂ log p_k/∂z = −τ(∂L_k/∂z − Σ_l p_l ∂L_l/∂z)``. The Fisher information about a record is
 exactly the covariance of ``τ ∂ℓ/∂z`` over the candidates. Leaving out a record subtracts its
-``ℓ_k`` from each ``L_k``; an informed attacker's success rate is a finite sum.
+``ℓ_k`` from each ``L_k``, so an informed attacker's success rate is a finite sum.
 """
 
 from __future__ import annotations
@@ -26,22 +27,21 @@ from seepage.tables.source import as_numpy, read_table
 
 
 class ExponentialMechanism:
-    """A model drawn from candidates; the higher its loss on the records, the lower its probability.
+    """The choice of one candidate model: the higher its loss, the lower its probability.
 
-    Adversaries know all other records and the candidates. All results are exact.
+    The attacker knows all other records and the candidates. All results are exact.
 
     Parameters
     ----------
     candidates
-        The parameters of each candidate, one row each: the coefficients and, if a row has one
-        number more than the table has columns, an intercept. They must not depend on the records.
+        The parameters, one row per candidate: the coefficients and, if a row is one number longer
+        than the table has columns, an intercept. The candidates must not depend on the records.
     X, y
-        The records and their labels, as numbers of the family.
+        The records and their numeric labels, as the family defines them.
     sharpness
-        ``τ``, the weight of a loss: the larger it is, the more often the best candidate is drawn
-        and the more the choice leaks. It equals ``ε/2Δ`` of the exponential mechanism: if losses
-        lie between 0 and Δ for every possible record, the choice is 2τΔ-differentially private when
-        one record changes.
+        ``τ``, the weight of a loss: larger values favour the best candidate and leak more. It
+        equals ``ε/2Δ`` of the exponential mechanism. If every possible record has a loss between 0
+        and Δ, the choice is 2τΔ-differentially private for the replacement of one record.
     family
         The loss: a name for :func:`seepage.glm.get_family`, or a family with one output.
 
@@ -74,24 +74,29 @@ class ExponentialMechanism:
             )
         named = get_family(family) if isinstance(family, str) else family
         if isinstance(named, Categorical):
-            raise InputError("Candidates need a family with one output.")
+            raise InputError("Candidates require a family with one output, such as 'bernoulli'.")
         self.table, self.family, self.sharpness = read_table(X), named, float(sharpness)
         self.X = np.asarray(as_numpy(self.table.values), dtype=float)
-        self.y = _numbers(y, "y must hold one number of the family for each record")
+        self.y = _numbers(y, "y must contain one number of the family for each record")
         self.y = self.y.reshape(-1)
         self.candidates = np.atleast_2d(
             _numbers(candidates, "Candidates must be rows of numbers, all of the same length")
         )
         (n, d), wide = self.X.shape, self.candidates.shape[-1]
         if len(self.y) != n:
-            raise InputError(f"There are {n:,} records, but {len(self.y):,} labels.")
+            raise InputError(
+                f"There are {n:,} records, but {len(self.y):,} labels; pass one label per record."
+            )
         if self.candidates.ndim > 2 or len(self.candidates) < 2 or wide not in (d, d + 1):
             raise InputError(
-                f"Candidates must be at least two rows of {d} coefficients, with or without an "
+                f"Candidates must be at least two rows of {d} coefficients, optionally with an "
                 f"intercept, not an array of shape {self.candidates.shape}."
             )
         if not all(np.isfinite(one).all() for one in (self.candidates, self.X, self.y)):
-            raise InputError("Candidates, records and labels must be finite numbers.")
+            raise InputError(
+                "Candidates, records and labels must be finite numbers; drop or fill in missing "
+                "values."
+            )
         named.check_labels(self.y)
         self.margins = self.X @ self.candidates[:, :d].T
         if wide > d:
@@ -105,7 +110,7 @@ class ExponentialMechanism:
 
     @accepts_other_names
     def draw(self, seed: int | None = None) -> int:
-        """Return the position of a candidate to publish; set a seed for experiments only."""
+        """Return the position of the candidate to publish; set a seed in experiments only."""
         every = range(len(self.candidates))
         source = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311
         return source.choices(every, weights=self.probabilities.tolist())[0]
@@ -117,7 +122,7 @@ class ExponentialMechanism:
 
     @property
     def _losses(self) -> np.ndarray:
-        """``ℓ`` of every record under every candidate, (n, K)."""
+        """The loss ``ℓ`` of every record for every candidate, of shape (n, K)."""
         return np.asarray(self.family.loss(self.margins, self._labels))
 
     @property
@@ -128,15 +133,15 @@ class ExponentialMechanism:
         return np.asarray(log_softmax(-self.sharpness * losses, axis=-1))
 
     def records(self) -> Result:
-        """Return η about all columns and the label of each record."""
+        """Return η of each record for all its columns and its label."""
         return self._largest(slice(None), "all columns and the label")
 
     def labels(self) -> Result:
-        """Return η about each record's label; its columns are known."""
+        """Return η of each record for its label, if its columns are known."""
         return self._largest(slice(-1, None), "the label")
 
     def information(self) -> np.ndarray:
-        """Return the information about each record, (n, d + 1, d + 1): columns, then the label."""
+        """Return the information about each record's columns and label, (n, d + 1, d + 1)."""
         d, p = self.X.shape[1], self.probabilities
         slope = np.asarray(self.family.slope(self.margins, self._labels))
         near = 1e-6 * np.maximum(np.abs(self._labels), 1.0)
@@ -147,9 +152,10 @@ class ExponentialMechanism:
         return np.asarray(np.einsum("k,nki,nkj->nij", p, scores, scores))
 
     def membership(self) -> Result:
-        """Return an informed attacker's success rate of membership inference on each record.
+        """Return the success rate of an informed attacker's membership inference on each record.
 
-        The prior is one half, and a record that is left out is not replaced.
+        The prior probability of membership is one half, and a record that is left out is not
+        replaced.
         """
         losses = self._losses
         inside = np.exp(self._log_odds(losses.sum(axis=0)))
@@ -170,7 +176,7 @@ class ExponentialMechanism:
             about,
             self.table.index,
             assumptions=(
-                "The candidates do not depend on these records, and only the chosen one is "
+                "The candidates do not depend on these records, and only the chosen candidate is "
                 "published.",
                 "Everything outside the view is known to the adversary.",
             ),
@@ -179,7 +185,7 @@ class ExponentialMechanism:
 
 
 def _numbers(values: Any, rule: str) -> np.ndarray:
-    """Return values as numbers; for anything else, raise an error that states the rule."""
+    """Return values as numbers, or raise an error that states the rule."""
     try:
         found = as_numpy(values)
         if found.dtype.kind in "biufO":

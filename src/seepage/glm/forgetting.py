@@ -1,8 +1,8 @@
-"""Unlearning: a model without some records, a bound on one Newton step, and what still leaks.
+"""Unlearning: refit without some records, bound one Newton step, and measure what still leaks.
 
 Let L be the objective of the remaining records, θ* its minimiser and θ̂ the model fitted on all
-records. One step ``θ₁ = θ̂ − H(θ̂)⁻¹∇L(θ̂)`` approximates θ*; its distance is bounded at θ₁ itself
-(:mod:`seepage.glm.dense_objective`).
+records. One step ``θ₁ = θ̂ − H(θ̂)⁻¹∇L(θ̂)`` approximates θ*. The distance between θ₁ and θ* is
+bounded at θ₁ (:mod:`seepage.glm.dense_objective`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from seepage.tables.source import as_numpy
 
 
 def forget(model: Any, X: Any, y: Any, rows: Any, *, sample_weight: Any = None) -> Forgotten:
-    """Return a linear model refitted without some records, and a bound on one Newton step's error.
+    """Refit a linear model without some records, and bound the error of one Newton step.
 
-    The refit uses the model's settings (seepage's ``l2`` is a penalty per record, scikit-learn's
-    ``C`` a total one). Published models cannot be recalled: the old model still leaks to everyone
-    who has it; see :meth:`Forgotten.pair`.
+    The refit uses the model's own settings: ``l2`` in seepage is a penalty per record, ``C`` in
+    scikit-learn a total penalty. A published model cannot be recalled: it still leaks to everyone
+    who has a copy; see :meth:`Forgotten.pair`.
 
     Parameters
     ----------
@@ -69,8 +69,8 @@ def forget(model: Any, X: Any, y: Any, rows: Any, *, sample_weight: Any = None) 
         after = _objective(refit, table, labels, own.get("sample_weight"), "warn")
     if before.outputs.count != after.outputs.count:
         raise InputError(
-            "Without these records a class disappears, so the refit would be a different kind "
-            "of model; keep at least one record of every class."
+            "Removing these records removes a whole class, so the refit would have a different "
+            "form; keep at least one record of every class."
         )
     stepped = after.stepped(before.theta)
     return Forgotten(
@@ -85,34 +85,35 @@ def forget(model: Any, X: Any, y: Any, rows: Any, *, sample_weight: Any = None) 
 
 
 class PeopleLedger(Protocol):
-    """The interface of a release ledger, which :class:`seepage.LedgerFile` implements."""
+    """The interface of a release ledger, implemented by :class:`seepage.LedgerFile`."""
 
     def spent(self, table: Any, person: str | None = None, *, entry: int | None = None) -> Any:
-        """Return the privacy loss of a table's rows over all entries, or in one entry."""
+        """Return the privacy loss of a table's rows, in all entries together or in one entry."""
 
     def record(self, table: Any, what: str, **numbers: Any) -> int:
-        """Add an entry, and return its number."""
+        """Add an entry, and return the entry's number."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Forgotten:
-    """A model without some records, and what the old and new models leak about them.
+    """A model refitted without some records, and what the old and new models leak about them.
 
     Parameters
     ----------
     model
-        The refit without them. Publish this one.
+        The model refitted without the records. Publish this model.
     step
-        The model after one Newton step from the old one. It still depends slightly on the records.
+        The model after one Newton step from the old model. It still depends slightly on the
+        records.
     distance
         A certified bound on the distance between the parameters of ``step`` and the minimiser
-        without the records. Infinite if there is no bound.
+        without the records. It is infinite if no bound exists.
     moved
         A bound on the distance between the old parameters and that minimiser.
     rows
         The positions of the forgotten records.
     records
-        The number of records before.
+        The number of records before the removal.
     """
 
     model: Any
@@ -128,16 +129,16 @@ class Forgotten:
         return len(self.rows)
 
     def pair(self, old: Noise | None, new: Noise | None, *, stepped: bool = False) -> float:
-        """Return μ (Gaussian differential privacy) against an attacker who has both models.
+        """Return μ (Gaussian differential privacy) for an attacker who has both models.
 
-        The attacker knows all other records, and tests whether these records were ever used. The
-        old release contributes ``‖θ̂ − θ*‖/σ``. A refit contributes nothing more; after one step,
-        the new model adds its ``distance``, in units of its own noise::
+        The attacker knows all other records, and tests whether the forgotten records were ever
+        used. The old release contributes ``‖θ̂ − θ*‖/σ``. A refit adds nothing; a Newton step adds
+        its ``distance``, in units of the new model's noise::
 
             μ² = (‖θ̂ − θ*‖/σ_old)² + (‖θ₁ − θ*‖/σ_new)²
 
-        Both noises are drawn independently. Without noise on the old model (``None``), μ is
-        infinite: an exact release cannot be forgotten. For people in both releases, η, μ and ε
+        The noise of each model is drawn independently. Without noise on the old model (``None``), μ
+        is infinite: an exact release cannot be forgotten. For people in both models, η, μ and ε
         compose as for any two releases.
         """
         first, trace = _size(old, self.moved), self.distance if stepped else 0.0
@@ -154,48 +155,51 @@ class Forgotten:
         entry: int | None = None,
         person: str | None = None,
     ) -> int:
-        """Record the pair's μ for the forgotten person in a ledger.
+        """Record μ of both models together for the forgotten person in a ledger.
 
-        Call it once per person, before publishing the new model. Record the remaining people with
-        the new release itself.
+        Call this method once per person, before publishing the new model. Record the people who
+        remain in the data as part of the new release.
 
         Parameters
         ----------
         ledger
             A :class:`seepage.LedgerFile`.
         table
-            The table of all people, in the order of the records of the old model's fit.
+            The table of all people, in the order in which the old model was fitted.
         old, new, stepped
             As for :meth:`pair`.
         entry
             The number of the old release in the ledger. The person's μ in that release is counted
-            once: the new entry is ``√(μ² − μ_entry²)``, so that both entries together have at least
-            the pair's μ. Without it, the old release counts as unlisted, and the new entry is the
-            full μ.
+            only once: the new entry is ``√(μ² − μ_entry²)``, so that the two entries together
+            amount to at least μ of the pair. If omitted, the old release is assumed not to be in
+            the ledger, and the new entry is the full μ.
         person
-            The column that identifies people; without it, each record is a person.
+            The column that identifies people. If omitted, each record is a separate person.
         """
         frame = _frame(table)
         if len(frame) != self.records:
             raise InputError(
                 f"The table has {counted(len(frame), 'row')}, but the model was fitted on "
-                f"{self.records:,}; pass the table of all people, in that order."
+                f"{self.records:,}; pass the table of all people, in the same order."
             )
         if person is None and self.removed > 1:
             raise InputError(
-                f"μ covers {self.removed} records together, but a ledger entry is about one "
-                "person; forget one person at a time, and set person= to the column that "
-                "identifies people."
+                f"μ covers {self.removed} records together, but a ledger entry is for one person; "
+                "forget one person at a time, and set person= to the column that identifies "
+                "people."
             )
         if person is not None:
             if person not in frame.columns:
-                raise InputError(f"There is no column {shown(person)} that identifies people.")
+                raise InputError(
+                    f"There is no column {shown(person)}; set person= to the column that "
+                    "identifies people."
+                )
             who = frame[person].to_list()
             theirs = [k for k, name in enumerate(who) if name == who[self.rows[0]]]
             if theirs != self.rows.tolist():
                 raise InputError(
-                    "These records are not exactly those of one person; forget one person at a "
-                    f"time, with all records that have the same {shown(person)}."
+                    "These records are not exactly the records of one person; forget one person "
+                    f"at a time, with all records that have the same {shown(person)}."
                 )
         own = frame[self.rows.tolist()].to_native()
         mu: Any = self.pair(old, new, stepped=stepped)
@@ -208,20 +212,20 @@ class Forgotten:
 
     def __repr__(self) -> str:
         return (
-            f"<Forgotten: {counted(self.removed, 'record')}; the parameters moved by "
+            f"<Forgotten: {counted(self.removed, 'record')}; the parameters changed by "
             f"{self.moved:.3g}, one step is within {self.distance:.3g} of the refit>"
         )
 
 
 @dataclass(frozen=True)
 class CertifiedRemoval:
-    """New parameters after removing records from a model with a random linear term.
+    """The new parameters after removing records from a model with a random linear term.
 
     Parameters
     ----------
     parameters
-        Release them in place of the old ones, in the form that :meth:`ObjectivePerturbation.draw`
-        returns.
+        The parameters to release instead of the old ones, in the form that
+        :meth:`ObjectivePerturbation.draw` returns.
     residual
         A bound on the norm of the remaining gradient of the objective without the records.
     sigma
@@ -235,11 +239,12 @@ class CertifiedRemoval:
     def epsilon(self, delta: float) -> float:
         """Return ε of (ε, δ)-certified removal (Guo et al. 2020, theorem 3).
 
-        ``ε = (residual/σ) √(2 log(1.5/δ))`` bounds how well an attacker who sees *only* the new
-        parameters can distinguish them from those of training without the records. The theorem
-        needs a bound on the residual that holds for every draw of the term. So set a limit on the
-        residual beforehand, and train again with a new term once the residual exceeds it. It does
-        not protect against an attacker who also has the old parameters; for that, see
+        ``ε = (residual/σ) √(2 log(1.5/δ))`` applies to an attacker who sees *only* the new
+        parameters. It bounds how well this attacker can distinguish them from parameters trained
+        without the records. The theorem requires a bound on the residual that is valid for every
+        draw of the term. So set a limit on the residual in advance, and train again with a new term
+        once the residual exceeds the limit. Certified removal does not protect against an attacker
+        who also has the old parameters; for that attacker, see
         :meth:`ObjectivePerturbation.membership`.
         """
         check_share(delta, "delta")
@@ -249,10 +254,10 @@ class CertifiedRemoval:
 def remove_records(
     objective: DenseObjective, sigma: float, first: np.ndarray, rows: Any, current: Any = None
 ) -> CertifiedRemoval:
-    """Remove records from a model with a random linear term, keeping the total penalty.
+    """Remove records from a model with a random linear term, without changing the total penalty.
 
-    The first parameters determine the term: ``b = −∇L`` of all records. ``current`` includes all
-    earlier steps; the residual covers all removals together.
+    The first released parameters determine the random term: ``b = −∇L`` on all records. ``current``
+    includes all earlier steps, and the residual covers all removals together.
     """
     positions = _positions(rows, len(objective.y))
     outputs = objective.outputs
@@ -262,7 +267,7 @@ def remove_records(
         if given.shape != objective.parameters.T.shape:
             raise InputError(
                 f"The parameters must have the shape {objective.parameters.T.shape} that draw() "
-                f"returns, not {given.shape}."
+                f"returns, but they have the shape {given.shape}."
             )
         return outputs.within(given.T)
 
@@ -277,12 +282,12 @@ def remove_records(
 
 
 def _size(noise: Noise | None, length: float) -> float:
-    """Return an upper bound on a length, in units of the noise."""
+    """Return an upper bound on a distance, in units of the noise."""
     if noise is None:
         return math.inf if length > 0 else 0.0
     if not isinstance(noise, Gaussian):
         raise InputError(
-            "μ of two models is known for Gaussian noise only; pass sp.Gaussian(sigma)."
+            "μ of two models is available for Gaussian noise only; pass sp.Gaussian(sigma)."
         )
     sigma = np.asarray(noise.sigma)
     least = np.sqrt(np.linalg.eigvalsh(sigma).min()) if sigma.ndim == 2 else sigma.min()
@@ -294,13 +299,10 @@ def _positions(rows: Any, n: int) -> np.ndarray:
     if given.ndim != 1 or given.dtype.kind not in "iu" or not given.size:
         raise InputError("rows must be the positions of the records to forget, such as [3, 17].")
     if given.min() < 0 or given.max() >= n:
-        raise InputError(
-            f"There are {n:,} records, at positions 0 to {n - 1:,}, but rows has positions "
-            "outside this range."
-        )
+        raise InputError(f"rows must contain positions of the {n:,} records, from 0 to {n - 1:,}.")
     found = np.unique(given)
     if len(found) == n:
-        raise InputError("No record would remain, so there is no model; keep at least one record.")
+        raise InputError("Removing all records leaves nothing to fit; keep at least one record.")
     return found
 
 
@@ -312,13 +314,13 @@ def _frame(table: Any) -> Any:
         return nw.from_native(table, eager_only=True)
     except (TypeError, ValueError) as error:
         raise InputError(
-            "The people must be a data frame, or a mapping of columns of equal length, not "
+            "The people must be a data frame or a mapping of equally long columns, not "
             f"{type(table).__name__}."
         ) from error
 
 
 def _taken(X: Any, rows: np.ndarray) -> Any:
-    """Return some rows of a table as the same type: a data frame or an array."""
+    """Return the given rows of a table in its own type, a data frame or an array."""
     frame = nw.from_native(X, eager_only=True, pass_through=True)
     return frame[rows.tolist()].to_native() if isinstance(frame, nw.DataFrame) else X[rows]
 

@@ -1,4 +1,4 @@
-"""Reading callers' arguments to an estimator or a fitted model: sources, tables, labels."""
+"""Read and check the arguments of an estimator or a fitted model: sources, tables and labels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from seepage.tables.source import (
 
 
 def read_features(estimator: Any, X: Any, *, fitting: bool) -> Table:
-    """Read ``X``; store the number and names of its columns, or compare them with stored ones."""
+    """Read ``X``, and store its columns' number and names or compare them with the stored ones."""
     if scipy.sparse.issparse(X):
         raise TypeError(
             "X is a sparse matrix, which is not supported; pass a dense table: X.toarray()."
@@ -43,7 +43,7 @@ def read_features(estimator: Any, X: Any, *, fitting: bool) -> Table:
 
 
 def _numbers(X: Any) -> np.ndarray:
-    """Convert lists, arrays and objects that hold numbers to a numeric array."""
+    """Convert lists, arrays and objects containing numbers to a numeric array."""
     values = np.asarray(X)
     if values.ndim == 1:
         raise InputError(
@@ -62,14 +62,14 @@ def _numbers(X: Any) -> np.ndarray:
             columns.append(values[:, j].astype(float))
         except ValueError:
             raise InputError(
-                f"Column 'x{j}' of X holds objects that are not numbers; encode it first (for "
+                f"Column 'x{j}' of X contains objects that are not numbers; encode it first (for "
                 "example, one-hot), or drop it."
             ) from None
     return np.stack(columns, axis=1)
 
 
 def read_response(y: Any, table: Table) -> Array:
-    """Read the numeric target of a regression, (n,)."""
+    """Read the numeric target of a regression, of shape (n,)."""
     if y is None:
         raise InputError("This estimator requires y to be passed, but the target y is None.")
     if is_torch_array(y):
@@ -79,14 +79,14 @@ def read_response(y: Any, table: Table) -> Array:
         values = values.astype(float)
     except (TypeError, ValueError):
         raise InputError(
-            f"Unknown label type: y must hold numbers for a regression, but it holds "
+            "Unknown label type: y must contain numbers for a regression, but it contains "
             f"{values.dtype} values."
         ) from None
     return read_vector(values, table, "y")
 
 
 def read_classes(y: Any, table: Table) -> tuple[np.ndarray, np.ndarray]:
-    """Read the labels of a classification: the sorted classes and the position of each label."""
+    """Read the labels of a classification; return the sorted classes and each label's position."""
     if y is None:
         raise InputError("This estimator requires y to be passed, but the target y is None.")
     labels = column_or_1d(as_numpy(y), warn=True)
@@ -99,7 +99,7 @@ def read_classes(y: Any, table: Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_weights(sample_weight: Any, table: Table) -> Array | None:
-    """Read non-negative sample weights, (n,), not all zero; return ``None`` if all are one."""
+    """Read non-negative sample weights, (n,), not all zero; return ``None`` if all equal one."""
     if sample_weight is None:
         return None
     weights = read_vector(sample_weight, table, "sample_weight")
@@ -107,11 +107,12 @@ def read_weights(sample_weight: Any, table: Table) -> Array | None:
     if bool(xp.any(weights < 0)):
         worst = int(xp.argmin(weights))
         raise InputError(
-            f"sample_weight must not be negative, but row {worst} has {float(weights[worst]):g}."
+            f"sample_weight must not be negative, but row {worst} has the weight "
+            f"{float(weights[worst]):g}."
         )
     if not bool(xp.any(weights > 0)):
         raise InputError(
-            "sample_weight is zero for every row, so there is nothing to fit; give some rows a "
+            "sample_weight is zero for every row, so no rows remain to fit; give some rows a "
             "positive weight."
         )
     return None if bool(xp.all(weights == 1)) else weights
@@ -127,7 +128,7 @@ def read_penalty(l2: Any, n: int) -> float:
 
 
 def read_known_classes(y: Any, classes: Any, table: Table) -> np.ndarray:
-    """Return the position of every label among a fitted model's sorted classes, (n,)."""
+    """Return the position of every label in a fitted model's sorted classes, of shape (n,)."""
     labels = as_numpy(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -136,7 +137,7 @@ def read_known_classes(y: Any, classes: Any, table: Table) -> np.ndarray:
 
 
 def check_fitted_columns(model: Any, table: Table) -> None:
-    """Raise an error unless the model is fitted on columns with the table's number and names."""
+    """Raise an error unless the model is fitted, and the table has the fitted columns."""
     if not hasattr(model, "coef_"):
         raise InputError(f"This {type(model).__name__} is not fitted yet; call fit first.")
     size = int(model.coef_.shape[-1])
@@ -150,10 +151,10 @@ def check_fitted_columns(model: Any, table: Table) -> None:
 
 
 def check_columns(model: Any, X: Any, what: str = "X", known: Sequence[Any] | None = None) -> None:
-    """Raise an error unless a data frame has the fitted columns of a model or pipeline, in order.
+    """Raise an error unless a data frame has the columns a model was fitted on, in the same order.
 
-    ``known`` are the fitted columns if the model does not state them. Trailing columns that a
-    ``ColumnTransformer`` drops may be missing.
+    ``known`` contains the fitted columns if the model does not store them. The last columns may be
+    missing if a ``ColumnTransformer`` drops them.
     """
     inside = getattr(model, "best_estimator_", model) if is_search(model) else model
     fitted, given = getattr(inside, "feature_names_in_", known), column_names(X)
@@ -174,7 +175,7 @@ def check_columns(model: Any, X: Any, what: str = "X", known: Sequence[Any] | No
 
 
 def _used(model: Any, size: int) -> Sequence[int]:
-    """Return the positions of the columns that the first step of a pipeline uses."""
+    """Return the positions of the columns that a pipeline's first step uses."""
     step = model
     while own_name(step, "sklearn", ("Pipeline",)) is not None:
         step = step.steps[0][1]
@@ -186,15 +187,15 @@ def _used(model: Any, size: int) -> Sequence[int]:
 
 
 def check_column_count(fitted: int, table: Table) -> None:
-    """Raise an error unless the table has as many columns as the model was fitted on."""
+    """Raise an error unless the table has the number of columns that the model was fitted on."""
     if fitted != table.values.shape[1]:
         raise InputError(_other_count("X", table.values.shape[1], fitted))
 
 
 def _other_name(what: str, position: int, given: str, fitted: str) -> str:
     return (
-        f"Column {position} of {what} is {given!r}, but in the fit it was {fitted!r}; pass the "
-        "columns in the order of the fit."
+        f"Column {position} of {what} is {given!r}, but it was {fitted!r} when the model was "
+        "fitted; pass the columns in their original order."
     )
 
 
@@ -208,7 +209,7 @@ def _other_count(what: str, given: int, fitted: int) -> str:
 
 
 def is_streamed(X: Any) -> bool:
-    """Return whether a caller's table is to be read in chunks: a source, a path or a data set."""
+    """Return whether a caller's table is read in chunks: a source, a path or a data set."""
     library = type(X).__module__.partition(".")[0]
     of_arrow = library == "pyarrow" and hasattr(X, "get_fragments")
     return isinstance(X, RowSource | str | os.PathLike) or library == "dask" or of_arrow
@@ -217,11 +218,12 @@ def is_streamed(X: Any) -> bool:
 def as_source(
     X: Any, y: Any, sample_weight: Any, dtype: str | None = None, beside: str | None = None
 ) -> RowSource:
-    """Return the source of a caller's table, or of a path with the names of its columns.
+    """Return the data source for a caller's table, or for a path with the names of its columns.
 
-    ``beside`` names a column of data read in chunks that is not a feature, such as the people's
-    identity. A table in memory is stored as ``dtype`` if that changes none of its numbers.
-    Otherwise it is float64, so that columns can be shifted to near zero before rounding.
+    ``beside`` names a column that is not a feature, such as people's identities, in data read in
+    chunks. A table in memory is converted to ``dtype`` if the conversion does not change its
+    numbers. Otherwise it is stored as float64, so that columns can be shifted near zero before
+    rounding.
     """
     if not is_streamed(X):
         table = read_table(X, dtype=dtype)
@@ -231,7 +233,7 @@ def as_source(
             table = table if bool(xp.all(same)) else wide
         return MemorySource(table, y, sample_weight)
     if dtype not in (None, "float64"):
-        raise InputError("Data read in chunks are measured in float64; omit dtype.")
+        raise InputError("Data read in chunks are always measured in float64; omit dtype.")
     if isinstance(X, RowSource):
         if y is not None or sample_weight is not None:
             raise InputError(
@@ -258,7 +260,7 @@ def as_source(
 
 
 def _but(beside: str | None, known: list[str], *special: Any) -> list[str] | None:
-    """Return all columns except these; ``None`` if all others are features anyway."""
+    """Return all columns except these, or ``None`` if all other columns are features anyway."""
     if beside is None or not known:
         return None
     check_column(beside, known)

@@ -1,8 +1,9 @@
-"""``sp.leakage``: the leakage of a release, from a fitted model, its data and the noise.
+"""Compute the leakage of a release from a fitted model, its data and the noise (``sp.leakage``).
 
-One pass over the data checks that the model minimises its objective on them, and computes the
-Hessian. The leakage of a row then needs only the Hessian and the row itself. Sums over the rows are
-computed in float64, whatever the table's type; the Jacobian has the type of the table.
+One pass over the data computes the Hessian and checks that the model minimises its objective on
+these data. The leakage of a row then depends only on the Hessian and the row itself. Sums over the
+rows are computed in float64, whatever the data type of the table; the Jacobian has the table's data
+type.
 """
 
 from __future__ import annotations
@@ -171,9 +172,10 @@ def leakage(
     attacker: Attacker | None = None,
     release: Predictions | Parameters | None = None,
 ) -> Leakage[Any] | OutsiderLeakage:
-    """Measure how much a linear model, released with noise, leaks about its training data.
+    """Measure how much a linear model released with noise leaks about its training data.
 
-    ``sp.leakage`` calls this for linear models and pipelines, and documents the options.
+    ``sp.leakage`` calls this function for linear models and pipelines; its options are documented
+    there.
     """
     informed = partial(
         _to_the_informed,
@@ -224,7 +226,7 @@ def leakage(
 
 
 def _queries_of(model: Any, X: Any, queries: Any, person: Any) -> Any:
-    """Return queries in the form that the unwrapped model uses, with the columns of ``X``."""
+    """Return the queries with the columns of ``X``, in the form that the unwrapped model uses."""
     if isinstance(person, str):
         X, _ = identities_in(X, person, model)
     if not takes_frame(model, X):
@@ -235,12 +237,12 @@ def _queries_of(model: Any, X: Any, queries: Any, person: Any) -> Any:
 
 
 def _noise_of_answers(leak: Leakage[Any], queries: Any, noise: AnswerNoise) -> AnswerNoise:
-    """Return the noise on answers to these queries."""
+    """Return the noise added to the answers to these queries."""
     release = leak.release.inner if isinstance(leak.release, RawRelease) else leak.release
     if not isinstance(release, GLMRelease) or release.problem is not None:
         raise InputError(
-            "Noise on predictions is supported for linear models on tables in memory; measure "
-            "the parameters instead, which leak at least as much."
+            "Noise on predictions is supported only for linear models on tables in memory; "
+            "measure the parameters instead, which leak at least as much."
         )
     template = release.template
     X = as_numpy(template.X if template.fitted_on is None else template.fitted_on)
@@ -327,15 +329,16 @@ def _to_the_informed(
 
 
 def identities_in(X: Any, name: str, model: Any) -> tuple[Any, Any]:
-    """Return a data frame as the model uses it, and its column that identifies people.
+    """Return a data frame in the form the model uses, and the column that identifies people.
 
-    A formula ignores that column, and a pipeline fitted with it may do so too; for other models, it
-    is removed from the frame.
+    A formula ignores that column, and a pipeline fitted with the column may ignore it too. For
+    other models, the column is removed from the frame.
     """
     frame, named = read_frame(X)
     if not named:
         raise InputError(
-            f"person={name!r} names a column, but X is an array; pass one identity per record."
+            f"person={name!r} names a column, but X is an array without column names; pass one "
+            "identity per record."
         )
     check_column(name, frame.columns)
     column = frame[name].to_numpy()
@@ -356,7 +359,7 @@ def identities_in(X: Any, name: str, model: Any) -> tuple[Any, Any]:
 def _by_reruns(
     model: Any, raw: RawTable, y: Any, noise: Noise, sample_weight: Any, why: str
 ) -> Leakage[Any]:
-    """Return the leakage of a procedure that is not differentiable."""
+    """Return the leakage of a non-differentiable procedure, measured by refits."""
     table = raw.table()
     source = MemorySource(table, y, sample_weight)
     source.attributes = raw.attributes(table.names)
@@ -378,7 +381,7 @@ def _procedure(
 def _polished(
     model: Any, features: np.ndarray, y: np.ndarray, weight: np.ndarray | None, noise: Noise
 ) -> FittedGLM:
-    """Return a fitted model moved to the minimiser of its objective."""
+    """Return a copy of a fitted model, moved to the minimiser of its objective."""
     source = MemorySource(read_table(features), y, weight)
     return release_of(model, source, noise, "warn").fit
 
@@ -393,7 +396,7 @@ def _through_steps(
     on_mismatch: str,
     refitted: bool,
 ) -> Leakage[Any]:
-    """Return the leakage about raw columns, through the steps before the model."""
+    """Return the leakage about the raw columns, through the preprocessing before the model."""
     if y is None and getattr(opened.model, "model", None) is not None:
         y = opened.model.model.endog  # the formula took it from the data frame
     inner = MemorySource(read_table(followed.features), y, sample_weight)
@@ -416,7 +419,7 @@ def _through_steps(
 
 @dataclass(frozen=True)
 class GLMRelease(MeasuredRelease):
-    """The parameters of a fitted GLM, released with noise."""
+    """The release of a fitted GLM's parameters with added noise."""
 
     # The model, with the target and weights of a table in memory, or without any rows.
     fit: FittedGLM
@@ -438,7 +441,7 @@ class GLMRelease(MeasuredRelease):
         return self.fit
 
     def jacobian(self, chunk: Chunk) -> TermsJacobian:
-        """Return the Jacobian about the rows of a chunk, exact for each of them."""
+        """Return the Jacobian for the rows of a chunk, exact for each row."""
         if self.problem is None:
             return self.template
         fit, near = about(self.fit, self.problem, chunk), self.optimum.shifted(chunk.X)
@@ -449,7 +452,7 @@ class GLMRelease(MeasuredRelease):
         return _single_output(fit, chunk.X, derivatives, whitener, near, kept)
 
     def merged(self, other: MeasuredRelease) -> GLMRelease | None:
-        """Return both releases as one if they are the same model with different noise."""
+        """Return both releases as one, if they have the same model and differ only in the noise."""
         if not isinstance(other, GLMRelease) or other.fit.family != self.fit.family:
             return None
         template = merged(self.template, other.template)
@@ -458,7 +461,7 @@ class GLMRelease(MeasuredRelease):
         return replace(self, template=template, noise=self.noise + other.noise)
 
     def refits(self) -> Refits:
-        """Return refits of the model with a record changed, in NumPy."""
+        """Return refits of the model with one record changed, in NumPy."""
         if self.problem is not None or len(self.noise) != 1:
             return super().refits()
         fitted_on = self.template.fitted_on
@@ -466,15 +469,15 @@ class GLMRelease(MeasuredRelease):
         return RecordRefits(self.optimum, table, jacobian_of_replaced)
 
     def finite_changes(self) -> FiniteChanges:
-        """Return how far the parameters move when a record is left out or replaced."""
+        """Return how much the parameters change when a record is left out or replaced."""
         if self.problem is not None:
             raise InputError(
-                "Refitting the model without a record needs all records in memory, but these "
+                "Refitting the model without a record requires all records in memory, but these "
                 "are read in chunks; load the rows of the fit into memory first."
             )
         if self.fit.tilt is not None:
             raise InputError(
-                "The columns that an L1 penalty would keep without a record are not known; pass "
+                "The columns that an L1 penalty would select without a record are unknown; pass "
                 "refit= to membership(), or fit with an L2 penalty only."
             )
         return self._changes
@@ -489,22 +492,22 @@ class GLMRelease(MeasuredRelease):
         return ChangedRecords(LocalModel(self.optimum, X, self.noise))
 
     def fits_in_chunks(self) -> Callable[..., ChangedRecords] | None:
-        """Return the second-order fit on a chunk's records; ``None`` if all are in memory."""
+        """Return the second-order model of a chunk's records, or ``None`` if all are in memory."""
         if self.problem is None:
             return None
         return partial(_changes_of_chunk, release=self, problem=self.problem)
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:
-        """Return certified bounds on the moves of a chunk's records, after one shared pass."""
+        """Return certified bounds on a chunk's parameter changes, after one common pass."""
         ask = self.fits_in_chunks()
         if ask is None or len(self.noise) != 1:
             raise InputError(
-                "Risks of several releases of the same numbers are not supported for data read "
-                "in chunks; measure each release separately."
+                "Combined risks of several releases are not supported for data read in chunks; "
+                "measure each release separately."
             )
         if self.fit.family.self_concordance is None:
             raise InputError(
-                "Leaving a record out of this model needs refits, and these need all records in "
+                "Leaving a record out of this model requires refits, which need all records in "
                 "memory; load the rows into memory first."
             )
         shifts = source.total(partial(_shifts_of_chunk, ask=ask), "norms")
@@ -516,9 +519,9 @@ def release_of(
 ) -> GLMRelease:
     """Describe a fitted model, and check in one pass that it minimises its objective.
 
-    ``on_mismatch`` states what to do if it does not: ``"raise"`` or ``"warn"``. ``single`` uses
-    single precision in the passes over the rows, if that is precise enough; columns far from zero
-    are shifted before rounding.
+    ``on_mismatch`` is the action to take if it does not: ``"raise"`` or ``"warn"``. ``single``
+    allows single precision in the passes over the rows if it is precise enough; columns far from
+    zero are shifted before rounding.
     """
     fit, problem = describe_on(model, source)
     found = optimum(fit, FittedRecords(source, problem), noise, on_mismatch)
@@ -547,7 +550,7 @@ def release_of(
 def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss | None]:
     """Return a model's description, with or without the rows of a table in memory.
 
-    Without rows, also return the objective, which reads the labels of every chunk.
+    Without rows, also return the objective, which reads the labels from each chunk.
     """
     if isinstance(source, MemorySource):  # its labels are coded once, not chunk by chunk
         fit = describe(model, source.table, source.y, source.sample_weight)
@@ -555,18 +558,18 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
     if getattr(model, "class_weight", None) is not None:
         raise InputError(
             f"A {type(model).__name__} with class_weight is not supported for data read in "
-            "chunks; fit it with a column of sample weights."
+            "chunks; fit it with sample weights from a column of the data instead."
         )
     if library_of(type(model)) == "statsmodels":
         raise InputError(
-            "statsmodels results hold their whole table in memory; pass that table instead of "
+            "statsmodels results keep their whole table in memory; pass that table instead of "
             "data read in chunks."
         )
     if source.weighted != getattr(model, "weighted_", source.weighted):
         raise InputError(
             "This model was fitted "
             + ("without sample weights" if source.weighted else "with sample weights")
-            + ": open the data with weight= as for the fit."
+            + ": open the data with the same weight= as for the fit."
         )
     classes = getattr(model, "classes_", None)
     labels = np.ones(1) if classes is None else np.asarray(classes)
@@ -576,8 +579,8 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
     fit = describe(model, table, labels, weights)
     if fit.label_unit is not None or fit.tilt is not None:
         raise InputError(
-            f"A {type(model).__name__} is not supported for data read in chunks; load the rows "
-            "of the fit into memory."
+            f"A {type(model).__name__} is not supported for data read in chunks; load the rows it "
+            "was fitted on into memory."
         )
     penalty = kind_of(model).penalty
     if penalty is not None:  # stated per record or weight, but the description has made-up rows
@@ -596,11 +599,11 @@ def _weight(chunk: Chunk) -> float:
 def jacobian_of_replaced(
     fit: FittedGLM, X: np.ndarray, row: int, features: np.ndarray, label: Any, noise: Noise
 ) -> TermsJacobian:
-    """Return the Jacobian about a record that replaces a row of ``X``.
+    """Return the Jacobian with respect to a record that replaces a row of ``X``.
 
-    The model must be the minimiser on that table. It uses ordinary arithmetic, and copies the table
-    only if its columns are far from zero: the replaced record gets weight zero, and the curvature
-    of the new one is added.
+    The model must minimise its objective on the table with the replacement. The computation uses
+    ordinary floating-point arithmetic. It copies the table only if its columns are far from zero:
+    the replaced record gets weight zero, and the curvature of the new record is added.
     """
     weight = np.ones(len(X)) if fit.sample_weight is None else np.array(fit.sample_weight)
     x, here = features[None, :], slice(row, row + 1)
@@ -630,12 +633,12 @@ def largest_leakage(
     allowed: Array,
     blocks: Sequence[np.ndarray] | None = None,
 ) -> float:
-    """Return the largest ``η/allowed`` of any record at σ = 1, for a newly fitted model.
+    """Return the largest ``η/allowed`` over all records at σ = 1, for a newly fitted model.
 
-    With blocks, return the largest for any block of records as a whole. The trace of the
-    information bounds its largest eigenvalue, so eigenvalues are computed in decreasing order of
-    trace until no other can exceed them. It uses ordinary arithmetic, since it is called for
-    hundreds of tables.
+    If blocks are given, return the largest ratio of any block of records as a whole. The trace of
+    the information bounds its largest eigenvalue. So records are processed in decreasing order of
+    trace until no remaining trace exceeds the largest eigenvalue found. The function uses ordinary
+    floating-point arithmetic, since it is called for hundreds of tables.
     """
     fit, _ = describe_on(model, source)
     table = source.whole("the largest leakage in ordinary arithmetic")
@@ -670,10 +673,10 @@ def leakage_of_others(
     features: np.ndarray,
     blocks: Sequence[np.ndarray],
 ) -> np.ndarray:
-    """Return η at σ = 1 of records with other features, for blocks of them.
+    """Return η at σ = 1 for records with replaced features, for each block of records.
 
-    ``rows`` have their labels. The model and its curvature are those of the table as it is, so
-    this ranks replacements before any of them is refitted.
+    ``rows`` have their labels. The model and its curvature are not refitted, so this function ranks
+    candidate replacements before any refit.
     """
     fit, _ = describe_on(model, source)
     table = source.whole("the leakage of other records")
@@ -683,9 +686,9 @@ def leakage_of_others(
 
 
 def _plain_jacobians(fit: FittedGLM, X: Array, noise: Noise) -> Callable[..., TermsJacobian]:
-    """Return a function that computes the Jacobian about some rows, in ordinary arithmetic.
+    """Return a function that computes the Jacobian of some rows in ordinary arithmetic.
 
-    Replaced features of these rows may be given.
+    The function also accepts replaced features for these rows.
     """
     found = plain_optimum(fit, FittedRecords.in_memory(X))
     whitener = whitener_of(found, noise)
@@ -707,9 +710,9 @@ def _changes_of_chunk(
     problem: PenalisedLoss,
     shifts: LargestShifts | None = None,
 ) -> ChangedRecords:
-    """Return certified bounds on the moves of a chunk's records; use refits if all are gathered.
+    """Return certified bounds on a chunk's parameter changes, or refits if all are in memory.
 
-    ``shifts`` are those of all records; without them, no bound is certified.
+    ``shifts`` are the largest margin shifts over all records; without them, no bound is certified.
     """
     fit = about(release.optimum.near, problem, chunk)
     if chunk.gathered:
@@ -728,9 +731,9 @@ def _shifts_of_chunk(chunk: Chunk, ask: Callable[..., ChangedRecords]) -> Larges
 def _jacobian_at(
     found: Optimum, fit: FittedGLM, X: Array, near: Array, whitener: Whitener, kind: Any = None
 ) -> TermsJacobian:
-    """Return the Jacobian about rows at an optimum; ``fit`` has their labels and weights.
+    """Return the Jacobian for rows at an optimum; ``fit`` has their labels and weights.
 
-    ``near`` are the rows, shifted as for the optimum; their derivatives are computed before
+    ``near`` contains the rows, shifted as for the optimum. Their derivatives are computed before
     rounding to ``kind``.
     """
     several = isinstance(fit.family, Categorical)
@@ -776,7 +779,7 @@ def _single_output(
 
 
 def _extreme(A: Array) -> bool:
-    """Return whether fourth powers of these numbers exceed the range of single precision."""
+    """Return whether the fourth powers of these numbers overflow single precision."""
     xp = array_namespace(A)
     return not _SMALLEST < float(xp.max(xp.abs(A))) < 1 / _SMALLEST
 

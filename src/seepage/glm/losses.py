@@ -1,7 +1,7 @@
-"""The loss families of generalized linear models, each given by its loss and three derivatives.
+"""The loss families of generalized linear models, each defined by a loss and its derivatives.
 
-With the margin ``m = wᵀx`` and the loss ``ℓ(m, y)``, all results about a single-output model need
-three numbers per record::
+Let the margin be ``m = wᵀx`` and the loss ``ℓ(m, y)``. All results for a single-output model
+require three numbers per record::
 
     r = ∂ℓ/∂m        the slope       (the residual, for the canonical links here)
     a = ∂²ℓ/∂m²      the curvature
@@ -47,24 +47,24 @@ class Family:
     name
         The name of the family.
     loss, slope, curvature, label_slope
-        ``ℓ(m, y)``, ``∂ℓ/∂m``, ``∂²ℓ/∂m²`` and ``∂²ℓ/∂m∂y``, elementwise, written against the
-        array API standard so that they run on any device.
+        ``ℓ(m, y)``, ``∂ℓ/∂m``, ``∂²ℓ/∂m²`` and ``∂²ℓ/∂m∂y``, elementwise, written with the array
+        API standard, so that they run on any device.
     mean
         The prediction ``E[y | m]``, elementwise.
     problem_with
-        A function of the labels that returns a clause on why they do not suit this family, or
-        ``None``.
+        A function that checks the labels. It returns ``None``, or a clause that explains why they
+        are not valid for this family.
     probe
         Margins and labels at which the derivatives are checked on registration.
     curvature_slope, curvature_label_slope, label_curvature
         ``∂³ℓ/∂m³``, ``∂³ℓ/∂m²∂y`` and ``∂³ℓ/∂m∂y²``, elementwise. Only
-        :meth:`seepage.glm.Reweighting.whole_procedure` needs them.
+        :meth:`seepage.glm.Reweighting.whole_procedure` requires them.
     self_concordance
-        A constant ``M`` with ``|∂³ℓ/∂m³| ≤ M ∂²ℓ/∂m²`` everywhere (Bach 2010), if one exists. The
-        risks of all records are then certified by a few matrix products, without refits.
+        A constant ``M`` with ``|∂³ℓ/∂m³| ≤ M ∂²ℓ/∂m²`` everywhere (Bach 2010), if one exists. A few
+        matrix products then certify the risks of all records without refits.
     curvature_bend
-        ``∂⁴ℓ/∂m⁴``, elementwise. State it only for losses with ``|∂⁴ℓ/∂m⁴| ≤ M² ∂²ℓ/∂m²`` and
-        ``|∂⁵ℓ/∂m⁵| ≤ M³ ∂²ℓ/∂m²`` everywhere; their risks then have tight bounds without refits.
+        ``∂⁴ℓ/∂m⁴``, elementwise. Define it only for losses with ``|∂⁴ℓ/∂m⁴| ≤ M² ∂²ℓ/∂m²`` and
+        ``|∂⁵ℓ/∂m⁵| ≤ M³ ∂²ℓ/∂m²`` everywhere. Risks then have tight bounds without refits.
     """
 
     name: str
@@ -85,11 +85,11 @@ class Family:
     curvature_bend: Elementwise | None = None
 
     def check_labels(self, labels: Array, model: str | None = None) -> None:
-        """Raise an error, naming the model if given, unless the labels suit this family."""
+        """Raise an error unless the labels are valid for this family; name the model, if given."""
         problem = self.problem_with(labels)
         if problem is not None:
             whom = f"the {self.name} family" if model is None else model
-            raise InputError(f"y does not suit {whom}: {problem}.")
+            raise InputError(f"y is not valid for {whom}: {problem}.")
 
 
 def _zero(m: Array, y: Array) -> Array:
@@ -148,7 +148,7 @@ def _not_positive(y: Array) -> str | None:
 
 
 def _inside(m: Array, y: Array) -> Array:
-    """Return how far a record lies inside the margin of its class, or 0 outside it."""
+    """Return how far a record is inside the margin of its class, or 0 outside the margin."""
     xp = array_namespace(m)
     left = 1 - (2 * y - 1) * m
     return xp.where(left > 0, left, xp.zeros_like(left))
@@ -166,7 +166,7 @@ def tweedie(power: float) -> Family:
 
         ℓ(m, y) = e^{(2−p)m}/(2−p) − y e^{(1−p)m}/(1−p),     m + y e^{−m} for p = 2
 
-    It is the Poisson loss at ``p = 1``, the gamma loss at ``p = 2``, and convex between them.
+    It is the Poisson loss at ``p = 1`` and the gamma loss at ``p = 2``; between them, it is convex.
     """
     p = float(power)
     if not 1 <= p <= 2:
@@ -266,13 +266,13 @@ _registry = {family.name: family for family in (gaussian, bernoulli, poisson, ga
 
 
 def get_family(name: str | Family) -> Family:
-    """Return the family of this name (a :class:`Family` is returned unchanged)."""
+    """Return the family with this name; a :class:`Family` is returned unchanged."""
     if isinstance(name, Family):
         return name
     if name not in _registry:
         raise InputError(
-            f"There is no family {name!r}{nearest(name, _registry)}; "
-            f"known families: {', '.join(sorted(_registry))}."
+            f"There is no family {name!r}{nearest(name, _registry)}; choose one of these: "
+            f"{', '.join(sorted(_registry))}."
         )
     return _registry[name]
 
@@ -280,9 +280,9 @@ def get_family(name: str | Family) -> Family:
 def register_family(family: Family) -> Family:
     """Register a family under its name, after checking its derivatives.
 
-    ``slope``, ``curvature`` and ``label_slope`` (and any third derivatives given) are compared at
-    ``family.probe`` with extrapolated central differences. The curvature must be non-negative: the
-    loss must be convex.
+    ``slope``, ``curvature`` and ``label_slope``, and third derivatives if defined, are compared at
+    ``family.probe`` with extrapolated central differences. The curvature must be non-negative,
+    because the loss must be convex.
 
     Examples
     --------
@@ -305,11 +305,11 @@ def register_family(family: Family) -> Family:
 
 
 def check_derivatives(family: Family) -> None:
-    """Raise an error unless ``slope``, ``curvature``, ``label_slope`` are derivatives of ``loss``.
+    """Raise an error unless the slope, curvature and label slope are derivatives of ``loss``.
 
-    Third and fourth derivatives are also checked, if given. All are compared at every pair of a
-    probe margin and a probe label, in float64, with extrapolated central differences of the next
-    lower derivative, to 1e-9. The curvature must be non-negative.
+    Third and fourth derivatives are also checked, if defined. Each derivative is compared with
+    extrapolated central differences of the next lower one, in float64 and to 1e-9. The comparison
+    uses every pair of a probe margin and a probe label. The curvature must be non-negative.
     """
     margins, labels = probe_points(family)
     for name, truth in _by_differences(family, margins, labels).items():
@@ -322,8 +322,8 @@ def check_derivatives(family: Family) -> None:
             worst = int(np.argmax(np.where(np.isnan(error), np.inf, error / allowed)))
             raise InputError(
                 f"{name} of family {family.name!r} is not {_MEANING[name]}: at m = "
-                f"{margins[worst]:g}, y = {labels[worst]:g} it is {stated[worst]:.6g} but the loss "
-                f"gives {truth[worst]:.6g} (off by {error[worst]:.2g})."
+                f"{margins[worst]:g}, y = {labels[worst]:g} it is {stated[worst]:.6g}, but the "
+                f"loss implies {truth[worst]:.6g} (difference {error[worst]:.2g})."
             )
     curvature = _stated(family, "curvature", margins, labels)
     if np.any(curvature < 0):
@@ -331,7 +331,7 @@ def check_derivatives(family: Family) -> None:
         raise InputError(
             f"The curvature of family {family.name!r} is negative ({curvature[worst]:.6g} at m = "
             f"{margins[worst]:g}, y = {labels[worst]:g}), so its loss is not convex and has no "
-            "unique minimiser."
+            "unique minimiser; use a convex loss."
         )
 
 
@@ -369,9 +369,9 @@ def _by_differences(
 
 
 def _central(along: Callable[[float], np.ndarray], step: float = 0.02) -> np.ndarray:
-    """Return the derivative at 0, by central differences extrapolated three times (Richardson).
+    """Return the derivative at 0 by central differences with three Richardson extrapolations.
 
-    Halving the step and cancelling the terms of order h², h⁴ and h⁶ leaves h⁸.
+    Halving the step cancels the terms of order h², h⁴ and h⁶, so the error is of order h⁸.
     """
     table = [(along(h) - along(-h)) / (2 * h) for h in (step, step / 2, step / 4, step / 8)]
     for order in (4.0, 16.0, 64.0):
@@ -385,12 +385,12 @@ def _central(along: Callable[[float], np.ndarray], step: float = 0.02) -> np.nda
 
 @dataclass(frozen=True)
 class Categorical:
-    """The loss ``log Σ_k exp(m_k) − Σ_k y_k m_k`` of margins m = Wᵀx and a label y on the simplex.
+    """The loss ``log Σ_k exp(m_k) − Σ_k y_k m_k`` for margins m = Wᵀx and a label y on the simplex.
 
     With ``π = softmax(m)``, the slope is ``π − y``, the curvature is ``diag π − ππᵀ``, and the
     mixed derivative with respect to margins and label is ``−I``. The label is a point on the
-    simplex (one-hot or soft). The simplex has K − 1 directions, and the label slope is taken along
-    an orthonormal basis of them.
+    simplex (one-hot or soft). The simplex has K − 1 directions; the label slope is the derivative
+    along an orthonormal basis of these directions.
 
     Examples
     --------
@@ -406,7 +406,9 @@ class Categorical:
 
     def __post_init__(self) -> None:
         if self.outputs < 2:
-            raise InputError(f"A categorical label needs at least 2 classes, not {self.outputs}.")
+            raise InputError(
+                f"A categorical label requires at least 2 classes, not {self.outputs}."
+            )
 
     def loss(self, M: Array, Y: Array) -> Array:
         """Return ``log Σ_k exp(m_k) − Σ_k y_k m_k`` of every record, (n,)."""
@@ -442,14 +444,14 @@ class Categorical:
         return A
 
     def label_slope(self, M: Array, Y: Array) -> Array:
-        """Return ``∂²ℓ/∂m∂y`` along the simplex, ``−T``, of every record, (n, K, K−1)."""
+        """Return ``∂²ℓ/∂m∂y`` along the simplex, which is ``−T`` for every record, (n, K, K−1)."""
         xp = array_namespace(M)
         T = xp.asarray(simplex_basis(self.outputs), dtype=M.dtype, device=device(M))
         return xp.broadcast_to(-T, (M.shape[0], self.outputs, self.outputs - 1))
 
 
 def class_positions(labels: np.ndarray, classes: np.ndarray, start: int = 0) -> np.ndarray:
-    """Return the position of every label among the sorted classes, (m,).
+    """Return the position of every label among the sorted classes, of shape (m,).
 
     ``start`` is the row of the first label in the whole table.
     """
@@ -466,13 +468,13 @@ def class_positions(labels: np.ndarray, classes: np.ndarray, start: int = 0) -> 
         row = int(np.argmax(unknown))
         raise InputError(
             f"Row {start + row:,} has the label {labels[row : row + 1].tolist()[0]!r}, which is "
-            f"not one of the model's classes: {', '.join(map(repr, classes.tolist()[:10]))}."
+            f"not one of the model's classes ({', '.join(map(repr, classes.tolist()[:10]))})."
         )
     return np.asarray(positions)
 
 
 def class_targets(positions: np.ndarray, family: Family | Categorical) -> np.ndarray:
-    """Return class positions as labels of a family: numbers, or one-hot rows, (m, K)."""
+    """Return class positions as a family's labels: numbers, or one-hot rows, (m, K)."""
     if isinstance(family, Categorical):
         return np.asarray(np.eye(family.outputs)[positions])
     return positions.astype(float)

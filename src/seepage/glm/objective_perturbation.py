@@ -1,23 +1,24 @@
-"""Objective perturbation: a random linear term in the objective instead of noise on the minimiser.
+"""Objective perturbation: add a random linear term to the objective, not noise to the minimiser.
 
 The release is ``θ = argmin Σ_j ω_j ℓ_j + (ridge/2)‖w‖² + bᵀθ`` with ``b ~ N(0, σ²I)`` (Chaudhuri,
-Monteleoni, Sarwate 2011; Kifer, Smith, Thakurta 2012). As ``b = −∇L(θ; D)``, with ∇L
-and H those of the objective without b, the density of the release is::
+Monteleoni, Sarwate 2011; Kifer, Smith, Thakurta 2012). Let ∇L and H be the gradient and Hessian of
+the objective without b. Since ``b = −∇L(θ; D)``, the density of the release is::
 
     log p(θ | D) = −‖∇L(θ; D)‖²/2σ² + log det H(θ; D) + const
 
-A record ``z = (x, y)`` has c outputs (of K classes only the K − 1 differences matter), the slopes r
-and the curvature A of its loss, and the gradient ``g = ω x̃ ⊗ r``. The score about it has two
-parts, one from the shift of the release and one from the determinant::
+A record ``z = (x, y)`` has c outputs; for K classes, only the K − 1 differences matter. The
+derivatives of its loss are the slopes r and the curvature A, and its gradient is ``g = ω x̃ ⊗ r``.
+The score with respect to the record is the sum of two terms, one from the shift of the release and
+one from the determinant::
 
     S = (∂g/∂z)ᵀ b/σ² + ∂ log det H/∂z
     ∂g/∂x = ω(x̃ ⊗ AWᵀ + E ⊗ r),                ∂ log det H/∂x = ω(Σ_j tr(A′_j Q) w_j + 2 tr(A P_x))
     ∂g/∂y = ω x̃ ⊗ ∂r/∂y,                       ∂ log det H/∂y = ω tr(A_y Q)
     P = H⁻¹(x̃ ⊗ I),   Q = (x̃ ⊗ I)ᵀH⁻¹(x̃ ⊗ I)
 
-The Fisher information is ``E[SSᵀ]`` over b, here an average over draws. Leaving the record out
-changes the log-density by ``λ = (‖b + g‖² − ‖b‖²)/2σ² − log det(I − ωAQ)``. The success rate of an
-attacker who knows all other records is ``½ + ½E[(1 − e^{−λ})₊]``.
+The Fisher information is ``E[SSᵀ]`` over b, estimated by an average over draws. Leaving the record
+out changes the log-density by ``λ = (‖b + g‖² − ‖b‖²)/2σ² − log det(I − ωAQ)``. An attacker who
+knows all other records succeeds with probability ``½ + ½E[(1 − e^{−λ})₊]``.
 """
 
 from __future__ import annotations
@@ -45,22 +46,23 @@ from seepage.tables.source import as_numpy
 
 @accepts_other_names
 class ObjectivePerturbation:
-    """A model released with a random linear term in its objective, and its leakage.
+    """The leakage of a model released with a random linear term in its objective.
 
-    The model defines the family, the penalty and the weights; its own minimiser is not released.
-    Adversaries know all other records. Results are averages over draws, and so estimates.
+    The model defines the family, the penalty and the weights; the minimiser of the objective
+    without the random term is not released. The attacker knows all other records. Results are
+    averages over random draws, and therefore estimates.
 
     Parameters
     ----------
     model, X, y, sample_weight
         A fitted model with an L2 penalty and the data, as for :func:`seepage.leakage`.
     noise
-        The noise in the gradient of the objective (the sum over the records): a
+        The noise added to the gradient of the objective, summed over the records. A
         :class:`Gaussian` with one standard deviation.
     draws
         The number of releases drawn for the averages.
     seed
-        The seed of these draws.
+        The seed of the draws.
 
     Examples
     --------
@@ -88,18 +90,21 @@ class ObjectivePerturbation:
         seed: int = 0,
     ) -> None:
         if not isinstance(noise, Gaussian) or np.ndim(noise.sigma):
-            raise InputError("Objective perturbation needs sp.Gaussian(sigma) with one sigma.")
+            raise InputError(
+                "Objective perturbation requires noise with one standard deviation; pass "
+                "sp.Gaussian(sigma)."
+            )
         check_count(draws, "draws", 100)
         leak = leakage(model, X, y, noise=noise, sample_weight=sample_weight)
         fit = leak.release.model
         if fit is None:
             raise InputError(
-                "Objective perturbation needs a model without a pipeline; pass the final model "
-                "and the columns it was fitted on."
+                "Objective perturbation does not support pipelines; pass the final model and the "
+                "columns it was fitted on."
             )
         if fit.ridge <= 0:
             raise InputError(
-                "Objective perturbation needs an L2 penalty: without one, the objective with a "
+                "Objective perturbation requires an L2 penalty: without one, the objective with a "
                 "random linear term may have no minimiser. Fit with l2 above zero."
             )
         self.noise, self.sigma, self.fit, self.source = noise, float(noise.sigma), fit, leak.source
@@ -111,28 +116,29 @@ class ObjectivePerturbation:
 
     @accepts_other_names
     def draw(self, seed: int | None = None) -> np.ndarray:
-        """Return parameters to release: the coefficients, then the intercept if there is one.
+        """Draw parameters to release: the coefficients, followed by the intercept, if any.
 
-        For softmax, there is one row per class; the rows sum to zero, since a common term changes
-        no probability. Set a seed for experiments only: anyone who guesses it can subtract the
-        noise.
+        For softmax, there is one row per class. The rows sum to zero, because a term common to all
+        classes does not change the probabilities. Set a seed in experiments only: anyone who
+        guesses the seed can subtract the noise.
         """
         theta = self._minimisers(self.noise.draw((1, *self._start.shape), seed))[0]
         basis = self.outputs.basis
         return np.asarray(theta[:, 0] if basis is None else basis @ theta.T)
 
     def forget(self, released: Any, rows: Any, current: Any = None) -> CertifiedRemoval:
-        """Remove records from released parameters by one Newton step: certified removal.
+        """Remove records from released parameters by one Newton step (certified removal).
 
         Parameters
         ----------
         released
-            The result of :meth:`draw` at the first training, which determines the random term.
+            The parameters that :meth:`draw` returned for the first training. They determine the
+            random term.
         rows
             The positions of all records removed so far, including these.
         current
-            The parameters after earlier removals, from which the step starts; by default, the
-            released ones.
+            The parameters after earlier removals, at which the step starts. By default, the
+            released parameters.
 
         Examples
         --------
@@ -157,17 +163,17 @@ class ObjectivePerturbation:
     # What leaks ---------------------------------------------------------------------------------
 
     def records(self) -> Result:
-        """Return η about all columns and the label of each record."""
+        """Return η of each record for all its columns and its label."""
         return self._largest(slice(None), "all columns and the label")
 
     def labels(self) -> Result:
-        """Return η about each record's label; its columns are known."""
+        """Return η of each record for its label, if its columns are known."""
         return self._largest(slice(self.columns.shape[1], None), "the label")
 
     def information(self) -> np.ndarray:
-        """Return ``E[SSᵀ]`` of each record, (n, d + c, d + c): columns, then the label.
+        """Return ``E[SSᵀ]`` of each record, (n, d + c, d + c): the columns, then the label.
 
-        The label of K classes has K − 1 coordinates, those of :func:`simplex_basis`.
+        A label with K classes has the K − 1 coordinates of :func:`simplex_basis`.
         """
         unknowns = self.columns.shape[1] + self.outputs.count
         total = np.zeros((len(self.y), unknowns, unknowns))
@@ -177,10 +183,11 @@ class ObjectivePerturbation:
         return total / self.draws
 
     def membership(self) -> Result:
-        """Return an informed attacker's success rate of membership inference on each record.
+        """Return the success rate of an informed attacker's membership inference on each record.
 
-        The prior is one half. The result is the upper end of a 99.9 % interval for the mean over
-        draws. A record that is left out is not replaced, and the penalty stays the same.
+        The prior probability of membership is one half. The result is the upper end of a 99.9 %
+        confidence interval for the mean over draws. A record that is left out is not replaced, and
+        the total penalty does not change.
         """
         gains = np.zeros((2, len(self.y)))
         for piece in self._pieces(self.draws):
@@ -193,27 +200,28 @@ class ObjectivePerturbation:
         return self._result(right, "right", "membership", said)
 
     def epsilon(self, delta: float, lipschitz: float, curvature: float) -> float:
-        """Return ε of (ε, δ)-differential privacy, given bounds valid for every possible record.
+        """Return ε of (ε, δ)-differential privacy from bounds that apply to every possible record.
 
-        ``‖g‖ ≤ L`` and ``‖∂²ℓ‖ ≤ C`` at all parameters. One more record raises the determinant by
-        a factor of at most ``(1 + C/ridge)^c``. The gradient is ``x̃ ⊗ r`` for any θ. So the rest
-        of the privacy loss is at most ``L‖Z‖/σ + L²/2σ²``, where Z are c normal numbers, one for
-        each output (K − 1 for K classes). Their norm exceeds its quantile χ with probability δ::
+        The bounds are ``‖g‖ ≤ L`` and ``‖∂²ℓ‖ ≤ C`` for all parameters. Adding one record
+        multiplies the determinant by at most ``(1 + C/ridge)^c``. The gradient is ``x̃ ⊗ r`` for
+        every θ. So the remaining privacy loss is at most ``L‖Z‖/σ + L²/2σ²``, where Z is a vector
+        of c standard normal variables, one per output (K − 1 for K classes). Its norm exceeds the
+        quantile χ with probability δ::
 
             ε = c log(1 + C/ridge) + L²/2σ² + (L/σ) χ(1 − δ)
 
-        Neighbouring tables differ by one record added or removed, with the same penalty.
+        Neighbouring tables differ by adding or removing one record; the total penalty is the same.
         """
         for value, name in ((delta, "delta"), (lipschitz, "lipschitz"), (curvature, "curvature")):
             check_number(value, name)
         if not 0 < delta < 1 or lipschitz <= 0 or curvature <= 0:
             raise InputError(
-                "delta must lie between 0 and 1; lipschitz and curvature must be above zero."
+                "delta must lie between 0 and 1, and lipschitz and curvature must be above zero."
             )
         if self.fit.intercept is not None:
             raise InputError(
-                "Differential privacy needs a penalty on every parameter, but the intercept has "
-                "none; fit without an intercept, or add a column of ones to the table."
+                "Differential privacy requires a penalty on every parameter, but the intercept "
+                "has none; fit without an intercept, or add a column of ones to the table."
             )
         size = np.linalg.norm(self.X, axis=1)
         for margins in self._margins_anywhere():  # at all parameters, not at the fitted ones
@@ -227,9 +235,9 @@ class ObjectivePerturbation:
             ):
                 if not np.all(found <= bound * (1 + 1e-9)):
                     raise InputError(
-                        f"{name}={bound:g} does not hold for the given records, which reach "
-                        f"{np.max(found):.3g} or more. Scale rows to a bounded norm, or use a "
-                        "family whose loss is bounded in this way, such as the logistic."
+                        f"{name}={bound:g} is not a valid bound: the given records reach "
+                        f"{np.max(found):.3g} or more. Scale the rows to a bounded norm, or use a "
+                        "family with such a bound, such as the logistic family."
                     )
         ratio, count = lipschitz / self.sigma, self.outputs.count
         determinant = count * math.log1p(curvature / float(self.fit.ridge))
@@ -238,7 +246,7 @@ class ObjectivePerturbation:
     # Behind it ----------------------------------------------------------------------------------
 
     def _margins_anywhere(self) -> list[np.ndarray]:
-        """Return margins at which losses are steep or curved: large, or near a tie of classes."""
+        """Return margins where the loss is steep or curved: large ones and near ties of classes."""
         ends = np.ones((1, 1))
         if self.outputs.basis is not None:
             classes = self.outputs.basis
@@ -254,19 +262,19 @@ class ObjectivePerturbation:
 
     @cached_property
     def _released(self) -> np.ndarray:
-        """``θ`` of each draw, (draws, P, c)."""
+        """``θ`` of each draw, of shape (draws, P, c)."""
         return self._minimisers(self._noises)
 
     @property
     def _start(self) -> np.ndarray:
-        """The minimiser without noise, (P, c)."""
+        """The minimiser without noise, of shape (P, c)."""
         return self.objective.theta
 
     def _pieces(self, draws: int) -> Iterator[slice]:
         return row_slices(draws, self.X.size * self.outputs.count**2)
 
     def _minimisers(self, noises: np.ndarray) -> np.ndarray:
-        """Return the minimisers with these linear terms, (B, P, c), by Newton's method."""
+        """Return the minimisers with the given linear terms, (B, P, c), by Newton's method."""
         pieces = [noises[piece] for piece in self._pieces(len(noises))]
         starts = [np.broadcast_to(self._start, piece.shape) for piece in pieces]
         return np.concatenate(
@@ -289,12 +297,12 @@ class ObjectivePerturbation:
             if np.all(shift <= 1e-10 * np.maximum(np.abs(margins).max(axis=(1, 2)), 1.0)):
                 return theta
         raise InputError(
-            "For some draws of the noise, no minimiser of the objective was found; use less "
-            "noise, a larger penalty, or a model without an intercept."
+            "For some draws of the noise, the objective has no minimiser that Newton's method "
+            "could find; use less noise, a larger penalty, or a model without an intercept."
         )
 
     def _hessians(self, margins: np.ndarray) -> np.ndarray:
-        """Return H at each draw, (B, P·c, P·c)."""
+        """Return the Hessian H at each draw, of shape (B, P·c, P·c)."""
         weighted = self.weight[:, None, None] * self.outputs.curvature(margins, self.y)
         P, c = self.X.shape[1], self.outputs.count
         H = np.zeros((len(margins), P, c, P, c))
@@ -305,14 +313,14 @@ class ObjectivePerturbation:
         return H.reshape(-1, P * c, P * c) + np.diag(np.repeat(self.ridges, c))
 
     def _shares(self, margins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``P`` of every record, (B, n, P, c, c), and ``Q``, (B, n, c, c)."""
+        """Return ``P``, (B, n, P, c, c), and ``Q``, (B, n, c, c), for every record."""
         P, c = self.X.shape[1], self.outputs.count
         inverse = np.linalg.inv(self._hessians(margins)).reshape(-1, P, c, P, c)
         solved = np.einsum("bikjl,nj->bnikl", inverse, self.X, optimize=True)
         return solved, np.einsum("ni,bnikl->bnkl", self.X, solved, optimize=True)
 
     def _scores(self, b: np.ndarray, theta: np.ndarray) -> np.ndarray:
-        """Return S of every record for these draws, (B, n, d + c)."""
+        """Return the score S of every record for the given draws, of shape (B, n, d + c)."""
         d, margins = self.columns.shape[1], self.X @ theta
         A, w = self.outputs.curvature(margins, self.y), theta[:, :d].transpose(0, 2, 1)
         solved, Q = self._shares(margins)
@@ -324,7 +332,7 @@ class ObjectivePerturbation:
         return np.asarray(self.weight[:, None] * score)
 
     def _by_margin(self, margins: np.ndarray, Q: np.ndarray) -> np.ndarray:
-        """Return ``tr(A′_j Q)`` for the margin of each output, (B, n, c)."""
+        """Return ``tr(A′_j Q)`` for the margin of each output, of shape (B, n, c)."""
         told, near = np.zeros(margins.shape), 1e-5
         for j, shift in enumerate(near * np.eye(self.outputs.count)):
             up, down = (self.outputs.curvature(margins + s, self.y) for s in (shift, -shift))
@@ -332,7 +340,7 @@ class ObjectivePerturbation:
         return told
 
     def _by_label(self, margins: np.ndarray, along: np.ndarray, Q: np.ndarray) -> np.ndarray:
-        """Return the score about the label, without its weight, (B, n, c)."""
+        """Return the score with respect to the label, without the record's weight, (B, n, c)."""
         family, near = self.fit.family, 1e-5
         if isinstance(family, Categorical):  # ∂r/∂y = −I, and the curvature knows no label
             return -along
@@ -342,7 +350,7 @@ class ObjectivePerturbation:
         return np.asarray(slope * along + ((up - down) * Q)[..., 0] / (2 * near))
 
     def _log_ratios(self, piece: slice) -> np.ndarray:
-        """Return ``λ`` of every record for these draws, (B, n)."""
+        """Return ``λ`` of every record for the given draws, of shape (B, n)."""
         b, margins = self._noises[piece], self.X @ self._released[piece]
         g = self.weight[:, None] * self.outputs.slope(margins, self.y)
         curvature = self.weight[:, None, None] * self.outputs.curvature(margins, self.y)
@@ -377,7 +385,7 @@ class ObjectivePerturbation:
             about,
             self.source.index,
             assumptions=(
-                "The noise is in the gradient of the objective, and the adversary knows "
+                "The noise is added to the gradient of the objective, and the attacker knows "
                 "everything else.",
                 said,
             ),

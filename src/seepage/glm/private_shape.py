@@ -1,17 +1,18 @@
-"""The leakage of noise whose shape depends on the released records, counted exactly.
+"""The leakage of noise whose covariance is shaped by the private records.
 
-For ``N(θ(D), Σ(D))`` the information about the unknowns of a record is (Kay 1993, section 3.9)::
+For ``N(θ(D), Σ(D))``, the information about a record's unknowns is (Kay 1993, section 3.9)::
 
     I_ab = ∂_aθᵀ Σ⁻¹ ∂_bθ + ½ tr(Σ⁻¹ ∂_aΣ Σ⁻¹ ∂_bΣ)
 
 Here ``Σ = σ² S`` with the shape ``S = (1 − ρ) P G/tr G + ρ I`` of :func:`noise_shape` at the
-model's own records, ``G = H⁻¹``. A record changes ``H = Σ_j ω_j a_j x̃_j x̃_jᵀ + penalty`` directly
-and, through the minimiser, by the curvature of all records (``c = ∂³ℓ/∂m³``)::
+model's own records, and ``G = H⁻¹``. A record changes ``H = Σ_j ω_j a_j x̃_j x̃_jᵀ + penalty``
+directly. It also changes the curvature of all records through the minimiser (``c = ∂³ℓ/∂m³``)::
 
     ∂H = Σ_j ω_j c_j (x̃_jᵀ∂θ) x̃_j x̃_jᵀ + ω_i (c_i ∂m_i + ∂a_i) x̃_i x̃_iᵀ + ω_i a_i ∂(x̃_i x̃_iᵀ)
 
-Here ``∂m_i`` is the change of the margin with the record's own features, and ``∂a_i = ∂³ℓ/∂m²∂y``
-for its label. A common factor of Σ cancels in the second term, so more noise does not reduce it.
+Here ``∂m_i`` is the derivative of the margin with respect to the record's own features, and ``∂a_i
+= ∂³ℓ/∂m²∂y`` for its label. Scaling Σ by a common factor does not change the second term, so more
+noise does not reduce it.
 """
 
 from __future__ import annotations
@@ -41,23 +42,24 @@ def private_shape_leakage(
     rows: Sequence[int] | None = None,
     plain: float = 0.05,
 ) -> Result:
-    """Return the leakage η of records when the shape of the noise also depends on them.
+    """Return the leakage η of records when the noise's shape is also computed from them.
 
-    The released numbers have the covariance ``σ² S``, where ``S`` is :func:`noise_shape` of the
-    model's own records. If possible, use a shape from public records instead.
+    The covariance of the released numbers is ``σ² S``, where ``S`` is :func:`noise_shape` for the
+    model's own records. If possible, use a shape computed from public records instead.
 
     Parameters
     ----------
     model
-        A fitted linear, logistic or Poisson model, or one of a registered family, with one output.
+        A fitted linear, logistic or Poisson model, or a model with one output from a registered
+        family.
     X, y
-        The records it was fitted on.
+        The records the model was fitted on.
     sigma
-        The scale σ of the noise, declared beforehand.
+        The scale σ of the noise, chosen without looking at the records.
     rows
         The positions of the records to measure; by default all.
     plain
-        ρ, the share of plain noise, as for :func:`noise_shape`.
+        ρ, the share of isotropic noise, as for :func:`noise_shape`.
 
     Examples
     --------
@@ -75,13 +77,13 @@ def private_shape_leakage(
     if isinstance(family, Categorical):
         raise InputError(
             "Noise shaped by the private records is supported for models with one output only; "
-            "use noise_shape on public records."
+            "pass public records to noise_shape instead."
         )
     third, mixed = family.curvature_slope, family.curvature_label_slope
     if third is None or mixed is None:
         raise InputError(
-            f"The family {family.name!r} has no third derivatives, which are needed here; define "
-            "its curvature_slope and curvature_label_slope."
+            f"The family {family.name!r} has no third derivatives, which this calculation "
+            "requires; define its curvature_slope and curvature_label_slope."
         )
     values = np.asarray(as_numpy(table.values), dtype=float)
     shape = noise_shape(model, X, y, plain=plain)
@@ -95,7 +97,7 @@ def private_shape_leakage(
 
 
 class _Counted:
-    """Quantities of the model and the shape, for the information about a record."""
+    """The quantities that determine the information about a record: the model and the shape."""
 
     def __init__(
         self,
@@ -118,7 +120,7 @@ class _Counted:
         self.inverse, self.shape_inverse = np.linalg.inv(H), np.linalg.inv(shape)
 
     def largest(self, row: int, sigma: float) -> float:
-        """Return the largest eigenvalue of the information about a record, with its label."""
+        """Return the largest eigenvalue of the information about a record and its label."""
         x, d, P = self.design[row], len(self.coef), self.design.shape[1]
         # How far the gradient of the objective moves with each feature, and last with the label
         gradient = np.zeros((P, d + 1))
@@ -141,7 +143,7 @@ class _Counted:
         return float(np.linalg.eigvalsh(information)[-1])
 
     def _shape_change(self, change: np.ndarray) -> np.ndarray:
-        """Return ``∂S`` for a change of the curvature."""
+        """Return ``∂S`` for a given change in curvature."""
         G = self.inverse
         moved, size = -G @ change @ G, np.trace(G)
         moved = moved / size - G * (np.trace(moved) / size**2)

@@ -1,12 +1,12 @@
-"""A whole scikit-learn procedure, rerun with records left out or changed.
+"""A whole scikit-learn procedure, rerun with some records left out or changed.
 
-It covers everything from a table and its labels to the released numbers: preprocessing, class
-weights, choices by cross-validation and the fit. All use the given records, as in
-``clone(estimator).fit``. Choices on a grid (a penalty, columns, levels, bins) have no derivative,
-so only reruns can measure their leakage.
+The procedure includes everything from a table and its labels to the released numbers:
+preprocessing, class weights, choices by cross-validation and the fit. Every step uses the given
+records, as in ``clone(estimator).fit``. Choices on a grid (a penalty, columns, levels or bins) have
+no derivative, so only reruns can measure their leakage.
 
-The final model is moved to the minimiser of its objective, so that solver tolerance is not mistaken
-for the effect of a record.
+The final model is moved to the minimiser of its objective, so that the solver's tolerance is not
+mistaken for a record's effect.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Polish = Callable[[Any, np.ndarray, np.ndarray, np.ndarray | None], FittedGLM]
 
 @dataclass(frozen=True)
 class ProcedureRun:
-    """The release from one run of the procedure."""
+    """The release of one run of the procedure."""
 
     fit: FittedGLM  # the model at its minimiser
     coef: np.ndarray  # as its own solver left it
@@ -64,7 +64,7 @@ class ProcedureRun:
 
 
 class WholeProcedure(Reruns):
-    """A pipeline, a search, or a model that chooses something from the data.
+    """A pipeline, a search, or a model that makes choices from the data.
 
     Parameters
     ----------
@@ -77,10 +77,10 @@ class WholeProcedure(Reruns):
     noise
         The noise on the released numbers.
     learnt
-        The steps that learn from the data.
+        The steps fitted to the data.
     polish
-        Describes a fitted model at the minimiser of its objective, from its features, labels and
-        weights.
+        A function of the features, labels and weights that describes the fitted model at the
+        minimiser of its objective.
     """
 
     def __init__(
@@ -108,24 +108,24 @@ class WholeProcedure(Reruns):
 
     @cached_property
     def here(self) -> ProcedureRun:
-        """The run on all records; raises an error if the procedure does not reproduce the model."""
+        """The run on all records, or an error if the procedure does not reproduce the model."""
         run = self._run(self.raw.X, self.y, self.weight)
         given = np.asarray(as_numpy(_last(self.estimator).coef_), dtype=float)
         size = float(np.max(np.abs(given), initial=0.0))
         same = run.coef.shape == given.shape
         if not same or np.max(np.abs(run.coef - given), initial=0.0) > _SAME_FIT * size:
             raise InputError(
-                f"Refitted on the same records, this {type(self.estimator).__name__} has other "
-                "coefficients: it uses randomness (set random_state, or cv without shuffle), or "
-                "it was fitted with other data, weights or settings. Refits then do not show "
-                "the effect of a record; refit='model' holds everything but the coefficients "
-                "fixed, if the steps before the model allow that."
+                f"After a refit on the same records, this {type(self.estimator).__name__} has "
+                "different coefficients: either it uses randomness (set random_state, or cv "
+                "without shuffle), or it was fitted with different data, weights or settings. "
+                "Refits then do not show the effect of a record. Alternatively, refit='model' "
+                "refits only the coefficients, if the steps before the model allow it."
             )
         return run
 
     @cached_property
     def target(self) -> np.ndarray:  # type: ignore[override]
-        """The labels in the form the model uses."""
+        """The labels, in the form that the model uses."""
         return np.asarray(as_numpy(self.here.fit.target))
 
     @cached_property
@@ -136,16 +136,16 @@ class WholeProcedure(Reruns):
     # Records that leave -----------------------------------------------------------------------
 
     def released(self, kept: np.ndarray) -> np.ndarray:
-        """Return the numbers released from these records; NaN where they do not exist or differ."""
+        """Return the numbers released from these records, or NaN if they do not exist or differ."""
         weight = None if self.weight is None else self.weight[kept]
         return self._released(self.raw.rows(kept), self.y[kept], weight)
 
     def without(self, rows: np.ndarray) -> Moves:
-        """Return the moves when each of these records is left out."""
+        """Return the parameter shifts when each of these records is left out."""
         return self.without_exactly(rows)
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the same moves, since reruns are the only method."""
+        """Return the same shifts, since reruns are the only method."""
         every, here = np.arange(self.records), self.here.parameters
         moves = np.stack(
             [
@@ -158,7 +158,7 @@ class WholeProcedure(Reruns):
     # Records that change ----------------------------------------------------------------------
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves when each of these records takes each alternative value."""
+        """Return the parameter shifts when each of these records has each alternative value."""
         moves = np.zeros((len(rows), len(others), len(self.here.parameters)))
         for m, some in enumerate(progress(list(rows), "refits")):
             for k in range(len(others)):
@@ -171,7 +171,7 @@ class WholeProcedure(Reruns):
         return self._seen(moves)
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the same moves, since reruns are the only method."""
+        """Return the same shifts, since reruns are the only method."""
         return self.replaced(rows, others)
 
     def log_likelihoods(
@@ -180,8 +180,8 @@ class WholeProcedure(Reruns):
         """Return the likelihood of each alternative under the model fitted without the record."""
         if not hasattr(self.estimator, "predict_log_proba"):
             raise InputError(
-                f"A {type(self.estimator).__name__} gives no probabilities, so it cannot serve "
-                "as a prior; choose 'equal', 'frequencies' or your own probabilities."
+                f"A {type(self.estimator).__name__} does not predict probabilities, so it cannot "
+                "serve as a prior; choose 'equal', 'frequencies' or your own probabilities."
             )
         if rows.dtype == object:
             raise InputError(
@@ -205,7 +205,7 @@ class WholeProcedure(Reruns):
         return scores, np.zeros(len(rows))
 
     def class_labels(self) -> np.ndarray:
-        """Return the labels that a record of a classifier may have, (K,) or (K, K)."""
+        """Return the labels that a classifier's record may have, of shape (K,) or (K, K)."""
         family = self.here.fit.family
         if isinstance(family, Categorical):
             return np.eye(family.outputs)
@@ -214,7 +214,7 @@ class WholeProcedure(Reruns):
     def _changed(
         self, rows: np.ndarray, others: Alternatives, k: int
     ) -> tuple[Any, np.ndarray | None]:
-        """Return the table and the labels for an alternative; ``None`` if nothing changes."""
+        """Return the table and labels with an alternative value, or ``None`` if nothing changes."""
         if others.labels is not None:
             label: Any = others.labels[k]
             if np.all(np.asarray(label) == self.target[rows]):
@@ -226,14 +226,14 @@ class WholeProcedure(Reruns):
         return self.raw.replaced(rows, others.columns, np.asarray(others.values)[k]), None
 
     def _class_of(self, others: Alternatives, k: int) -> int:
-        """Return the position of the class of a label."""
+        """Return the class position of a label."""
         label = np.asarray(np.asarray(others.labels)[k])
         return int(np.argmax(label)) if label.ndim else int(label)
 
     # One run ----------------------------------------------------------------------------------
 
     def _seen(self, moves: np.ndarray) -> Moves:
-        """Return moves of the parameters, (m, K, P), NaN if no release exists."""
+        """Return the parameter shifts, (m, K, P), with NaN where no release exists."""
         lost = ~np.isfinite(moves).all(axis=2)
         seen = self.whiten(np.where(lost[:, :, None], 0.0, moves))
         gram = seen @ np.swapaxes(seen, 1, 2)
@@ -275,7 +275,7 @@ class WholeProcedure(Reruns):
 def _fit_through(
     estimator: Any, X: Any, y: np.ndarray, weight: np.ndarray | None
 ) -> tuple[Any, Any, tuple[Any, ...]]:
-    """Fit a procedure; return its final model, its features and their names."""
+    """Fit a procedure, and return the final model with its features and their names."""
     if is_pipeline(estimator):
         features, names = _prepared(estimator, X, y)
         model, features, more = _fit_through(estimator[-1], features, y, weight)
@@ -284,7 +284,7 @@ def _fit_through(
 
 
 def _opened(fitted: Any, X: Any, y: np.ndarray) -> tuple[Any, Any, tuple[Any, ...]]:
-    """Return the same for a procedure that is already fitted on these records."""
+    """Return the final model, its features and their names for an already fitted procedure."""
     if is_search(fitted):
         return _opened(best_of(fitted), X, y)
     if is_pipeline(fitted):
@@ -295,10 +295,10 @@ def _opened(fitted: Any, X: Any, y: np.ndarray) -> tuple[Any, Any, tuple[Any, ..
 
 
 def _prepared(pipeline: Any, X: Any, y: np.ndarray) -> tuple[Any, tuple[Any, ...]]:
-    """Return the features, with names, that the steps before the last compute during the fit.
+    """Return the named features that the steps before the last compute during the fit.
 
-    They may differ from a later transform of the same records: a target encoder leaves out the
-    fold of each record.
+    These features may differ from a later transform of the same records: a target encoder leaves
+    out each record's fold.
     """
     from sklearn.base import clone
 
@@ -315,7 +315,7 @@ def _prepared(pipeline: Any, X: Any, y: np.ndarray) -> tuple[Any, tuple[Any, ...
 
 
 def _fitted(estimator: Any, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Any:
-    """Return a fitted copy of an estimator; the weights go to its last step."""
+    """Return a fitted copy of an estimator; the weights are passed to its last step."""
     from sklearn.base import clone
 
     last, told = estimator.estimator if is_search(estimator) else estimator, {}
@@ -345,7 +345,7 @@ def _last(estimator: Any) -> Any:
 
 
 def fits_of(estimator: Any) -> int:
-    """Return how many models one run of a fitted procedure fits."""
+    """Return the number of models fitted in one run of a procedure."""
     if is_pipeline(estimator):
         return fits_of(estimator[-1])
     if is_search(estimator):
@@ -365,7 +365,7 @@ def fits_of(estimator: Any) -> int:
 
 
 def learnt_words(estimator: Any) -> tuple[str, ...]:
-    """Return the names of everything that a procedure learns besides its released numbers."""
+    """Return the names of everything that a procedure learns apart from its released numbers."""
     if is_search(estimator):
         return joined([SETTINGS], learnt_words(best_of(estimator)))
     if is_pipeline(estimator):
@@ -387,7 +387,7 @@ def _words_of_step(step: Any) -> tuple[str, ...]:
 
 
 def can_rerun(estimator: Any) -> bool:
-    """Return whether a procedure can be rerun: a scikit-learn one with a supported linear model."""
+    """Return whether a procedure is from scikit-learn, with a supported linear model."""
     model = _last(estimator)
     try:
         kind_of(model)
@@ -398,21 +398,21 @@ def can_rerun(estimator: Any) -> bool:
 
 @dataclass(frozen=True)
 class RerunRelease(MeasuredRelease):
-    """The released numbers of a procedure that can only be rerun."""
+    """The released numbers of a procedure whose leakage can only be measured by reruns."""
 
     template: UnknownJacobian
 
     def jacobian(self, chunk: Chunk) -> UnknownJacobian:
-        """Return the Jacobian, which is not known."""
+        """Return a placeholder for the Jacobian, which is unknown."""
         return self.template
 
     def finite_changes(self) -> FiniteChanges:
-        """Raise an error, since nothing can be held fixed."""
+        """Raise an error, since no part of the procedure can be held fixed."""
         raise self.template.refusal()
 
 
 class UnknownJacobian(ReleaseJacobian):
-    """A placeholder for a procedure without derivatives: every product raises an error."""
+    """A placeholder for a procedure without derivatives; every product raises an error."""
 
     def __init__(self, X: np.ndarray, target: np.ndarray, size: int, why: str) -> None:
         self.X, self.target, self.size, self.why = X, target, size, why
@@ -428,7 +428,7 @@ class UnknownJacobian(ReleaseJacobian):
         raise self.refusal()
 
     def refusal(self) -> InputError:
-        """Return an error with the reason why there is no derivative, and the alternative."""
+        """Return an error that explains why there is no derivative, and suggests an alternative."""
         return InputError(
             f"{self.why} So η and everything derived from it are undefined; use "
             "leak.membership() and leak.guess(column), which refit the whole procedure."

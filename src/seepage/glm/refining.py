@@ -1,4 +1,4 @@
-"""``sp.refine``: continue a fit to the minimiser of its objective."""
+"""Move a fitted model to the minimiser of its objective (``sp.refine``)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from seepage.tables.source import as_numpy, read_table
 def refine(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
     """Return a copy of a fitted model, moved to the minimiser of its own objective on these data.
 
-    Leakage is defined through the derivative of the minimiser, so :func:`seepage.leakage` raises an
-    error for a model that stopped short of it (as ``SGDClassifier`` does, and others with a loose
-    ``tol``). Newton's method continues from that model; release the copy, not the original.
+    Leakage is the derivative of the minimiser. So :func:`seepage.leakage` raises an error for a
+    model that stopped before reaching it, such as ``SGDClassifier`` or a model with a loose
+    ``tol``. Newton's method starts from the fitted model. Release the copy, not the original.
 
     Parameters
     ----------
     model
-        A model with ``coef_`` that :func:`seepage.leakage` accepts, or a pipeline or search that
-        ends in one.
+        A model with ``coef_`` that :func:`seepage.leakage` accepts, or a pipeline or search whose
+        final step is such a model.
     X, y, sample_weight
-        The data it was fitted on.
+        The data the model was fitted on.
 
     Examples
     --------

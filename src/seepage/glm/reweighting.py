@@ -1,40 +1,41 @@
-"""Equal leakage: refit with sample weights until every record leaks the same (IRFIL).
+"""Equal leakage: refit with sample weights until all records leak equally (IRFIL).
 
-Record i of unit k (a unit is a record or a group of records) has the weight ``ωᵢ = ω⁰ᵢ f_k``. Let
-``η̄_k`` be the mean leakage of the unit's records and ``t_k`` its relative target leakage. The
-factors are updated by (Hannun et al. 2021, algorithm 1, where every record is a unit and every t is
-one)::
+Record i of unit k has the weight ``ωᵢ = ω⁰ᵢ f_k``, where a unit is a record or a group of records.
+Let ``η̄_k`` be the mean leakage of the unit's records and ``t_k`` the unit's relative target
+leakage. Each round updates the factors as in Hannun et al. 2021, algorithm 1, where every record is
+a unit and every t is one::
 
     f_k ← c f_k t_k / η̄_k,      c such that  Σᵢ ωᵢ = Σᵢ ω⁰ᵢ
 
-With limits, the right-hand side is clipped to them, and c is chosen so that the sum holds after
-clipping. If further rounds do not reduce the differences, because the weights oscillate about the
-fixed point, steps are halved on a logarithmic scale: ``f_k ← c f_k (t_k/η̄_k)^½`` and so on. The
-fixed point is the same.
+With limits, the right-hand side is clipped to them, and c is chosen so that the sum is preserved
+after clipping. Weights can oscillate about the fixed point, so that further rounds do not reduce
+the differences. Steps are then halved on a logarithmic scale: ``f_k ← c f_k (t_k/η̄_k)^½`` and so
+on. The fixed point does not change.
 
-**The leakage of the whole procedure** takes the derivative through the minimiser and the weights
+**The leakage of the whole procedure** is the derivative through the minimiser and the weights
 together. At convergence the weights are a function of the parameters θ and the Hessian ``H = Σ ω a
-x̃x̃ᵀ + nλE`` alone. With ``eᵢ(θ, H)`` the leakage of record i per unit of weight::
+x̃x̃ᵀ + nλE`` only. Let ``eᵢ(θ, H)`` be the leakage of record i per unit of weight::
 
     ωᵢ = ω⁰ᵢ f_k,   f_k = c t_k / D_k,   D_k = the mean of ω⁰ᵢ eᵢ over the records of unit k
 
-Here c follows from the sum of the weights, and f_k is constant if it is at a limit. So the
-procedure is an implicit system in ``s = (θ, H)`` with P + P(P+1)/2 unknowns, whatever the number of
+Here the sum of the weights determines c, and f_k is constant if it is at a limit. So the procedure
+is an implicit system in ``s = (θ, H)`` with P + P(P+1)/2 unknowns, regardless of the number of
 records::
 
     G₁ = Σ ωᵢ(s) rᵢ x̃ᵢ + nλEθ = 0,      G₂ = H − Σ ωᵢ(s) aᵢ x̃ᵢx̃ᵢᵀ − nλE = 0
 
-A record zᵢ then moves the release by ``dθ/dzᵢ = −[I 0] (∂G/∂s)⁻¹ ∂G/∂zᵢ``: P rows of the inverse
-are enough for all records. This is not in Hannun et al. 2021, who treat the weights as constants.
+A record zᵢ then changes the release by ``dθ/dzᵢ = −[I 0] (∂G/∂s)⁻¹ ∂G/∂zᵢ``: P rows of the inverse
+suffice for all records. This derivation is not in Hannun et al. 2021, who treat the weights as
+constants.
 
-Per unit of weight, a record leaks ``eᵢ = ‖A Mᵢ‖₂`` with ``A = Φ^½ H⁻¹`` and
-``Mᵢ = [a x̃ w_Vᵀ + r E_V, b x̃]``: V are the unknown features, and the label's column is included
-if the label is unknown. With the leading singular vectors u and v of ``A M``, ``g = Aᵀu`` and ``h =
-H⁻¹Mv``, first-order perturbation of a singular value gives::
+The leakage of a record per unit of weight is ``eᵢ = ‖A Mᵢ‖₂`` with ``A = Φ^½ H⁻¹`` and ``Mᵢ = [a x̃
+w_Vᵀ + r E_V, b x̃]``: V is the set of unknown features, and the label's column is included if the
+label is unknown. Let u and v be the leading singular vectors of ``A M``, ``g = Aᵀu`` and ``h =
+H⁻¹Mv``. First-order perturbation of a singular value then gives::
 
     de = uᵀ d(A M) v = −gᵀ dH h + gᵀ dM v
 
-Third derivatives of the loss enter through dM.
+Third derivatives of the loss enter only through dM.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ Rows = slice | np.ndarray
 
 NOTICE = (
     "The weights were chosen from the data, so the release also leaks through them. eta and "
-    "leakage() treat them as known constants; whole_procedure() includes the choice of the "
-    "weights, and can be several times as large. Do not publish the weights."
+    "leakage() treat the weights as known constants; whole_procedure() includes their choice, and "
+    "can be several times as large. Do not publish the weights."
 )
 
 # Relative to the largest leakage: below it a unit counts as leaking nothing, and has no slope.
@@ -88,7 +89,7 @@ _NOTHING = 1e-12
 
 
 class ReweightRound(NamedTuple):
-    """One round: the weights, and the leakage of every record under them."""
+    """The weights of one round, and the leakage of every record with these weights."""
 
     weights: np.ndarray  # (n,)
     factors: np.ndarray  # (units,)
@@ -98,7 +99,7 @@ class ReweightRound(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ReweightRule:
-    """Which records share a weight, their target leakage, and the limits of the weights."""
+    """The rule for the weights: units of records, their target leakage, and the limits."""
 
     start: np.ndarray  # ``ω⁰``, (n,). Records of weight zero are left out of every mean.
     unit: np.ndarray  # the unit of every record, (n,)
@@ -127,14 +128,14 @@ class ReweightRule:
         return np.asarray(sums / np.maximum(self.counts(), 1.0))
 
     def leaking(self, eta: np.ndarray) -> np.ndarray:
-        """Return which units leak at all, (units,); reweighting has no effect on the others."""
+        """Return which units leak at all, (units,); weights have no effect on all other units."""
         means = self.means(eta)
         return np.asarray(means > _NOTHING * np.max(means, initial=0.0))
 
     def following(self, factors: np.ndarray, eta: np.ndarray, step: float = 1.0) -> np.ndarray:
-        """Return the factors of the next round, (units,), or a point part of the way towards them.
+        """Return the factors of the next round, (units,), after a full or a partial step.
 
-        A unit that leaks nothing, whatever its weight, keeps its factor.
+        A unit that leaks nothing at any weight keeps its factor.
         """
         moving = self.leaking(eta)
         if not np.any(moving):
@@ -147,9 +148,10 @@ class ReweightRule:
         return new
 
     def change(self, factors: np.ndarray, following: np.ndarray) -> float:
-        """Return the relative change: the root mean square over the units of positive weight.
+        """Return the relative change of the weights: the RMS over the units of positive weight.
 
-        If it is small and there are no limits, it is the coefficient of variation of ``η̄_k/t_k``.
+        If the change is small and there are no limits, it is the coefficient of variation of
+        ``η̄_k/t_k``.
         """
         here = self.mass() > 0
         return float(np.sqrt(np.mean((following[here] / factors[here] - 1) ** 2)))
@@ -157,10 +159,10 @@ class ReweightRule:
     def run(
         self, leakage_with: Callable[[np.ndarray], np.ndarray], rounds: int, tolerance: float
     ) -> Iterator[ReweightRound]:
-        """Yield the first step, with the weights ω⁰, and then one step per round.
+        """Yield the state with the weights ω⁰, and then the state after each round.
 
-        ``leakage_with`` refits with given weights and returns the leakage of every record. The
-        rounds end when the weights would change by less than ``tolerance``.
+        ``leakage_with`` refits with the given weights and returns every record's leakage. Rounds
+        stop when the weights would change by less than ``tolerance``.
         """
         factors, step, before = np.ones(len(self.target)), 1.0, math.inf
         for _ in progress(range(rounds + 1), "rounds"):
@@ -179,8 +181,8 @@ def _scaled_into(
 ) -> np.ndarray:
     """Return ``clip(c·values, low, high)``, with c such that ``Σ mass·clip(…) = total``.
 
-    The sum is piecewise linear and increasing in c, with a kink where a value meets a limit.
-    Bisection finds the interval between kinks, where the equation is linear.
+    The sum is piecewise linear and increasing in c, with a kink where a value reaches a limit.
+    Bisection finds the interval between two kinks on which the equation is linear.
     """
     if low <= 0 and high == math.inf:
         return np.asarray(values * (total / float(np.sum(mass * values))))
@@ -221,8 +223,8 @@ def _row_targets(target: Any, table: Table) -> np.ndarray:
     wanted = as_numpy(target)
     if wanted.ndim == 0 or wanted.dtype.kind not in "biuf":
         raise InputError(
-            "target must hold one number per row, its relative target leakage; a mapping from "
-            "groups to numbers needs by=."
+            "target must contain one number per row, its relative target leakage; to pass a "
+            "mapping from groups to numbers, also pass by=."
         )
     check_length(wanted, table, "target")
     return _positive(wanted.astype(float))
@@ -232,7 +234,9 @@ def _group_targets(target: Any, labels: np.ndarray) -> np.ndarray:
     if target is None:
         return np.ones(len(labels))
     if not hasattr(target, "keys"):
-        raise InputError("With by=, target must be a mapping from each group to its number.")
+        raise InputError(
+            "With by=, target must be a mapping from each group to its target leakage."
+        )
     known = labels.tolist()
     for label in target:
         if label not in known:
@@ -240,7 +244,7 @@ def _group_targets(target: Any, labels: np.ndarray) -> np.ndarray:
     missing = [label for label in known if label not in target]
     if missing:
         raise InputError(
-            f"target has no number for the group {missing[0]!r}; give one number per group."
+            f"target has no entry for the group {missing[0]!r}; pass one number per group."
         )
     return _positive(np.asarray([float(target[label]) for label in known]))
 
@@ -258,12 +262,12 @@ def _positive(wanted: np.ndarray) -> np.ndarray:
 def _groups(by: Any, table: Table) -> tuple[np.ndarray, np.ndarray]:
     """Return the sorted group labels, and the position of each record's label among them."""
     if as_numpy(by).ndim == 0:
-        raise InputError('by must be "class", or hold the group of every row.')
+        raise InputError('by must be "class", or contain the group of every row.')
     values = group_labels(by, table, "by")
     try:
         labels, unit = np.unique(values, return_inverse=True)
     except TypeError:
-        raise InputError("by holds labels of mixed types; convert them all to text.") from None
+        raise InputError("by contains labels of mixed types; convert them all to text.") from None
     return labels, unit.reshape(-1)
 
 
@@ -274,14 +278,14 @@ def _limits(clamp: Any) -> tuple[float, float]:
         raise InputError(f"clamp must be a pair of numbers (low, high), not {clamp!r}.") from None
     if not 0 <= low <= 1 <= high:
         raise InputError(
-            "clamp must have 0 ≤ low ≤ 1 ≤ high, because the weights average one, but it is "
+            "clamp must have 0 ≤ low ≤ 1 ≤ high, because the mean weight is one, but it is "
             f"({low:g}, {high:g})."
         )
     return low, high
 
 
 class Round(NamedTuple):
-    """The state after a round of reweighting: the records' leakage, and the model's score."""
+    """The state after a round of reweighting: each record's leakage and the model's score."""
 
     round: int  # 0 is the fit before any reweighting
     mean: float
@@ -314,15 +318,15 @@ class Reweighting(ResultTable):
     weights
         ``ω``, (n,).
     eta
-        The leakage of every record with ``noise``, treating these weights as constants.
+        The leakage of every record with ``noise``, treating the weights as constants.
     trajectory
-        One :class:`Round` for the fit with the initial weights, and one for each later round.
+        A :class:`Round` for the fit with the initial weights, and another for each later round.
     groups
         With ``by``, the mean leakage of each group.
     noise
         The noise for which ``eta`` was measured.
     about
-        The unknowns of the leakage, in words.
+        A description of the values whose leakage is measured.
     notice
         The limitations of the results.
 
@@ -347,7 +351,7 @@ class Reweighting(ResultTable):
     notice: str = NOTICE
 
     def leakage(self, noise: Noise | None = None) -> Leakage:
-        """Return the leakage of releasing the model, treating the weights as constants."""
+        """Return the leakage of the released model, treating the weights as constants."""
         here = self._setting
         return leakage(
             self.model,
@@ -361,11 +365,11 @@ class Reweighting(ResultTable):
     def whole_procedure(self, rows: Any = None, noise: Noise | None = None) -> Result:
         """Return the leakage about each record, including the choice of the weights.
 
-        A record moves the released parameters in three ways: through its own term in the objective,
-        as :meth:`leakage` measures; through its own weight; and through the weights of all other
-        records. This is ``‖Φ^½ dθ/dzᵢ‖₂`` including all three, by implicit differentiation of the
-        converged minimiser and weights together (:mod:`seepage.glm.reweighting`). It has the same
-        unknowns as ``eta``.
+        A record affects the released parameters through its own term in the objective (which
+        :meth:`leakage` measures), through its own weight, and through the weights of all other
+        records. The result is ``‖Φ^½ dθ/dzᵢ‖₂`` with all three effects, by implicit differentiation
+        of the converged minimiser and weights together (:mod:`seepage.glm.reweighting`). The
+        unknowns are the same as for ``eta``.
 
         Parameters
         ----------
@@ -377,8 +381,8 @@ class Reweighting(ResultTable):
         Raises
         ------
         InputError
-            For softmax, for families without third derivatives, for more than about 150 parameters,
-            and if the weights have not converged.
+            Raised for softmax, for families without third derivatives, for more than about 150
+            parameters, and if the weights have not converged.
         """
         here = self._setting
         leak = self.leakage(noise)
@@ -410,7 +414,7 @@ class Reweighting(ResultTable):
     value_column = "mean"
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the mean η after each round, with its spread."""
+        """Return the data that :meth:`plot` draws: the mean η after each round, with its spread."""
         mean = np.array([one.mean for one in self.trajectory])
         spread = np.array([one.spread for one in self.trajectory])
         names = [f"round {one.round}" for one in self.trajectory]
@@ -452,54 +456,54 @@ def reweight(
     y_test: Any = None,
     scoring: Callable[[Any, Any, Any], float] | None = None,
 ) -> Reweighting:
-    """Fit a model with weights that make every record leak the same (IRFIL).
+    """Fit a model with weights that make all records leak equally (IRFIL).
 
     Each round fits the model, measures the leakage η of every record and sets the weights to
-    ``ω ← n (ω/η) / Σ(ω/η)`` (Hannun et al. 2021, algorithm 1). Records that leak much get small
+    ``ω ← n (ω/η) / Σ(ω/η)`` (Hannun et al. 2021, algorithm 1). Records that leak more get smaller
     weights.
 
-    The weights depend on the data. The equalised η treats them as constants, as the paper does.
-    :meth:`Reweighting.whole_procedure` includes the choice of the weights; that leakage is not
-    equal for all records, and can exceed that of an unweighted fit.
+    The weights depend on the data. The equalised η treats them as constants, as Hannun et al. do.
+    :meth:`Reweighting.whole_procedure` includes the choice of the weights; the resulting leakage
+    differs between records, and can exceed that of an unweighted fit.
 
     Parameters
     ----------
     model
-        A model from :mod:`seepage.glm`; it need not be fitted, and is not changed.
+        A model from :mod:`seepage.glm`. It does not have to be fitted, and is not changed.
     X, y
         The data, in any form that :func:`seepage.leakage` accepts.
     rounds
-        The largest number of rounds, each with new weights and a refit.
+        The maximum number of rounds; each computes new weights and refits.
     target
-        Each record's relative target leakage, a number above zero; with ``by``, a mapping from
-        each group to its number. By default all are equal.
+        Each record's relative target leakage, a number above zero; with ``by``, a mapping from each
+        group to its target. By default all are equal.
     columns, label, simplex, attributes
         The unknowns, as for :meth:`seepage.Leakage.records`: the whole record with its label, or
         the named columns.
     by
         The group of every record, or ``"class"`` for its label. Each group has one weight, so that
-        the *mean* leakages of the groups become equal.
+        all groups have the same *mean* leakage.
     clamp
-        The smallest and the largest weight, such as ``(0.1, 10)``; weights are one on average. Rows
-        at a limit leak more (or less) than the others.
+        The smallest and the largest weight, such as ``(0.1, 10)``; the mean weight is one. Rows at
+        a limit leak more (or less) than rows within the limits.
     tolerance
         Stop when the root-mean-square relative change of the weights is below this. Without limits,
         this is the standard deviation of η divided by its mean.
     noise
-        The noise of the release; only the ratios of its variances matter here. By default every
-        parameter has noise of standard deviation one.
+        The noise of the release; only the ratios of its variances affect the weights. By default
+        every parameter has noise of standard deviation one.
     sample_weight
-        Initial weights: record i has ``ω⁰ᵢ`` times its computed weight, and the sum stays ``Σω⁰``.
-        Records of weight zero are left out.
+        Initial weights ``ω⁰``. The weight of record i is ``ω⁰ᵢ`` times its computed factor; the
+        weights always sum to ``Σω⁰``. Records of weight zero are excluded.
     X_test, y_test
-        Data for scoring the model of every round; by default the training data.
+        The data on which every round's model is scored; by default the training data.
     scoring
         ``scoring(model, X, y)``; by default the model's own ``score``.
 
     Returns
     -------
     Reweighting
-        The fitted model, the weights, the leakage and the rounds.
+        The fitted model, the weights, the leakage and the trajectory of the rounds.
 
     Examples
     --------
@@ -512,7 +516,7 @@ def reweight(
     """
     if not isinstance(model, LinearModel):
         raise InputError(
-            "Reweighting refits the model many times and needs a seepage.glm model, not a "
+            "Reweighting refits the model many times and supports only seepage.glm models, not a "
             f"{type(model).__name__}."
         )
     kind_of(model)  # refuses a derived class that overrides what is differentiated here
@@ -520,7 +524,7 @@ def reweight(
     if not 0 <= tolerance < 1:
         raise InputError(f"tolerance must lie between 0 and 1, not {tolerance!r}.")
     if (X_test is None) != (y_test is None):
-        raise InputError("X_test and y_test belong together; pass both or neither.")
+        raise InputError("X_test and y_test must be passed together; pass both or neither.")
     noise = Gaussian(1.0) if noise is None else noise
     check_noise_kind(noise)
     table = read_table(X)
@@ -575,11 +579,11 @@ def procedure_leakage(
     rows: np.ndarray,
     release_noise: Noise,
 ) -> np.ndarray:
-    """Return ``‖Φ^½ dθ/dzᵢ‖₂`` of these records, including the choice of the weights.
+    """Return ``‖Φ^½ dθ/dzᵢ‖₂`` for these records, including the choice of the weights.
 
     ``fit`` is the last fit on the table ``X``, (n, d), and ``last`` is the round at which the
-    weights converged. The leakage that determines the weights is about ``unknowns`` and was
-    measured at ``noise``. Φ is the information of the release's noise.
+    weights converged. The leakage that determines the weights is that of ``unknowns``, measured
+    with ``noise``. Φ is the Fisher information matrix of the release's noise.
     """
     _check(fit, last)
     fit = replace(
@@ -604,12 +608,12 @@ def procedure_leakage(
 
 
 def _check(fit: FittedGLM, last: ReweightRound) -> None:
-    """Raise an error unless the derivative through the weights exists and is feasible."""
+    """Raise an error unless the derivative through the weights exists and can be computed."""
     if last.change > 1e-3:
         raise InputError(
             "The weights have not converged (the next round would change them by a relative "
-            f"{last.change:.1g}), so there is no fixed point to differentiate; reweight with "
-            "more rounds."
+            f"amount of {last.change:.1g}), so there is no fixed point to differentiate; reweight "
+            "with more rounds."
         )
     if isinstance(fit.family, Categorical):
         raise InputError(
@@ -620,19 +624,19 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
     missing = [name for name in third if getattr(fit.family, name) is None]
     if missing:
         raise InputError(
-            "The leakage of the whole procedure needs third derivatives of the loss, but the "
+            "The leakage of the whole procedure requires third derivatives of the loss, but the "
             f"family {fit.family.name!r} lacks {', '.join(missing)}; define them."
         )
     size = int(fit.parameters.shape[0])
     if size + size * (size + 1) // 2 > 12_000:  # the system's matrix then takes a gigabyte
         raise InputError(
-            "The leakage of the whole procedure needs a system of about d²/2 equations, too "
-            f"large for {size} parameters; use 150 columns or fewer."
+            "The leakage of the whole procedure requires a system of about d²/2 equations, which "
+            f"is too large for {size} parameters; use 150 columns or fewer."
         )
 
 
 class RecordSlopes(NamedTuple):
-    """The records' contributions, and the derivatives of their leakage per unit of weight."""
+    """The contributions of records, and the derivatives of their leakage per unit of weight."""
 
     design: np.ndarray  # x̃, (m, P)
     a: np.ndarray
@@ -645,10 +649,10 @@ class RecordSlopes(NamedTuple):
 
 
 class _System:
-    """The system in s of a model with one output, linearised at convergence.
+    """The system in s for a model with one output, linearised at convergence.
 
     ``F_k = ∂G/∂f_k`` is the effect of a unit's factor on the system. ``F̄``, the effect of the
-    normalisation, is its weighted mean over the units whose factor is free.
+    normalisation, is the weighted mean of F_k over the units whose factor is not at a limit.
 
     Parameters
     ----------
@@ -657,7 +661,7 @@ class _System:
     H
         The Hessian of its objective, (P, P).
     unknowns, noise
-        The unknowns of the leakage, and the noise for which it is measured.
+        The unknown values, and the noise with which their leakage is measured.
     rule, last
         The rule that maps leakages to weights, and the last round.
     """
@@ -683,7 +687,7 @@ class _System:
         if np.any(silent):
             raise InputError(
                 f"Row {int(np.argmax(silent))} leaks nothing at any weight, so the weights are "
-                "not a smooth function of the data there; drop such rows."
+                "not differentiable at this row; drop rows that leak nothing."
             )
         factors = np.where(moves, last.factors, 0.0)
         P = len(H)
@@ -749,8 +753,8 @@ class _System:
         u, v, tied = _leading(A @ M)
         if np.any(tied & (self.scale[rows] > 0)):
             raise InputError(
-                "Some record leaks equally in two directions, so its leakage has no derivative "
-                "and the whole procedure cannot be measured; use leakage() instead."
+                "A record leaks equally in two directions, so its leakage has no derivative and "
+                "the whole procedure cannot be measured; use leakage() instead."
             )
         g, h = u @ A, np.linalg.solve(self.H, (M @ v[:, :, None])[:, :, 0].T).T
         v_x, v_y = v[:, : len(w)], v[:, -1] if label else np.zeros(len(v))
@@ -768,7 +772,7 @@ class _System:
     def _by_leakage(self, rows: Rows) -> np.ndarray:
         """Return ``∂G/∂eᵢ = ω⁰ᵢ f_k (W_k F̄ − F_k) / (m_k D_k)`` of the records, (m, S).
 
-        ``W_k`` is the sum of the unit's initial weights, and ``m_k`` the number of its records.
+        ``W_k`` is the sum of the unit's initial weights, and ``m_k`` is the number of its records.
         """
         unit = self.rule.unit[rows]
         effect = self._effect(rows) if self.effects is None else self.effects[unit]
@@ -790,7 +794,7 @@ class _System:
 
 
 def _leading(B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the leading singular vectors of each matrix, (m, P) and (m, q), and where they tie."""
+    """Return each matrix's leading singular vectors, (m, P) and (m, q), and where they are tied."""
     tall = B.shape[1] > B.shape[2]
     transposed = np.matrix_transpose(B)
     # The Gram matrix of the shorter side: it costs the leading vectors no digits.
@@ -819,7 +823,7 @@ def packed_form(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 
 def unpacked_form(forms: np.ndarray, P: int) -> np.ndarray:
-    """Return symmetric F with ``Σ F∘S`` equal to the packed form's product with a packed S."""
+    """Return a symmetric F such that ``Σ F∘S`` is the packed form's product with a packed S."""
     i, j = np.triu_indices(P)
     out = np.zeros((len(forms), P, P))
     out[:, i, j] = np.where(i == j, forms, forms / 2)

@@ -1,10 +1,10 @@
-"""Shaped noise: more noise where it harms predictions less, as estimated from public records.
+"""Shaped noise: a public sample determines where noise harms predictions least.
 
-Noise of covariance Σ raises the loss by ``½ tr(HΣ)``, where ``H`` is the Hessian of the loss; so it
-costs less in directions in which ``H`` is small. A shape that depends on the private records itself
-leaks (``½ tr(Σ⁻¹∂Σ Σ⁻¹∂Σ)``: see :func:`private_shape_leakage`), and the best shape for a small
-public sample does not transfer. So this shape is the inverse Hessian of a public sample, mixed with
-isotropic noise.
+Noise of covariance Σ raises the loss by ``½ tr(HΣ)``, where ``H`` is the Hessian of the loss. So
+noise costs less accuracy in directions where ``H`` is small. A shape computed from the private
+records leaks too (``½ tr(Σ⁻¹∂Σ Σ⁻¹∂Σ)``: see :func:`private_shape_leakage`). The best shape for a
+small public sample is not the best for the private records. So the shape used is the inverse
+Hessian of a public sample, mixed with isotropic noise.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ def noise_shape(
 ) -> Gaussian:
     """Return noise shaped like the inverse Hessian of a model fitted on **public** records.
 
-    ``Σ = (1 − ρ) H⁻¹ P/tr H⁻¹ + ρ I`` for ``P`` released numbers. Pass it to
-    :func:`seepage.leakage` with the private records; :func:`seepage.calibrate` scales it to a
-    target. The shape does not depend on the private records, so all leakage is counted. On the
-    demo's data it costs somewhat less accuracy than plain noise (``python
+    The covariance is ``Σ = (1 − ρ) H⁻¹ P/tr H⁻¹ + ρ I`` for ``P`` released numbers. Pass the result
+    to :func:`seepage.leakage` with the private records; :func:`seepage.calibrate` scales it to a
+    target. The shape does not depend on the private records, so it causes no additional leakage. On
+    the demo data, shaped noise costs slightly less accuracy than isotropic noise (``python
     benchmarks/shaped_noise.py``).
 
     Parameters
     ----------
     model
-        A model of the same kind, columns and penalty as the one to release, fitted on the public
-        records.
+        A model fitted on the public records, with the same type, columns and penalty as the model
+        to release.
     X, y, sample_weight
-        The public records: known to everybody, or about no real person.
+        The public records, which everybody knows or which describe no real person.
     plain
         ρ, the share of isotropic noise, between 0 and 1.
 

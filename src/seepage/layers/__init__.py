@@ -1,10 +1,11 @@
-"""Measures what each layer of a network leaks, also over federated rounds; needs torch.
+"""Measures the leakage of each layer of a network, also over federated rounds; needs torch.
 
-``measures`` gives one number per layer, with its confidence interval; ``federated`` simulates or
-records the updates that clients send. The audits combine the two. Measures for a whole network are
-in :mod:`seepage.nn`, and attacks on recordings in :mod:`seepage.attacks`.
+``measures`` computes one value per layer, with a confidence interval; ``federated`` simulates or
+records the updates that clients send. The audits combine these measures with the recorded updates.
+Measures for a whole network are in :mod:`seepage.nn`, and attacks on recordings in
+:mod:`seepage.attacks`.
 
-Everything here is imported on first use, so that ``import seepage`` does not import torch.
+All names are imported on first use, so that ``import seepage`` does not import torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Converts a caller's inputs and targets to tensors for the network and its loss."""
+"""Converts inputs and targets to tensors for the network and its loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from seepage.tables.source import as_numpy
 def read_inputs(x: Any, net: nn.Module) -> Inputs:
     """Return inputs with NumPy arrays (nested too) converted to tensors of the network's dtype.
 
-    Other values (tensors, graphs, masks that are ``None``) are left unchanged.
+    Other values (tensors, graphs, masks that are ``None``) are returned unchanged.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def read_inputs(x: Any, net: nn.Module) -> Inputs:
 
 
 def read_targets(y: Any, net: nn.Module, loss: str | nn.Module | Loss) -> Tensor:
-    """Return targets as a tensor; class numbers become the 64-bit integers torch expects."""
+    """Return targets as a tensor; class numbers become the 64-bit integers that torch expects."""
     target = y if isinstance(y, Tensor) else _tensor(as_numpy(y), net, "targets")
     if target.dim() == 0:
         raise InputError("The targets are a single number; give one entry per record.")
@@ -51,10 +51,10 @@ def read_targets(y: Any, net: nn.Module, loss: str | nn.Module | Loss) -> Tensor
 def read_pair(
     pair: Any, net: nn.Module, loss: str | nn.Module | Loss, where: str
 ) -> tuple[Inputs, Tensor]:
-    """Return a pair of inputs and targets as tensors; raise if they are invalid.
+    """Return a pair of inputs and targets as tensors; raise an error if they are invalid.
 
-    There must be at least one record, a target for each, and no NaN or infinity. ``where`` names
-    the pair in errors, as in "Batch 3".
+    The pair must have at least one record and one target per record, without NaN or infinity.
+    ``where`` names the pair in errors, as in "Batch 3".
     """
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InputError(
@@ -72,24 +72,24 @@ def read_pair(
 
 
 def is_finite(x: Any) -> bool:
-    """Return whether tensors, including nested ones, are free of NaN and infinity."""
+    """Return whether tensors, including nested tensors, contain neither NaN nor infinity."""
     # The answers are gathered before they are fetched, since fetching waits for the device.
     finite = [part.isfinite().all() for part in _tensors_of(x) if part.is_floating_point()]
     return not finite or bool(torch.stack([each.to(finite[0].device) for each in finite]).all())
 
 
 def check_labels(net: nn.Module, loss: str | nn.Module | Loss, x: Any, y: Any, where: str) -> None:
-    """Raise if a class number is not among the network's classes; the network is unchanged."""
+    """Raise an error if a class number is not among the network's classes."""
     with torch.no_grad(), kept_buffers(net):
         output = call(net, rows_of(x, slice(0, 2)))  # BatchNorm has no variance for a single one
     check_classes(loss, output, y, where)
 
 
 def check_classes(loss: str | nn.Module | Loss, output: Any, target: Tensor, where: str) -> None:
-    """Raise if a class number is not one of the classes in the network's output.
+    """Raise an error if a class number is not one of the classes in the network's output.
 
-    Only losses for classification are checked. ``where`` names the origin of the targets in errors,
-    as in "Batch 3".
+    Only classification losses are checked. ``where`` names the origin of the targets in errors, as
+    in "Batch 3".
     """
     each = per_record(loss)
     axis = class_axis(each)
@@ -114,7 +114,7 @@ def _tensors_of(x: Any) -> Iterator[Tensor]:
 
 def _tensor(values: np.ndarray, net: nn.Module, what: str) -> Tensor:
     if values.dtype.kind not in "fiub":
-        raise InputError(f"The {what} hold {values.dtype} values; give numbers or tensors.")
+        raise InputError(f"The {what} contain {values.dtype} values; give numbers or tensors.")
     like = next(net.parameters(), torch.zeros(0))
     # Torch refuses reversed arrays, and warns about read-only ones.
     tensor = torch.as_tensor(np.require(values, None, ["C", "W"]), device=like.device)

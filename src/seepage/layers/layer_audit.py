@@ -33,14 +33,14 @@ from seepage.tables.source import as_numpy, build_frame
 _NEED_RECORDS = {
     "sensitivity": "which is the derivative of one gradient with respect to its records' targets: "
     "it needs the records, and an update of several steps is not a gradient",
-    "Fisher information": "which is about single records, and a recording holds none",
-    "PLIS": "which is about single records, and a recording holds none",
+    "Fisher information": "which is defined for single records, and a recording contains none",
+    "PLIS": "which is defined for single records, and a recording contains none",
 }
 
 
 @dataclass(frozen=True)
 class LayerRemedy:
-    """The V-information of a whole update after a remedy."""
+    """The V-information of a whole update under a remedy."""
 
     name: str  # the remedy
     # The V-information of the whole update about the property, and its 95 % interval
@@ -57,23 +57,23 @@ class LayerAudit(ResultTable):
     Parameters
     ----------
     sensitivity, v_information
-        The two measures, layer by layer; sensitivity only if the records are given.
+        The two measures, layer by layer; sensitivity is included only if the records are given.
     protect
         The layers whose V-information is clearly above zero and whose interval overlaps that of the
-        highest. "Clearly" means significant in the test, adjusted for the number of layers, and
-        with an interval above zero or an estimate of at least half the highest. If no layer is
-        named, layers may still leak: with few groups the test has little power. The rule considers
-        each layer alone; the remedies show the leakage of the other layers, as does
-        :func:`seepage.attacks.compare_remedies` over a whole training run.
+        highest layer. "Clearly" means that the test is significant, adjusted for the number of
+        layers, and that the interval is above zero or the estimate at least half the highest. If no
+        layer is named, layers may still leak: with few groups the test has low power. The rule
+        considers each layer alone. The remedies show the leakage of the other layers;
+        :func:`seepage.attacks.compare_remedies` shows this leakage over a whole training run.
     remedies
         The V-information of the whole update, unchanged and after each remedy.
     mix
         How the batches were drawn: ``"matched"`` or ``"confounded"``; ``"recorded"`` for recorded
         updates.
     notes
-        The remedies that could not be tested, and why.
+        The remedies that could not be tested, with reasons.
     refused
-        The measures that do not apply here, and why.
+        The measures that do not apply, with reasons.
     """
 
     sensitivity: PerLayer | None
@@ -105,7 +105,7 @@ class LayerAudit(ResultTable):
     def plot(self, ax: Any = None) -> Any:
         """Plot one panel per measure, and return the array of matplotlib axes.
 
-        ``ax`` holds one matplotlib axis per measure, one or two.
+        ``ax`` contains one matplotlib axis per measure (one or two).
         """
         sensitive = [] if self.sensitivity is None else [self.sensitivity]
         return draw_layers([self.v_information, *sensitive], ax)
@@ -155,33 +155,34 @@ def audit(
     """Measure every layer's sensitivity and V-information, name layers to protect, test remedies.
 
     Batches with and without the property are drawn from the records with the same mix of labels
-    (unless ``mix`` says otherwise), from pools that share no record, one pool per fold. Remedies
-    are tested on the recorded gradients: dropping each of the named layers alone (if there are at
-    most 8), and all of them together (if other layers remain to be sent); clipping the parameters
-    to their median norm; and, in addition, Gaussian noise of ``noise`` times that norm. The network
-    is used in its current mode. In training mode, with BatchNorm or dropout, per-record gradients
-    do not exist, so sensitivity is not measured, and the result says so.
+    (unless ``mix`` is changed). There is one pool of records per fold, and pools share no record.
+    Remedies are tested on the recorded gradients: dropping each named layer (if there are at most
+    8), dropping all named layers (if others remain), clipping the parameters to their median norm,
+    and clipping with Gaussian noise of ``noise`` times that norm. The network is used in its
+    current mode. In training mode, with BatchNorm or dropout, per-record gradients are not defined.
+    Sensitivity is then not measured, and the result states this.
 
     Parameters
     ----------
     net, loss
         The network, and its loss as for :class:`seepage.nn.Engine`.
     x, y, property
-        Records, their main-task classes, and the property of each; tensors or NumPy arrays.
+        The records, their main-task classes, and the property of each record; tensors or NumPy
+        arrays.
     batch_size, batches
-        The number of records per batch, and of batches per class of the property.
+        The number of records per batch, and the number of batches per class of the property.
     mix, people
         As for :func:`property_batches`.
     family, folds, unit, width
         As for :func:`v_information`.
     layers
-        Names of modules; by default every module that has parameters of its own.
+        The names of modules; by default, every module that has its own parameters.
     records
-        The number of records used for the sensitivity.
+        The number of records used to measure the sensitivity.
     noise
-        The noise multiplier of the last remedy.
+        The noise multiplier for the last remedy.
     seed
-        The seed of all draws.
+        The seed of all random draws.
 
     Examples
     --------
@@ -232,32 +233,32 @@ def audit_updates(
     unit: str = "nats",
     seed: int = 0,
 ) -> LayerAudit:
-    """Audit recorded updates of clients, without their records.
+    """Audit recorded updates of clients, without access to their records.
 
     V-information does not depend on how a client trained (one step or many, momentum, Adam, weight
-    decay). Values sent besides parameters are measured too: buffers, and metrics (number of
+    decay). Values sent in addition to parameters are measured too: buffers, and metrics (number of
     records, loss) as the entry ``"client metrics"``. The remedies are those of :func:`audit`.
-    Measures that need the records are not computed; ``refused`` gives the reason for each.
+    Measures that need the records are not computed; ``refused`` contains the reason for each.
 
-    Updates are used as recorded. Clients with and without the property may have different labels,
-    so a layer may reveal the property through the labels.
+    Updates are analysed as recorded. Clients with and without the property may have different
+    labels, so a layer may reveal the property through the labels.
 
     Parameters
     ----------
     updates
-        A recording: from :func:`record_updates`, or ``recorder.gradients()`` for Flower.
+        A recording from :func:`record_updates`, or ``recorder.gradients()`` for Flower.
     property
-        The property of every update, ``(n,)``: usually that of its client.
+        The property of every update, ``(n,)``; usually the property of the client.
     groups
-        As for :func:`v_information`; by default the nodes of the recording. Updates of one client
-        are similar: without groups, a classifier would learn to recognise clients rather than the
-        property. ``False`` for no groups.
+        As for :func:`v_information`; by default, the nodes of the recording. Updates of one client
+        are similar. Without groups, a classifier would learn to recognise clients rather than the
+        property. ``False`` means no groups.
     family, folds, unit
         As for :func:`v_information`.
     noise
-        The noise multiplier of the last remedy.
+        The noise multiplier for the last remedy.
     seed
-        The seed of all draws.
+        The seed of all random draws.
 
     Examples
     --------
@@ -272,7 +273,7 @@ def audit_updates(
     """
     if not isinstance(updates, LayerGradients):
         raise InputError(
-            f"updates must be a recording, not {type(updates).__name__}; make one with "
+            f"updates must be a recording, not {type(updates).__name__}; create one with "
             "record_updates, or LayerGradients.of for arrays."
         )
     check_not_negative(noise, "noise")
@@ -286,7 +287,7 @@ def audit_updates(
 def _tried(
     recorded: LayerGradients, property: Any, options: dict[str, Any], noise: float
 ) -> LayerAudit:
-    """Return V-information of the updates, without and with remedies."""
+    """Return the V-information of the updates, without and with remedies."""
     sent = recorded.with_metrics()
     information = v_information(sent, property, **options)
     protect = tuple(layers_to_protect(information))
@@ -303,8 +304,8 @@ def _tried(
     beside = [*recorded.beside, *([METRICS] if recorded.metrics else [])]
     if beside:
         notes.append(
-            "Clipping and noise were tested on the trained parameters only; other values sent "
-            f"stay as they are: {listed(beside)}."
+            "Clipping and noise were tested only on the trained parameters; other values sent are "
+            f"unchanged: {listed(beside)}."
         )
     remedies = [
         whole("as it is", recorded),
@@ -312,9 +313,9 @@ def _tried(
     ]
     if norm == 0:
         notes.append(
-            "Half of the updates are zero, so there is no norm to clip to."
+            "Half of the updates are zero, so the median norm for clipping is zero."
             if recorded.parameters
-            else "No trained parameter was sent, so there is nothing to clip."
+            else "No trained parameter was sent, so clipping does not apply."
         )
     else:
         clipped, name = recorded.clipped(norm), f"clipped to {norm:.3g}"
@@ -326,7 +327,7 @@ def _tried(
 
 
 def _refused(net: nn.Module) -> dict[str, str]:
-    """Return the measures that are undefined in the network's current mode, and why."""
+    """Return the measures that are undefined in the network's current mode, with reasons."""
     try:
         refuse_modes(net)
     except InputError as error:
@@ -337,25 +338,27 @@ def _refused(net: nn.Module) -> dict[str, str]:
 def _drops(
     protect: Sequence[str], layers: Sequence[str]
 ) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Return the sets of layers to drop, each of which is a remedy, and notes.
+    """Return the sets of layers to drop as remedies, and notes.
 
-    Metrics, which are not a layer, may be dropped too, but some layer must remain.
+    Metrics, which are not a layer, may be dropped too, but at least one layer must remain.
     """
     named, notes = tuple(protect), []
     whole = set(layers) <= set(named)
     if whole and len(layers) == 1:
         others: list[tuple[str, ...]] = [(name,) for name in named if name not in layers]
-        return others, [f"{layers[0]} is the only layer: without it nothing is left to send."]
+        return others, [
+            f"{layers[0]} is the only layer: if it is dropped, no layer remains to be sent."
+        ]
     single: list[tuple[str, ...]] = []
     if len(named) <= 8:  # each takes as long as the whole update
         single = [(name,) for name in named]
     if not single and named:
         notes.append(
-            f"The {len(named)} layers to protect are too many to test dropping them one by one."
+            f"With {len(named)} layers to protect, dropping each layer alone was not tested."
         )
     if whole:
         notes.append(
-            "Every layer should be protected, but if all are dropped nothing is left to send"
+            "Every layer should be protected, but if all are dropped, no layer remains to be sent"
             f"{': each was dropped alone' if single else ''}."
         )
         return single, notes
@@ -363,12 +366,12 @@ def _drops(
 
 
 def layers_to_protect(information: PerLayer) -> list[str]:
-    """Return the layers that leak significantly and are not clearly below the highest.
+    """Return the layers that leak significantly and are not clearly below the highest layer.
 
     The P-values are adjusted for the number of layers by the rule of Benjamini and Hochberg (1995):
-    if nothing leaks, the probability that any layer is named is 5 %. With few clients the interval
-    is wide even if all are classified correctly. So a layer whose interval includes zero may also
-    be named, if its estimate is at least half the highest.
+    if no layer leaks, the probability that any layer is named is 5 %. With few clients the interval
+    is wide even if all clients are classified correctly. A layer whose interval includes zero may
+    therefore also be named, if its estimate is at least half the highest.
     """
     from scipy.stats import false_discovery_control
 

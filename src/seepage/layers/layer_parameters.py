@@ -1,4 +1,4 @@
-"""The parameters of each layer, which is one module, under its name in the network."""
+"""The parameters of each layer; a layer is a module with its name in the network."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Layout = dict[str, tuple[str, ...]]
 def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Layout:
     """Return the trained parameters of every layer, in the order of the network.
 
-    A layer is a module with parameters of its own, under its name in ``net.named_modules()``. A
-    parameter of the network itself is a layer under its own name. Weights that several modules
-    share belong to the first of them. If modules are named (``"encoder.block1"``), each is a layer
-    together with its submodules.
+    A layer is a module with its own parameters, under its name in ``net.named_modules()``. A
+    parameter of the network itself is a layer under the parameter's name. Weights that several
+    modules share belong to the first of these modules. If modules are named (``"encoder.block1"``),
+    each one is a layer together with its submodules.
 
     Examples
     --------
@@ -35,7 +35,7 @@ def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Lay
     names_by_layer: dict[str, list[str]] = {}
     asked = [layers] if isinstance(layers, str | int) else layers
     if asked is not None and not len(asked):
-        raise InputError("layers is empty; leave the argument out to use all layers.")
+        raise InputError("layers is empty; omit the argument to use all layers.")
     if asked is None:
         for name in trained:
             names_by_layer.setdefault(name.rpartition(".")[0] or name, []).append(name)
@@ -44,14 +44,14 @@ def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Lay
         for layer in asked:
             if not isinstance(layer, str):
                 raise InputError(
-                    f"layers names {layer!r} ({type(layer).__name__}), but names of modules are "
+                    f"layers contains {layer!r} ({type(layer).__name__}), but module names must be "
                     f"strings; write {str(layer)!r}."
                 )
             below = [name for name in trained if name == layer or name.startswith(f"{layer}.")]
             if not below:
                 raise InputError(
                     f"There is no layer {layer!r} with trained parameters"
-                    f"{nearest(layer, known)}; take names from net.named_modules()."
+                    f"{nearest(layer, known)}; use names from net.named_modules()."
                 )
             names_by_layer[layer] = below
         named = [name for names in names_by_layer.values() for name in names]
@@ -65,6 +65,6 @@ def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Lay
 
 
 def layer_sizes(net: nn.Module, layout: Layout) -> dict[str, int]:
-    """Return how many numbers the gradient of each layer has."""
+    """Return the number of entries in each layer's gradient."""
     sizes = {name: p.numel() for name, p in net.named_parameters()}
     return {layer: sum(sizes[name] for name in names) for layer, names in layout.items()}

@@ -39,9 +39,9 @@ class RecordingAudit(Reportable, ResultTable):
         The leakage of each layer over all rounds, without and with remedies.
     over_rounds
         The first round after which each layer reveals the property; ``None`` if a client has
-        several values of the property, or rounds are unknown.
+        several values of the property, or if rounds are unknown.
     clients
-        How far each client's updates lie from those of the other clients.
+        The distance of each client's updates from those of the other clients.
     by_client
         Whether each client has a single value of the property.
     shares
@@ -52,7 +52,7 @@ class RecordingAudit(Reportable, ResultTable):
     rounds
         The first and the last round, if known.
     metrics
-        The metrics that clients sent besides the network's state.
+        The metrics that clients sent in addition to the network's state.
     notes
         Caveats, as sentences.
     runs
@@ -86,9 +86,9 @@ class RecordingAudit(Reportable, ResultTable):
     def telling(self) -> tuple[str, ...]:
         """Return the layers that reveal the property at the 5 % level, the strongest first.
 
-        These are the layers that reveal it after some round. If nothing leaks, the probability that
-        any layer is named is 5 %. If rounds were not tested, they are the layers named by the layer
-        audit.
+        The result contains the layers that reveal the property after some round. If no layer leaks,
+        the probability that any layer is named is 5 %. If rounds were not tested, the result is the
+        layers named by the layer audit.
         """
         if self.over_rounds is None:
             return self.layers.protect
@@ -96,11 +96,11 @@ class RecordingAudit(Reportable, ResultTable):
         return tuple(k for k in self.layers.v_information.ranking() if k in sure)
 
     def least_p_value(self) -> float:
-        """Return the smallest P-value that permuting the clients' labels can give.
+        """Return the smallest P-value that permutations of the clients' labels can produce.
 
         Ten clients, five with the property, can be labelled in 252 ways; each labelling and its
-        complement give the same statistic, so the minimum is 2/252. With one client against nine it
-        is 1/10.
+        complement have the same statistic, so the minimum is 2/252. With one client against nine,
+        the minimum is 1/10.
         """
         counts = list(self.shares.values())
         ways = math.factorial(sum(counts)) // math.prod(math.factorial(n) for n in counts)
@@ -166,7 +166,7 @@ def audit_recording(
     reference: Reference | None = None,
     seed: int = 0,
 ) -> RecordingAudit:
-    """Audit recorded rounds: layers that reveal a property, the first such round, and outliers.
+    """Audit recorded rounds: layers that reveal a property, the first round, and outliers.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def audit_recording(
         Simulated clients, as for :func:`standing_out`; without them, no client is said to stand
         out.
     seed
-        The seed of all draws.
+        The seed of all random draws.
 
     Examples
     --------
@@ -229,7 +229,7 @@ def audit_recording(
     if not known.by_client:
         notes.append(
             "Clients have several values of the property, so a permutation test over clients "
-            "cannot find the first round that reveals it."
+            "cannot find the first round that reveals the property."
         )
     elif rounds is None:
         notes.append(
@@ -303,7 +303,7 @@ class KnownUpdates:
             )
         if whole and 2 * len(levels) > len(who.clients):
             raise InputError(
-                f"The property takes {len(levels)} values among {len(who.clients)} clients; group "
+                f"The property has {len(levels)} values among {len(who.clients)} clients; group "
                 "the values into classes first, such as below and above the median."
             )
         return KnownUpdates(
@@ -318,7 +318,7 @@ class KnownUpdates:
 
     @property
     def alone(self) -> bool:
-        """Whether any value of the property occurs in one client only."""
+        """Whether any value of the property occurs in only one client."""
         return self.by_client and min(self.shares.values()) < 2
 
 
@@ -352,7 +352,7 @@ def property_of_updates(property: Any, recording: LayerGradients) -> Any:
         nodes = by_node if by_node and set(by_node) <= set(known) else nodes
     pairs = any(isinstance(key, tuple) for key in known)
     if pairs and recording.rounds is None:
-        raise InputError("The recording has no rounds; give the property per client.")
+        raise InputError("The recording has no rounds; give the property by client.")
     rounds = [str(number) for number in _listed(recording.rounds)] if pairs else []
     wanted: list[Any] = list(zip(nodes, rounds, strict=True)) if pairs else list(nodes)
     missing = list(dict.fromkeys(key for key in wanted if key not in known))
@@ -367,7 +367,7 @@ def property_of_updates(property: Any, recording: LayerGradients) -> Any:
 
 
 def _called(kind: str, name: object) -> str:
-    """Return a name, after its kind if it is a bare number: ``layer 0``."""
+    """Return a name; a number is preceded by its kind, as in ``layer 0``."""
     return f"{kind} {name}" if str(name).isdigit() else shown(name)
 
 

@@ -1,6 +1,6 @@
-"""Measures how much the training of a neural network leaks about its records; needs torch.
+"""Measures how much the training of a neural network leaks about its records; requires torch.
 
-Everything here is imported on first use, so that ``import seepage`` does not import torch.
+All names are imported on first use, so that ``import seepage`` does not import torch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from seepage.nn.accounting.measured_run import MeasuredRun as MeasuredRun
     from seepage.nn.gradients.network_checks import FallbackWarning as FallbackWarning
     from seepage.nn.gradients.network_checks import KinkWarning as KinkWarning
+    from seepage.nn.huggingface.private_trainer import PrivateTrainer as PrivateTrainer
     from seepage.nn.huggingface.token_map import Token as Token
     from seepage.nn.huggingface.token_map import TokenMap as TokenMap
     from seepage.nn.huggingface.token_map import token_leakage as token_leakage
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
     from seepage.nn.susceptibility.over_training import SampledBatchWarning as SampledBatchWarning
     from seepage.nn.susceptibility.plis import Susceptibility as Susceptibility
     from seepage.nn.susceptibility.plis import plis as plis
+    from seepage.nn.training.lightning import PrivateCallback as PrivateCallback
     from seepage.nn.training.opacus import attach as attach
+    from seepage.nn.training.private_gradients import PrivateGradients as PrivateGradients
     from seepage.nn.training.private_sgd import PrivateSGD as PrivateSGD
 
 __getattr__, __dir__ = lazy_names(__name__, globals(), needs_torch=True)

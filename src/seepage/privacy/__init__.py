@@ -1,9 +1,10 @@
-"""Differential privacy guarantees, for use in reconstruction bounds.
+"""Differential privacy guarantees, from which reconstruction bounds are derived.
 
-``statements`` holds the guarantees (a ``dp_accounting`` event is converted to one), and
-``trade_off`` the best membership test under each. ``gaussian_mechanism`` computes the noise for (ε,
-δ). ``sensitivity`` bounds the effect of one record on a fitted model, from which the guarantee of
-noise on its parameters follows. ``filters`` exclude records whose privacy budget is spent.
+``statements`` defines the guarantees (a ``dp_accounting`` event is converted to one), and
+``trade_off`` the best membership test under each guarantee. ``gaussian_mechanism`` computes the
+noise needed for (ε, δ). ``sensitivity`` bounds the effect of one record on a fitted model, which
+determines the guarantee for noise on the model's parameters. ``filters`` excludes records whose
+privacy budget is spent.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Privacy filters: a record whose privacy budget is spent is excluded from further releases.
 
-Each release may depend on the earlier ones. Given these, release t costs record i ``ρ_t(i)``. If a
-record takes part only while ``Σ_t ρ_t(i) ≤ ρ``, the whole stream costs no record more than ρ,
-however the releases are chosen. This holds for the Rényi divergence of one order, fixed beforehand
-(Feldman and Zrnic 2021), and for ``μ²`` of Gaussian noise (Smith and Thakurta 2022; Koskela,
-Tobaben and Honkela 2022). Without a filter, the sum over the actual run is only an estimate; with a
-filter, the budget is a guarantee for every record.
+Each release may depend on earlier releases. Given the earlier releases, release t costs record i
+``ρ_t(i)``. If a record takes part only while ``Σ_t ρ_t(i) ≤ ρ``, the whole stream costs no record
+more than ρ, however the releases are chosen. This is true for the Rényi divergence at one order
+fixed in advance (Feldman and Zrnic 2021), and for ``μ²`` with Gaussian noise (Smith and Thakurta
+2022; Koskela, Tobaben and Honkela 2022). Without a filter, the sum over the actual run is only an
+estimate; with a filter, the budget is a guarantee for every record.
 
-The budget that a record has spent is not a guarantee for that record: it depends on the record
-itself and, through the releases, on the other records.
+The budget that a record has spent is not a guarantee for that record, because it depends on the
+record itself and, through the releases, on the other records.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from seepage.tables.source import as_numpy
 ADD_OR_REMOVE = "add-or-remove"
 CONDITIONS = (
     "Whether a record takes part depends only on that record and on earlier releases.",
-    "Neither the published results nor the time of the last one depends on which records take "
+    "Neither the published results nor the time of the last result depends on which records take "
     "part, or how many.",
-    "The list of excluded records and the budget that each record has spent stay secret.",
+    "The list of excluded records and the budget that each record has spent remain secret.",
 )
 _SEEDED = (
-    "Some noise came from a seed, for an experiment: anybody who knows the seed can subtract the "
-    "noise."
+    "Some noise was generated from a seed, for an experiment: anybody who knows the seed can "
+    "subtract the noise."
 )
 
 
 class PrivacyFilter:
-    """The records that may still take part in a stream of releases, and the budget spent by each.
+    """The records that may still take part in a stream of releases, and the budget each has spent.
 
     Parameters
     ----------
@@ -51,16 +51,16 @@ class PrivacyFilter:
     Attributes
     ----------
     active
-        The records that are not excluded yet. Keep this and ``spent`` secret: whether a record is
-        excluded reveals something about it that no budget covers.
+        A mask of the records that are not yet excluded. Keep this mask and ``spent`` secret:
+        whether a record is excluded reveals information about the record that no budget covers.
     spent
-        The budget each record has spent so far: ``Σ μ²``, or Rényi divergence.
+        The budget that each record has spent so far: ``Σ μ²``, or Rényi divergence.
 
     Examples
     --------
     This example releases three sums of records between 0 and 1, each with noise of standard
-    deviation 1, under a budget of μ = 1.2. The record with value 1 takes part in one sum, the
-    record with value 0.6 in all three.
+    deviation 1, under a budget of μ = 1.2. The record with value 1 takes part in one sum; the
+    record with value 0.6 takes part in all three.
 
     >>> import numpy as np
     >>> from seepage import Gaussian
@@ -81,7 +81,7 @@ class PrivacyFilter:
         if not isinstance(budget, GaussianDP | RenyiDP):
             raise InputError(
                 "budget must be GaussianDP(mu, 'add-or-remove') or RenyiDP({order: epsilon}, "
-                f"'add-or-remove') of seepage.privacy, not a {type(budget).__name__}."
+                f"'add-or-remove') from seepage.privacy, not a {type(budget).__name__}."
             )
         if budget.neighbours != ADD_OR_REMOVE:
             raise InputError(
@@ -90,9 +90,8 @@ class PrivacyFilter:
             )
         if isinstance(budget, RenyiDP) and len(budget.points) != 1:
             raise InputError(
-                "A filter needs one Rényi order, fixed beforehand, since the best order of a "
-                "stream is known only at its end; pass RenyiDP({order: epsilon}, "
-                "'add-or-remove')."
+                "A filter needs one Rényi order, fixed in advance, because the best order of a "
+                "stream is known only at its end; pass RenyiDP({order: epsilon}, 'add-or-remove')."
             )
         self.budget = budget
         # The Rényi order, none for a Gaussian budget, and the most that a record can spend.
@@ -118,7 +117,7 @@ class PrivacyFilter:
         return f"<{self}>"
 
     def cost(self, shifts: Any) -> np.ndarray:
-        """Return each record's cost of a Gaussian release, from the distance the record moves it.
+        """Return each record's cost for a Gaussian release, from the change it causes.
 
         The cost is ``μ²`` or ``αμ²/2``, with the distance μ in units of the noise's standard
         deviation.
@@ -127,18 +126,18 @@ class PrivacyFilter:
         return np.asarray(squares if self.order is None else self.order * squares / 2)
 
     def admit(self, costs: Any, rows: Any = None) -> np.ndarray:
-        """Return which records may take part in the next release, and charge them for it.
+        """Return which records may take part in the next release, and charge their budgets.
 
         A record that is not admitted is excluded permanently. Call this once before every release,
-        and leave all records that are not admitted out of the release.
+        and leave all records that are not admitted out of that release.
 
         Parameters
         ----------
         costs
-            The cost of the release to each record that takes part; it may depend only on that
-            record and on earlier releases.
+            The cost of the release to each participating record; it may depend only on that record
+            and on earlier releases.
         rows
-            The positions of these records; by default all records, in order.
+            The positions of these records; by default, all records in order.
         """
         costs = as_numpy(costs).astype(float)
         rows = np.arange(len(self.active)) if rows is None else as_numpy(rows)
@@ -152,7 +151,7 @@ class PrivacyFilter:
         if len(np.unique(rows)) != len(rows):
             raise InputError(
                 "A record can take part in a release only once, but some row occurs twice; list "
-                "each row once."
+                "each row only once."
             )
         admitted = np.asarray(self.active[rows] & (self.spent[rows] + costs <= self.limit))
         self.active[rows] = admitted
@@ -164,16 +163,16 @@ class PrivacyFilter:
     def noisy_sum(self, contributions: Any, noise: Gaussian, seed: int | None = None) -> np.ndarray:
         """Return the sum of the admitted records' contributions, with noise.
 
-        Use it for a stream of releases, or for a predictor that sums over its records
+        Use this method for a stream of releases, or for a predictor that sums over its records
         (nearest-neighbour votes, kernels). A contribution may depend on its own record, on the
-        query and on earlier results, but not on the other records.
+        query and on earlier results, but not on other records.
 
         Parameters
         ----------
         contributions
-            A row of numbers for every record.
+            One row of numbers for every record.
         noise
-            Gaussian noise with one standard deviation.
+            Gaussian noise with one standard deviation for all numbers.
         seed
             For experiments only: anybody who knows the seed can subtract the noise.
         """

@@ -9,7 +9,7 @@ from seepage.support.number_check import check_not_negative, check_positive, che
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """Return the smallest δ of the Gaussian mechanism at ε, with ``μ = sensitivity/σ``.
+    """Return the smallest δ of the Gaussian mechanism at ε, where ``μ = sensitivity/σ``.
 
     ``δ = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)`` (Balle and Wang 2018, theorem 8).
     """
@@ -22,13 +22,13 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 def analytic_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
     """Return the smallest σ at which the Gaussian mechanism is (ε, δ)-differentially private.
 
-    It is exact for every ε (Balle and Wang 2018); the classic formula is valid only for ε below 1
-    and adds more noise than needed.
+    The result is exact for every ε (Balle and Wang 2018); the classic formula is valid only for ε
+    below 1 and adds more noise than necessary.
 
     Parameters
     ----------
     epsilon, delta
-        The target privacy: ε ≥ 0 and 0 < δ < 1.
+        The privacy target: ε ≥ 0 and 0 < δ < 1.
     sensitivity
         The L2 sensitivity of the release.
 
@@ -49,7 +49,7 @@ def classic_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.
     _check(epsilon, delta, sensitivity)
     if not 0 < epsilon < 1:
         raise InputError(
-            f"The classic formula holds for ε between 0 and 1, not {epsilon:g}; use "
+            f"The classic formula is valid for ε between 0 and 1, not {epsilon:g}; use "
             "analytic_gaussian_sigma."
         )
     return math.sqrt(2 * math.log(1.25 / delta)) * sensitivity / epsilon

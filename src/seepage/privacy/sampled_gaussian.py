@@ -26,13 +26,13 @@ from seepage.support.number_check import (
 
 @dataclass(frozen=True)
 class SampledGaussianDP(PrivacyStatement):
-    """The guarantee of Gaussian steps on Poisson batches for adding, removing or replacing records.
+    """The guarantee of Gaussian steps on Poisson batches, to add, remove or replace records.
 
-    Its trade-off curve comes from dp-accounting's privacy loss distributions, rounded
-    pessimistically, for a pair that dominates every step
-    (:func:`~seepage.privacy.trade_off.gaussian_losses`). The curve is tighter than that of the
-    run's (ε, δ) alone. A replacement costs less than two removals, and less than a removal at half
-    the noise.
+    The trade-off curve is computed from dp-accounting's privacy loss distributions, rounded
+    pessimistically, for a pair of distributions that dominates every step
+    (:func:`~seepage.privacy.trade_off.gaussian_losses`). This curve is tighter than the curve of
+    the run's (ε, δ) alone. A replacement costs less than two removals, and less than one removal at
+    half the noise.
 
     Parameters
     ----------
@@ -43,11 +43,11 @@ class SampledGaussianDP(PrivacyStatement):
     steps
         The number of steps.
     neighbours
-        The neighbouring relation of ε and the curve: ``"add-or-remove"`` or ``"replace"`` a record.
-        The former requires that neither the rate nor the divisor of the sums depends on the number
-        of records.
+        The neighbouring relation for ε and the curve: ``"add-or-remove"`` or ``"replace"`` a
+        record. ``"add-or-remove"`` requires that neither the rate nor the divisor of the sums
+        depends on the number of records.
     group
-        The number of records that are added or removed together, such as all of one person.
+        The number of records that are added or removed together, such as all records of one person.
 
     Examples
     --------
@@ -68,12 +68,11 @@ class SampledGaussianDP(PrivacyStatement):
     group: int = 1
     assumptions: tuple[str, ...] = (
         "Every record takes part in a step independently (Poisson sampling), and the batches "
-        "stay secret.",
+        "remain secret.",
         "The sample rate, the number of steps and the divisor of the sums were fixed before the "
         "data were seen; if they depend on the number of records, the guarantee is only for "
         "replacing a record.",
-        "Nothing is published besides the noisy gradients of the steps, or results computed from "
-        "them.",
+        "Only the noisy gradients of the steps, or results computed from them, are released.",
     )
     guarantee: bool = True
 
@@ -91,13 +90,13 @@ class SampledGaussianDP(PrivacyStatement):
         check_count(self.group, "group")
         if self.group > 1 and self.neighbours == "replace":
             raise InputError(
-                "The guarantee for a group is for adding or removing it: leave out neighbours=. To "
+                "The guarantee for a group is for adding or removing it; omit neighbours=. To "
                 "replace k records, account for removing k and adding k."
             )
 
     @property
     def words(self) -> str:
-        """The guarantee in a few words."""
+        """A short description of the guarantee."""
         return (
             f"{self.steps:,} Gaussian {'step' if self.steps == 1 else 'steps'}, noise multiplier "
             f"{self.noise_multiplier:.4g}, sample rate {self.sample_rate:.4g} ({self.neighbours}"

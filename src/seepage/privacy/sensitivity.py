@@ -1,19 +1,20 @@
-"""The sensitivity of a release to one record, and the privacy guarantee of its noise.
+"""The sensitivity of a release to one record, and the privacy guarantee that its noise provides.
 
-Let two tables differ in one record, and let ``w`` and ``w'`` be their minimisers. The first table's
-objective is strongly convex with constant nλ, and its gradient at the second's minimiser is the
-difference of the gradients of two losses::
+Let two tables differ in one record, and let ``w`` and ``w'`` be the minimisers of their objectives.
+The first table's objective is strongly convex with constant nλ, and its gradient at the second
+minimiser is the difference between the gradients of two losses::
 
     nλ ‖w − w'‖ ≤ ‖∇F(w')‖ = ‖∇ℓ(w'; z) − ∇ℓ(w'; z')‖ ≤ 2L,    L = sup ω |∂ℓ/∂m| ‖x‖
 
-(Chaudhuri, Monteleoni and Sarwate 2011), so the sensitivity is at most ``2L/(nλ)``. ``L`` must
-hold for every record that could be in the table, but only at minimisers:
+(Chaudhuri, Monteleoni and Sarwate 2011), so the sensitivity is at most ``2L/(nλ)``. ``L`` must be
+valid for every record that could be in the table, but only at minimisers:
 
 * logistic: at most 1; softmax: a vector no longer than √2;
-* least squares with ``|y| ≤ Y``: ``(nλ/2)‖w‖² ≤ F(0) ≤ nY²/2`` bounds ``w``, hence the residual;
-* Poisson with ``0 ≤ y ≤ Y``: likewise, with a far larger constant.
+* least squares with ``|y| ≤ Y``: ``(nλ/2)‖w‖² ≤ F(0) ≤ nY²/2`` bounds ``w``, and therefore the
+  residual;
+* Poisson with ``0 ≤ y ≤ Y``: the same argument, with a far larger constant.
 
-The intercept is not penalised, so its change is unbounded: a model with an intercept raises an
+The intercept is not penalised, so its change is unbounded; a model with an intercept raises an
 error. If the release itself bounds every record's contribution, as a sum of clipped gradients does,
 that bound is used.
 """
@@ -53,12 +54,12 @@ class Sensitivity:
     value
         ``2L/(nλ)`` for a penalised model, ``2L`` for a sum of clipped gradients.
     lipschitz
-        ``L``: the largest norm of a record's gradient, after clipping if gradients are clipped.
+        ``L``: the largest norm of a record's gradient, after any clipping.
     guarantee
-        Whether the value rests only on stated bounds; a value computed from these data is only
+        Whether the value depends only on stated bounds; a value computed from the data is only
         indicative.
     assumptions
-        The assumptions behind it.
+        The assumptions behind the value.
     """
 
     value: float
@@ -76,8 +77,8 @@ def output_sensitivity(
 ) -> Sensitivity:
     """Return the sensitivity of a release to replacing one record.
 
-    For a penalised model's parameters it is at most ``2L/(nλ)``; for a sum of clipped gradients it
-    is twice their largest norm, for any data.
+    For a penalised model's parameters, the sensitivity is at most ``2L/(nλ)``. For a sum of clipped
+    gradients, it is twice their largest norm, for any data.
 
     Parameters
     ----------
@@ -85,12 +86,12 @@ def output_sensitivity(
         The leakage of one release, about records in memory or read in chunks. A linear model must
         have a penalty and no intercept.
     row_norm
-        A bound on the norm ``‖x‖`` of every possible record, which :func:`clip_rows` enforces. By
-        default the largest norm in the data, which gives no guarantee.
+        A bound on the norm ``‖x‖`` of every possible record, which :func:`clip_rows` enforces. The
+        default is the largest norm in the data, which does not provide a guarantee.
     label_bound
         A bound on the absolute value of every label; required for least squares and Poisson.
     lipschitz
-        ``L`` itself, for a custom family.
+        The constant ``L`` itself, for a custom family.
 
     Examples
     --------
@@ -135,9 +136,9 @@ def output_perturbation(
 ) -> PrivacyStatement:
     """Return the privacy guarantee of a release's noise, from :func:`output_sensitivity`.
 
-    Gaussian noise gives :class:`GaussianDP` with ``μ = sensitivity/σ`` (σ is the smallest standard
-    deviation in any direction), so ``ε(2) = 4L²/(nλσ)²``. Laplace noise gives pure differential
-    privacy with ``ε = √P · sensitivity/b`` for P released numbers.
+    Gaussian noise provides :class:`GaussianDP` with ``μ = sensitivity/σ`` (σ is the smallest
+    standard deviation in any direction), so ``ε(2) = 4L²/(nλσ)²``. Laplace noise provides pure
+    differential privacy with ``ε = √P · sensitivity/b`` for P released numbers.
     """
     sensitivity = output_sensitivity(
         leak, row_norm=row_norm, label_bound=label_bound, lipschitz=lipschitz
@@ -168,7 +169,7 @@ def clip_rows(X: Any, norm: float) -> Array:
     """Return the table as an array, with longer rows scaled down to the norm ``norm``.
 
     If every table is clipped before the fit, every record's norm is at most ``norm``, which does
-    not depend on the data: pass it as ``row_norm`` to :func:`output_sensitivity`.
+    not depend on the data. Pass this value as ``row_norm`` to :func:`output_sensitivity`.
     """
     check_positive(norm, "norm")
     values = read_table(X).values
@@ -183,8 +184,8 @@ def clip_rows(X: Any, norm: float) -> Array:
 def epsilon_printed_by_guo_2022(n: int, l2: float, sigma: float) -> float:
     """Return ``2/(nλσ)``, which Guo et al. 2022 print as ε at order 2 (section 7.1).
 
-    It is not the Rényi divergence of output perturbation, which is ``4L²/(nλσ)²``; it is only for
-    comparison with Figure 2 of that paper.
+    This value is only for comparison with Figure 2 of that paper. The actual Rényi divergence of
+    output perturbation is ``4L²/(nλσ)²``.
     """
     return 2 / (n * l2 * sigma)
 
@@ -194,29 +195,29 @@ def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
     if CLASS_WEIGHTS in leak.held:
         raise InputError(
             "class_weight='balanced' computes the weights from the labels, so one record changes "
-            "the weights of all others and the sensitivity is unbounded; fit with fixed class "
-            "weights, as class_weight={class: weight}."
+            "the weights of all other records and the sensitivity is unbounded; fit with fixed "
+            "class weights, as class_weight={class: weight}."
         )
     if fit is None or len(leak.noise) != 1:
         raise InputError(
             "The sensitivity is known only for a single release of one linear model; for any "
-            "other release, state its privacy with sp.guarantees(…, dp=…)."
+            "other release, state the privacy guarantee with sp.guarantees(…, dp=…)."
         )
     if fit.ridge == 0:
         raise InputError(
-            "Without a penalty the sensitivity to one record is unbounded; fit with a penalty."
+            "Without a penalty, the sensitivity to one record is unbounded; fit with a penalty."
         )
     if fit.intercept is not None:
         raise InputError(
-            "The intercept is not penalised, so its sensitivity is unbounded; fit without one, "
-            "and add a column of ones to the table if the model needs it."
+            "The intercept is not penalised, so its sensitivity is unbounded; fit without an "
+            "intercept, and add a column of ones to the table if the model needs one."
         )
     return fit
 
 
 @dataclass(frozen=True)
 class LargestSeen:
-    """The largest norm, label and weight of some records, and the sum of their weights."""
+    """The largest norm, label and weight in a set of records, and the sum of the weights."""
 
     norm: float
     row: int
@@ -268,7 +269,7 @@ def _row_norm(seen: LargestSeen, stated: float | None) -> tuple[float, bool, tup
 def _slope(
     fit: FittedGLM, seen: LargestSeen, row_norm: float, label_bound: float | None
 ) -> tuple[float, bool, tuple[str, ...]]:
-    """Return the largest absolute ``∂ℓ/∂m`` at any minimiser, and its assumptions."""
+    """Return the largest absolute ``∂ℓ/∂m`` at any minimiser, and the assumptions behind it."""
     if isinstance(fit.family, Categorical):
         return math.sqrt(2.0), True, ()
     if fit.family.name == "bernoulli":

@@ -1,12 +1,11 @@
 """Privacy guarantees for any two data sets that differ in one record.
 
-Reconstruction bounds use two properties of a guarantee, both for *replacing* one record with
-another:
+Reconstruction bounds use two properties of a guarantee, both for *replacing* one record by another:
 
 * the Rényi divergence of order 2, ``log(1 + χ²)``, which bounds unbiased adversaries (Guo et al.
   2022, theorem 1);
-* the total variation, the largest change of the probability of any outcome, which bounds
-  membership inference and, through two-point arguments, every adversary.
+* the total variation, the largest change in the probability of any outcome, which bounds membership
+  inference and, through two-point arguments, every adversary.
 
 Guarantees for adding or removing a record are converted: a replacement is a removal followed by an
 addition.
@@ -45,7 +44,7 @@ _BY_WAY_OF_REMOVAL = tuple(
 
 
 class PrivacyStatement(ABC):
-    """A differential privacy guarantee of any kind."""
+    """The base class of differential privacy guarantees."""
 
     neighbours: str
     assumptions: tuple[str, ...]
@@ -54,7 +53,7 @@ class PrivacyStatement(ABC):
     @property
     @abstractmethod
     def words(self) -> str:
-        """The guarantee in a few words."""
+        """A short description of the guarantee."""
 
     @abstractmethod
     def renyi(self) -> float:
@@ -69,19 +68,19 @@ class PrivacyStatement(ABC):
 class DifferentialPrivacy(PrivacyStatement):
     """(ε, δ)-differential privacy; pure if δ = 0.
 
-    Pure ε-differential privacy gives ``χ² ≤ e^ε + e^−ε − 2`` (Bun and Steinke 2016, proposition
-    3.3, at order 2), which randomised response attains. With δ > 0 there is no bound on χ², since
-    everything may be revealed with probability δ. The total variation is at most
-    ``(e^ε − 1 + 2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015); for adding or removing a record,
-    ``1 − e^−ε (1 − 2δ)``.
+    Pure ε-differential privacy implies ``χ² ≤ e^ε + e^−ε − 2`` (Bun and Steinke 2016, proposition
+    3.3, at order 2), which randomised response attains. With δ > 0 there is no bound on χ², because
+    everything may be revealed with probability δ. The total variation is at most ``(e^ε − 1 +
+    2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015); for adding or removing a record, ``1 − e^−ε (1
+    − 2δ)``.
 
     Parameters
     ----------
     epsilon, delta
         The parameters of the guarantee.
     neighbours
-        The neighbouring relation: to ``"replace"`` one record, or to ``"add-or-remove"`` one; the
-        latter implies slightly more than (2ε, (1 + e^ε)δ) for a replacement.
+        The neighbouring relation: ``"replace"`` or ``"add-or-remove"`` one record. A guarantee for
+        ``"add-or-remove"`` implies slightly more than (2ε, (1 + e^ε)δ) for a replacement.
 
     Examples
     --------
@@ -109,7 +108,7 @@ class DifferentialPrivacy(PrivacyStatement):
 
     @property
     def words(self) -> str:
-        """The guarantee in a few words."""
+        """A short description of the guarantee."""
         kind = f"({self.epsilon:.4g}, {self.delta:.2g})" if self.delta else f"{self.epsilon:.4g}"
         return f"{kind}-differential privacy ({self.neighbours})"
 
@@ -151,7 +150,8 @@ class GaussianDP(PrivacyStatement):
         The sensitivity divided by σ: the largest distance between the releases of neighbours, in
         units of the noise.
     neighbours
-        ``"replace"`` or ``"add-or-remove"`` one record; the latter doubles μ for a replacement.
+        ``"replace"`` or ``"add-or-remove"`` one record; ``"add-or-remove"`` doubles μ for a
+        replacement.
 
     Examples
     --------
@@ -175,7 +175,7 @@ class GaussianDP(PrivacyStatement):
     def meeting(cls, epsilon: float, delta: float, neighbours: str = "replace") -> GaussianDP:
         """Return the Gaussian mechanism with exactly enough noise for (ε, δ).
 
-        Use it when (ε, δ) is known and Gaussian noise was calibrated to it exactly: unlike (ε, δ)
+        Use this if (ε, δ) is known and Gaussian noise was calibrated to it exactly. Unlike (ε, δ)
         alone, the mechanism has a finite Rényi divergence.
         """
         check_not_negative(epsilon, "epsilon")
@@ -184,7 +184,7 @@ class GaussianDP(PrivacyStatement):
 
     @property
     def words(self) -> str:
-        """The guarantee in a few words."""
+        """A short description of the guarantee."""
         return f"the Gaussian mechanism with μ = {self.mu:.4g} ({self.neighbours})"
 
     def delta(self, epsilon: float) -> float:
@@ -212,15 +212,15 @@ class RenyiDP(PrivacyStatement):
     """Rényi differential privacy: bounds ε(α) on the Rényi divergence at one or more orders α.
 
     ``(α − 1) D_α`` is convex in α and zero at α = 1, so the given bounds imply bounds at other
-    orders: ε(2) follows from one order of at least 2, or more tightly from one order on either side
-    of 2.
+    orders. ε(2) follows from one order of at least 2, or more tightly from two orders, one on
+    either side of 2.
 
     Parameters
     ----------
     curve
-        ε at every order: ``{2: 0.5}``, or pairs ``[(1.5, 0.3), (4, 1.1)]``.
+        The value of ε at every order: ``{2: 0.5}``, or pairs ``[(1.5, 0.3), (4, 1.1)]``.
     neighbours
-        ``"replace"`` or ``"add-or-remove"`` one record. For the latter, orders up to 4 are needed:
+        ``"replace"`` or ``"add-or-remove"`` one record. ``"add-or-remove"`` needs orders up to 4:
         ``D₂(P‖R) ≤ (2 − 1/p) D_{2p}(P‖Q) + D_{q(2 − 1/p)}(Q‖R)`` with 1/p + 1/q = 1.
 
     Examples
@@ -242,7 +242,7 @@ class RenyiDP(PrivacyStatement):
             raise InputError("The Rényi curve is empty; give ε for at least one order.")
         for order, epsilon in points:
             if not 1 < order < math.inf:
-                raise InputError(f"Rényi orders must be above 1, but one is {order:g}.")
+                raise InputError(f"Rényi orders must be above 1, but one of them is {order:g}.")
             if not epsilon >= 0:
                 raise InputError(f"ε at order {order:g} must not be negative, but is {epsilon:g}.")
         check_choice(self.neighbours, "neighbours", NEIGHBOURS)
@@ -250,7 +250,7 @@ class RenyiDP(PrivacyStatement):
 
     @property
     def words(self) -> str:
-        """The guarantee in a few words."""
+        """A short description of the guarantee."""
         order, epsilon = min(self.points, key=lambda point: abs(point[0] - 2))
         return f"({order:g}, {epsilon:.4g})-Rényi differential privacy ({self.neighbours})"
 
@@ -275,7 +275,7 @@ class RenyiDP(PrivacyStatement):
         )
 
     def total_variation(self) -> float:
-        """Return the bound from χ² = e^ε − 1: ``√χ²/2`` for χ² up to 1, ``χ²/(1 + χ²)`` beyond."""
+        """Return the bound from χ² = e^ε − 1: ``√χ²/2`` for χ² ≤ 1, otherwise ``χ²/(1 + χ²)``."""
         epsilon = self.renyi()
         if epsilon <= math.log(2):
             return math.sqrt(math.expm1(epsilon)) / 2
@@ -294,12 +294,12 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
     ----------
     event
         Any event that ``dp_accounting``'s RDP accountant supports: Gaussian, Laplace, Poisson
-        sampling, compositions, and so on.
+        sampling, compositions, and others.
     neighbours
-        The neighbouring relation of its noise multiplier: ``"add-or-remove"`` one record (as for
-        private SGD) or ``"replace"`` one. Sampling without replacement requires ``"replace"``,
-        Poisson sampling ``"add-or-remove"``; other combinations raise an error. For Gaussian steps
-        on Poisson batches, the replacement of a record is accounted for exactly at order 2.
+        The neighbouring relation for the event's noise multiplier: ``"add-or-remove"`` one record
+        (as for private SGD) or ``"replace"`` one. Sampling without replacement requires
+        ``"replace"``, Poisson sampling ``"add-or-remove"``; other combinations raise an error. For
+        Gaussian steps on Poisson batches, replacing a record is accounted for exactly at order 2.
 
     Examples
     --------
@@ -313,7 +313,7 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
 
     if not isinstance(event, dp_accounting.DpEvent):
         raise InputError(
-            f"dp must be a dp_accounting event or a statement of seepage.privacy, not a "
+            "dp must be a dp_accounting event or a guarantee from seepage.privacy, not a "
             f"{type(event).__name__}."
         )
     check_choice(neighbours, "neighbours", NEIGHBOURS)
@@ -340,8 +340,8 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
     curve = [(order, epsilon) for order, epsilon in pairs if math.isfinite(epsilon)]
     if not curve:
         raise InputError(
-            "The event has no finite Rényi divergence, so it gives no guarantee; add noise to the "
-            "release."
+            "The event has no finite Rényi divergence, so it provides no guarantee; add noise to "
+            "the release."
         )
     return RenyiDP(curve, neighbours, about)
 

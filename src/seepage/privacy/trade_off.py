@@ -1,9 +1,9 @@
-"""The trade-off between true and false positive rates that differential privacy allows.
+"""The trade-off between true and false positive rates under differential privacy.
 
-A guarantee compares two data sets that differ in one record. ``P`` and ``Q`` are the release's
-distributions for each, in the worst case. ``δ(ε) = sup_S P(S) − e^ε Q(S)`` for all real ε
-determines the best test: no test has a true positive rate above ``min_ε δ(ε) + e^ε·FPR``, and the
-best one attains it (Dong, Roth and Su 2022, proposition 2.12).
+A guarantee compares two data sets that differ in one record. ``P`` and ``Q`` are the worst-case
+distributions of the release for these two data sets. The function ``δ(ε) = sup_S P(S) − e^ε Q(S)``,
+for all real ε, determines the best test: no test has a true positive rate above ``min_ε δ(ε) +
+e^ε·FPR``, and the best test attains it (Dong, Roth and Su 2022, proposition 2.12).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from seepage.tables.source import build_frame
 
 
 class TradeOff(ResultTable):
-    """The best test of which of two distributions a release came from."""
+    """The best test to decide which of two distributions generated a release."""
 
     value_column = "tpr"
     sensitive = False
 
     @cached_property
     def _curve(self) -> tuple[np.ndarray, np.ndarray]:
-        """False positive rates and their true positive rates, cached as they can take seconds."""
+        """False and true positive rates, cached because computing them can take seconds."""
         rates = np.array([0.0, 0.001, 0.01, *np.arange(1, 21) / 20])
         return rates, self.tpr(rates)
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame: the largest true positive rate at some false positive rates."""
+        """Return a data frame: the largest true positive rate at several false positive rates."""
         rates, found = self._curve
         return build_frame({"fpr": rates, "tpr": found}, library or "pyarrow")
 
@@ -60,19 +60,20 @@ class TradeOff(ResultTable):
     def accuracy(self, prior: float = 0.5) -> float:
         """Return the success rate of the best test at this prior probability of membership.
 
-        It is ``1 − p + p δ(log((1 − p)/p))``.
+        The rate is ``1 − p + p δ(log((1 − p)/p))``.
         """
         check_prior(prior)
         odds = math.log1p(-prior) - math.log(prior)
         return 1 - prior + prior * float(self.excess(odds))
 
     def replaced(self) -> float:
-        """Return the largest difference between the rates for a replacement (*two* such changes).
+        """Return the largest difference between the rates for a replacement (*two* changes).
 
-        Replacing a record means removing it and adding another. Compare both with the release that
-        has neither record: a test with false positive rate α there has ``P(S) ≤ δ(ε) + e^ε α``.
-        Applied twice, this bounds the difference by ``min_ε 2δ(ε) + e^ε − 1``. For Gaussian noise
-        that is ``2Φ(μ) − 1``, since the distance doubles.
+        Replacing a record means removing it and adding another record. Both data sets are compared
+        with the release that has neither record: a test with false positive rate α on that release
+        has ``P(S) ≤ δ(ε) + e^ε α``. Applied twice, this inequality bounds the difference by ``min_ε
+        2δ(ε) + e^ε − 1``. For Gaussian noise the bound is ``2Φ(μ) − 1``, because the distance
+        doubles.
         """
         from scipy.optimize import minimize_scalar
 
@@ -107,7 +108,7 @@ class PromisedTradeOff(TradeOff):
 
     @property
     def corner(self) -> float:
-        """``(1 − δ)/(1 + e^ε)``."""
+        """The middle corner's false positive rate, ``(1 − δ)/(1 + e^ε)``."""
         small = math.exp(-self.epsilon)
         return (1 - self.delta) * small / (1 + small)
 
@@ -122,8 +123,8 @@ class PromisedTradeOff(TradeOff):
     def accuracy(self, prior: float = 0.5) -> float:
         """Return the success rate of the best test: ``max(1 − c, 1 − p + pδ, p + (1 − p)δ)``.
 
-        The first is randomised response; the other two always guess the likelier hypothesis, unless
-        the record is revealed.
+        The first term is the success rate against randomised response. The other two are for always
+        guessing the likelier hypothesis, unless the record is revealed.
         """
         check_prior(prior)
         rest = 1 - prior
@@ -132,7 +133,7 @@ class PromisedTradeOff(TradeOff):
     def replaced(self) -> float:
         """Return ``1 − e^−ε (1 − 2δ)``; the minimum is at −ε.
 
-        It is below ``(e^2ε − 1 + 2δ')/(e^2ε + 1)``, the value for (2ε, δ')-privacy.
+        This is below ``(e^2ε − 1 + 2δ')/(e^2ε + 1)``, the value for (2ε, δ')-privacy.
         """
         return float(np.clip(1 - math.exp(-self.epsilon) * (1 - 2 * self.delta), 0.0, 1.0))
 
@@ -146,7 +147,7 @@ class PromisedTradeOff(TradeOff):
 
 @dataclass(frozen=True)
 class GaussianTradeOff(TradeOff):
-    """Gaussian noise, with the two data sets at distance ``μ``: ``TPR = Φ(Φ⁻¹(FPR) + μ)``."""
+    """The trade-off of Gaussian noise at distance ``μ``: ``TPR = Φ(Φ⁻¹(FPR) + μ)``."""
 
     mu: float
 
@@ -176,10 +177,11 @@ class GaussianTradeOff(TradeOff):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LossTradeOff(TradeOff):
-    """The trade-off of dp-accounting's privacy loss distributions, rounded pessimistically.
+    """The trade-off from dp-accounting's privacy loss distributions, rounded pessimistically.
 
-    ``removed`` holds the losses of the release with the record against the one without it,
-    ``added`` the reverse. Every number is an upper bound, accurate to the grid step of the losses.
+    ``removed`` contains the privacy losses of the release with the record relative to the release
+    without it; ``added`` contains the reverse. Every value is an upper bound, accurate to the grid
+    step of the losses.
     """
 
     removed: Any
@@ -225,23 +227,24 @@ def gaussian_losses(
     group: int = 1,
     grid: float = 1e-4,
 ) -> Any:
-    """Return dp-accounting's losses of Gaussian steps on Poisson batches, composed.
+    """Return dp-accounting's composed privacy losses of Gaussian steps on Poisson batches.
 
-    They are for adding or removing one record, for replacing one, or for adding or removing a group
-    of several. Each step is dominated by one pair of distributions, so the composed pair dominates
-    the run (Zhu, Dong and Wang 2022, theorem 10). With ``μ`` the clipping norm divided by the
-    noise::
+    The losses are for adding or removing one record, for replacing one record, or for adding or
+    removing a group of several records. Each step is dominated by one pair of distributions, so the
+    composed pair dominates the run (Zhu, Dong and Wang 2022, theorem 10). With ``μ`` the clipping
+    norm divided by the noise::
 
         add or remove   (1 − q) N(0) + q N(μ)   and   N(0)
         replace         (1 − q) N(0) + q N(μ)   and   (1 − q) N(0) + q N(−μ)
         group of k      Σ_j Bin(k, q)_j N(jμ)   and   N(0)
 
-    Proof for replacing a gradient ``g`` with ``g'``, both of norm at most ``μ``: for any test φ
-    with ``N_0(φ) = y``, Neyman and Pearson's lemma gives ``N_g(φ) ≤ Φ(Φ⁻¹(y) + μ)`` and
-    ``N_g'(φ) ≥ Φ(Φ⁻¹(y) − μ)``. In the pair above, the half-line of probability y attains both at
-    once, so no ``P(φ) − e^ε Q(φ)`` exceeds the pair's, at any ε. In general, the worst case of one
-    step cannot be composed (Lebeda et al. 2024); this one can, since it is the worst case at every
-    ε. A group uses the mixture of Ganesh 2024. Losses are rounded pessimistically to a ``grid``.
+    Proof for replacing a gradient ``g`` by ``g'``, both of norm at most ``μ``: for any test φ with
+    ``N_0(φ) = y``, the Neyman–Pearson lemma implies ``N_g(φ) ≤ Φ(Φ⁻¹(y) + μ)`` and ``N_g'(φ) ≥
+    Φ(Φ⁻¹(y) − μ)``. For the pair above, the half-line with probability y attains both bounds at
+    once, so ``P(φ) − e^ε Q(φ)`` never exceeds the pair's value, at any ε. In general, the worst
+    case of one step cannot be composed (Lebeda et al. 2024); this pair can, because it is the worst
+    case at every ε. For a group, the mixture of Ganesh 2024 is used. Losses are rounded
+    pessimistically to a ``grid``.
     """
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import privacy_loss_distribution as losses
@@ -268,13 +271,13 @@ def gaussian_losses(
 
 
 def fixed_size_losses(noise_multiplier: float, sample_rate: float, steps: int) -> Any:
-    """Return dp-accounting's losses of replacing a record in batches of a fixed size, composed.
+    """Return dp-accounting's losses of replacing a record in fixed-size batches, composed.
 
-    If a record is not drawn, another takes its place in the batch, so the sums differ by at most
-    twice the clipping norm. With ``P = N(2μ)`` and ``Q = N(0)``, one step's ``δ(ε)`` is at most
-    that of ``(1 − q) Q + q P`` against Q for ε ≥ 0, and of P against ``(1 − q) P + q Q`` below
-    (Zhu, Dong and Wang 2022, theorem 11), and some data attain each bound. The pair of
-    distributions with this ``δ(ε)`` dominates each step, and is composed.
+    If a record is not sampled, another record takes its place in the batch, so the sums differ by
+    at most twice the clipping norm. Let ``P = N(2μ)`` and ``Q = N(0)``. One step's ``δ(ε)`` is at
+    most that of ``(1 − q) Q + q P`` against Q for ε ≥ 0, and that of P against ``(1 − q) P + q Q``
+    for ε < 0 (Zhu, Dong and Wang 2022, theorem 11). Some data attain each bound. The pair of
+    distributions with this ``δ(ε)`` dominates each step, and this pair is composed.
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
     from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
@@ -294,9 +297,10 @@ def fixed_size_losses(noise_multiplier: float, sample_rate: float, steps: int) -
 def replacement_renyi(shift: float, sample_rate: float, orders: Sequence[float]) -> np.ndarray:
     """Return the Rényi divergence of replacing a record in one step, at each order.
 
-    It is ``(1/(α − 1)) log ∫ P^α Q^{1−α}`` of the dominating pair (:func:`gaussian_losses`), by the
-    trapezoid rule; ``shift`` is the clipping norm divided by σ. At order 2 it lies below
-    ``log(1 + q²/((1 − q)/A + q/B))``, ``A = 2(e^{μ²} − e^{−μ²})``, ``B = e^{4μ²} − 1``.
+    The divergence is ``(1/(α − 1)) log ∫ P^α Q^{1−α}`` of the dominating pair
+    (:func:`gaussian_losses`), by the trapezoid rule; ``shift`` is the clipping norm divided by σ.
+    At order 2 the divergence is below ``log(1 + q²/((1 − q)/A + q/B))``, ``A = 2(e^{μ²} −
+    e^{−μ²})``, ``B = e^{4μ²} − 1``.
 
     Examples
     --------
@@ -333,7 +337,7 @@ def _replacement_renyi(shift: float, rate: float, order: float) -> float:
 
 
 def both_ways(losses: Any) -> tuple[Any, Any]:
-    """Return the losses of the release with the record against without it, and the reverse."""
+    """Return the losses of the release with the record relative to without it, and the reverse."""
     # Their public methods take the larger of both directions at each ε, which mixes two curves.
     return losses._pmf_remove, losses._pmf_add
 
@@ -348,14 +352,14 @@ def checked_rates(fpr: Any) -> np.ndarray:
     """Return false positive rates as an array; invalid rates raise an error."""
     rate = np.asarray(fpr, dtype=float)
     if not np.all((rate >= 0) & (rate <= 1)):
-        raise InputError("A false positive rate must lie between 0 and 1.")
+        raise InputError("A false positive rate must be between 0 and 1.")
     return rate
 
 
 def _lowest(height: Callable[[int], float], epsilon: np.ndarray, rate: float) -> float:
-    """Return the smallest ``δ(ε) + e^ε·FPR`` on a grid, by bisection; it is convex in ``e^ε``.
+    """Return the smallest ``δ(ε) + e^ε·FPR``, which is convex in ``e^ε``, on a grid by bisection.
 
-    For very negative ε the values agree to the last digit, so ties go to the larger ε.
+    For very negative ε the values agree to the last digit, so the larger ε is chosen.
     """
 
     def line(k: int) -> float:

@@ -2,6 +2,6 @@
 
 Under two candidate tables, a release with Gaussian noise has one of two normal distributions of
 equal covariance. The distance between their means determines the success rate of any adversary.
-This folder turns such distances into probabilities. It does not depend on the model; each release
-measures its own distances.
+This package converts these distances to probabilities. The package does not depend on the model;
+each release computes its own distances.
 """

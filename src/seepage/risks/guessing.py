@@ -4,11 +4,11 @@
 trade-off curve of Dong, Roth and Su (2022), ``TPR(α) = Φ(Φ⁻¹(α) + μ)``: Gaussian
 differential privacy. For independent releases, squared distances add.
 
-**K candidates.** A release is one of ``N(w_k, I)`` with prior probabilities ``p_k``. By Bayes'
-rule the best guess is the candidate with the largest ``p_k N(θ; w_k, I)``; its success rate is
-``∫ max_k p_k N(θ; w_k, I) dθ``. This depends on the ``w_k`` only through their inner products (or
-distances) and grows with every distance. It is never below the success rate without the release,
-``max_k p_k``.
+**K candidates.** A release is one of ``N(w_k, I)`` with prior probabilities ``p_k``. By Bayes' rule
+the best guess is the candidate with the largest ``p_k N(θ; w_k, I)``; its success rate is
+``∫ max_k p_k N(θ; w_k, I) dθ``. The success rate depends on the ``w_k`` only through their inner
+products (or distances) and grows with every distance. It is never below ``max_k p_k``, the success
+rate without the release.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def accuracy(mu: Any, prior: Any = 0.5) -> np.ndarray:
 def accuracy_beside(mu: Any, prior: Any, epsilon: Any, delta: Any = 0.0) -> np.ndarray:
     """Return the success rate when (ε, δ)-differentially private figures are published as well.
 
-    Such figures distinguish two candidates no better than a mechanism that reveals the truth with
-    probability δ, and otherwise applies randomised response, true with probability
-    ``q = e^ε/(1 + e^ε)`` (Kairouz, Oh and Viswanath 2015). The attacker uses this output first, so
+    These figures distinguish two candidates no better than a mechanism that reveals the truth with
+    probability δ and otherwise applies randomised response, which is correct with probability
+    ``q = e^ε/(1 + e^ε)`` (Kairouz, Oh and Viswanath 2015). Given the output of randomised response,
     the prior ``p`` becomes ``pq/(pq + (1 − p)(1 − q))``.
 
     >>> accuracy_beside([0.0, 1.0], 0.5, 0.45).round(3).tolist()
@@ -82,7 +82,8 @@ def accuracy_beside(mu: Any, prior: Any, epsilon: Any, delta: Any = 0.0) -> np.n
 def distance(right: Any, prior: Any, epsilon: float = 0.0, delta: float = 0.0) -> np.ndarray:
     """Return the μ at which the best test has this success rate: the inverse of :func:`accuracy`.
 
-    With ε and δ it inverts :func:`accuracy_beside`, and is zero where those figures alone suffice.
+    With ε and δ, it inverts :func:`accuracy_beside`; the result is zero if those figures alone
+    reach this success rate.
 
     >>> distance(accuracy(1.5, 0.9), 0.9).round(9).tolist()
     1.5
@@ -102,7 +103,7 @@ def distance(right: Any, prior: Any, epsilon: float = 0.0, delta: float = 0.0) -
 def _halved(
     below: Callable[[np.ndarray], Any], low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bisect intervals to floating-point precision; ``below``: a root lies above the point."""
+    """Bisect intervals to floating-point precision; ``below`` tests if a root is above a point."""
     for _ in range(120):
         middle = (low + high) / 2
         up = below(middle)
@@ -117,8 +118,8 @@ def right_beside(
 
     ``right`` and ``baseline`` are the success rates with the release and without it. For two levels
     these rates determine the distance, and :func:`accuracy_beside` is exact. For more levels, the
-    figures multiply the odds of the best guess by at most ``e^ε``. With probability at most δ they
-    reveal everything.
+    figures multiply the odds of the best guess by at most ``e^ε``. With probability at most δ, the
+    figures reveal the value.
 
     >>> right_beside(0.8, 0.5, 3, 0.45).round(3).tolist()
     0.863
@@ -151,7 +152,7 @@ def rate_beside(rate: float, fpr: float, epsilon: float, delta: float = 0.0) -> 
     """Return the true positive rate when (ε, δ)-private figures are published as well.
 
     Randomised response moves the threshold of the best test by ``±ε/μ``; bisection finds the
-    threshold that keeps the false positive rate. Where the figures reveal everything there are no
+    threshold with the given false positive rate. If the figures reveal the truth, there are no
     false positives: ``δ + (1 − δ) TPR(α/(1 − δ))``.
 
     >>> round(rate_beside(0.38, 0.01, 0.45), 3)
@@ -180,8 +181,8 @@ def rate_beside(rate: float, fpr: float, epsilon: float, delta: float = 0.0) -> 
 class Success(NamedTuple):
     """The success rates of the best guess, and their errors.
 
-    An error is zero (up to rounding) for a closed form, else the 99.9 % limit of the integration
-    error.
+    For a closed form, the error is zero (up to rounding); otherwise it is the 99.9 % limit of the
+    integration error.
     """
 
     right: np.ndarray
@@ -194,15 +195,15 @@ def best_guess(gram: np.ndarray, prior: np.ndarray, precision: float = 1e-5) -> 
     Parameters
     ----------
     gram
-        Inner products of the whitened means of the candidates, ``(m, K, K)``; infinite on the
-        diagonal for a candidate without any release, which is then always recognised.
+        Inner products of the whitened means of the candidates, ``(m, K, K)``; the diagonal is
+        infinite for a candidate for which no release exists, which is always recognised.
     prior
         The probabilities of the candidates, ``(m, K)`` or ``(K,)``.
     precision
         The target error of the integral, which has no closed form for more than three candidates.
-        For more than six candidates the target may be missed; the error reached is returned. A
-        target of 0.001 or more selects a method whose work is linear, not quadratic, in the
-        candidates.
+        For more than six candidates, the error may exceed the target; the actual error is returned.
+        A target of 0.001 or more selects a method whose cost is linear, not quadratic, in the
+        number of candidates.
 
     Examples
     --------
@@ -236,15 +237,15 @@ def best_guess(gram: np.ndarray, prior: np.ndarray, precision: float = 1e-5) -> 
 
 
 def guess_limit(apart: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Return an upper bound on the success rate of the best guess, from the candidates' distances.
+    """Return an upper bound on the success rate of the best guess, given the distances.
 
     For any candidate j, ``max_k p_k f_k ≤ p_j f_j + Σ_{k≠j} (p_k f_k − p_j f_j)₊``. The integral of
-    each difference is how much a test between k and j gains on always naming j, so::
+    each difference is the gain of a test between k and j over always naming j, so::
 
         right ≤ min_j  p_j + Σ_{k≠j} [(p_j + p_k) A(μ_jk, p_j/(p_j + p_k)) − p_j]
 
-    with A from :func:`accuracy`. For two candidates the bound is exact. It grows with every
-    distance, so upper limits of the distances give a valid bound.
+    with A from :func:`accuracy`. For two candidates the bound is exact. The bound grows with every
+    distance, so upper limits on the distances also give a valid bound.
 
     Parameters
     ----------
@@ -271,7 +272,7 @@ def guess_limit(apart: np.ndarray, prior: np.ndarray) -> np.ndarray:
 
 
 def checked_prior(prior: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Return the prior as probabilities of this shape, one row per record, or raise an error."""
+    """Check the prior and return it as probabilities of this shape, with one row per record."""
     values = np.asarray(prior, dtype=float)
     if values.shape not in (shape, shape[1:]):
         raise InputError(
@@ -295,10 +296,10 @@ def _fewest(gram: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def _competition(
     gram: np.ndarray, prior: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return when candidate k wins if it is the truth: ``U_l ≤ b_l`` for all l.
+    """Return the condition under which candidate k, if true, wins: ``U_l ≤ b_l`` for all l.
 
     ``U`` is normal with mean zero and the covariance ``⟨w_k − w_l, w_k − w_m⟩``. Among identical
-    candidates the one with the larger prior wins; if equal, the first.
+    candidates, the one with the larger prior wins; if the priors are equal, the first wins.
 
     Return the limits ``b (m, K − 1)``, the covariances and the candidates l.
     """
@@ -323,7 +324,7 @@ def _competition(
 
 
 def _of_three(gram: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Return the success rate for three candidates, each of which wins in a wedge of the plane."""
+    """Return the success rate for three candidates; each wins in a wedge of the plane."""
     total = np.zeros(len(gram))
     for k in range(3):
         limits, covariance, _ = _competition(gram, prior, k)
@@ -361,7 +362,7 @@ def _both_below(limits: np.ndarray, correlation: np.ndarray) -> np.ndarray:
 def _by_integration(
     gram: np.ndarray, prior: np.ndarray, precision: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the success rate and its error, by Sobol points in all directions but one."""
+    """Return the success rate and its error, with Sobol points in all directions except one."""
     integrals = [_one_integral(G, p, precision) for G, p in zip(gram, prior, strict=True)]
     right, error = np.array(integrals).reshape(-1, 2).T
     return right, error
@@ -406,7 +407,7 @@ def _scrambled(directions: int, points: int) -> np.ndarray:
 
 
 def _coordinates(gram: np.ndarray) -> np.ndarray:
-    """Return points ``(K, r)`` with these distances, the direction of most spread first."""
+    """Return points ``(K, r)`` with these distances, with the direction of largest spread first."""
     K = len(gram)
     centring = np.eye(K) - 1 / K
     values, vectors = np.linalg.eigh(centring @ gram @ centring)
@@ -420,7 +421,7 @@ def _ordered(places: np.ndarray, prior: np.ndarray, k: int) -> tuple[np.ndarray,
     """Return the Cholesky factor of k's rivals and their limits, the strongest rivals first.
 
     k wins over l where ``⟨w_l − w_k, Z⟩ ≤ b_l = log(p_k/p_l) + ‖w_l − w_k‖²/2``. The order is that
-    of Genz (1992): the next rival is the one least likely to be beaten, given those before.
+    of Genz (1992): the next rival is the one least likely to be beaten, given the earlier rivals.
     """
     away = np.delete(places, k, axis=0) - places[k]
     limits = math.log(prior[k]) - np.log(np.delete(prior, k)) + np.sum(away**2, axis=1) / 2
@@ -478,7 +479,7 @@ def _posterior(places: np.ndarray, prior: np.ndarray, points: np.ndarray) -> np.
 
 
 def _won_on_lines(places: np.ndarray, prior: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Return the same mean, (s,), with the direction of most spread integrated in closed form."""
+    """Return the success rate, (s,), with the direction of largest spread integrated exactly."""
     repeats, count, directions = points.shape
     normals = ndtri(np.clip(points, 1e-16, 1 - 1e-16)).reshape(repeats * count, directions)
     total = np.zeros(repeats)
@@ -488,9 +489,10 @@ def _won_on_lines(places: np.ndarray, prior: np.ndarray, points: np.ndarray) -> 
 
 
 def _interval(places: np.ndarray, prior: np.ndarray, k: int, normals: np.ndarray) -> np.ndarray:
-    """Return the probability that k wins if it is the truth, given all coordinates but the first.
+    """Return the probability that k, if true, wins, given all coordinates except the first.
 
-    It beats each rival on one side of a point of the first coordinate, hence in an interval.
+    In the first coordinate, k beats each rival on one side of a point, and hence all rivals in an
+    interval.
     """
     low, high = np.full(len(normals), -np.inf), np.full(len(normals), np.inf)
     for rival in range(len(places)):

@@ -10,8 +10,8 @@ and ``ε = Σ ε_k``, ``δ = Σ δ_k``.
 
 *Several records of one person*, with a known loss each: ``‖[J₁ … J_m]‖² ≤ Σ‖J_i‖²``, so
 ``η² ≤ Σ η_i²``. By group privacy ``ε ≤ Σ ε_i`` and ``δ ≤ Σ_i δ_i exp(Σ_{j≠i} ε_j)``, by removing
-the records one after the other. The distance after removing all of them is not bounded by the
-distances after removing each, so μ of more than one record is unknown.
+the records one after the other. The distance after removing all records is not bounded by the
+distances after removing each one, so μ of more than one record is unknown.
 """
 
 from __future__ import annotations
@@ -78,17 +78,17 @@ class PrivacyLoss:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def at(self, rows: np.ndarray) -> PrivacyLoss:
-        """Return the loss of these rows."""
+        """Return the loss of the given rows."""
         return PrivacyLoss(**{name: values[rows] for name, values in self.columns.items()})
 
     def where(self, mask: np.ndarray) -> PrivacyLoss:
-        """Return the loss of the rows in a mask, and no loss for the others."""
+        """Return the loss of the rows in a mask, with zero loss for all other rows."""
         return PrivacyLoss(
             **{name: np.where(mask, values, 0.0) for name, values in self.columns.items()}
         )
 
     def __add__(self, other: PrivacyLoss) -> PrivacyLoss:
-        """Return the loss of two independent releases."""
+        """Return the joint loss of two independent releases."""
         return PrivacyLoss(
             np.hypot(self.eta, other.eta),
             np.hypot(self.mu, other.mu),

@@ -1,14 +1,14 @@
 """The best test between two normal distributions with different covariances.
 
 The release is ``N(0, I)`` if the record is in the data and ``N(m, diag(1 + e))`` if it is not. By
-Neyman and Pearson the best test compares the log-likelihood ratio with a threshold::
+the Neyman–Pearson lemma, the best test compares the log-likelihood ratio with a threshold::
 
     λ(x) = ½ Σ_k [(x_k − m_k)²/(1 + e_k) − x_k² + log(1 + e_k)]
 
-The probability that λ exceeds a threshold is an integral. In one coordinate, in which λ is
-quadratic, it is a difference of normal distribution functions. Over the other coordinates it is a
-mean over a fixed set of Sobol points. With ``e = 0`` everything follows from ``‖m‖``, as in
-:mod:`seepage.risks.guessing`.
+The probability that λ exceeds a threshold is an integral. Over one coordinate, in which λ is
+quadratic, the integral is a difference of normal distribution functions. Over the other
+coordinates, it is a mean over a fixed set of Sobol points. With ``e = 0``, the result depends only
+on ``‖m‖``, as in :mod:`seepage.risks.guessing`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TwoNormals:
     Parameters
     ----------
     shift
-        ``m``, (n, k); its first entry is infinite where the two are distinguished with certainty.
+        ``m``, (n, k); its first entry is infinite where the test always succeeds.
     spread
         ``e``, (n, k), above −1.
     """
@@ -52,17 +52,17 @@ class TwoNormals:
 
     @classmethod
     def joined(cls, parts: Sequence[TwoNormals]) -> TwoNormals:
-        """Return several sets of pairs as one."""
+        """Return several sets of pairs as one set."""
         size = max(part.shift.shape[1] for part in parts)
         shift = np.concatenate([_padded(part.shift, size) for part in parts])
         return cls(shift, np.concatenate([_padded(part.spread, size) for part in parts]))
 
     def of(self, which: np.ndarray) -> TwoNormals:
-        """Return some of the pairs."""
+        """Return the pairs at the given positions."""
         return TwoNormals(self.shift[which], self.spread[which])
 
     def put(self, which: np.ndarray, others: TwoNormals) -> TwoNormals:
-        """Return the pairs with some of them replaced."""
+        """Return a copy in which some pairs are replaced."""
         size = max(self.shift.shape[1], others.shift.shape[1])
         shift, spread = _padded(self.shift, size), _padded(self.spread, size)
         shift[which], spread[which] = _padded(others.shift, size), _padded(others.spread, size)

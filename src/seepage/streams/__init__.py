@@ -1,7 +1,7 @@
-"""Sources larger than memory: records read in chunks, from Parquet files or a Dask cluster.
+"""Sources larger than memory: records are read in chunks, from Parquet files or a Dask cluster.
 
-Both only implement :class:`~seepage.tables.source.RowSource`; they do not depend on the queries
-computed from the chunks. ``glm.inputs`` converts callers' arguments into a source.
+Both kinds of source only implement :class:`~seepage.tables.source.RowSource`, and do not depend on
+the computations applied to the chunks. ``glm.inputs`` converts callers' arguments into a source.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Helpers shared by all packages: work in chunks, files, lazy imports, number checks.
+"""Helpers shared by all packages: work in chunks, files, lazy imports and number checks.
 
-Code here is short, independent of data and models, and used by several packages.
+The helpers are short, independent of data and models, and used by several packages.
 """

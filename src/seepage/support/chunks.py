@@ -1,4 +1,4 @@
-"""Process the rows of a table in chunks, with a progress bar."""
+"""Processes the rows of a table in chunks, with a progress bar."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ACCELERATOR_CHUNK = 1 << 26
 
 
 def chunk_for(array: Array) -> int:
-    """Return how many numbers a chunk should hold on this array's device."""
+    """Return how many numbers a chunk should contain on this array's device."""
     where = "cpu" if is_numpy_array(array) else getattr(array.device, "type", "cpu")
     return CHUNK if where == "cpu" else ACCELERATOR_CHUNK
 
@@ -36,7 +36,7 @@ def chunk_for(array: Array) -> int:
 def row_slices(rows: int, width: int, *, chunk: int = CHUNK, what: str = "") -> Iterator[slice]:
     """Divide ``rows`` rows of ``width`` numbers each into slices of about ``chunk`` numbers.
 
-    With ``what``, long work shows a progress bar with that name.
+    With ``what``, a progress bar with that label is displayed during long computations.
     """
     step = max(1, chunk // max(1, width))
     starts = range(0, rows, step)
@@ -47,7 +47,7 @@ def row_slices(rows: int, width: int, *, chunk: int = CHUNK, what: str = "") -> 
 def even_slices(rows: int, width: int, *, chunk: int = CHUNK) -> list[slice]:
     """Divide rows into nearly equal slices of at most ``chunk`` numbers.
 
-    Every core gets the same number of slices; a single slice is not divided further.
+    The number of slices is a multiple of the number of cores; a single slice is not divided.
     """
     step = max(1, chunk // max(1, width))
     count = -(-rows // step)
@@ -59,14 +59,14 @@ def even_slices(rows: int, width: int, *, chunk: int = CHUNK) -> list[slice]:
 
 
 def progress(items: Collection[Item], what: str) -> Iterator[Item]:
-    """Iterate over items with a progress bar that appears after two seconds, only on a terminal."""
+    """Iterate over items; on a terminal, a progress bar appears after two seconds."""
     yield from tqdm(items, desc=what, delay=2, disable=None, leave=False)
 
 
 def progress_over(
     items: Iterable[Item], total: int, what: str, size: Callable[[Item], int]
 ) -> Iterator[Item]:
-    """Iterate over items of several rows each with a progress bar, as :func:`progress` does."""
+    """Iterate over items of several rows each, with a progress bar as in :func:`progress`."""
     with tqdm(total=total, desc=what, delay=2, disable=None, leave=False, unit_scale=True) as bar:
         for item in items:
             yield item
@@ -84,8 +84,8 @@ def by_rows(
 ) -> Array:
     """Apply ``function`` to the slices of :func:`row_slices` and concatenate the results.
 
-    ``threads`` spreads the slices over the processor's cores, as :func:`spread` does; this needs
-    NumPy arrays and a function that is safe to run on several slices at a time.
+    With ``threads``, the slices are distributed over the cores as in :func:`spread`. This requires
+    NumPy arrays and a function that can safely run on several slices at the same time.
     """
     cut = even_slices if threads else row_slices
     pieces = list(cut(rows, width, chunk=chunk))
@@ -100,10 +100,11 @@ def spread(
 ) -> Iterator[Answer]:
     """Yield the function's results for the pieces in order, computing several in parallel.
 
-    The caller's thread distributes the pieces; ``workers`` threads compute, by default one for each
-    core (none on a machine with a single core). Most of NumPy uses one core. Matrix products are
-    limited to one core meanwhile, since parallel products would leave cores idle in between. At
-    most one piece more than there are workers is in progress, even after an error or an early stop.
+    The caller's thread distributes the pieces, and ``workers`` threads process them. By default
+    there is one worker per core, and none on a machine with a single core. Most of NumPy uses one
+    core. Matrix products are also limited to one core, since multithreaded products would leave
+    cores idle in between. The number of pieces in progress exceeds the number of workers by at most
+    one, even after an error or an early stop.
     """
     if workers is None:
         workers = usable_cores()
@@ -124,8 +125,8 @@ def spread(
 def blas_on_one_core() -> Iterator[None]:
     """Limit matrix products of NumPy and SciPy to one core inside this context.
 
-    This avoids the buffers of their other threads (tens of megabytes) and their busy waiting, which
-    occupies a core for a tenth of a second during the next step.
+    Additional threads would need buffers of tens of megabytes. Their busy waiting would also occupy
+    a core for a tenth of a second during the next step.
     """
     with _libraries().limit(limits=1, user_api="blas"):
         yield
@@ -139,15 +140,15 @@ def small_on_one_core(matrix: Array) -> AbstractContextManager[None]:
 
 
 def give_back_memory() -> None:
-    """Return cached free memory to the system, if the C library can."""
+    """Return cached free memory to the system, if the C library supports it."""
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def share_one_heap() -> None:
-    """Make all threads of this process allocate from one heap, if the C library can.
+    """Make all threads of this process allocate from one heap, if the C library supports it.
 
-    By default each thread has its own heap, and memory freed there is not reused by other threads.
+    By default, each thread has a separate heap, and other threads do not reuse memory freed there.
     """
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).mallopt(-8, 1)  # M_ARENA_MAX of glibc

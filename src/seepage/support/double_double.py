@@ -1,9 +1,9 @@
 """Sums and matrix products in twice the working precision, at the speed of ordinary products.
 
-A number in double the working precision is the unevaluated sum ``high + low`` of two floats. A
-matrix product uses Ozaki's scheme (Ozaki, Ogita, Oishi and Rump, 2012). Each matrix is divided into
-slices with so few bits that products of slices are exact in ordinary arithmetic, on any device; the
-products are then summed with their rounding errors.
+A number in twice the working precision is the unevaluated sum ``high + low`` of two floats. Matrix
+products use Ozaki's scheme (Ozaki, Ogita, Oishi and Rump, 2012). Each matrix is divided into slices
+with so few bits that products of slices are exact in ordinary arithmetic, on any device. The
+products are then summed together with their rounding errors.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Double:
 
     @classmethod
     def of(cls, values: Array) -> Double:
-        """Return ordinary numbers in this form."""
+        """Return ordinary numbers in twice the working precision."""
         return cls(values, array_namespace(values).zeros_like(values))
 
     def each(self, change: Callable[[Array], Array]) -> Double:
-        """Return both parts changed by the same exact operation."""
+        """Return a copy with the same exact operation applied to both parts."""
         return Double(change(self.high), change(self.low))
 
     def __getitem__(self, which: Any) -> Double:
@@ -79,8 +79,8 @@ def two_product(a: Array, b: Array) -> tuple[Array, Array]:
 def exponential(x: Double) -> Double:
     """Return ``eˣ``, elementwise, to about 30 digits.
 
-    ``x = k log 2 + 2⁹ t`` leaves a small ``t``, for which Taylor's series gives ``eᵗ − 1``.
-    Applying ``(1 + p)² − 1 = 2p + p²`` nine times and a power of two undoes the reduction.
+    ``x = k log 2 + 2⁹ t`` leaves a small ``t``, for which a Taylor series gives ``eᵗ − 1``. Nine
+    applications of ``(1 + p)² − 1 = 2p + p²`` and a power of two reverse the reduction.
     """
     xp = array_namespace(x.high)
     log2, halvings = Double(0.6931471805599453, 2.3190468138462996e-17), 9
@@ -128,7 +128,7 @@ def _product(A: Double, B: Double) -> Double:
 
 
 def _slices(A: Double, axis: int, bits: int) -> list[Array]:
-    """Divide a matrix into slices of ``bits`` bits, below the largest entry along an axis."""
+    """Divide a matrix into slices of ``bits`` bits, starting at the largest entry along an axis."""
     xp = array_namespace(A.high)
     high, low = A
     largest = xp.max(xp.abs(high), axis=axis, keepdims=True)

@@ -1,16 +1,16 @@
-"""Write files and folders completely or not at all, and replace only those written by seepage.
+"""Writes files and folders completely or not at all, and replaces only those written by seepage.
 
-Files hold per-record numbers, so only their owner can read them.
+Files contain per-record numbers, so only their owner can read them.
 
-A folder of results holds a manifest (:mod:`seepage.support.manifest`). Only a folder that is empty,
-or holds exactly the files of its manifest, is replaced. The new folder is written beside it under a
-hidden name. The two then exchange their names, in one step on Linux (``renameat2``), so that
-readers see either the old folder or the new one. Where this is not possible (another system, a
-mounted folder, the working directory), the new files are written to a hidden folder inside.
-Renaming it to :data:`_READY` marks them as complete. They are then moved to their places, by the
-next run if this one is killed.
+A folder of results contains a manifest (:mod:`seepage.support.manifest`). A folder is replaced only
+if it is empty or contains exactly the files of its manifest. The new folder is written beside it
+under a hidden name. The two folders then exchange names, in one step on Linux (``renameat2``), so
+that readers see either the old folder or the new one. If this is not possible (another system, a
+mounted folder, the working directory), the new files are written to a hidden subfolder. Renaming
+the subfolder to :data:`_READY` marks the files as complete. The complete files are then moved to
+their final places. If the process is killed, the next run moves them.
 
-Files and folders are synced to disk (``fsync``) before a name is given or exchanged, so that even a
+Files and folders are synced to disk (``fsync``) before they are renamed or exchanged, so even a
 power failure leaves either the old or the new version.
 """
 
@@ -61,12 +61,14 @@ def check_path(path: str | os.PathLike[str]) -> None:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise InputError(
-                f"{name} cannot be opened, because the links on its path form a loop; give the "
-                "path without links."
+                f"{name} cannot be opened, because the links in its path form a loop; give a path "
+                "without links."
             ) from error
-        raise InputError(f"{name} cannot be opened: {error.strerror or error}.") from error
+        raise InputError(
+            f"{name} cannot be opened: {error.strerror or error}; check the path."
+        ) from error
     except ValueError as error:  # a zero byte
-        raise InputError(f"{name} is not the name of a file.") from error
+        raise InputError(f"{name} is not a valid file name; give another.") from error
 
 
 def check_input(path: str | os.PathLike[str]) -> None:
@@ -83,9 +85,9 @@ def check_input(path: str | os.PathLike[str]) -> None:
 
 
 def write_private(path: Path, write: Writer) -> None:
-    """Let ``write`` fill a temporary file beside ``path`` (mode 0600), then rename it.
+    """Call ``write`` with a temporary file beside ``path`` (mode 0600), then rename the file.
 
-    Temporary files of killed writers of the same file are removed.
+    Temporary files that killed processes left for the same path are removed.
     """
     make_folders(path.parent)
     remove_half_written(path)
@@ -118,7 +120,7 @@ def write_private(path: Path, write: Writer) -> None:
 
 
 def make_folders(folder: Path) -> None:
-    """Make a folder and its missing parents, accessible only to their owner, for any umask."""
+    """Create a folder and its missing parents, accessible only to their owner, under any umask."""
     for missing in [f for f in (folder, *folder.parents) if not f.exists()][::-1]:
         with suppress(FileExistsError):  # another process was faster
             missing.mkdir()
@@ -126,7 +128,7 @@ def make_folders(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder to the disk, if the system supports it."""
+    """Sync the file names in a folder to disk, if the system supports it."""
     with suppress(OSError):  # Windows opens no folder
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -141,7 +143,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def remove_half_written(path: Path) -> None:
-    """Remove temporary files of killed writers of ``path``, but not those of running writers."""
+    """Remove temporary files for ``path`` that killed processes left, but not those in use."""
     ours = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}" + re.escape(HALF_WRITTEN))
     for left in path.parent.iterdir() if path.parent.is_dir() else ():
         if ours.fullmatch(left.name) and left.is_file() and not left.is_symlink():
@@ -152,10 +154,10 @@ def remove_half_written(path: Path) -> None:
 
 @contextmanager
 def open_if_deserted(path: Path) -> Iterator[bool]:
-    """Hold the lock of a file or folder inside this context, if no living process holds it.
+    """Lock a file or folder inside this context, if no running process has locked it.
 
-    The system releases the lock of a dead process. Without locks (on Windows) nothing counts as
-    abandoned, so nothing is removed.
+    The system releases the locks of dead processes. On Windows, which has no such locks, nothing
+    counts as abandoned, so nothing is removed.
     """
     if fcntl is None:
         yield False
@@ -188,11 +190,11 @@ def hold(path: Path) -> int | None:
 
 @contextmanager
 def only_writer(path: Path) -> Iterator[None]:
-    """Wait until no other process or thread has entered this context for the same path.
+    """Wait until no other process or thread is inside this context for the same path.
 
     Use it for code that reads a file, adds to it and writes it back. The lock is on a hidden file
-    beside ``path``, which is not removed; the system releases the lock when a process dies. Without
-    such locks (on Windows) it does not wait.
+    beside ``path``, which is not removed. The system releases the lock when a process dies. On
+    Windows, which has no such locks, there is no waiting.
     """
     make_folders(path.parent)
     handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -212,27 +214,27 @@ def whole_folder(
     complete: Callable[[Path], object] | None = None,
     sign: Sign | None = None,
 ) -> Iterator[Path]:
-    """Yield an empty folder to fill, which replaces ``out`` when it is complete.
+    """Yield an empty folder to fill; it replaces ``out`` when it is complete.
 
     Parameters
     ----------
     out
-        The folder of results; it must be new, empty, or an unchanged folder of the same kind
-        written by seepage.
+        The folder of results. The folder must be new, empty, or an unchanged folder of the same
+        kind that seepage wrote.
     kind
-        The kind of folder in one word, such as ``report``.
+        The kind of folder, as one word such as ``report``.
     keep
-        Input files and folders, which must not change.
+        Input files and folders, which must not be overwritten.
     complete
-        Called with the complete folder before it replaces ``out``; if it raises an error, ``out``
-        is not replaced.
+        A function that is called with the complete folder before it replaces ``out``. If the
+        function raises an error, ``out`` is not replaced.
     sign
         The function that signs the manifest, if any.
 
     Raises
     ------
     InputError
-        If the folder holds other files, or one of ``keep``; nothing has then been changed.
+        If the folder contains other files, or one of ``keep``; nothing is then changed.
     """
     check_path(out)
     out = out.resolve()
@@ -268,19 +270,19 @@ def whole_folder(
 
 
 def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
-    """Raise an error if a folder of results would replace other files."""
+    """Raise an error if writing a folder of results would replace other files."""
     for path in (out, *keep):
         check_path(path)
     out = out.resolve()
     name = _shown(out.name)
     if out.exists() and not out.is_dir():
-        raise InputError(f"{name} is a file: name a folder for the {kind} with --out.")
+        raise InputError(f"{name} is a file; give a folder for the {kind} with --out.")
     for source in keep:
         real = source.resolve()
         if real.is_relative_to(out) or (real.is_dir() and out.is_relative_to(real)):
             raise InputError(
-                f"{_shown(source.name)} is being read, so the {kind} cannot be written to {name}: "
-                "one lies within the other; name another folder with --out."
+                f"{_shown(source.name)} is an input, so the {kind} cannot be written to {name}: "
+                "one contains the other; choose another folder with --out."
             )
     if not out.is_dir() or (out / _READY).is_dir():
         return
@@ -292,14 +294,14 @@ def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
     foreign = sorted(found - set(own) - {MANIFEST})
     if held is not None and held != kind:
         raise InputError(
-            f"{name} holds a {held}, which a {kind} cannot replace; name another folder with --out."
+            f"{name} contains a {held}, which a {kind} cannot replace; choose another with --out."
         )
     if foreign:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise InputError(
-            f"{name} holds files not written by seepage "
-            f"({', '.join(map(_shown, foreign[:3]))}{more}) and was left unchanged; name another "
-            "folder with --out, or an empty one."
+            f"{name} contains files not written by seepage "
+            f"({', '.join(map(_shown, foreign[:3]))}{more}) and was left unchanged; choose another "
+            "or an empty folder with --out."
         )
     inputs = [source.stat() for source in keep if source.exists()]
     for file, digest in own.items():
@@ -308,12 +310,12 @@ def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
             continue
         if any(os.path.samestat(path.stat(), other) for other in inputs):
             raise InputError(
-                f"{_shown(file)} in {name} is the file being read; name another folder with --out."
+                f"{_shown(file)} in {name} is an input file; choose another folder with --out."
             )
         if digest_of(path) != digest:
             raise InputError(
-                f"{_shown(file)} in {name} was changed since it was written, so it is kept; name "
-                "another folder with --out, or remove the file."
+                f"{_shown(file)} in {name} was changed after it was written, so it is not "
+                "replaced; choose another folder with --out, or remove the file."
             )
 
 
@@ -322,22 +324,22 @@ def read_manifest(
 ) -> Manifest:
     """Return the manifest of a folder after checking every file against it.
 
-    A folder that lacks a listed file, or holds an unlisted one, raises an error. ``wanted`` names
-    exactly the files that the manifest must list, each with its largest allowed size, which is
-    checked before any file is read. A signature must match its own key; with a public ``key`` the
-    folder must be signed by that key.
+    A missing file, or a file that is not in the manifest, raises an error. ``wanted`` lists exactly
+    the files that the manifest must name, each with its largest allowed size, which is checked
+    before any file is read. A signature must match its own key. If a public ``key`` is given, the
+    folder must be signed with that key.
     """
     check_input(folder)
     manifest, name = Manifest.of(folder), _shown(folder.name)
-    again = f"get the {kind} again"
+    again = f"get a new copy of the {kind}"
     if manifest.kind != kind:
-        raise InputError(f"{name} is not a {kind} written by seepage.")
+        raise InputError(f"{name} is not a {kind} written by seepage; choose another folder.")
     own = manifest.files
     for file in wanted or ():
         if file not in own:
             raise InputError(
-                f"The manifest of {name} does not list {_shown(file)}, so its integrity cannot be "
-                f"checked; {again}."
+                f"The manifest of {name} does not list {_shown(file)}, so that file cannot be "
+                f"verified; {again}."
             )
     if wanted is not None and (others := sorted(set(own) - set(wanted))):
         raise InputError(
@@ -353,7 +355,7 @@ def read_manifest(
     for file, most in (wanted or {}).items():
         if (folder / file).is_file() and (size := (folder / file).stat().st_size) > most:
             raise InputError(
-                f"{_shown(file)} in {name} has {size / 1e6:,.0f} MB, above the limit of "
+                f"{_shown(file)} in {name} has {size / 1e6:,.0f} MB, more than the allowed "
                 f"{most / 1e6:g} MB; {again}."
             )
     for file, digest in own.items():
@@ -373,7 +375,7 @@ def read_manifest(
 
 
 def _files_of(folder: Path) -> set[str]:
-    """Return everything in a folder except plain folders and files being written."""
+    """Return all names in a folder except plain folders and files being written."""
     paths = set()
     for root, folders, files in os.walk(folder):
         inside = Path(root)
@@ -385,7 +387,7 @@ def _files_of(folder: Path) -> set[str]:
 
 
 def _start(out: Path) -> tuple[Path, int | None]:
-    """Return a new folder to fill, with a lock that marks it as in use."""
+    """Return a new folder to fill, with a lock that marks the folder as in use."""
     # Another folder can take the name of one that is neither mounted nor the working directory.
     fixed = out.is_mount() or not os.access(out.parent, os.W_OK) or Path.cwd().is_relative_to(out)
     inside = out.is_dir() and fixed
@@ -403,7 +405,7 @@ def _start(out: Path) -> tuple[Path, int | None]:
 
 
 def _take_place(new: Path, out: Path) -> None:
-    """Replace ``out`` by a complete folder, once all of it is on the disk."""
+    """Replace ``out`` by a complete folder, after the folder has been synced to disk."""
     for inside in {new, *((new / name).parent for name in _files_of(new))}:
         sync_folder(inside)
     if not out.exists():
@@ -414,7 +416,7 @@ def _take_place(new: Path, out: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange the names of two folders in one step; return whether the system could."""
+    """Exchange the names of two folders in one step; return whether the system supports this."""
     if not sys.platform.startswith("linux"):
         return False
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -425,7 +427,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _move_into_place(out: Path) -> None:
-    """Move completed files to their places; a second run resumes after an interruption."""
+    """Move complete files to their final places; if interrupted, the next run continues."""
     ready = out / _READY
     before, after = Manifest.of(out).files, Manifest.of(ready).files
     if after:
@@ -443,7 +445,7 @@ def _move_into_place(out: Path) -> None:
 
 
 def _remove_leftovers(out: Path) -> None:
-    """Remove the temporary folders of killed runs into ``out``."""
+    """Remove the temporary folders that killed processes left for ``out``."""
     ours = _being_written(out)
     for folder in (out.parent, out):
         for left in folder.iterdir() if folder.is_dir() else ():
@@ -454,12 +456,12 @@ def _remove_leftovers(out: Path) -> None:
 
 
 def _being_written(out: Path) -> re.Pattern[str]:
-    """Return the pattern of the names of temporary folders for ``out``."""
+    """Return the regular expression for the names of temporary folders for ``out``."""
     return re.compile(re.escape(f".{out.name}.") + r"[a-z0-9_]{8}" + re.escape(_NEW))
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder written by seepage; if complete, only the files its manifest lists."""
+    """Remove a folder that seepage wrote; if it is complete, only the files in its manifest."""
     own = Manifest.of(folder).files
     if not own:
         shutil.rmtree(folder, ignore_errors=True)

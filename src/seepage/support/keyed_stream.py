@@ -1,10 +1,11 @@
-"""Unpredictable random numbers: ChaCha20 with a 256-bit key, and a name for every use.
+"""Generates unpredictable random numbers by ChaCha20, from a 256-bit key and a name per use.
 
-Noise protects a release only while nobody can reproduce it, which general-purpose generators do not
-ensure. torch's CPU generator keeps 32 bits of any seed, so the noise of a training step can be
-found by brute force; the state of PCG64 or of the Mersenne Twister can be computed from its output.
-Here a stream is ChaCha20 (RFC 8439), which nobody is known to be able to predict without the key.
-An interrupted run can resume with the same numbers, since they depend only on the key and the name.
+Noise protects a release only if nobody can reproduce it, which general-purpose generators do not
+ensure. The CPU generator of torch uses only 32 bits of any seed, so brute force can find the noise
+of a training step. The state of PCG64 or the Mersenne Twister can be computed from its output. The
+streams in this module use ChaCha20 (RFC 8439), for which no practical prediction without the key is
+known. An interrupted run can resume with the same numbers, since they depend only on the key and
+the name.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ KEY_BYTES = 32  # ChaCha20's 256 bits
 def grid_of(deviation: float) -> float:
     """Return the step of the grid to which a noisy number is rounded, about 2⁻¹² of its deviation.
 
-    The digits of a floating-point number beyond the grid depend on the noiseless number (Mironov
-    2012), and would leak it. The rounding adds 5e-9 of the noise's variance.
+    The digits of a floating-point number beyond the grid depend on the noiseless number, and would
+    leak it (Mironov 2012). The variance of the rounding error is at most 5e-9 times that of the
+    noise.
 
     Examples
     --------
@@ -35,7 +37,7 @@ def grid_of(deviation: float) -> float:
 
 
 class KeyedStream:
-    """Random numbers determined by a secret key of 32 bytes.
+    """Random numbers that are determined by a secret key of 32 bytes.
 
     Examples
     --------
@@ -48,7 +50,7 @@ class KeyedStream:
 
     def __init__(self, key: bytes) -> None:
         if len(key) != KEY_BYTES:
-            raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
+            raise ValueError(f"a key must have {KEY_BYTES} bytes, not {len(key)}")
         self.key = key
 
     @classmethod
@@ -58,19 +60,19 @@ class KeyedStream:
 
     @classmethod
     def of_seed(cls, seed: int) -> KeyedStream:
-        """Return the stream of a seed, of which every digit counts; do not use it for releases."""
+        """Return the stream of a seed, all digits of which are used; do not use it for releases."""
         return cls(hashlib.blake2b(str(int(seed)).encode(), digest_size=KEY_BYTES).digest())
 
     def child(self, *name: str | int) -> KeyedStream:
-        """Return the stream of this name: its key is a keyed hash (BLAKE2b) of the name.
+        """Return the stream with this name; its key is a keyed hash (BLAKE2b) of the name.
 
-        Streams of different names are computationally independent, and none reveals the key.
+        Streams with different names are computationally independent, and no stream reveals the key.
         """
         named = json.dumps(name).encode()
         return KeyedStream(hashlib.blake2b(named, key=self.key, digest_size=KEY_BYTES).digest())
 
     def number(self) -> int:
-        """Return 63 bits of the stream, as a seed for generators that accept no more."""
+        """Return 63 bits of the stream, as a seed for generators with seeds of limited size."""
         return int(self.words(1)[0] >> np.uint64(1))
 
     def fingerprint(self) -> str:
@@ -86,13 +88,13 @@ class KeyedStream:
         return np.frombuffer(cipher.update(bytes(8 * count)), dtype="<u8")
 
     def uniform(self, count: int) -> np.ndarray:
-        """Return the first numbers as fractions in (0, 1], multiples of 2⁻⁵³."""
+        """Return the first ``count`` numbers as fractions in (0, 1], multiples of 2⁻⁵³."""
         return ((self.words(count) >> np.uint64(11)) + 1.0) * 2.0**-53
 
     # The next two have the names that NumPy's generators give them, so that either can be used.
 
     def standard_normal(self, size: int | tuple[int, ...]) -> np.ndarray:
-        """Return standard normal numbers, by the method of Box and Muller."""
+        """Return standard normal numbers, computed by the Box–Muller method."""
         count = int(np.prod(size))
         pairs = self.uniform(count + count % 2).reshape(-1, 2)
         radius, angle = np.sqrt(-2 * np.log(pairs[:, 0])), 2 * math.pi * pairs[:, 1]

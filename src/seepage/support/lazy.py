@@ -1,7 +1,8 @@
-"""Lazy imports of a package's public names, so that importing the package is fast.
+"""Imports a package's public names lazily, so that importing the package is fast.
 
-Objects of a lower-level package can also call a function of a higher-level one without importing
-it: the package's ``__init__``, which may import everything, registers it with :func:`offer`.
+Lower-level packages can also call a function of a higher-level package without importing it. The
+``__init__`` of the higher-level package, which may import everything, registers the function with
+:func:`offer`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import Any
 def lazy_names(
     package: str, known: dict[str, Any], needs_torch: bool = False
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the ``__getattr__`` and the ``__dir__`` of a package, and set its ``__all__``.
+    """Return the ``__getattr__`` and ``__dir__`` of a package, and set its ``__all__``.
 
-    The package's public names are those imported under ``if TYPE_CHECKING:``, one line each. Type
-    checkers read those lines (``as`` marks a re-export). This function also reads the module of
-    every name from them, so no second list is needed. ``known`` is the package's ``globals()``,
-    where a name is cached on first use.
+    The package's public names are those imported under ``if TYPE_CHECKING:``, one per line. Type
+    checkers read those lines (``as`` marks a re-export). This function reads the module of each
+    name from the same lines, so no second list is needed. ``known`` is the package's ``globals()``,
+    in which each name is cached on first use.
     """
     homes = _imports_for_type_checkers(Path(known["__file__"]))
     known["__all__"] = sorted(name for name in homes if not name.startswith("_"))
@@ -46,7 +47,7 @@ _OFFERED: dict[str, Callable[..., Any]] = {}
 
 
 def offer(name: str, function: Callable[..., Any]) -> None:
-    """Register a function of a higher-level package, under a name, for use in lower-level ones."""
+    """Register a higher-level package's function under a name, for use in lower-level packages."""
     _OFFERED[name] = function
 
 

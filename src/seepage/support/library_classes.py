@@ -1,9 +1,9 @@
-"""Distinguishes a library's own classes from other classes of the same name.
+"""Distinguishes a library's classes from other classes with the same name.
 
-A class is a library's own if its stated module is loaded, belongs to that library and contains this
-exact class. This needs no import, since an object's class is always loaded.
+A class belongs to a library if its stated module is loaded, is part of that library and contains
+exactly this class. No import is needed, since an object's class is always loaded.
 
-A subclass of a library's own class behaves the same if it overrides nothing.
+A subclass of a library class counts as equivalent if it overrides nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEARCHES = ("GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "Halvin
 
 @dataclass(frozen=True)
 class LibraryClass:
-    """The library class of an object, its own or an inherited one."""
+    """The library class of an object: its own class, or one that it inherits from."""
 
     library: str
     name: str
@@ -47,12 +47,12 @@ class LibraryClass:
         return f"{_CALLED.get(self.library, self.library)}'s {self.name}"
 
     def other_than(self, thing: Any) -> str:
-        """Return a sentence that states how an object of this class differs."""
+        """Return a sentence on how an object differs from this library class."""
         return f"This {type(thing).__name__} overrides {self.overrides} of {self.called}"
 
 
 def library_of(cls: type) -> str | None:
-    """Return the top-level package that owns this class; ``None`` if no module holds it."""
+    """Return the top-level package of this class, or ``None`` if no module contains the class."""
     held: Any = sys.modules.get(cls.__module__)
     for part in cls.__qualname__.split("."):
         held = getattr(held, part, None)
@@ -60,7 +60,7 @@ def library_of(cls: type) -> str | None:
 
 
 def library_class(thing: Any, libraries: Container[str]) -> LibraryClass | None:
-    """Return the nearest class of some libraries among an object's class and its bases."""
+    """Return the nearest class from these libraries among an object's class and its bases."""
     for cls in type(thing).__mro__[:-1]:
         library = library_of(cls)
         if library is not None and library in libraries:
@@ -69,11 +69,11 @@ def library_class(thing: Any, libraries: Container[str]) -> LibraryClass | None:
 
 
 def overridden(thing: Any, base: type) -> str | None:
-    """Return a name that an object overrides in its base class, if any.
+    """Return a name of the base class that the object overrides, or ``None``.
 
-    For every name of the base class, it compares the attributes of both classes, including
-    inherited ones. It also detects methods replaced on the object itself. A subclass that computes
-    a fitted number (``mean_``) itself also overrides it.
+    For each name in the base class, the attributes of both classes are compared, including
+    inherited ones. Methods replaced on the object itself are also detected. A subclass that defines
+    a property for a fitted number, such as ``mean_``, also overrides it.
     """
     cls = type(thing)
     if cls is not base:
@@ -94,9 +94,9 @@ def overridden(thing: Any, base: type) -> str | None:
 
 
 def own_name(thing: Any, library: str, names: Container[str] | None = None) -> str | None:
-    """Return the library class of an object, if it overrides nothing.
+    """Return the name of an object's library class, or ``None`` if the object overrides anything.
 
-    ``names`` are the accepted classes; all by default.
+    ``names`` are the accepted classes; by default, all are accepted.
     """
     known = library_class(thing, (library,))
     if known is None or known.overrides is not None:
@@ -105,23 +105,23 @@ def own_name(thing: Any, library: str, names: Container[str] | None = None) -> s
 
 
 def checked_name(thing: Any, library: str, names: Container[str]) -> str | None:
-    """Return the same, but raise an error if an object overrides anything of such a class."""
+    """Return what :func:`own_name` returns, but raise an error if anything is overridden."""
     known = library_class(thing, (library,))
     if known is None or known.name not in names:
         return None
     if known.overrides is not None:
         raise InputError(
             f"{known.other_than(thing)}, so its behaviour is unknown; use {known.called}, or audit "
-            "it by attack with sp.audit(model, X, y)."
+            "it with attacks: sp.audit(model, X, y)."
         )
     return known.name
 
 
 def is_pipeline(model: Any) -> bool:
-    """Return whether a model is a scikit-learn pipeline; overridden methods raise an error."""
+    """Return whether a model is a scikit-learn pipeline; raise if it overrides methods."""
     return checked_name(model, "sklearn", ("Pipeline",)) is not None
 
 
 def is_search(model: Any) -> bool:
-    """Return whether a model is a scikit-learn search; overridden methods raise an error."""
+    """Return whether a model is a scikit-learn search; raise if it overrides methods."""
     return checked_name(model, "sklearn", SEARCHES) is not None

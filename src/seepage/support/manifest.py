@@ -1,4 +1,4 @@
-"""The manifest of a folder: its file names with their SHA-256, and a signature."""
+"""The manifest of a folder, which lists its files with their SHA-256 digests and a signature."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORMAT = "seepage-folder/1"
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of a folder; a manifest without a kind is empty."""
+    """Lists the files in a folder; a manifest without a kind is empty."""
 
     kind: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Manifest:
 
     @classmethod
     def of(cls, folder: Path) -> Manifest:
-        """Return a folder's manifest, or an empty one if there is no valid one."""
+        """Return the manifest of a folder, which is empty if there is no valid manifest file."""
         path = folder / MANIFEST
         if path.is_symlink() or not path.is_file():
             return cls()
@@ -41,7 +41,7 @@ class Manifest:
 
     @property
     def signed_bytes(self) -> bytes:
-        """The signed bytes: format, kind and files as JSON, keys sorted, without blanks."""
+        """The signed bytes: format, kind and files as JSON, with sorted keys and no spaces."""
         return json.dumps(self._plain(), sort_keys=True, separators=(",", ":")).encode()
 
     def signed(self, sign: Sign) -> Manifest:
@@ -49,7 +49,7 @@ class Manifest:
         return replace(self, signature=sign(self.signed_bytes))
 
     def text(self) -> str:
-        """Return the content of the manifest file."""
+        """Return the contents of the manifest file."""
         content = self._plain()
         if self.signature is not None:
             signed = {"key": self.signature.key.hex(), "value": self.signature.value.hex()}
@@ -67,7 +67,7 @@ def digest_of(path: Path) -> str:
 
 
 def _are_files(value: Any) -> bool:
-    """Return whether all names have digests and none leads out of the folder on any system."""
+    """Return whether all names have digests, and no name leads out of the folder on any system."""
     if not isinstance(value, dict) or not all(map(is_digest, value.values())):
         return False
     parts = {part for name in value for part in name.split("/")}
@@ -86,6 +86,6 @@ def _is_signature(value: Any) -> bool:
 _FIELDS = {
     "format": (lambda value: value == _FORMAT, f"{_FORMAT!r}"),
     "kind": TEXT,
-    "files": (_are_files, "names in the folder with their SHA-256"),
+    "files": (_are_files, "names in the folder with their SHA-256 digests"),
     "signature": (_is_signature, "a key and a value in hexadecimal digits"),
 }

@@ -1,9 +1,9 @@
 """Runs the command under a memory limit (``ulimit -v``), where libraries may end the process.
 
 If OpenBLAS gets no memory for its buffers, it exits with status 1, which also means an exceeded
-privacy limit; without memory for its threads it may hang. Python cannot prevent either. Under a
-memory limit, the command therefore runs in a child process that reports its normal end; without
-that report, the parent knows that it failed.
+privacy limit. Without memory for its threads, it may hang. Python cannot prevent either. Under a
+memory limit, the command therefore runs in a child process that reports its normal end. If there is
+no report, the parent process treats the run as failed.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def memory_limit() -> int | None:
 def least_memory() -> int:
     """Return the address space in bytes needed to load the libraries, with a margin.
 
-    A trial without threads needed 0.6 GB; every thread adds a stack and buffers.
+    A trial without threads needed 0.6 GB; each thread needs an additional stack and buffers.
     """
     return 10**9 + (os.cpu_count() or 1) * 10**8
 
 
 def run_in_child(run: Callable[[], object]) -> int | None:
-    """Run a function that ends with ``SystemExit``; return the status, or ``None``.
+    """Run a function that ends with ``SystemExit``; return the exit status, or ``None``.
 
-    It is ``None`` if the process ended in another way, because a library aborted.
+    The result is ``None`` if a library aborted the process.
     """
     reading, writing = os.pipe()
     child = os.fork()

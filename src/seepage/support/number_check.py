@@ -1,4 +1,4 @@
-"""Checks that settings are valid numbers or choices, with clear error messages."""
+"""Checks that settings are valid numbers or choices, and raises clear errors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def check_noise(value: Any) -> None:
     check_number(value, "noise_multiplier")
     if not float(value) > 0:
         raise InputError(
-            f"noise_multiplier must be above zero, not {value!r}: without noise, gradients leak "
+            f"noise_multiplier must be above zero, not {value!r}; without noise, gradients leak "
             "everything."
         )
 
 
 def check_number(value: Any, name: str) -> None:
-    """Raise an error unless a setting is a finite number; numeric text does not count."""
+    """Raise an error unless a setting is a finite number; numeric text is not accepted."""
     try:
         good = not isinstance(value, str | bytes) and math.isfinite(float(value))
     except (TypeError, ValueError):
@@ -31,7 +31,7 @@ def check_number(value: Any, name: str) -> None:
 
 
 def check_choice(value: Any, name: str, choices: Collection[Any]) -> None:
-    """Raise an error unless a setting is one of the choices; the message names the nearest."""
+    """Raise an error unless a setting is one of the choices; the message suggests the nearest."""
     if value not in choices:
         *others, last = map(repr, choices)
         raise InputError(
@@ -47,14 +47,14 @@ def check_share(value: Any, name: str) -> None:
 
 
 def check_count(value: Any, name: str, least: int = 1) -> None:
-    """Raise an error unless a setting is a whole number, at least this large."""
+    """Raise an error unless a setting is an integer and at least ``least``."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not (whole and value >= least):
         raise InputError(f"{name} must be at least {least} and a whole number, not {value!r}.")
 
 
 def check_not_negative(value: Any, name: str) -> None:
-    """Raise an error unless a setting is a finite number of at least zero."""
+    """Raise an error unless a setting is a finite number that is not negative."""
     check_number(value, name)
     if value < 0:
         raise InputError(f"{name} must not be negative, but is {value!r}.")

@@ -1,4 +1,4 @@
-"""Storage for per-record numbers: an array, or a memory-mapped file if there are many."""
+"""Stores per-record numbers in an array, or in a memory-mapped file if there are many."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ IN_MEMORY = 1 << 26  # bytes up to which they are an array; beyond, a file is ma
 
 
 def room_for(*shape: int) -> np.ndarray:
-    """Return an array of this shape to fill: in memory, or in a memory-mapped file.
+    """Return an array of this shape to fill, in memory or in a memory-mapped file.
 
-    The file has no name: only this process can read it, and the system removes it when the last
-    reference is dropped or the process ends.
+    The file has no name, so only this process can read it. The system removes the file when the
+    last reference is dropped or the process ends.
     """
     size = 8 * math.prod(shape)
     if size <= IN_MEMORY:
@@ -37,7 +37,7 @@ def room_for(*shape: int) -> np.ndarray:
 
 
 def _reserve(file: int, size: int) -> None:
-    """Reserve the space now, since writing a mapped page to a full disk would end the process."""
+    """Reserve disk space, since writing a mapped page to a full disk would end the process."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, size)
         return
@@ -49,7 +49,7 @@ def _reserve(file: int, size: int) -> None:
 def computed(function: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarray:
     """Return a function's results for the entries of arrays, in new storage.
 
-    The function is called for a few entries at a time, so that intermediate results stay small.
+    The function is called for a few entries at a time, so that intermediate results are small.
     """
     answers = room_for(len(arrays[0]))
     for start in range(0, len(answers), _AT_ONCE):

@@ -1,8 +1,8 @@
-"""Ed25519 signatures, which show who wrote a folder, as checksums alone cannot.
+"""Ed25519 signatures, which prove who wrote a folder; checksums alone cannot.
 
-Keys are PEM files as OpenSSL writes them: ``openssl genpkey -algorithm ed25519 -out key.pem`` makes
-a private key, ``openssl pkey -in key.pem -pubout -out public.pem`` the public key that recipients
-need. Send the public key to recipients separately from the folder.
+Keys are PEM files in the format of OpenSSL. ``openssl genpkey -algorithm ed25519 -out key.pem``
+makes a private key, and ``openssl pkey -in key.pem -pubout -out public.pem`` extracts the public
+key that recipients need. Send the public key to recipients separately from the folder.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Sign = Callable[[bytes], "Signature"]
 
 @dataclass(frozen=True)
 class Signature:
-    """A signature, and the public key to verify it with."""
+    """A signature, with the public key that verifies it."""
 
     key: bytes
     value: bytes
 
     def fits(self, message: bytes) -> bool:
-        """Return whether the owner of the key signed this message."""
+        """Return whether this message was signed with the private key of this public key."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -38,12 +38,12 @@ class Signature:
 
     @property
     def signer(self) -> str:
-        """The SHA-256 of the public key, for comparison by people."""
+        """The SHA-256 of the public key, which people can compare."""
         return hashlib.sha256(self.key).hexdigest()
 
 
 def signing_with(path: Path) -> Sign:
-    """Return the function that signs with the private key in a PEM file."""
+    """Return a function that signs with the private key in a PEM file."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -53,11 +53,11 @@ def signing_with(path: Path) -> Sign:
         key = load_pem_private_key(content, password=None)
     except TypeError as error:  # it has a password
         raise InputError(
-            f"The private key {path.name!a} has a password; use a key file without one that only "
-            "you can read."
+            f"The private key {path.name!a} has a password; use a key file without a password that "
+            "only you can read."
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise InputError(f"{path.name!a} holds no private key; {make}.") from error
+        raise InputError(f"{path.name!a} contains no private key; {make}.") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise InputError(f"The key {path.name!a} is not an Ed25519 key; {make}.")
     public = key.public_key().public_bytes_raw()
@@ -75,8 +75,8 @@ def public_key(path: Path) -> bytes:
         key = load_pem_public_key(content)
     if not isinstance(key, Ed25519PublicKey):
         raise InputError(
-            f"{path.name!a} holds no public Ed25519 key; get it with `openssl pkey -in key.pem "
-            "-pubout -out public.pem`."
+            f"{path.name!a} contains no public Ed25519 key; extract it with `openssl pkey -in "
+            "key.pem -pubout -out public.pem`."
         )
     return key.public_bytes_raw()
 
@@ -87,5 +87,5 @@ def _bytes_of(path: Path) -> bytes:
             return file.read(10**5)  # a key has some hundred bytes
     except OSError as error:
         raise InputError(
-            f"The key {path.name!a} cannot be read: {error.strerror or error}."
+            f"The key {path.name!a} cannot be read: {error.strerror or error}; check the path."
         ) from error

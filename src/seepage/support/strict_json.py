@@ -1,6 +1,6 @@
-"""JSON from other authors, read with size limits and checked for the expected fields.
+"""Reads JSON from other authors with size limits, and checks it for the expected fields.
 
-Every error is a ``ValueError`` that says what is wrong; the caller adds the file's name.
+Every error is a ``ValueError`` that states the problem; the caller adds the file's name.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Field = tuple[Callable[[Any], bool], str]
 def read_json(path: Path, most: int = 8 * 10**6) -> Any:
     """Return the content of a JSON file of at most ``most`` bytes.
 
-    A larger file raises an error before more of it is read, since parsed content may need twenty
-    times its size.
+    A larger file raises an error before it is read completely, since parsed content may need twenty
+    times the size of the file.
     """
     with path.open("rb") as file:
         text = file.read(most + 1)
     if len(text) > most:
-        raise ValueError(f"it has more than {most / 1e6:g} MB")
+        raise ValueError(f"it is larger than {most / 1e6:g} MB")
     return parse_json(text)
 
 
@@ -38,7 +38,7 @@ def parse_json(text: str | bytes) -> Any:
         return content
 
     def refuse(constant: str) -> Any:
-        raise ValueError(f"it holds {constant}, which is not a number")
+        raise ValueError(f"it contains {constant}, which is not a number")
 
     try:
         # Given bytes, json would guess the encoding; a release is written in UTF-8.
@@ -47,7 +47,7 @@ def parse_json(text: str | bytes) -> Any:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError("it is not readable JSON") from error
+        raise ValueError("it is not valid JSON") from error
 
 
 def check_fields(
@@ -63,7 +63,7 @@ def check_fields(
         if name not in content:
             if name in optional:
                 continue
-            raise ValueError(f"{what} does not say {name!r}")
+            raise ValueError(f"{what} lacks the field {name!r}")
         if not possible(content[name]):
             raise ValueError(f"{name!r} of {what} must be {words}")
 
@@ -74,7 +74,7 @@ def is_text(value: Any) -> bool:
 
 
 def is_finite(value: Any) -> bool:
-    """Return whether a value is a number that double precision can hold."""
+    """Return whether a value is a number that double precision can represent."""
     try:
         return type(value) in (int, float) and math.isfinite(float(value))
     except OverflowError:
@@ -82,12 +82,12 @@ def is_finite(value: Any) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    """Return whether a value is a whole number, zero or above."""
+    """Return whether a value is an integer that is not negative."""
     return type(value) is int and value >= 0
 
 
 def is_digest(value: Any) -> bool:
-    """Return whether a value is a SHA-256 in hexadecimal digits."""
+    """Return whether a value is a SHA-256 digest in hexadecimal digits."""
     return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
 
 
@@ -98,7 +98,7 @@ def are_texts(value: Any) -> bool:
 
 TEXT: Field = (is_text, "a text")
 TEXTS: Field = (are_texts, "a list of different texts")
-COUNT: Field = (is_count, "a whole number, zero or above")
+COUNT: Field = (is_count, "a non-negative integer")
 FINITE: Field = (is_finite, "a finite number")
 POSITIVE: Field = (lambda value: is_finite(value) and value > 0, "a finite number above zero")
-DIGEST: Field = (is_digest, "a SHA-256 of 64 hexadecimal digits")
+DIGEST: Field = (is_digest, "a SHA-256 digest of 64 hexadecimal digits")

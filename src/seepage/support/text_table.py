@@ -1,4 +1,4 @@
-"""Text tables for the terminal."""
+"""Formats text tables for the terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from io import StringIO
 
 
 def text_table(rows: Iterable[Sequence[str]], heads: Sequence[str] = (), indent: int = 0) -> str:
-    """Return rows of cells below their headers, wrapped on a terminal and never truncated.
+    """Return rows of cells below their headers, wrapped to the terminal width but not truncated.
 
     >>> print(text_table([("fc1", "0.9")], ("layer", "bits")))
     layer  bits

@@ -1,4 +1,4 @@
-"""The installed version, set from the git tag when the package is built."""
+"""The installed version, which is set from the git tag when the package is built."""
 
 from importlib.metadata import PackageNotFoundError, version
 

@@ -1,5 +1,5 @@
-"""Input tables as sources of records.
+"""Reads input tables as sources of records.
 
-This package defines the types, names and encodings of columns, and the source with one chunk (a
-table in memory). Nothing here depends on a model or a measure.
+This package defines column types, names and encodings, and the source with one chunk, which is a
+table in memory. It does not depend on any model or measure.
 """

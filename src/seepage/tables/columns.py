@@ -1,8 +1,8 @@
-"""The type and encoding of a column: its sums over pieces, its profile, its features.
+"""Determines a column's type and encoding from sums over pieces of the column.
 
-A table in memory is one piece. Means and sums of squares of two pieces are combined as in Chan,
-Golub and LeVeque (1979), so a scan is as accurate as a pass over the whole column with a known
-mean.
+A table in memory is a single piece. Means and sums of squares of two pieces are combined as in
+Chan, Golub and LeVeque (1979), so a scan is as accurate as a pass over the whole column with a
+known mean.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 @dataclass(frozen=True)
 class Piece:
-    """Some raw rows, the file that holds them, and the position of the first row."""
+    """Stores some raw rows, the name of their file, and the position of the first row."""
 
     batch: pa.RecordBatch | pa.Table
     file: str
@@ -47,24 +47,24 @@ class Piece:
 
 
 def rows_in(pieces: Iterable[Piece]) -> int:
-    """Return the total number of rows of the pieces."""
+    """Return the total number of rows in the pieces."""
     return sum(piece.batch.num_rows for piece in pieces)
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Return whether a column of this type holds numbers."""
+    """Return whether a column of this type contains numbers."""
     return bool(
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     )
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column of this type holds text."""
+    """Return whether a column of this type contains text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values, regardless of their storage."""
+    """Return the type of a column's values, regardless of how they are stored."""
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -73,13 +73,13 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def decoded(column: Column) -> Column:
-    """Return a column with its values decoded, regardless of their storage."""
+    """Return a column with decoded values, regardless of how they are stored."""
     plain = plain_type(column.type)
     return column if plain == column.type else column.cast(plain)
 
 
 def plain_numbers(column: Column) -> Column:
-    """Return a column of numbers with nulls for NaN, a single zero, and decimals as floats.
+    """Return a numeric column with null for NaN, 0 for −0, and decimals converted to floats.
 
     Other columns are returned unchanged. Zeros are merged because Arrow distinguishes -0.0 from 0.0
     when it counts or looks up values.
@@ -112,7 +112,7 @@ def complete_rows(batch: pa.RecordBatch | pa.Table, needed: Iterable[str]) -> np
 
 @dataclass(frozen=True)
 class ColumnSums:
-    """Sums over some rows of a column; the sums of two sets of rows add up."""
+    """Sums over some rows of a column; sums over two sets of rows can be added."""
 
     rows: int = 0
     missing: int = 0  # how many of the rows have no value (or NaN)
@@ -146,12 +146,12 @@ class ColumnSums:
 
     @property
     def may_count_up(self) -> bool:
-        """Whether the values may be row numbers, in any order and from any start."""
+        """Whether the values may be row numbers, in any order and from any starting number."""
         spanned = self.missing == 0 and self.most - self.least == self.rows - 1
         return spanned and self.whole and self.rows >= ENOUGH
 
     def with_gaps_filled(self, fill: float) -> ColumnSums:
-        """Return the sums with every missing value replaced by this number."""
+        """Return the sums with all missing values replaced by this number."""
         return replace(self, rows=self.values, missing=0) + ColumnSums(self.missing, 0, fill)
 
     def __add__(self, other: ColumnSums) -> ColumnSums:
@@ -177,14 +177,14 @@ class ColumnSums:
 
 
 class Scan(dict[str, ColumnSums]):
-    """The sums of several columns; two scans add up column by column."""
+    """The sums of several columns; adding two scans adds the sums of each column."""
 
     def __add__(self, other: Scan) -> Scan:
         return Scan({name: self[name] + other[name] for name in self})
 
 
 def scan(pieces: Iterable[Piece]) -> Scan:
-    """Return the sums of all columns of some pieces."""
+    """Return the sums of all columns in the pieces."""
     total: Scan | None = None
     for piece in pieces:
         names = piece.batch.schema.names
@@ -250,7 +250,7 @@ def profile_column(
     """Return the profile of a column, given its sums and its type.
 
     ``as_codes`` treats numbers as category codes; ``counts_up`` means that the values are row
-    numbers. If the column itself is in memory, all distinct values are counted, with no limit.
+    numbers. If the column is in memory, all distinct values are counted, without a limit.
     """
     stored, rows, missing = plain_type(stored), sums.rows, sums.missing
     if missing == rows:
@@ -272,7 +272,7 @@ def profile_column(
         return known if as_codes or levels is None else _profile_text(known, levels)
     integer = pa.types.is_integer(stored)
     if integer and not counts_up and max(abs(sums.least), abs(sums.most)) > 2.0**53:
-        return replace(known, refused="whole numbers beyond 2⁵³, which floats cannot distinguish")
+        return replace(known, refused="integers beyond 2⁵³, which floats cannot distinguish")
     boolean = distinct == 2 or pa.types.is_boolean(stored)
     return replace(
         known,
@@ -299,7 +299,7 @@ def _profile_text(known: ColumnProfile, levels: Mapping[str, int] | pa.Array) ->
     if all(_DATE.fullmatch(text) for text in texts[:100].to_pylist()):
         return replace(known, refused="dates")
     if 2 * rows_like(_COMMAS) > filled:
-        return replace(known, refused="numbers with commas in them")
+        return replace(known, refused="numbers that contain commas")
     if known.distinct > FEW and filled > rows_like(_NUMBER) >= 0.9 * filled:
         return replace(known, almost_numbers=True)
     different = filled >= ENOUGH and known.distinct == filled
@@ -307,7 +307,7 @@ def _profile_text(known: ColumnProfile, levels: Mapping[str, int] | pa.Array) ->
 
 
 def first_text(column: Column) -> int | None:
-    """Return the first row of a text column that is not a number, or ``None``."""
+    """Return the first row of a text column whose text is not a number, or ``None``."""
     row = int(pc.index(pc.match_substring_regex(decoded(column), _NUMBER), False).as_py())
     return None if row < 0 else row
 
@@ -348,8 +348,8 @@ class ColumnEncoding:
         largest = max(abs(sums.least), abs(sums.most))
         if not (math.isfinite(whole.mean) and math.isfinite(whole.spread)):
             raise InputError(
-                f"The values of column {shown(name)} are too large for their standard deviation "
-                f"to be computed (up to {largest:.2g}); rescale the column to a larger unit."
+                f"The values of column {shown(name)} (up to {largest:.2g}) are too large to "
+                "compute their standard deviation; rescale the column to a larger unit."
             )
         filled = 0 if fill is None else sums.missing
         constant = whole.spread <= _ROUNDING * largest
@@ -363,8 +363,8 @@ class ColumnEncoding:
         """Return the encoding of a category; its most frequent level replaces missing values."""
         if sums.levels is None:
             raise InputError(
-                f"Column {name!r} has more than 1,000 different values; group the rare ones, or "
-                "leave it out with columns=."
+                f"Column {name!r} has more than 1,000 different values; merge rare values, or "
+                "leave the column out of columns=."
             )
         counts = dict(sorted(sums.levels.items()))
         levels = typed_levels(counts, stored)
@@ -378,12 +378,12 @@ class ColumnEncoding:
 
     @property
     def fill_is(self) -> str:
-        """The replacement of missing values, in words."""
+        """The kind of value that replaces missing values, in words."""
         return "median" if self.kind == "numeric" else "most frequent value"
 
     @property
     def fill_text(self) -> str:
-        """The replacement of missing values, as text."""
+        """The value that replaces missing values, as text."""
         return (
             f"{self.fill:g}" if self.levels is None else shown(level_names(self.levels)[self.fill])
         )
@@ -393,13 +393,13 @@ class ColumnEncoding:
         return 1 if self.levels is None else len(self.levels) - int(drop_first)
 
     def titles(self, drop_first: bool) -> list[str]:
-        """Return the names of its features."""
+        """Return the names of the column's features."""
         if self.levels is None:
             return [self.name]
         return [f"{self.name}={level}" for level in level_names(self.levels)[int(drop_first) :]]
 
     def write(self, piece: Piece, out: np.ndarray, scale: bool, drop_first: bool) -> None:
-        """Write a piece of the column into its place in the feature array, which holds zeros."""
+        """Write a piece's features into ``out``, the column's part of a feature array of zeros."""
         if self.levels is None:
             # A matrix product is as fast with columns that lie together, so nothing is transposed.
             np.copyto(out[0], _numbers(piece, self.name, self.fill), casting="unsafe")
@@ -413,8 +413,8 @@ class ColumnEncoding:
             codes = pc.fill_null(codes, self.fill)
         elif codes.null_count:
             raise InputError(
-                f"Column {self.name!r} of {piece.file} holds a value that did not occur when the "
-                "levels were read; do not change the files while they are read."
+                f"Column {self.name!r} of {piece.file} contains a value that did not occur when "
+                "the levels were read; do not change the files while they are read."
             )
         which = codes.to_numpy().astype(np.int64) - int(drop_first)
         rows = np.flatnonzero(which >= 0)
@@ -424,7 +424,7 @@ class ColumnEncoding:
 def category_spread(shares: np.ndarray) -> float:
     """Return the square root of the total variance of a category's one-hot code, ``√(1 − Σ p²)``.
 
-    For two levels, encoded by a single indicator, it is ``√(p (1 − p))``, that of the indicator.
+    Two levels are encoded by a single indicator, whose standard deviation is ``√(p (1 − p))``.
     """
     total = max(0.0, 1.0 - float(shares @ shares))
     return float(np.sqrt(total / 2 if len(shares) == 2 else total))
@@ -443,12 +443,12 @@ class TableEncoding:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns to read."""
+        """The names of the columns to read."""
         weight = () if self.weight is None else (self.weight,)
         return tuple(dict.fromkeys([*(p.name for p in self.parts), self.target, *weight]))
 
     def places(self) -> list[tuple[ColumnEncoding, slice]]:
-        """Return every column with the positions of its features."""
+        """Return each column's encoding with the positions of its features."""
         found, start = [], 0
         for part in self.parts:
             stop = start + part.width(self.drop_first)
@@ -461,17 +461,18 @@ class TableEncoding:
         return tuple(unique(t for part in self.parts for t in part.titles(self.drop_first)))
 
     def attributes(self) -> dict[str, tuple[str, ...]]:
-        """Return the features of every category under the name of its column."""
+        """Return the features of each category, keyed by the category's column name."""
         names = self.names()
         return {part.name: names[at] for part, at in self.places() if part.levels is not None}
 
     def encode(
         self, pieces: Sequence[Piece], start: int, extra: Sequence[str], by_rows: bool = False
     ) -> Chunk:
-        """Return the rows of some pieces as one chunk.
+        """Return the rows of the pieces as one chunk.
 
-        The features are stored column by column, as read: matrix products are equally fast, and
-        nothing is transposed. ``by_rows`` stores them row by row, for a chunk that is kept.
+        The features are stored column by column, in the order in which they are read. Matrix
+        products are equally fast, and nothing needs to be transposed. ``by_rows`` stores them row
+        by row, for a chunk that remains in memory.
         """
         rows, places = rows_in(pieces), self.places()
         width = places[-1][1].stop
@@ -501,7 +502,7 @@ class TableEncoding:
 def encode_columns(
     names: Sequence[str], schema: pa.Schema, scale: bool, scan: Callable[[Sequence[str]], Scan]
 ) -> tuple[ColumnEncoding, ...]:
-    """Return the encoding of columns; text and columns to be scaled need a scan."""
+    """Return the encodings of columns; text columns and columns to be scaled need a scan."""
     kinds = {name: plain_type(schema.field(name).type) for name in names}
     to_scan = [n for n in names if scale or is_text(kinds[n])]
     found = scan(to_scan) if to_scan else Scan()
@@ -509,22 +510,21 @@ def encode_columns(
 
 
 def _encoding(name: str, kind: pa.DataType, sums: ColumnSums | None) -> ColumnEncoding:
-    """Return the encoding of a column; numbers that were not scanned are not scaled."""
+    """Return a column's encoding; numeric columns that were not scanned are not scaled."""
     if sums is not None and is_text(kind):
         return ColumnEncoding.of_category(name, kind, sums)
     if pa.types.is_boolean(kind):
         return ColumnEncoding(name, "boolean")
     if not is_number(kind):
         raise InputError(
-            f"Column {name!r} holds {kind}, which is neither numeric nor text; convert it to "
-            "numbers, or leave it out with columns=."
+            f"Column {name!r} contains {kind}, which is neither numeric nor text; convert it to "
+            "numbers, or leave it out of columns=."
         )
     if sums is None:
         return ColumnEncoding(name, "numeric")
     if not sums.spread > 0:
         raise InputError(
-            f"Column {name!r} has only one value, so it cannot be scaled; leave it out with "
-            "columns=."
+            f"Column {name!r} has only one value, so it cannot be scaled; leave it out of columns=."
         )
     return ColumnEncoding.of_numbers(name, sums)
 
@@ -532,7 +532,7 @@ def _encoding(name: str, kind: pa.DataType, sums: ColumnSums | None) -> ColumnEn
 def choose_columns(
     known: Sequence[str], target: str, weight: str | None, columns: Sequence[str] | None
 ) -> list[str]:
-    """Return the columns of the features: the named ones, or all but the label and the weight."""
+    """Return the feature columns: the given ones, or all except the label and the weight."""
     refuse_repeated(known)
     special = [target] if weight is None else [target, weight]
     if isinstance(columns, str):
@@ -544,12 +544,12 @@ def choose_columns(
         if name in special:
             raise InputError(
                 f"Column {name!r} cannot be both a feature and the label or weight; "
-                "leave it out of columns=."
+                "remove it from columns=."
             )
         if wanted.count(name) > 1:
-            raise InputError(f"Column {name!r} was named twice; name it once.")
+            raise InputError(f"Column {name!r} is listed twice; list it once.")
     if not wanted:
-        raise InputError("No column is left for the features; name at least one with columns=.")
+        raise InputError("No feature column is left; list at least one in columns=.")
     return wanted
 
 
@@ -557,37 +557,37 @@ def refuse_repeated(names: Sequence[str]) -> None:
     """Raise an error if two columns of a table have the same name."""
     twice = next((n for n, count in Counter(names).items() if count > 1), None)
     if twice is not None:
-        raise InputError(f"Several columns are called {shown(twice)}; rename all but one.")
+        raise InputError(f"Several columns have the name {shown(twice)}; rename all but one.")
 
 
 def class_levels(sums: ColumnSums, kind: pa.DataType, target: str) -> np.ndarray:
-    """Return the distinct labels of a scan, sorted."""
+    """Return the distinct labels in a scan, sorted."""
     if sums.missing:
         raise InputError(
-            f"The labels in column {target!r} have {sums.missing:,} missing values; leave out "
-            "those rows."
+            f"The labels in column {target!r} have {sums.missing:,} missing values; drop those "
+            "rows."
         )
     if sums.levels is None:
         raise InputError(
             f"Column {target!r} has more than 1,000 different values, too many to be "
-            "classes; fit a regression, or name another column."
+            "classes; fit a regression, or choose another column."
         )
     if pa.types.is_floating(kind) and not sums.whole:
         raise InputError(
-            f"Column {target!r} holds numbers with decimals, which are not classes; fit a "
-            "regression, or name another column."
+            f"Column {target!r} contains numbers with decimals, which are not classes; fit a "
+            "regression, or choose another column."
         )
     return np.asarray(sorted(sums.levels), dtype=object if is_text(kind) else None)
 
 
 def typed_levels(levels: Iterable[Any], stored: pa.DataType) -> pa.Array:
-    """Return the values of a scan in the type of the column, for lookup."""
+    """Return the values of a scan in the type of their column, for lookup."""
     as_floats = pa.types.is_decimal(stored) or stored == pa.float16()  # see plain_numbers
     return pa.array(list(levels), pa.float64() if as_floats else plain_type(stored))
 
 
 def labels_of(column: Column, missing: str = "") -> np.ndarray:
-    """Return every value as text, (n,), with one shared object per distinct value."""
+    """Return all values as text, ``(n,)``, with one shared object per distinct value."""
     plain = plain_numbers(decoded(column))
     levels = pc.unique(plain.drop_null())
     texts = level_names(levels)
@@ -599,7 +599,7 @@ def labels_of(column: Column, missing: str = "") -> np.ndarray:
 
 
 def level_names(levels: pa.Array) -> list[str]:
-    """Return values as distinct printable texts; whole numbers without a decimal point."""
+    """Return values as distinct printable texts, with integers written without decimals."""
     if pa.types.is_floating(levels.type):
         return unique(f"{value:.15g}" for value in levels.to_pylist())
     if pa.types.is_boolean(levels.type):
@@ -613,8 +613,8 @@ def _cells(piece: Piece, name: str, gaps: bool = False) -> pa.Array:
     if column.null_count and not gaps:
         row = piece.first + int(pc.index(pc.is_null(column), True).as_py())
         raise InputError(
-            f"Column {name!r} has no value in row {row:,} of {piece.file}; fill in missing "
-            "values, or leave out those rows or the column."
+            f"Column {name!r} has no value in row {row:,} of {piece.file}; fill in the missing "
+            "values, or drop those rows or the column."
         )
     return column
 
@@ -633,8 +633,8 @@ def _numbers(piece: Piece, name: str, fill: float | None = None) -> np.ndarray:
     row = first_not_finite(numbers)
     if row is not None:
         raise InputError(
-            f"Column {name!r} holds NaN or infinity in row {piece.first + row:,} of {piece.file}; "
-            "drop such rows or fill in missing values."
+            f"Column {name!r} contains NaN or infinity in row {piece.first + row:,} of "
+            f"{piece.file}; drop these rows, or fill in missing values."
         )
     return numbers
 
@@ -661,6 +661,6 @@ def _weights(piece: Piece, name: str) -> np.ndarray:
         row = piece.first + int(np.argmin(weights))
         raise InputError(
             f"The sample weights in column {name!r} must not be negative, but row {row:,} of "
-            f"{piece.file} has {weights.min():g}."
+            f"{piece.file} has {weights.min():g}; correct it."
         )
     return weights

@@ -1,7 +1,7 @@
-"""Columns of a raw table: an array, or a data frame of any library that narwhals supports.
+"""Reads the columns of a raw table: an array, or a data frame from any narwhals-supported library.
 
-Models are refitted on the caller's own table, with its names and types. This module reads its
-columns as numbers or text, and builds records with some columns from other records.
+Models are refitted on the caller's table, with its names and types. This module reads the columns
+as numbers or text, and builds records from columns of several other records.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def is_frame(X: Any) -> bool:
 
 
 def columns_as_they_are(X: Any, text: Sequence[bool] | None = None) -> list[tuple[str, np.ndarray]]:
-    """Return the name and the values of every column.
+    """Return the name and the values of each column.
 
-    Numbers, truth values and dates (in days) are floats, with NaN for missing values; anything else
-    is text, with ``None`` for missing values. ``text`` states which columns are text, if known,
-    since a subset of an object column may hold only numbers.
+    Numbers, Booleans and dates (in days) are floats, with NaN for missing values. All other values
+    are text, with ``None`` for missing values. ``text`` states which columns are text, if known,
+    since a subset of an object column may contain only numbers.
     """
     if is_frame(X):
         frame = _frame(X)
@@ -41,9 +41,9 @@ def columns_as_they_are(X: Any, text: Sequence[bool] | None = None) -> list[tupl
 
 
 def put_together(X: Any, rows: np.ndarray, holders: Sequence[np.ndarray]) -> Any:
-    """Return new records; each column takes its values from the records at its ``holders``.
+    """Return new records, in which each column has the values of the records at its ``holders``.
 
-    ``rows`` are the original records; a column whose holders equal them is not changed.
+    ``rows`` are the original records; a column whose holders are ``rows`` is not changed.
     """
     if not is_frame(X):
         made = np.array(X[rows])
@@ -69,7 +69,7 @@ def _frame(X: Any) -> Any:
         line = (str(problem).strip().splitlines() or ["no reason given"])[0]
         raise InputError(
             f"X is a {type(X).__name__} whose columns cannot be read ({line}); pass an in-memory "
-            "data frame with a different name for every column."
+            "data frame with distinct column names."
         ) from problem
 
 
@@ -132,15 +132,15 @@ def _as_text(values: np.ndarray) -> np.ndarray:
 
 
 def as_labels(y: Any) -> np.ndarray:
-    """Return labels, (n,), as numbers, truth values or text, regardless of their input type.
+    """Return labels, ``(n,)``, as numbers, Booleans or text, regardless of their input type.
 
-    A column of a frame, a frame of one column and an array of objects of one type are accepted.
+    ``y`` may be a data frame's column, a one-column data frame, or an object array of one type.
     """
     if is_frame(y):
         frame = _frame(y)
         if len(frame.columns) != 1:
             raise InputError(
-                f"y is a table of {len(frame.columns)} columns; pass only the target column."
+                f"y is a table with {len(frame.columns)} columns; pass only the target column."
             )
         y = frame.get_column(frame.columns[0])
     # Arrow's arrays of truth values are bits, which NumPy cannot take as they are
@@ -152,8 +152,8 @@ def as_labels(y: Any) -> np.ndarray:
     gaps = [_is_gap(cell) for cell in values.tolist()]
     if any(gaps):
         raise InputError(
-            f"y has no label in row {gaps.index(True)} ({sum(gaps)} missing in all); leave such "
-            "rows out."
+            f"y has no label in row {gaps.index(True)} ({sum(gaps)} missing in total); drop these "
+            "rows."
         )
     if values.dtype.kind != "O":
         return values

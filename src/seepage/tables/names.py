@@ -1,8 +1,8 @@
-"""Names of columns and categories, made unique, printable and short enough to show.
+"""Makes names of columns and categories unique, printable and short enough to display.
 
-Escaping for a web page or a shell is left to the code that writes it. Characters that no output can
-show safely are removed: control codes, which move a terminal's cursor, and marks that reverse the
-direction of the surrounding text.
+Escaping for a web page or a shell is left to the code that writes the output. Characters that no
+output can display safely are removed: control codes, which move a terminal's cursor, and marks that
+reverse the direction of the surrounding text.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def printable(name: str) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""Return a text with its control codes and direction marks written as ``\x1b``."""
+    r"""Return a text with control codes and direction marks written as escapes like ``\x1b``."""
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """Return the names in order, with repeated ones as ``name (2)``, ``name (3)``, …."""
+    """Return the names in order, with repeated names changed to ``name (2)``, ``name (3)``, …."""
     wanted = list(names)
     taken = set(wanted)
     seen: set[str] = set()
@@ -48,13 +48,13 @@ def unique(names: Iterable[str]) -> list[str]:
 
 
 def shown(name: object) -> str:
-    """Return a name in quotation marks, shortened if too long for a sentence."""
+    """Return a name in quotation marks, shortened if it is too long for a sentence."""
     text = printable(str(name))
     return repr(text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…")
 
 
 def listed(names: Sequence[object], most: int = 5) -> str:
-    """Return the first names, quoted and separated by commas, and the number of further names."""
+    """Return the first names, quoted and separated by commas, and the number of remaining names."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(shown(name) for name in names[:most])}{more}"
 

@@ -1,9 +1,10 @@
 """Common methods of results: conversion to a table, an array or a plot; sorting; summaries.
 
 A class defines its numbers once, in ``table`` (a data frame of any library) and ``to_numpy``; this
-module adds the rest. :class:`ResultTable` is for any result. :class:`ResultNumbers` is for numbers
-that measure the same quantity, so that they have a maximum. :class:`RankedResult` is for numbers
-that each belong to a record, column, group, person or layer, so that they can be sorted.
+module adds the other methods. :class:`ResultTable` is the base of all results.
+:class:`ResultNumbers` is for numbers that measure the same quantity, so that they have a maximum.
+:class:`RankedResult` is for numbers that each describe a record, column, group, person or layer, so
+that they can be sorted.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ class PlottedNumbers:
     values, labels
         The numbers, starting with the worst, and the label of each.
     name
-        The quantity that they measure.
+        The quantity that the numbers measure.
     unit
-        What the labels name, in the plural: ``records``.
+        The plural noun for the labelled objects, such as ``records``.
     low, high
-        The ends of their confidence intervals, if known.
+        The ends of the numbers' confidence intervals, if known.
     mark
         A reference value and its name, such as ``(0.5, "chance")``.
     columns
@@ -68,7 +69,7 @@ class PlottedNumbers:
 
 
 class Listing(ABC):
-    """An object that can be shown as a table, in a data frame and in a notebook."""
+    """An object that can be displayed as a table, in a data frame and in a notebook."""
 
     #: How many of the first columns of the table say what a line is about.
     index_columns: ClassVar[int] = 1
@@ -77,18 +78,18 @@ class Listing(ABC):
 
     @abstractmethod
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame: ``pandas``, ``polars`` or ``pyarrow``."""
+        """Return a data frame from the library ``pandas``, ``polars`` or ``pyarrow``."""
 
     def to_pandas(self, **options: Any) -> Any:
-        """Return a pandas data frame, indexed by what each row describes.
+        """Return a pandas data frame, indexed by the object that each row describes.
 
-        ``options`` are those of ``table``. The columns ``low`` and ``high`` hold 95 % intervals, if
-        known. This needs pandas; ``table()`` does not.
+        ``options`` are passed to ``table``. The columns ``low`` and ``high`` contain 95 %
+        intervals, if known. This method needs pandas; ``table()`` does not.
         """
         if find_spec("pandas") is None:
             raise ImportError(
                 "to_pandas() needs pandas, which is not installed; run: pip install pandas. "
-                "table() returns a pyarrow table without it."
+                "Without pandas, table() returns a pyarrow table."
             )
         frame = self.table(library="pandas", **options)
         ends = self.interval_ends()
@@ -105,11 +106,11 @@ class Listing(ABC):
         return ()
 
     def html_table(self) -> Any:
-        """Return the rows that a notebook shows, as a ``pyarrow`` table."""
+        """Return the rows that are displayed in a notebook, as a ``pyarrow`` table."""
         return self.table(library="pyarrow")
 
     def _repr_html_(self) -> str:
-        """Return the notebook display: the line of text and the first ten rows of the table."""
+        """Return the notebook display: the one-line text and the first ten rows of the table."""
         text, frame, index = repr(self), self.html_table(), self.index_columns
         text = text[1:-1] if text.startswith("<") else text
         names = frame.column_names[:13]
@@ -131,19 +132,19 @@ class Listing(ABC):
 
 
 class Reportable:
-    """A result that a report can be written about."""
+    """A result for which a report can be written."""
 
     def report(self, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
-        """Write the report into a folder for its owner alone, and return its page.
+        """Write the report to a folder that only its owner can read, and return the page's path.
 
-        The same as ``sp.report(result, folder)``.
+        This is the same as ``sp.report(result, folder)``.
         """
         page: Path = offered("report")(self, folder)
         return page
 
 
 class ResultTable(Listing):
-    """A result that can be shown as a table, an array and a plot."""
+    """A result that can be displayed as a table, an array and a plot."""
 
     #: The column of the table that ``to_numpy`` returns.
     value_column: ClassVar[str] = "value"
@@ -158,13 +159,13 @@ class ResultTable(Listing):
     def plot(self, ax: Axes | None = None) -> Any:
         """Draw the numbers with matplotlib, and return the axes.
 
-        Without ``ax``, a new ``matplotlib.pyplot`` figure is made:
+        Without ``ax``, a new ``matplotlib.pyplot`` figure is created:
         ``result.plot().figure.savefig("result.png")``.
         """
         return draw(self.drawing(), ax)
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the numbers in the order of the table."""
+        """Return the numbers that :meth:`plot` draws, in the order of the table."""
         frame = self.table(library="pyarrow")
         index = frame.select(frame.column_names[: self.index_columns]).to_pylist()
         labels = [", ".join(map(str, line.values())) for line in index]
@@ -173,14 +174,14 @@ class ResultTable(Listing):
 
 
 class SummaryTable(ResultTable):
-    """A result of a few named numbers, some with the ends of a 95 % interval."""
+    """A result with a few named numbers, some with the ends of a 95 % interval."""
 
     #: A value to compare with, and what it is, in pictures.
     mark: ClassVar[tuple[float, str] | None] = None
 
     @abstractmethod
     def spans(self) -> Mapping[str, tuple[float, float, float]]:
-        """Return every number by name, with the ends of its interval (NaN if it has none)."""
+        """Return each number by name, with the ends of its interval (NaN if it has none)."""
 
     def table(self, library: str | None = None) -> Any:
         """Return a data frame with one row per number, including the ends of its 95 % interval."""
@@ -189,7 +190,7 @@ class SummaryTable(ResultTable):
         return build_frame(columns, library or "pyarrow")
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws."""
+        """Return the numbers that :meth:`plot` draws."""
         values, low, high = np.array(list(self.spans().values()), dtype=float).T
         names = list(self.spans())
         return PlottedNumbers(values, names, "", "", low, high, self.mark, ranked=False)
@@ -199,14 +200,14 @@ class ResultNumbers(ResultTable):
     """A result whose numbers all measure the same quantity."""
 
     def max(self, axis: Any = None, out: Any = None, **options: Any) -> Any:
-        """Return the largest number, ignoring those that were not measured (NaN).
+        """Return the largest number, ignoring numbers that were not measured (NaN).
 
-        The arguments are those of ``numpy.max``.
+        The arguments are the same as for ``numpy.max``.
         """
         return self._reduced(np.nanmax, axis=axis, out=out, **options)
 
     def min(self, axis: Any = None, out: Any = None, **options: Any) -> Any:
-        """Return the smallest number, ignoring those that were not measured (NaN)."""
+        """Return the smallest number, ignoring numbers that were not measured (NaN)."""
         return self._reduced(np.nanmin, axis=axis, out=out, **options)
 
     def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, **options: Any) -> Any:
@@ -241,19 +242,19 @@ class RankedResult(ResultNumbers):
 
     @abstractmethod
     def select(self, positions: Any) -> Any:
-        """Return the entries at some positions, in their order."""
+        """Return the entries at the given positions, in that order."""
 
     def worst_first(self) -> np.ndarray:
-        """Return the positions of the entries from the worst to the best."""
+        """Return the positions of the entries, sorted from worst to best."""
         numbers, less = self.to_numpy(), self.less_is_worse
         if numbers.ndim == 2:
             numbers = numbers.min(axis=1) if less else numbers.max(axis=1)
         return np.argsort(numbers if less else -numbers, kind="stable")
 
     def top(self, count: int = 10) -> Self:
-        """Return the ``count`` entries with the most leakage, the worst first.
+        """Return the ``count`` entries with the most leakage, worst first.
 
-        For a bound on an error, these are the entries with the smallest bound. Rows of cells are
+        For a bound on an error, these are the entries with the smallest bounds. Rows of cells are
         ranked by their worst cell.
         """
         chosen: Self = self.select(self.worst_first()[:count])
@@ -278,10 +279,10 @@ def _shown(value: Any) -> str:
 
 
 def new_axes(ax: Any, **figure: Any) -> Any:
-    """Return the given axes, or those of a new ``matplotlib.pyplot`` figure."""
+    """Return the given axes, or the axes of a new ``matplotlib.pyplot`` figure."""
     if isinstance(ax, str | os.PathLike):
         raise InputError(
-            "plot() draws on matplotlib axes and writes no file; use "
+            "plot() draws on matplotlib axes and does not write files; use "
             f".plot().figure.savefig({os.fspath(ax)!r})."
         )
     if ax is not None:
@@ -296,7 +297,7 @@ def new_axes(ax: Any, **figure: Any) -> Any:
 
 
 def draw(drawing: PlottedNumbers, ax: Any = None) -> Any:
-    """Draw a few numbers as bars, many as dots in descending order, and cells as a heat map."""
+    """Draw a few numbers as bars, many as dots in descending order, or cells as a heat map."""
     if np.ndim(drawing.values) == 2:
         return _draw_cells(drawing, ax)
     known = np.isfinite(drawing.values)
@@ -371,7 +372,7 @@ def _draw_cells(drawing: PlottedNumbers, ax: Any) -> Any:
 
 
 def draw_curve(ax: Any, fpr: Any, tpr: Any, label: str | None = None) -> Any:
-    """Draw a ROC curve: true against false positive rates, with the line of chance."""
+    """Draw a ROC curve: true against false positive rates, with the chance line."""
     ax = new_axes(ax, figsize=(4.6, 4.4))
     ax.plot([0, 1], [0, 1], color=GREY, ls=":", label="chance")
     ax.plot(fpr, tpr, color=ORANGE, label=label)

@@ -1,6 +1,6 @@
 """Sources that provide records in chunks; a table in memory is a source with one chunk.
 
-A table in memory is not copied, and results are in the caller's own array library.
+A table in memory is not copied, and results are returned in the caller's array library.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Chunk:
     Parameters
     ----------
     X
-        The finite features, ``(m, d)``: float64, or the caller's own array for a table in memory.
+        The finite features, ``(m, d)``: float64, or the caller's array for a table in memory.
     y
         The caller's labels, ``(m,)``: numbers, or text as objects.
     weight
@@ -48,7 +48,7 @@ class Chunk:
     extra
         Further requested columns, such as the groups of the rows.
     gathered
-        Whether the chunk holds all rows of data that are read in chunks.
+        Whether the chunk contains all rows of data that are read in chunks.
     """
 
     X: Array
@@ -65,22 +65,22 @@ class Chunk:
 class RowSource(ABC):
     """A table that is read in chunks; a table in memory is a single chunk.
 
-    It returns the sum of a function over the chunks, or yields the function's results one by one.
-    The function depends on one chunk at a time, so implementations may run it in any order, in
-    threads, or on other machines.
+    A source applies a function to each chunk, and returns the sum of the results or yields them one
+    by one. The function depends on one chunk at a time, so implementations may run it in any order,
+    in threads, or on other machines.
 
     Attributes
     ----------
     names
         The names of the features.
     attributes
-        Features that form one attribute, such as the one-hot columns of a category.
+        Features that form a single attribute, such as the one-hot columns of a category.
     target, weighted
         The label's name, and whether the rows have sample weights.
     lazy
-        Whether per-record numbers are computed only on request, in one pass for each result.
+        Whether per-record numbers are computed only on request, with one pass per result.
     manner
-        How rows are read, as the end of a sentence.
+        How rows are read, as a phrase that ends a sentence.
     dtype
         The type of the features.
     index, library
@@ -110,16 +110,16 @@ class RowSource(ABC):
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
-        """Yield the function's result on every chunk, in the order of the rows.
+        """Yield the function's result for every chunk, in row order.
 
         Parameters
         ----------
         function
-            Called with one :class:`Chunk`.
+            The function, which is called with one :class:`Chunk` at a time.
         what
-            The name of the progress bar.
+            The label of the progress bar.
         extra
-            Further columns for the chunks to carry.
+            Names of further columns to include in the chunks.
         """
 
     def total(
@@ -129,26 +129,26 @@ class RowSource(ABC):
         return reduce(add, self.each(function, what, extra))
 
     def whole(self, what: str) -> Table:
-        """Return all rows as a table in memory, or raise an error that ``what`` needs it."""
+        """Return all rows as a table in memory; raise an error that ``what`` must be in memory."""
         raise InputError(
-            f"This needs {what} in memory, but the data are read in chunks; load the required rows "
-            "into memory first."
+            f"This computation needs {what} in memory, but the data are read in chunks; load the "
+            "required rows into memory first."
         )
 
     def taken(self, most: float, extra: Sequence[str] = ()) -> Chunk | None:
         """Return all rows as one chunk, if they need at most this many bytes.
 
-        It returns ``None`` if they need more, or if they stay on other machines.
+        Return ``None`` if they need more, or if they remain on other machines.
         """
         if 8 * len(self) * len(self.names) > most:
             return None
         return self.joined("rows", extra)
 
     def holding(self, sets: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray, np.ndarray]]:
-        """Yield chunks that hold complete sets of rows, which may be anywhere in the table.
+        """Yield chunks that contain complete sets of rows, which may be anywhere in the table.
 
-        Each chunk comes with the positions of its sets in the chunk, and their numbers among all
-        sets. Each pass reads as many sets as fit in memory.
+        With each chunk, yield the positions of its sets within the chunk, and the numbers of these
+        sets among all sets. Each pass reads as many sets as fit in memory.
         """
         sizes = np.cumsum([len(rows) for rows in sets])
         room = max(1, _ROWS_HELD // max(1, len(self.names)))
@@ -174,24 +174,25 @@ class RowSource(ABC):
         return model.fit(self)
 
     def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
-        """Return the source without some rows, those rows, and the share that remains.
+        """Return a source without the chosen rows, a source of only those rows, and a share.
 
-        The share is one if the rows are dropped, and less if they are kept with weight zero.
+        The share is the proportion of the rows that remains: one if the chosen rows are dropped,
+        and less if they remain with weight zero.
         """
         rest, held_out = (partial(_kept, chosen=chosen, held_out=part) for part in (False, True))
         left = len(self) - len(chosen)
         return ChangedSource(self, rest, left), ChangedSource(self, held_out, len(chosen)), 1.0
 
     def less(self, centre: Array) -> RowSource:
-        """Return the rows centred, column by column."""
+        """Return a source whose rows are centred, column by column."""
         return ChangedSource(self, partial(_shifted, centre=centre), len(self))
 
     def prepare(self, work: Callable[[], object]) -> None:
-        """Do the work that all chunks share once, before any chunk is read."""
+        """Do the work that all chunks share, once, before any chunk is read."""
         work()
 
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
-        """Write the tables that the function returns for the chunks to one Parquet file."""
+        """Write the tables that the function returns for each chunk to one Parquet file."""
         from seepage.tables.table_file import write_tables
 
         write_tables(self.each(function, what), path)
@@ -207,7 +208,7 @@ def _itself(chunk: Chunk) -> Chunk:
 
 @dataclass(frozen=True)
 class AnswerIfAny:
-    """The result for some rows, or nothing if there were none; two results can be added."""
+    """The result for some rows, or nothing if there were no rows; two results can be added."""
 
     given: tuple[Any, ...]
 
@@ -218,9 +219,9 @@ class AnswerIfAny:
 
 
 class ChangedSource(RowSource):
-    """A source whose chunks are changed when read: shifted, or without some of their rows.
+    """A source whose chunks are changed when they are read: shifted, or with some rows removed.
 
-    ``change`` returns the changed chunk, or ``None`` if no row is left; ``rows`` is the total
+    ``change`` returns the changed chunk, or ``None`` if no row remains; ``rows`` is the total
     number of rows.
     """
 
@@ -242,14 +243,14 @@ class ChangedSource(RowSource):
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
-        """Yield the function's result for every chunk that still has rows."""
+        """Yield the function's result for every chunk that still contains rows."""
         for answers in self._source.each(self._ask(function), what, extra):
             yield from answers.given
 
     def total(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Answer:
-        """Return the sum of the function's results on the remaining rows."""
+        """Return the sum of the function's results over the remaining rows."""
         answer: Answer = self._source.total(self._ask(function), what, extra).given[0]
         return answer
 
@@ -265,7 +266,7 @@ def _of_changed(
 
 
 def _kept(chunk: Chunk, chosen: np.ndarray, held_out: bool) -> Chunk | None:
-    """Return the rows of a chunk at the chosen positions, or the other rows."""
+    """Return the chosen rows of a chunk, or the rows that were not chosen."""
     kept = np.isin(np.arange(chunk.start, chunk.start + len(chunk)), chosen) == held_out
     if not kept.any():
         return None
@@ -294,19 +295,19 @@ class Table:
         return int(self.values.shape[0])
 
     def total(self, function: Callable[[Chunk], Answer], what: str) -> Answer:
-        """Return a function's result for the table, which is a single chunk."""
+        """Return the function's result for the table, which is a single chunk."""
         return MemorySource(self).total(function, what)
 
 
 class MemorySource(RowSource):
-    """A table in memory with its labels: a source with one chunk, in the caller's own library.
+    """A labelled table in memory: a source with one chunk, in the caller's array library.
 
     Parameters
     ----------
     table
         The table.
     y, sample_weight
-        Its labels and sample weights, as passed by the caller.
+        The table's labels and sample weights, as passed by the caller.
     """
 
     lazy, manner = False, ""
@@ -340,7 +341,7 @@ class MemorySource(RowSource):
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
-        """Yield the function's result on the only chunk."""
+        """Yield the function's result for the only chunk."""
         beside = {name: self._column(name) for name in extra}
         yield function(Chunk(self.table.values, self.y, self.sample_weight, 0, beside))
 
@@ -352,11 +353,11 @@ class MemorySource(RowSource):
 def check_column(name: str, known: Sequence[str]) -> None:
     """Raise an error for an unknown column name."""
     if name not in known:
-        raise InputError(f"There is no column {name!r}{nearest(name, known)}.")
+        raise InputError(f"There is no column {name!r}{nearest(name, known)}; name another.")
 
 
 def column_names(X: Any) -> list[Any] | None:
-    """Return the names of a data frame's columns; an array has none."""
+    """Return the column names of a data frame, or ``None`` for an array."""
     # The ``columns`` of an Arrow table are its values.
     names: Any = getattr(X, "column_names", None)
     names = getattr(X, "columns", None) if names is None else names
@@ -364,9 +365,9 @@ def column_names(X: Any) -> list[Any] | None:
 
 
 def check_names(X: Any) -> None:
-    """Raise an error if column names of a data frame are not text."""
+    """Raise an error if a data frame's column names are not text."""
     if not all(isinstance(name, str) for name in column_names(X) or ()):
-        raise InputError("Column names of X must be text; rename those that are not.")
+        raise InputError("Column names of X must be text; rename all other columns.")
 
 
 def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table:
@@ -384,8 +385,8 @@ def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table
         table = Table(X.detach() if own else np.asarray(X), (), None, "torch" if own else "numpy")
         if not own and table.values.dtype.kind in "OUSMmV":
             raise InputError(
-                f"X holds {table.values.dtype} values instead of numbers; encode text and dates as "
-                "numbers first (for example one-hot columns)."
+                f"X contains {table.values.dtype} values instead of numbers; encode text and dates "
+                "as numbers first (for example as one-hot columns)."
             )
     if len(table.values.shape) != 2:
         raise InputError(
@@ -397,7 +398,7 @@ def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table
         raise InputError(f"X is empty: it has {n} rows and {d} columns; pass a table with data.")
     xp = array_namespace(table.values)
     if xp.isdtype(table.values.dtype, "complex floating"):
-        raise InputError("Complex data not supported: X holds complex numbers.")
+        raise InputError("Complex data not supported: X contains complex numbers.")
     values = xp.astype(table.values, getattr(xp, wanted), copy=False)
     table = replace(table, values=values, names=table.names or tuple(f"x{j}" for j in range(d)))
     if check:
@@ -421,8 +422,8 @@ def _read_frame(X: Any) -> Table:
     if bad:
         more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
         raise InputError(
-            f"These columns of X are not numbers: {', '.join(bad[:5])}{more}; encode them first "
-            "(for example one-hot), or leave them out."
+            f"These columns of X are not numeric: {', '.join(bad[:5])}{more}; encode them first "
+            "(for example as one-hot columns), or drop them."
         )
     library = frame.implementation.name.lower()
     values = np.asarray(frame.to_numpy())
@@ -434,7 +435,7 @@ def _read_frame(X: Any) -> Table:
 
 
 def own_index(X: Any) -> np.ndarray | None:
-    """Return the index of a pandas table, unless it consists only of row numbers."""
+    """Return the index of a pandas table, or ``None`` if it contains only row numbers."""
     if library_class(X, ("pandas",)) is None:
         return None
     index, n = X.index, len(X)
@@ -443,7 +444,7 @@ def own_index(X: Any) -> np.ndarray | None:
 
 
 def check_finite(table: Table) -> None:
-    """Raise an :class:`InputError` naming the columns that hold NaN or infinity."""
+    """Raise an :class:`InputError` that names the columns with NaN or infinity."""
     xp = array_namespace(table.values)
     n, d = table.values.shape
     step = max(1, (1 << 20) // d)  # of a million numbers at a time
@@ -461,7 +462,7 @@ def check_finite(table: Table) -> None:
 
 
 def first_not_finite(values: Array) -> int | None:
-    """Return the first row that holds NaN or infinity, or ``None``."""
+    """Return the first row that contains NaN or infinity, or ``None``."""
     xp = array_namespace(values)
     # One sum is far cheaper than a mask, and is finite unless something is wrong.
     if bool(xp.isfinite(xp.sum(values))):
@@ -474,14 +475,14 @@ def first_not_finite(values: Array) -> int | None:
 
 
 def read_vector(y: Any, table: Table, what: str) -> Array:
-    """Read a numeric vector with one finite entry per row of the table, in the table's library."""
+    """Return a numeric vector with one finite entry per table row, in the table's library."""
     xp = array_namespace(table.values)
     if is_torch_array(table.values):
         vector = xp.asarray(y, dtype=table.values.dtype, device=table.values.device)
     else:
         vector = as_numpy(y)
         if vector.dtype.kind in "OUSMmV":
-            raise InputError(f"{what} must hold numbers, but it holds {vector.dtype} values.")
+            raise InputError(f"{what} must contain numbers, not {vector.dtype} values; convert it.")
         vector = np.asarray(vector, dtype=table.values.dtype)
     if len(vector.shape) == 2 and vector.shape[1] == 1:
         vector = vector[:, 0]
@@ -497,16 +498,15 @@ def check_length(vector: Any, table: Sized, what: str) -> None:
     """Raise an error unless ``vector`` is one-dimensional with one entry per row of the table."""
     shape = tuple(np.shape(vector)) if not hasattr(vector, "shape") else tuple(vector.shape)
     if len(shape) != 1:
-        raise InputError(f"{what} must be one-dimensional, but its shape is {shape}.")
+        raise InputError(f"{what} must be one-dimensional, not of shape {shape}; flatten it.")
     if shape[0] != len(table):
         raise InputError(
-            f"X has {len(table)} rows but {what} has {shape[0]} entries; pass one entry for each "
-            "row."
+            f"X has {len(table)} rows but {what} has {shape[0]} entries; pass one entry per row."
         )
 
 
 def row_labels(values: Any) -> np.ndarray | None:
-    """Return the row labels of a pandas series or table, or of a source read from one."""
+    """Return the row labels of a pandas series or table, or of a source read from either."""
     if isinstance(values, Table | RowSource):
         if values.library != "pandas":
             return None
@@ -519,8 +519,8 @@ def row_labels(values: Any) -> np.ndarray | None:
 def check_order(labels: np.ndarray | None, table: Any, what: str) -> None:
     """Raise an error if row labels differ from the table's, or are in another order.
 
-    If the table has no row labels, or only row numbers as after ``reset_index``, other labels are
-    accepted by position.
+    If the table has no row labels, or only row numbers as after ``reset_index``, any labels are
+    accepted and matched by position.
     """
     index = row_labels(table)
     if labels is None or index is None or _same(labels, index):
@@ -530,7 +530,7 @@ def check_order(labels: np.ndarray | None, table: Any, what: str) -> None:
         other = "those of X in another order" if reordered else "not those of X"
         raise InputError(
             f"The row labels of {what} are {other}; pass series.reindex(X.index), or "
-            "series.to_numpy() if its rows are in the order of X."
+            "series.to_numpy() if the rows are already in the order of X."
         )
 
 
@@ -552,7 +552,7 @@ def as_numpy(values: Any) -> np.ndarray:
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct values in ascending order, and the position of each value among them.
 
-    Unlike ``numpy.unique``, it hashes text, which takes a fraction of the time of sorting.
+    Unlike ``numpy.unique``, this function hashes text, which is much faster than sorting.
     """
     if values.dtype.kind != "O":
         known, places = np.unique(values, return_inverse=True)
@@ -563,7 +563,7 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def looked_up(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct texts, floats or objects in order of appearance, and positions."""
+    """Return the distinct texts, floats or objects in order of appearance, and their positions."""
     import pyarrow as pa
 
     with suppress(ValueError, TypeError):  # objects that Arrow does not know
@@ -580,7 +580,7 @@ def looked_up(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def place_like(values: Any, like: Array) -> Array:
-    """Return values as an array with the same library, device and type as another."""
+    """Return values as an array with the library, device and type of another array."""
     xp = array_namespace(like)
     if is_torch_array(values) and is_torch_array(like):
         return xp.asarray(values.detach(), dtype=like.dtype, device=device(like))
@@ -590,9 +590,9 @@ def place_like(values: Any, like: Array) -> Array:
 
 
 def build_frame(columns: Mapping[str, Any], library: str) -> Any:
-    """Return named columns as a data frame of the given library.
+    """Return named columns as a data frame from the given library.
 
-    For arrays and tensors, which have no data frame, it is a ``pyarrow.Table``.
+    For arrays and tensors, which have no data frame, return a ``pyarrow.Table``.
     """
     import narwhals.stable.v1 as nw
 

@@ -1,4 +1,4 @@
-"""Write tables one after another to a Parquet file, completely or not at all."""
+"""Writes tables in sequence to a Parquet file, completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def write_tables(tables: Iterator[pa.Table], path: Path) -> None:
-    """Write tables of one schema in sequence to a file that only its owner can read.
+    """Write tables with a common schema in sequence to a file that only its owner can read.
 
     If the disk is full or the folder is not writable, no partial file remains.
     """
@@ -24,7 +24,7 @@ def write_tables(tables: Iterator[pa.Table], path: Path) -> None:
         write_private(path, partial(write_each, tables))
     except OSError as error:
         raise InputError(
-            f"{path.name} cannot be written: {error.strerror or error}; no partial file was left."
+            f"{path.name} cannot be written: {error.strerror or error}; no partial file remains."
         ) from error
 
 
@@ -36,15 +36,15 @@ def write_frame(table: pa.Table, path: str | os.PathLike[str]) -> Path:
 
 
 def file_to_write(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a file; a folder or an unresolvable path raises an error."""
+    """Return the path of a file; raise an error for a folder or an unresolvable path."""
     check_path(path)
     if Path(path).is_dir():
-        raise InputError(f"{path} is a folder; name the Parquet file to write.")
+        raise InputError(f"{path} is a folder; give the path of the Parquet file to write.")
     return Path(path)
 
 
 def write_each(tables: Iterator[pa.Table], file: BinaryIO) -> None:
-    """Write tables of one schema in sequence to an open file."""
+    """Write tables with a common schema in sequence to an open file."""
     import pyarrow.parquet as pq
 
     first = next(tables)

@@ -198,7 +198,7 @@ def test_white_box_models_it_cannot_refit():
     with pytest.raises(sp.InputError, match="FIL is undefined"):
         WhiteBox(attribute, DecisionTreeRegressor()).fit(X, y)
     softmax = WhiteBox(attribute, sp.glm.SoftmaxRegression(0.1))
-    with pytest.raises(sp.InputError, match="a margin for each class"):
+    with pytest.raises(sp.InputError, match="one margin for each class"):
         softmax.fit(X, np.arange(40) % 3)
     with pytest.raises(sp.InputError, match="cannot be refitted"):
         WhiteBox(attribute, "linear regression").fit(X, y)

@@ -185,7 +185,7 @@ def test_groups_are_parts_of_the_whole():
         assert part.with_model.inside == pytest.approx(
             np.mean([age.hits[age.inside[:, a], a].mean() for a in np.flatnonzero(own)])
         )
-    with pytest.raises(InputError, match="one for each record"):
+    with pytest.raises(InputError, match="one label for each record"):
         age.by(["a", "b"])
 
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import seepage as sp
 from seepage.attacks.canaries import private_training
-from seepage.nn.training import private_sgd
+from seepage.nn.training import private_gradients, private_sgd
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Secure RNG turned off"),
@@ -97,7 +97,7 @@ def test_a_run_without_its_noise_is_caught(monkeypatch):
     )
     assert not honest.refuted
     assert honest.promised < 0.6
-    monkeypatch.setattr(private_sgd, "secure_noise", noiseless)
+    monkeypatch.setattr(private_gradients, "secure_noise", noiseless)
     broken = sp.attacks.audit_private_sgd(
         trainer(**how), X, y, canaries=100, guesses=40, delta=1e-5, seed=2
     )
@@ -179,7 +179,7 @@ def test_a_loop_of_opacus_without_its_noise_is_caught():
     [
         (
             lambda X, y: (trainer(sample_rate=None, expected_batch=None, batch_size=40), X, y),
-            "does not promise",
+            "does not guarantee",
         ),
         (lambda X, y: (trainer(checkpoint="x.safetensors"), X, y), "leave out the checkpoint"),
         (lambda X, y: (trainer(), X.long(), y), "pass your own"),

@@ -171,7 +171,7 @@ def test_pages_tables_and_json(tuned, tmp_path):
     summary = json.loads(found.to_json())
     assert summary["kind"] == "attack"
     assert not any(each.text in found.to_json() for each in found.secrets if each.kind == "marked")
-    assert any("cannot show" in sentence for sentence in summary["conditions"])
+    assert any("cannot rule out" in sentence for sentence in summary["conditions"])
 
 
 def test_what_a_blind_guess_reaches_is_not_within_reach(tuned):

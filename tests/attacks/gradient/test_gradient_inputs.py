@@ -75,7 +75,7 @@ def test_labels_are_read_off_plain_cross_entropy_only(options):
     net, loss = table_network(), nn.CrossEntropyLoss(**options)
     seen = sp.attacks.release_gradients(net, "cross_entropy", X, Y)
     adversary = sp.attacks.GradientInversion(net, loss, **TABLE, steps=2)
-    with pytest.raises(sp.InputError, match=r"only for plain cross-entropy.*give them"):
+    with pytest.raises(sp.InputError, match=r"only for plain cross-entropy.*give the labels"):
         adversary.reconstruct(seen)
     if "ignore_index" not in options:
         assert adversary.reconstruct(seen, labels=Y).labels_known
@@ -157,7 +157,7 @@ def test_gradients_recorded_elsewhere_as_arrays():
     for bad, words in (
         ({"0.bias": "text"}, "must be an array of numbers, not str"),
         ({"0.bias": None}, "must be an array of numbers, not NoneType"),
-        ([np.zeros((4, 3))], "by its name"),
+        ([np.zeros((4, 3))], "by parameter name"),
     ):
         with pytest.raises(sp.InputError, match=words):
             sp.attacks.GradientReleases(bad)

@@ -68,7 +68,7 @@ def test_what_does_not_apply_is_counted_and_says_why() -> None:
         network = MLPClassifier((4,), max_iter=2, random_state=0).fit(X, Y)
     smooth = {risk.name: risk for risk in examine(network, X, Y).risks}["answers shared by few"]
     assert (smooth.found, smooth.value) == (None, 1.0)  # a number, but no finding
-    assert "nearly every record has its own" in smooth.reason
+    assert "nearly every record has a different one" in smooth.reason
     assert numbers_learnt(network, X) == 3 * 4 + 4 + 4 * 1 + 1
     assert by_name(network)["degrees of freedom"] == (False, 0)
 
@@ -183,7 +183,7 @@ def test_the_command_line_audits_by_attack_and_refuses_what_it_cannot_do(tmp_pat
     for extra, words in (
         (["--sigma", "1"], "is for linear models"),
         (["--show-values"], "--show-values is for linear models"),
-        (["--max-eta", "1"], "--max-eta is for linear models: no attack here measures it"),
+        (["--max-eta", "1"], "--max-eta is for linear models, because attacks do not measure it"),
     ):
         refused = CliRunner().invoke(app, [*command, *extra])
         assert refused.exit_code == 2
@@ -198,7 +198,7 @@ def test_the_command_line_audits_by_attack_and_refuses_what_it_cannot_do(tmp_pat
     plan.write_text(plan.read_text().replace('"a"', '"d"'))
     refused = CliRunner().invoke(app, planned)
     assert refused.exit_code == 2
-    assert "The plan names column 'd', which the table does not" in refused.output
+    assert "The plan lists column 'd', which is not in the table" in refused.output
     unnamed = CliRunner().invoke(app, [*command[:2], *command[4:]])
     assert unnamed.exit_code == 2
     assert "Which column does the model predict?" in unnamed.output
@@ -232,8 +232,8 @@ def test_what_was_not_found_is_said_in_a_sentence_of_its_own() -> None:
     assert texts["leaves with few records"] == (
         f"Every leaf of 1 tree has at least 10 records; the smallest has {smallest}."
     )
-    assert texts["class disclosure"].startswith("For no record does the model state")
-    assert texts["categories held by one row"] == ("Every category is held by two records or more.")
+    assert texts["class disclosure"].startswith("There is no record whose right class")
+    assert texts["categories held by one row"] == ("Every category occurs in at least two records.")
     table[7, 1] = 5.0
     alone = examine(tree.fit(table, y), table, y).risks[-1]
     assert tell_risk(alone).startswith("1 of 200 records is the only one with some category")

@@ -133,8 +133,8 @@ def test_an_encoding_is_put_before_what_takes_no_text_and_is_said() -> None:
     (said,) = (step for step in audit.steps if "encoding" in step)
     assert said == (
         "RandomForestClassifier cannot be fitted on the columns as they are. An encoding step was "
-        "put before it and is audited with it: text became one column per value ('town'); gaps "
-        "became medians, each with a column that marks them ('age')."
+        "put before it and is part of the audited model: text became one column per value "
+        "('town'); gaps became medians, each with an indicator column ('age')."
     )
     assert [one.name for one in audit.guesses] == ["age", "town", "seen"]
     by_hand = np.column_stack(
@@ -183,7 +183,9 @@ class OnlyCodes(ClassifierMixin, BaseEstimator):
 
 def test_labels_are_numbered_for_what_takes_only_numbers() -> None:
     found = prepare(OnlyCodes(), X, CLASS)
-    assert found.steps == ("OnlyCodes rejects these labels: the 2 classes were numbered from 0.",)
+    assert found.steps == (
+        "OnlyCodes does not accept these labels, so the 2 classes were numbered from 0.",
+    )
     np.testing.assert_array_equal(found.y, CLASS == "well")
     plain = prepare(DecisionTreeClassifier(), X, CLASS.astype(object))
     assert (plain.steps, plain.y.dtype.kind) == ((), "U")
@@ -200,7 +202,7 @@ def test_labels_are_numbered_for_what_takes_only_numbers() -> None:
             DecisionTreeRegressor(),
             pd.DataFrame(X[:, :2], columns=["a", "a"]),
             NUMBER,
-            "a different name for every column",
+            "with distinct column names",
         ),
     ],
 )
@@ -247,7 +249,7 @@ def test_an_attack_that_exceeds_a_limit_fails_its_gate() -> None:
     report = AttackReport(held)
     assert (report.verdict.tone, report.verdict.label) == ("bad", "Over the limit")
     assert not report.verdict.passed
-    assert report.summary()["gates"][1]["text"].endswith("A stronger attack may exceed it.")
+    assert report.summary()["gates"][1]["text"].endswith("A stronger attack may exceed the limit.")
     with pytest.raises(sp.InputError, match="--max-eta is for linear models"):
         hold_to(Limits(max_eta=1.0), audit)
 
@@ -276,7 +278,9 @@ def test_a_model_that_holds_records_is_not_to_be_released() -> None:
     verdict = AttackReport(audit).verdict
     assert (verdict.tone, verdict.label) == ("bad", "Records are in the model")
     kept = next(risk for risk in audit.structure if risk.keeper is not None).records
-    assert verdict.headline == (f"Do not release the model file: it holds {kept} records verbatim.")
+    assert verdict.headline == (
+        f"Do not release the model file: it contains {kept} records verbatim."
+    )
 
 
 def test_the_column_that_is_shown_was_picked_among_all() -> None:

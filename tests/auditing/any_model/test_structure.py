@@ -173,7 +173,7 @@ def test_what_is_not_known_is_said() -> None:
 
     found = risk(Own(), "degrees of freedom", NUMBER)
     assert (found.found, found.value) == (None, None)
-    assert found.reason == "It is not known how many numbers Own has learnt."
+    assert found.reason == "The number of parameters that Own has learnt is unknown."
     assert numbers_learnt(Own(), X) is None
 
 

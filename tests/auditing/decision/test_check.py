@@ -91,7 +91,7 @@ def test_an_audit_writes_a_check(folder):
         }
     ]
     sheet = (folder / "check.txt").read_text()
-    assert "A PERSON HAS TO DECIDE" in sheet
+    assert "A PERSON MUST DECIDE" in sheet
     assert sha(table) in sheet
     assert "covers no file for publication" in sheet
     for reason in check["reasons"]:
@@ -164,8 +164,8 @@ def test_what_changes_while_it_is_audited_gets_no_check(folder, monkeypatch):
     ("name", "words"),
     [
         ("check.txt", "--check must name a .json file"),
-        ("people.json", "would replace or enter"),
-        ("seepage-audit/check.json", "would replace or enter"),
+        ("people.json", "would replace or be inside"),
+        ("seepage-audit/check.json", "would replace or be inside"),
         ("mine.json", "was not written by --check and is not replaced"),
         ("notes.json", "or the sheet beside it"),
     ],
@@ -202,11 +202,11 @@ def test_checks_in_python(folder):
     assert second["files"] == []
     assert second["passed"] is None
     assert any("No limit was set" in reason for reason in second["reasons"])
-    with pytest.raises(sp.InputError, match="No file can have the role 'release' here"):
+    with pytest.raises(sp.InputError, match="No file of an audit can have the role 'release'"):
         sp.check(found, folder / "check.json", files={"release": folder / "people.csv"})
     with pytest.raises(sp.InputError, match="is not a file on this machine"):
         sp.check(found, folder / "check.json", files={"table": "gone.csv"})
-    with pytest.raises(sp.InputError, match=r"sp\.check takes the result of sp\.audit"):
+    with pytest.raises(sp.InputError, match=r"sp\.check requires the result of sp\.audit"):
         sp.check("an audit", folder / "check.json")
 
 
@@ -218,7 +218,7 @@ def test_an_attack_supports_no_release(folder):
     check = json.loads((folder / "check.json").read_text())
     assert check["recommendation"] in ("refuse", "review")
     assert any("leaf" in reason for reason in check["reasons"])
-    assert any("never an upper one" in reason for reason in check["reasons"])
+    assert any("never an upper bound" in reason for reason in check["reasons"])
     assert any("that of a constant prediction" in reason for reason in check["reasons"])
     assert len(check["found"]["guesses"]) == 3
     assert check["found"]["held_out"]["error"] == found.held_out.error

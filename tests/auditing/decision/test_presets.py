@@ -132,10 +132,10 @@ def test_an_attack_can_exceed_a_preset_and_never_prove_that_it_is_kept(table):
     assert within.exit_code == 0, within.output
     told = json.loads(within.stdout)
     assert told["verdict"]["tone"] != "good"
-    assert told["gates"][0]["text"].endswith("A stronger attack may exceed it.")
+    assert told["gates"][0]["text"].endswith("A stronger attack may exceed the limit.")
     refused = run("audit", *table, "--model-kind", "tree", "--max-guess-tpr", "0.3")
     assert refused.exit_code == 2
-    assert "no attack here measures it" in refused.stderr
+    assert "because attacks do not measure it" in refused.stderr
 
 
 def test_audits_in_python_take_a_preset():

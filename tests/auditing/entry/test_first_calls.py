@@ -286,11 +286,11 @@ SENTENCES = {
     "a target without its δ": (lambda: trainer(steps=5, target_epsilon=8.0), "target_delta=1e-5"),
     "a target and the noise": (
         lambda: trainer(steps=5, target_epsilon=8.0, target_delta=1e-5, noise_multiplier=1.0),
-        "leave noise_multiplier",
+        "leave out noise_multiplier",
     ),
     "a target without a clip": (
         lambda: trainer(steps=5, target_epsilon=8.0, target_delta=1e-5, clip="none"),
-        "Without a clip",
+        "Without clipping",
     ),
     "an option of nobody": (lambda: trainer(steps=5, learn_rate=1.0), "PrivateSGD has no option"),
 }

@@ -112,7 +112,7 @@ def test_a_run_explains_itself_and_its_budget():
         ({"epsilon": math.inf}, "epsilon must be a finite number"),
         ({"epsilon": "8"}, "epsilon must be a finite number"),
         ({"epsilon": 1.0, "noise_multiplier": 1.0}, "not both"),
-        ({"epsilon": 1.0, "steps": 10}, "an ε already includes them"),
+        ({"epsilon": 1.0, "steps": 10}, "with epsilon, leave them out"),
         ({"noise_multiplier": 1.0, "neighbours": "swap"}, "neighbours must be"),
         ({"epsilon": 1.0, "prior": 1.0}, "prior must be a probability"),
         ({"epsilon": 1.0, "neighbours": "remove"}, "add-or-remove"),

@@ -62,20 +62,20 @@ def test_either_remedy_makes_classes_of_them(audited, option, values) -> None:
     assert summary["model"]["kind"] == "softmax"
     assert summary["model"]["classes"] == [str(v) for v in values]
     assert summary["model"]["codes"] == 0
-    assert "codes of classes" not in said
+    assert "class codes" not in said
 
 
 def test_whoever_states_the_model_is_not_asked(audited) -> None:
     said, summary = audited(draws([1, 2, 3]), "--model", "linear")
     assert (summary["model"]["kind"], summary["model"]["codes"]) == ("linear", 0)
-    assert "codes of classes" not in said
+    assert "class codes" not in said
 
 
 def test_many_values_and_fractions_are_numbers(audited) -> None:
     for labels in (np.arange(90) % 11 + 1, draws([1, 2, 3]) / 2):
         said, summary = audited(labels)
         assert summary["model"]["codes"] == 0
-        assert "codes of classes" not in said
+        assert "class codes" not in said
     said, _ = audited(np.arange(90) % 30, "--verbose")  # counts in plain sight keep their line
     assert "read as counts" in said
 

@@ -103,7 +103,7 @@ def test_useless_features_are_dropped_and_said():
     assert "identifiers whose values are all different: 'uid'." in said
     assert "identifiers whose values are all different and consecutive: 'row', 'row_float'." in said
     assert "missing: 'empty'." in said
-    assert "1 column left out as requested: 'age'." in said
+    assert "1 column dropped as requested: 'age'." in said
 
 
 def test_ninety_nine_percent_missing_is_the_limit():
@@ -215,4 +215,4 @@ def test_a_dropped_column_may_group_and_a_fine_one_may_not():
 
 
 def test_nothing_left_to_predict_from():
-    assert "No column is left" in refusal(pa.table({"c": [1] * 20, "y": np.arange(20) % 2}))
+    assert "No feature is left" in refusal(pa.table({"c": [1] * 20, "y": np.arange(20) % 2}))

@@ -185,7 +185,7 @@ def test_too_few_rows_left():
 def test_rounding_is_no_variation_and_huge_values_are_refused():
     found = encoded(table(flat=1e9 + 1e-7 * (np.arange(N) % 2)))
     assert "flat" not in found.attributes
-    with pytest.raises(InputError, match="'huge' are too large"):
+    with pytest.raises(InputError, match=r"'huge' .* are too large"):
         encoded(table(huge=1e300 * (np.arange(N) + 1.0)))
 
 

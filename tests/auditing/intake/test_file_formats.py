@@ -127,18 +127,18 @@ MIXED = b"town;x;share\nK\xc3\xb6ln;2,5;0.5\nBonn;1,5;0.25\nBonn;7,5;0.75\n"
 SEMI = "The columns are separated by semicolons."
 COMMAS = "Numbers were read with decimal commas, as every column of numbers can be read."
 ASKED = "Numbers were read with decimal commas, as asked."
-GROUPED = "{} were read as marks of thousands: 'x'."
+GROUPED = "{} were read as thousands separators: 'x'."
 TWO_WAYS = (
-    "Column 'x' of {} can be read in two ways: every {} in it stands before three digits, as a "
-    "mark of thousands or of decimals; use --thousands '{}' or --decimal '{}'."
+    "Column 'x' of {} can be read in two ways: every {} in it precedes exactly three digits, so "
+    "it may separate thousands or decimals; use --thousands '{}' or --decimal '{}'."
 )
 WINDOWS = (
     "The text is not UTF-8 and was read as Windows-1252 (cp1252), the usual encoding of such "
-    "files: if letters look wrong, name another with --encoding."
+    "files; if letters look wrong, set another with --encoding."
 )
 DOUBT = (
-    "A decimal point was read where it stands before three digits each time, since {}; if it marks "
-    "thousands, use --thousands '.': 'x'."
+    "A decimal point that always precedes three digits was read as the decimal mark, since {}; if "
+    "it separates thousands, use --thousands '.': 'x'."
 )
 
 CASES = [
@@ -186,8 +186,8 @@ CASES = [
         "either.csv",
         b"town,x;y,z\nBonn,1;2,3\n",
         None,
-        "either.csv may be separated by commas or semicolons: each gives every line equally "
-        "many cells; choose one with --separator.",
+        "either.csv may be separated by commas or semicolons: each splits every line into the "
+        "same number of cells; choose one with --separator.",
     ),
     Case(
         "decimal commas",
@@ -212,7 +212,7 @@ CASES = [
         "points.csv",
         OTHER,
         AS_DECIMALS,
-        f"{SEMI} {DOUBT.format('other columns do so')}",
+        f"{SEMI} {DOUBT.format('other columns use it as one')}",
     ),
     Case(
         "`23.456` in a file of commas",
@@ -257,21 +257,21 @@ CASES = [
         MIXED,
         None,
         "mixed.csv has decimal points in column 'share' and decimal commas in column 'x'; choose "
-        "one with --decimal; the other column is then not read as numbers.",
+        "one with --decimal, and the other column will be read as text.",
     ),
     Case(
         "`25.3%`",
         "percent.csv",
         lines("25.3%", "1%", "0.5 %"),
         [25.3, 1, 0.5],
-        "Per cent signs were removed and the numbers kept: 'x'.",
+        "Per cent signs were removed from the numbers in 'x'.",
     ),
     Case(
         "`25,3 %`",
         "prozent.csv",
         lines("25,3 %", "1 %", "0,5 %", mark=";"),
         [25.3, 1, 0.5],
-        f"{SEMI} {COMMAS} Per cent signs were removed and the numbers kept: 'x'.",
+        f"{SEMI} {COMMAS} Per cent signs were removed from the numbers in 'x'.",
     ),
     Case(
         "Windows-1252",
@@ -300,8 +300,8 @@ CASES = [
         "damaged.csv",
         PLAIN + b"K\xf6ln,2\n",
         None,
-        "damaged.csv is not UTF-8 text (near byte 38); name its encoding with --encoding, or save "
-        "it as UTF-8, for example with iconv -f WINDOWS-1252 -t UTF-8.",
+        "damaged.csv is not UTF-8 text (near byte 38); state its encoding with --encoding, or "
+        "convert it to UTF-8, for example with iconv -f WINDOWS-1252 -t UTF-8.",
     ),
     Case("gzip", "people.csv.gz", gzip.compress(PLAIN, mtime=0), DOSE, ""),
     Case("Zstandard", "people.csv.zst", pa.compress(PLAIN, "zstd", asbytes=True), DOSE, ""),
@@ -315,7 +315,7 @@ CASES = [
         "book.xlsx",
         workbook,
         None,
-        "book.xlsx holds 2 sheets ('Sheet', 'notes'); name one with --sheet.",
+        "book.xlsx contains 2 sheets ('Sheet', 'notes'); choose one with --sheet.",
     ),
     Case("Excel", "people.xlsx", workbook, DOSE, "", "--sheet Sheet"),
     Case("SQLite", "people.sqlite", sqlite, DOSE, ""),
@@ -362,7 +362,7 @@ def test_a_url_is_fetched_only_where_asked(tmp_path):
     path = tmp_path / "people.csv"
     path.write_bytes(PLAIN)
     url = Path(f"file://{path}")
-    with pytest.raises(InputError, match="URLs are fetched only with --fsspec"):
+    with pytest.raises(InputError, match="is fetched only with --fsspec"):
         read_file(url)
     assert read_file(url, FileOptions(fsspec=True)).column("x").to_pylist() == DOSE
     with pytest.raises(InputError, match="cannot be fetched"):
@@ -389,15 +389,15 @@ def test_a_dialect_that_means_nothing_is_refused(options, said):
 def test_a_wrong_encoding_that_is_named_is_refused(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(lines("1", "2", "3", encoding="cp1252"))
-    with pytest.raises(InputError, match="not text in the encoding 'ascii'"):
+    with pytest.raises(InputError, match="not valid text in the encoding 'ascii'"):
         read_file(path, FileOptions(encoding="ascii"))
 
 
 def test_sheets_and_dialects_are_for_files_that_have_them(tmp_path):
     pq.write_table(TABLE, tmp_path / "t.parquet")
-    with pytest.raises(InputError, match="is a single table"):
+    with pytest.raises(InputError, match="has a single table"):
         read_file(tmp_path / "t.parquet", FileOptions(sheet="people"))
-    with pytest.raises(InputError, match="carries its own columns"):
+    with pytest.raises(InputError, match="columns and types are fixed"):
         read_file(tmp_path / "t.parquet", FileOptions(decimal=","))
     sqlite(tmp_path / "t.db")
     with pytest.raises(InputError, match="has no table 'animals'; it has 'people'"):
@@ -436,11 +436,11 @@ def sheet(path, *rows):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([], "Sheet 'Sheet' of t.xlsx is empty."),
+        ([], "Sheet 'Sheet' of t.xlsx is empty; choose another with --sheet."),
         (
             [["age", None], [31, None], [47, "note"]],
-            "Sheet 'Sheet' of t.xlsx has a cell without a column name in row 1; name the column, "
-            "or clear the cells beside the table.",
+            "Sheet 'Sheet' of t.xlsx has a cell without a column name in row 1; name that column "
+            "in row 1, or clear the cell.",
         ),
     ],
 )
@@ -487,7 +487,7 @@ def test_cells_of_several_types_become_one(tmp_path, cells, column):
 
 
 def test_databases_of_bytes_or_without_tables_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"Column 'x' of bytes\.db holds bytes;"):
+    with pytest.raises(InputError, match=r"Column 'x' of bytes\.db contains bytes;"):
         read_file(database(tmp_path / "bytes.db", 1, b"\x00"))
     with pytest.raises(InputError, match=r"none\.db holds no table\."):
         read_file(database(tmp_path / "none.db"))
@@ -517,7 +517,7 @@ def test_a_column_with_another_decimal_mark_than_the_named_one_stays_text(tmp_pa
 
 def test_what_is_no_ordinary_file_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "t.csv")
-    with pytest.raises(InputError, match="is not an ordinary file; save the table in one first"):
+    with pytest.raises(InputError, match="is not an ordinary file; save the table as one first"):
         read_file(tmp_path / "t.csv")
 
 
@@ -525,9 +525,7 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path, monkeypat
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(PLAIN * 50))
     monkeypatch.setattr(files, "_CHUNK", 100)
     monkeypatch.setattr(files, "_MOST_UNPACKED", 1000)
-    with pytest.raises(
-        InputError, match=r"t\.csv\.gz holds more than 1e-06 GB after decompression"
-    ):
+    with pytest.raises(InputError, match=r"t\.csv\.gz is larger than 1e-06 GB after decompression"):
         read_file(tmp_path / "t.csv.gz")
 
 

@@ -83,8 +83,8 @@ def test_a_release_takes_a_plan(run, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"age" = "numeric"', '"agee" = "numeric"', "'agee', which the table does not have"),
-        ('"age" = "numeric"', "", "gives no role for 'age'"),
+        ('"age" = "numeric"', '"agee" = "numeric"', "'agee', which is not in the table"),
+        ('"age" = "numeric"', "", "lists no kind for 'age'"),
         ('"age" = "numeric"', '"age" = "number"', "as 'number'; choose from numeric"),
         ('"age" = "numeric"', '"age" = "boolean"', "does not have exactly two"),
         ('"clinic" = "categorical"', '"clinic" = "numeric"', "cannot be a quantity"),
@@ -105,7 +105,7 @@ def test_what_a_plan_cannot_mean_is_refused_in_a_sentence(run, tmp_path, old, ne
 @pytest.mark.parametrize("text", ['target = "ill"', "[columns]", "columns = 3"])
 def test_a_plan_names_columns(tmp_path, text):
     (tmp_path / "plan.toml").write_text(text)
-    with pytest.raises(InputError, match=r"plan\.toml names no columns under \[columns\]"):
+    with pytest.raises(InputError, match=r"plan\.toml lists no columns under \[columns\]"):
         PlanFile.read(tmp_path / "plan.toml")
 
 
@@ -114,7 +114,7 @@ def test_a_release_takes_no_groups_or_sensitive_columns(run, tmp_path):
     written(run, tmp_path, replace=edits)
     result = run("release", "people.csv", "--plan", "plan.toml", "--sigma", "1")
     assert result.exit_code == 2
-    assert "A release takes no sensitive columns or groups: check those" in result.stderr
+    assert "A release accepts no sensitive columns or groups: check them" in result.stderr
     assert not (tmp_path / "seepage-release").exists()
 
 
@@ -122,10 +122,10 @@ def test_a_release_takes_no_groups_or_sensitive_columns(run, tmp_path):
     ("cells", "kind", "words"),
     [
         ([1.0] + [None] * 199, "drop", "99 % or more missing; 199 missing"),
-        ([float("inf"), 1.0] * 100, "drop", "infinite values: turn them into plain numbers"),
+        ([float("inf"), 1.0] * 100, "drop", "infinite values: convert them to plain numbers"),
         (["same"] * 200, "drop", "one value only"),
-        ([f"{i % 99}.5" for i in range(199)] + ["x"], "drop", "numbers, but also text"),
-        (["a"] * 150 + ["b"] * 48 + ["c", "d"], "categorical", "of fewer than 10 records, 2 of"),
+        ([f"{i % 99}.5" for i in range(199)] + ["x"], "drop", "numbers mixed with text"),
+        (["a"] * 150 + ["b"] * 48 + ["c", "d"], "categorical", "in fewer than 10 records, 2 in"),
         ([i / 7 for i in range(1200)], "numeric", "1,200 different (100.0% of the values); 0 to"),
     ],
 )
@@ -144,7 +144,7 @@ def test_what_was_done_to_the_file_is_listed_with_the_columns(run, tmp_path):
     assert first == "'other.csv' has 60 rows."
     assert second.startswith("  - ")
     assert "separat" in second
-    assert "Name it with --target" in result.stderr
+    assert "Name the column with --target" in result.stderr
 
 
 def test_without_a_target_the_columns_are_listed(run):
@@ -152,14 +152,16 @@ def test_without_a_target_the_columns_are_listed(run):
     assert result.exit_code == 2
     assert "'clinic'  categorical  3 levels (5.0% of the values)" in result.stdout
     assert "'id'      drop         identifier: its values are all different" in result.stdout
-    assert result.stderr == "error: Which column does the model predict? Name it with --target.\n"
+    assert result.stderr == (
+        "error: Which column does the model predict? Name the column with --target.\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--remedies", "prayer"], "no remedy 'prayer'; choose from noise, penalty, combination"),
-        (["--remedies", "shape"], "name a table of them with --public"),
+        (["--remedies", "shape"], "name their table with --public"),
     ],
 )
 def test_remedies_are_chosen_by_name(run, words, said):

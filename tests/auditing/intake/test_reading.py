@@ -142,14 +142,14 @@ def test_type_is_inferred_from_the_whole_file(tmp_path):
 def test_no_such_file_folder_and_empty_file(tmp_path):
     assert "no file" in refusal(tmp_path / "t.csv")
     assert "folder" in refusal(tmp_path)
-    assert "no bytes" in refusal(write(tmp_path / "t.csv", ""))
-    assert "blank lines only" in refusal(write(tmp_path / "t.csv", "\n\n"))
+    assert "0 bytes" in refusal(write(tmp_path / "t.csv", ""))
+    assert "only blank lines" in refusal(write(tmp_path / "t.csv", "\n\n"))
     assert "0 rows" in refusal(write(tmp_path / "t.csv", "a,b\n"))
 
 
 def test_row_with_too_many_cells_is_located_without_quoting_it(tmp_path):
     message = refusal(write(tmp_path / "t.csv", "a,b\n1,2\nsecret,2,3\n"))
-    assert "3 cells in line 3 where the first line has 2" in message
+    assert "3 cells in line 3, but the first line has 2" in message
     assert "secret" not in message
 
 
@@ -191,7 +191,7 @@ def test_header_options_are_for_csv_only(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b'[{"a": 1}]\n', "one JSON array"),
+        (b'[{"a": 1}]\n', "single JSON array"),
         (b"a,b\n1,2\n", "every line must be a JSON object"),
         (b'{"a": 1}\n{"a": "secret"}\n', "in row 1"),
         (b'{"a": 1}\n{"a": ', "in row 1"),

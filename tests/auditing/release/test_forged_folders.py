@@ -159,26 +159,26 @@ FORGERIES = {
     # the list
     "another format": (
         listing(lambda c: c.update(format="seepage-release/9")),
-        "it is of another format",
+        "this file has another format",
     ),
     "no list": (lambda f: relisted(f, content=b"[]"), "the list is not an object"),
-    "no JSON": (lambda f: relisted(f, content=b"{"), "it is not readable JSON"),
-    "no UTF-8": (lambda f: relisted(f, content=b'{"format": "\xff"}'), "it is not readable JSON"),
+    "no JSON": (lambda f: relisted(f, content=b"{"), "it is not valid JSON"),
+    "no UTF-8": (lambda f: relisted(f, content=b'{"format": "\xff"}'), "it is not valid JSON"),
     "deep JSON": (lambda f: relisted(f, content=b"[" * 10**6), "it is nested too deeply"),
     "another encoding": (
         lambda f: relisted(f, content=(f / "release.json").read_text("utf-8").encode("utf-16")),
-        "it is not readable JSON",
+        "it is not valid JSON",
     ),
     "deep JSON in an item": (
         text('"value": null', '"value": ' + "[" * 10**5 + "]" * 10**5),
         "it is nested too deeply",
     ),
-    "a list of a terabyte": (sparse("release.json", 10**12), "above the limit of 8 MB"),
-    "a card of a terabyte": (sparse("model-card.md", 10**12), "above the limit of 8 MB"),
-    "a model of a terabyte": (sparse("model.safetensors", 10**12), "above the limit of 256 MB"),
+    "a list of a terabyte": (sparse("release.json", 10**12), "more than the allowed 8 MB"),
+    "a card of a terabyte": (sparse("model-card.md", 10**12), "more than the allowed 8 MB"),
+    "a model of a terabyte": (sparse("model.safetensors", 10**12), "more than the allowed 256 MB"),
     "many digits": (text("50.0", "5" * 5000), "cannot be read"),
     "a field more": (listing(lambda c: c.update(more=1)), "the list has the unknown field 'more'"),
-    "a field less": (listing(lambda c: c.pop("leaves")), "the list does not say 'leaves'"),
+    "a field less": (listing(lambda c: c.pop("leaves")), "the list lacks the field 'leaves'"),
     "columns that are no list": (
         listing(lambda c: c.update(columns={})),
         "'columns' of the list must be a list",
@@ -190,7 +190,7 @@ FORGERIES = {
     "a column with a field more": (column(0, more=1), "column 1 has the unknown field 'more'"),
     "a column with a field less": (
         listing(lambda c: c["columns"][0].pop("unit")),
-        "column 1 does not say 'unit'",
+        "column 1 lacks the field 'unit'",
     ),
     "unit 0": (column(0, unit=0), "'unit' of column 1 must be a finite number above zero"),
     "unit −1": (column(0, unit=-1), "'unit' of column 1 must be a finite number above zero"),
@@ -210,13 +210,13 @@ FORGERIES = {
     "levels that are numbers": (column(2, levels=[1, 2, 3]), "a list of different texts"),
     "levels that are one text": (column(2, levels="abc"), "a list of different texts"),
     "half a character": (column(2, name="\ud800"), "'name' of column 3 must be a text"),
-    "one level": (column(2, levels=["baker"]), "column 3 must have several levels"),
-    "levels of a number": (column(0, levels=["a", "b"]), "column 1 must have several levels"),
+    "one level": (column(2, levels=["baker"]), "column 3 must have at least two levels"),
+    "levels of a number": (column(0, levels=["a", "b"]), "column 1 must have at least two levels"),
     "two columns of one name": (column(1, name="age"), "two columns have the same name"),
     "other features": (column(0, name="height"), "feature names differ from"),
     "too few columns": (
         listing(lambda c: c["columns"].pop()),
-        "features made from the columns differs from that of the coefficients",
+        "another number of features than there are coefficients",
     ),
     "no known protection": (item(protection="sworn"), "'protection' of item 1 of the release"),
     "protection that is a list": (item(protection=[]), "'protection' of item 1 of the release"),
@@ -224,7 +224,7 @@ FORGERIES = {
     "another count": (item(count=5), "its number of coefficients differs from the model's"),
     "an item twice": (
         listing(lambda c: c["leaves"].append(c["leaves"][0])),
-        "it lists something twice",
+        "it lists an item twice",
     ),
     "nothing leaves": (listing(lambda c: c["leaves"].clear()), "number of coefficients differs"),
     "what is replaced is no checksum": (
@@ -236,7 +236,7 @@ FORGERIES = {
         lambda f: tensors(f, coefficients=np.array([1.0, np.inf, 0.0, 0.0])),
         "coefficients must be finite",
     ),
-    "a tensor more": (lambda f: tensors(f, more=np.zeros(3)), "holds a tensor 'more'"),
+    "a tensor more": (lambda f: tensors(f, more=np.zeros(3)), "contains a tensor 'more'"),
     "classes that are nested": (
         lambda f: tensors(f, {"family": "logistic", "l2": "1", "classes": "[" * 10**5}),
         "'classes' must be a JSON list",
@@ -365,8 +365,8 @@ def test_what_is_signed_can_be_checked_by_other_programs(folder, keys):
     [
         ("locked.pem", "has a password"),
         ("curve.pem", "is not an Ed25519 key"),
-        ("none.pem", "holds no private key"),
-        ("ours.pub", "holds no private key"),
+        ("none.pem", "contains no private key"),
+        ("ours.pub", "contains no private key"),
         ("missing.pem", "cannot be read: No such file"),
         ("", "cannot be read: Is a directory"),
     ],
@@ -386,7 +386,7 @@ def test_other_public_keys_are_refused(folder, keys, name):
 def test_the_key_does_not_lie_in_the_folder_that_is_shared(folder, keys):
     model = sp.load_release(folder)
     items = (Item("coefficients", "noised", "Each has noise.", 4),)
-    with pytest.raises(InputError, match="one lies within the other"):
+    with pytest.raises(InputError, match="one contains the other"):
         Release(model, items, "").write(keys, sign=keys / "ours.pem")
 
 

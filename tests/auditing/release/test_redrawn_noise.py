@@ -164,5 +164,5 @@ def test_the_attack_sits_where_the_release_sat():
     attacked = next(attack_release(procedure, raw, releases=100, listed=listed))
     assert attacked.change == LEFT_OUT
     wrong = replace(entry, about={**entry.about, "seats": "nowhere"})
-    with pytest.raises(Exception, match="does not say where rows voted"):
+    with pytest.raises(Exception, match="does not state which block each row"):
         next(attack_release(procedure, raw, listed=replace(listed, entries=(wrong,))))

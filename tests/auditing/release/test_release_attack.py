@@ -207,7 +207,7 @@ def test_the_entry_of_a_folder_is_held_to_it(tmp_path, monkeypatch):
     path.write_text(json.dumps(content))
     told = CliRunner().invoke(app, attack)
     assert told.exit_code == 1
-    assert "MORE OFTEN THAN STATED (99.9 %): left out." in told.stdout
+    assert "ABOVE THE LEDGER'S BOUND (99.9 %): left out." in told.stdout
     for more, words in (
         (["--l2", "3"], "its --l2 is"),
         (["--target-eta", "9"], "its --target-eta is 1.0, not 9.0"),
@@ -222,7 +222,7 @@ def test_the_entry_of_a_folder_is_held_to_it(tmp_path, monkeypatch):
     pq.write_table(some_patients().take(np.arange(130)[::-1]), "p.parquet")
     told = CliRunner().invoke(app, attack)
     assert told.exit_code == 2
-    assert "lists other rows than this table, or the same rows in another" in told.stderr
+    assert "lists other rows than this table, or lists them in another" in told.stderr
     told = CliRunner().invoke(app, ["attack-release", *options, "--ledger", "seepage-ledger.json"])
     assert told.exit_code == 2
     assert "with --folder" in told.stderr

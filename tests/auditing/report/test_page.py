@@ -148,8 +148,8 @@ def test_verdict_says_when_nothing_is_left_of_the_model():
 @pytest.mark.parametrize(
     ("low", "high", "label"),
     [
-        (-0.1, 0.2, "Within the target, but not told apart from a constant"),
-        (0.0, 0.0, "Within the target, but not told apart from a constant"),
+        (-0.1, 0.2, "Within the target, but no better than a constant"),
+        (0.0, 0.0, "Within the target, but no better than a constant"),
         (-0.2, -0.1, "Within the target, but worse than a constant"),
         (1e-9, 0.2, "Within the target"),
     ],
@@ -228,7 +228,7 @@ def test_many_groups_and_columns_are_cut_and_said(figures):
     assert "The 200 most exposed of 5,000 columns" in page
     assert "c199<" in page
     assert "c200<" not in page
-    assert "40 groups with the largest and smallest means of 99" in page
+    assert "40 groups (of 99) with the largest and smallest means" in page
 
 
 def test_the_figure_of_many_groups_has_the_largest_and_the_smallest(monkeypatch):

@@ -73,14 +73,14 @@ def test_advice_fits_what_was_found(report):
     tried = {remedy.name: remedy.value for remedy in report.audit.layers.remedies}
     assert first.left == tried[first.remedy] < first.whole == report.audit.layers.remedies[0].value
     assert "Without it a whole update leaks" in told[first.name]
-    assert any("trained parameters only" in note for note in report.audit.layers.notes)
+    assert any("only on the trained parameters" in note for note in report.audit.layers.notes)
     over = report.audit.over_rounds
     both = replace(over, p_values=over.p_values[:, [1, 1, 2, 3]])
     loud = replace(report, audit=replace(report.audit, over_rounds=both))
     (clip,) = [each for each in advise(loud.audit) if each.name == "Clip and add noise"]
     assert clip.unreached == ("bn1.buffers",)
     told = dict(loud.verdict.advice)
-    assert told["Clip and add noise"].endswith("Neither applies to “bn1.buffers”.")
+    assert told["Clip and add noise"].endswith("Clipping and noise do not apply to “bn1.buffers”.")
     # The test of conv1 over all updates finds nothing, so the headline says which test does.
     assert loud.verdict.headline == (
         "2 layers of 4 reveal “glasses” in the test over rounds, the first after round 1; "
@@ -195,7 +195,7 @@ def test_what_is_known_of_a_client_is_not_on_the_page_unless_asked(report, figur
 
 
 def test_metrics_leave_too(page):
-    assert "They are sent without clipping or noise" in page
+    assert "Metrics are sent without clipping or noise" in page
     assert "client metrics" in page
 
 

@@ -113,7 +113,7 @@ def test_everything_at_once_still_fits(demo: Audit, show) -> None:
     assert len(over) == 1
     noticed = show(replace(full, notices=("A long notice, word by word. " * 9,) * 2))
     assert fits(noticed), noticed
-    assert "Notices to read first: in the report, or with --verbose." in noticed
+    assert "Read the notices first, in the report or with --verbose." in noticed
     noticed = show(replace(demo, notices=("The table looks like a panel.",)))
     assert fits(noticed)
     assert noticed[2] == "Notice: The table looks like a panel."
@@ -123,7 +123,7 @@ def test_everything_at_once_still_fits(demo: Audit, show) -> None:
 
 def test_what_was_not_measured_is_not_left_out_silently(demo: Audit, show) -> None:
     lines = show(replace(demo, risks=None, risks_reason="No refits.", remedies=()))
-    assert "Membership and guesses were not measured: --verbose says why." in lines
+    assert "Membership and guesses were not measured; --verbose gives the reason." in lines
     assert not any("guessed right" in line or "recognised" in line for line in lines[2:])
 
 

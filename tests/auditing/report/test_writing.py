@@ -141,7 +141,7 @@ def test_nothing_is_written_where_the_page_cannot_be_made(tmp_path):
 @pytest.mark.usefixtures("drawn_before")
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "out").write_text("mine")
-    with pytest.raises(InputError, match="'out' is a file: name a folder"):
+    with pytest.raises(InputError, match="'out' is a file; give a folder"):
         AuditReport(make_audit()).write(tmp_path / "out")
 
 

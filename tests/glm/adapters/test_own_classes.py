@@ -196,7 +196,7 @@ def test_an_own_model_of_a_known_name_is_not_that_model():
     model = own()
     plain = Ridge(1.0).fit(X, Y)
     model.coef_, model.intercept_ = plain.coef_, plain.intercept_
-    with pytest.raises(sp.InputError, match="is not supported, because its objective is not known"):
+    with pytest.raises(sp.InputError, match="is not supported, because seepage does not know"):
         sp.leakage(model, X, Y, noise=NOISE)
 
 
@@ -230,8 +230,8 @@ def test_a_file_holds_only_what_a_scaler_of_scikit_learn_does(tmp_path):
     assert sp.save(plain, tmp_path / "plain.json").exists()
     refused = {
         "overrides transform of": tanh,
-        "not scikit-learn's own class of that name": OwnScaler(),
-        "cannot express the encoding of a FunctionTransformer": FunctionTransformer(np.tanh),
+        "not the scikit-learn class of that name": OwnScaler(),
+        "cannot describe the encoding of a FunctionTransformer": FunctionTransformer(np.tanh),
     }
     for message, step in refused.items():
         pipeline = make_pipeline(step, Ridge()).fit(X, Y)

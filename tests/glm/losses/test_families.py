@@ -54,7 +54,7 @@ def test_stated_derivatives_are_right(family):
 def test_wrong_derivative_is_named(family, name):
     right = getattr(family, name)
     wrong = replace(family, **{name: lambda m, y: right(m, y) + 1e-4})
-    with pytest.raises(InputError, match=rf"^{name} of family .*off by 0.0001\)"):
+    with pytest.raises(InputError, match=rf"^{name} of family .*difference 0.0001\)"):
         losses.check_derivatives(wrong)
 
 
@@ -184,5 +184,5 @@ def test_tweedie_lies_between_poisson_and_gamma():
 
 def test_gamma_takes_positive_labels_only():
     model = GeneralizedLinearRegression("gamma")
-    with pytest.raises(InputError, match=r"does not suit .*: 2 of the labels are not positive"):
+    with pytest.raises(InputError, match=r"is not valid for .*: 2 of the labels are not positive"):
         model.fit(np.arange(6.0)[:, None], np.array([1.0, 0.0, 2.0, -1.0, 1.0, 3.0]))

@@ -277,7 +277,7 @@ def test_digits_are_checked():
             kind(digits=-1)
     model = model_of("bernoulli", X, y)
     noisy = {"noise": sp.Gaussian(0.5), "attacker": OUTSIDER}
-    with pytest.raises(InputError, match="different release for every record"):
+    with pytest.raises(InputError, match="every record has a different release"):
         _ = sp.leakage(model, X, y, release=sp.Predictions(), **noisy).informed
     given = sp.leakage(model, X, y, release=sp.Predictions(X[:2]), **noisy)
     known = sp.leakage(model, X, y, noise=sp.Gaussian(0.5), release=sp.Predictions(X[:2]))

@@ -175,5 +175,5 @@ def test_rows_in_another_order_are_refused(names):
     first = sp.leakage(fitted(table, labels), table, labels, attacker=OUTSIDER)
     other = fitted(mixed[[0]], labels[mixed.index])
     second = sp.leakage(other, mixed[[0]], labels[mixed.index], attacker=OUTSIDER)
-    with pytest.raises(sp.InputError, match="in another order"):
+    with pytest.raises(sp.InputError, match="in a different order"):
         sp.compose(first, second)

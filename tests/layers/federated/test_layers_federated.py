@@ -341,7 +341,7 @@ def test_clients_need_data():
     net, data = problem()
     with pytest.raises(InputError, match="Client 1 has 0 records"):
         simulate(net, LOSS, [data[0], (torch.zeros(0, 3), torch.zeros(0))], rounds=1)
-    with pytest.raises(InputError, match="No clients were given"):
+    with pytest.raises(InputError, match="There are no clients"):
         simulate(net, LOSS, [], rounds=1)
     with pytest.raises(InputError, match="Client 0 must be a pair"):
         simulate(net, LOSS, data[0], rounds=1)

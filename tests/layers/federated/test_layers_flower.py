@@ -123,7 +123,7 @@ def test_a_second_run_does_not_go_into_the_file_of_the_first(apps, tmp_path, mon
     assert set(load_gradients(path)[0].nodes.tolist()) == set(NODES)
     kept = UpdateRecorder(apps.server.network())
     start(apps, kept, rounds=1)
-    with pytest.raises(InputError, match="Round 1 is in this recorder already"):
+    with pytest.raises(InputError, match="Round 1 is already in this recorder"):
         start(apps, kept, rounds=1, nodes=anew)
 
 
@@ -329,11 +329,11 @@ def test_updates_that_hold_different_things_are_not_mixed():
     assert recorder.gradients().sizes["1.buffers"] == 1
     with pytest.raises(InputError, match="Node 2 sent different entries"):
         recorder.add(state, state, 1, 2)
-    with pytest.raises(InputError, match=r"'1\.running_mean', which the first lacked"):
+    with pytest.raises(InputError, match=r"'1\.running_mean', which the first update lacks"):
         record_updates(net, [bare, state])
     with pytest.raises(InputError, match=r"lacks the parameter '1\.running_mean'"):
         record_updates(net, [state, bare])
-    with pytest.raises(InputError, match=r"returned '0\.bias' in the shape \(1,\)"):
+    with pytest.raises(InputError, match=r"returned '0\.bias' with the shape \(1,\)"):
         recorder.add(state, bare | {"0.bias": torch.zeros(1)}, 1, 3)
 
 
@@ -349,7 +349,7 @@ def test_a_recording_with_buffers_goes_on(tmp_path):
     with pytest.raises(InputError, match=r"Round 2 is in .*updates already"):
         again.add(net.state_dict(), net.state_dict(), 2, 8)
     again.add(net.state_dict(), net.state_dict(), 3, 8)
-    with pytest.raises(InputError, match="Node 8 has an update of round 3 in the recording"):
+    with pytest.raises(InputError, match="already has an update from node 8 in round 3"):
         again.add(net.state_dict(), net.state_dict(), 3, 8)
     with pytest.raises(InputError, match=r"cannot be continued.*different layers"):
         UpdateRecorder(net, path, layers=["0", "1"], resume=True)

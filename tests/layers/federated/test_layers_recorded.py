@@ -112,8 +112,8 @@ def test_targets_to_be_ignored_are_no_classes():
             "Batch 0 has the label 2, but the network has 2 classes",
         ),
         (batch(), "Batch 0 must be a pair"),
-        ([(np.array([["a"] * 3] * 8), batch()[1])], "inputs hold <U1 values"),
-        ([(batch()[0], ["yes"] * 8)], "targets hold"),
+        ([(np.array([["a"] * 3] * 8), batch()[1])], "inputs contain <U1 values"),
+        ([(batch()[0], ["yes"] * 8)], "targets contain"),
         ([(batch()[0], 1)], "a single number"),
     ],
 )
@@ -139,7 +139,7 @@ def test_names_that_layers_cannot_have():
         ({"noise": float("nan")}, "noise must be a finite number"),
         ({"x": torch.zeros(30, 3)}, "30 records but 40 labels"),
         ({"y": torch.arange(40) % 3}, "y has the label 2, but the network has 2 classes"),
-        ({"seed": -1}, "seed must lie between 0"),
+        ({"seed": -1}, "seed must be between 0"),
     ],
 )
 def test_audits_that_cannot_be(change, complaint):
@@ -238,7 +238,7 @@ def test_no_damaged_recording_is_read_in_silence(tmp_path):
         try:
             found, columns = load_gradients(path)
         except InputError as error:
-            assert "does not hold recorded gradients" in str(error)  # noqa: PT017
+            assert "does not contain recorded gradients" in str(error)  # noqa: PT017
         else:  # a byte that no reader looks at, as a date: what is read is what was written
             path.write_bytes(whole)
             same, others = load_gradients(path)
@@ -327,7 +327,7 @@ def test_entries_of_layers_that_are_not_recorded_may_come_and_go():
     less = {name: value for name, value in sent.items() if not name.startswith("2.")}
     seen = record_updates(net, [less, sent], layers=["0"])
     np.testing.assert_array_equal(seen["0"][0], seen["0"][1])
-    with pytest.raises(InputError, match=r"also holds 'more', which the first lacked"):
+    with pytest.raises(InputError, match=r"also contains 'more', which the first update lacks"):
         record_updates(net, [sent, sent | {"more": torch.ones(2)}])
 
 

@@ -98,8 +98,8 @@ def test_clip_and_noise_are_tried_on_the_parameters_only(tmp_path):
         assert f"clipped to {norm:.3g}, noise 1 × that" in names
         # The running mean leaves as it is, so nothing is hidden by noise on the parameters.
         assert found.remedies[-1].value > 0.9 * found.remedies[0].value > 0.5
-        (note,) = [note for note in found.notes if "trained parameters only" in note]
-        assert note.endswith("stay as they are: '1.buffers'.")
+        (note,) = [note for note in found.notes if "only on the trained parameters" in note]
+        assert note.endswith("are unchanged: '1.buffers'.")
     clipped = seen.clipped(norm / 2)
     np.testing.assert_allclose(clipped.parameter_norms(), np.minimum(own, norm / 2), rtol=1e-5)
     np.testing.assert_array_equal(clipped["1.buffers"], seen["1.buffers"])
@@ -133,7 +133,7 @@ def test_what_is_no_trained_parameter_is_known_as_that(tmp_path):
     assert none.parameter_norms().tolist() == [0, 0]
     found = audit_updates(many, np.arange(40) % 2, groups=False, family="logistic")
     assert [remedy.name for remedy in found.remedies] == ["as it is"]
-    assert any("nothing to clip" in note for note in found.notes)
+    assert any("clipping does not apply" in note for note in found.notes)
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")

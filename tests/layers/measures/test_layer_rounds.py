@@ -193,7 +193,7 @@ def test_properties_that_do_not_fit():
         audit_recording(replace(seen, rounds=None), {(0, 1): 1})
     with pytest.raises(InputError, match="All clients have the same"):
         audit_recording(seen, dict.fromkeys(range(10), 1))
-    with pytest.raises(InputError, match="takes 10 values among 10 clients"):
+    with pytest.raises(InputError, match="has 10 values among 10 clients"):
         audit_recording(seen, {k: k for k in range(10)})
 
 

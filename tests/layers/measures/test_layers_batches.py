@@ -83,7 +83,7 @@ def test_batches_of_tensors():
         ({"pools": 500}, "too few records"),
         ({"people": np.arange(3)}, "There are 2000 records, but people"),
         ({"people": [None] * 2000}, "people is missing"),
-        ({"seed": -1}, "seed must lie between 0"),
+        ({"seed": -1}, "seed must be between 0"),
         ({"property": np.ones(2000)}, "same property"),
         ({"property": np.ones(7)}, "There are 2000 records, but property"),
     ],

@@ -230,7 +230,7 @@ def test_one_layer_may_be_named_without_a_list():
 
 
 def test_classes_beyond_the_outputs():
-    with pytest.raises(InputError, match="between 0 and 2, but those in y range from 0 to 3"):
+    with pytest.raises(InputError, match="from 0 to 2, but y contains numbers from 0 to 3"):
         sensitivity(mlp(), "cross_entropy", torch.randn(4, 4), torch.arange(4))
 
 

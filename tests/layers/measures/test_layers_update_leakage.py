@@ -304,13 +304,13 @@ def test_what_an_update_cannot_tell_is_refused():
     with pytest.raises(InputError, match="so nothing is sent; unfreeze some parameters"):
         small(net=network().requires_grad_(False))
     leak = small()
-    with pytest.raises(InputError, match="rows is only for method='finite'"):
+    with pytest.raises(InputError, match="rows is supported only with method='finite'"):
         leak.records(rows=[0])
     for part in ({"label": True}, {"columns": [0]}, {"simplex": True}):
-        with pytest.raises(InputError, match="Finite steps move whole records"):
+        with pytest.raises(InputError, match="Finite steps change whole records"):
             leak.records(method="finite", measure="dfil", **part)
     assert leak.release.template.with_label_step(1.0) is leak.release.template
-    with pytest.raises(InputError, match=r"cannot be counted in steps of 0\.5"):
+    with pytest.raises(InputError, match=r"cannot be measured in steps of 0\.5"):
         leak.release.template.with_label_step(0.5)
     with pytest.raises(InputError, match="label cannot be replaced with this view"):
         leak.refits().parameters(0, records()[0][:1], [1])
@@ -324,7 +324,7 @@ def test_a_covariance_of_equal_variances_is_their_standard_deviation():
 
 def test_a_jacobian_that_would_not_fit_is_refused(monkeypatch):
     monkeypatch.setattr("seepage.layers.measures.update_jacobian.LARGEST", 100)
-    with pytest.raises(InputError, match="5 records of 3 unknowns is too large to form"):
+    with pytest.raises(InputError, match="5 records of 3 unknowns is too large for memory"):
         small().records()
 
 

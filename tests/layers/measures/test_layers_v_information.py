@@ -228,7 +228,7 @@ def test_recalibration_makes_boasting_modest_and_keeps_constants():
         ({"folds": 1}, "folds must be at least 2"),
         ({"resamples": 0}, "at least 1"),
         ({"family": "forest"}, "no family 'forest'"),
-        ({"family": LinearSVC()}, "LinearSVC cannot serve"),
+        ({"family": LinearSVC()}, "LinearSVC cannot be used"),
         ({"unit": "bans"}, "unit must be"),
         ({"groups": np.arange(40) // 20}, "too few groups .2. for"),
         ({"groups": np.arange(3)}, "groups has the shape"),
@@ -240,8 +240,8 @@ def test_recalibration_makes_boasting_modest_and_keeps_constants():
         ({"family": ExtraTreesClassifier}, r"give an instance of it, such as ExtraTrees"),
         ({"groups": [None, *range(39)]}, "groups is missing"),
         ({"groups": np.array(["a", 1] * 20, object)}, "groups mixes types"),
-        ({"seed": -1}, "seed must lie between 0"),
-        ({"gradients": {0: np.ones((40, 2))}}, "strings; call it '0'"),
+        ({"seed": -1}, "seed must be between 0"),
+        ({"gradients": {0: np.ones((40, 2))}}, "strings; use '0'"),
         ({"gradients": {"all layers": np.ones((40, 2))}}, "reserved for all layers together"),
         ({"gradients": {"a": [[1.0], [1.0, 2.0]]}}, "not a table of numbers"),
         ({"gradients": [["x"]] * 40}, "not a table of numbers"),
@@ -335,5 +335,5 @@ def test_the_projection_keeps_lengths_and_the_law_of_noise():
 def test_a_class_that_one_group_has_alone_cannot_be_learnt():
     g, p = gaussian_classes(1.0, 0.2, 50)
     groups = np.where(p == 1, 0, 1 + np.arange(50) % 4)
-    with pytest.raises(InputError, match="some fold leaves none of it for training"):
+    with pytest.raises(InputError, match="missing from the training data of some fold"):
         v_information(g, p, groups=groups, folds=5, **QUICK)

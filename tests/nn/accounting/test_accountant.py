@@ -335,7 +335,7 @@ def test_a_run_without_steps_has_leaked_nothing():
     accountant = small_accountant(small_problem()[0])
     assert accountant.worst() == 0.0
     assert str(accountant.ledger) == "no steps"
-    with pytest.raises(InputError, match="No sketches"):
+    with pytest.raises(InputError, match="no sketches"):
         accountant.fil()
     with pytest.raises(InputError, match="No record has been observed"):
         accountant.records("dfil")

@@ -12,8 +12,8 @@ from seepage.errors import InputError
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"batch_size": None}, "either batch_size or sample_rate"),
-        ({"sample_rate": 0.5}, "either batch_size or sample_rate"),
+        ({"batch_size": None}, "exactly one of batch_size and sample_rate"),
+        ({"sample_rate": 0.5}, "exactly one of batch_size and sample_rate"),
         ({"batch_size": 13}, "sampling rate"),
         ({"n": 0}, "number of training records"),
         ({"probes": 0}, "probes"),
@@ -78,7 +78,7 @@ def test_a_single_record_needs_no_failure_probability():
     sized.observe([0], x[:1], y[:1])
     with pytest.raises(InputError, match="single record"):
         sized.privacy()
-    with pytest.raises(InputError, match="needs delta"):
+    with pytest.raises(InputError, match="requires delta"):
         small_accountant(net, n=1, sample_rate=0.5, batch_size=None, amplification="theorem4")
 
 

@@ -20,7 +20,7 @@ ONE = torch.tensor([False, True, False, False])  # one unknown: a random sign is
 pytestmark = pytest.mark.filterwarnings(
     "ignore::seepage.nn.KinkWarning",
     "ignore::seepage.nn.SamplerWarning",
-    "ignore:Opacus is not in its secure mode",
+    "ignore:Opacus is not in secure mode",
 )
 
 

@@ -186,7 +186,7 @@ def test_the_fil_of_merged_runs_is_that_of_their_mean():
     assert np.all(upper**2 <= squares.mean(0) * (1 + 1e-9))
     assert np.all(upper**2 >= squares.max(0) / 3 * (1 - 1e-6))
     assert np.all(upper <= np.asarray(merged.records("fil"))[drawn] * (1 + 1e-6))
-    with pytest.raises(InputError, match="No sketches"):
+    with pytest.raises(InputError, match="no sketches"):
         merge_runs([_run(), _run(seed=1)]).fil()
 
 
@@ -212,7 +212,7 @@ def test_settings_become_what_a_file_can_hold():
 
 def test_runs_that_kept_different_things_are_not_averaged():
     runs = [_run(), _run(seed=1, sketch=2)]
-    with pytest.raises(InputError, match="Only some of the runs kept sketches"):
+    with pytest.raises(InputError, match="Only some of the runs stored sketches"):
         merge_runs(runs)
 
 

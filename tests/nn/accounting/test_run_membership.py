@@ -53,7 +53,7 @@ def test_one_step_is_the_mixture_of_two_normals(rate: float, sigma: float) -> No
     for prior in (0.0, 1.0, np.nan):
         with pytest.raises(sp.InputError, match="probability between 0 and 1"):
             found.accuracy(prior)
-    with pytest.raises(sp.InputError, match="false positive rate must lie between 0 and 1"):
+    with pytest.raises(sp.InputError, match="false positive rate must be between 0 and 1"):
         found.tpr([0.1, 1.5])
 
 

@@ -108,7 +108,7 @@ def test_nothing_seen_is_nothing_leaked():
 def test_a_sketch_needs_two_probes_and_a_rank():
     with pytest.raises(InputError, match="two probes"):
         SpectrumSketch([0], 2, 1).add(torch.tensor([0]), torch.ones(1, 1, 3), torch.ones(1), 1.0)
-    with pytest.raises(InputError, match="at least one direction"):
+    with pytest.raises(InputError, match="number of directions, must be at least 1"):
         SpectrumSketch([0], 0, 1)
 
 

@@ -69,7 +69,7 @@ def norms_alone(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         (Odd("random"), "draws random numbers"),
         (Odd("mixes records"), "depends on the other records"),
         (Odd("in place"), "overwritten later"),
-        (small().requires_grad_(False), "so nothing is released"),
+        (small().requires_grad_(False), "so no gradient is released"),
         (nn.LSTM(4, 6, 2, dropout=0.5), "drops values at random"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -226,7 +226,7 @@ def test_masks() -> None:
     assert int(patch.mask.sum()) == 2
     for mask, message in (
         (torch.ones(3, dtype=torch.bool), "cannot have the shape"),
-        (torch.zeros(4, dtype=torch.bool), "leaves nothing unknown"),
+        (torch.zeros(4, dtype=torch.bool), "selects no entries"),
         (torch.ones(4), "must be boolean"),
     ):
         with pytest.raises(sp.InputError, match=message):

@@ -44,11 +44,11 @@ def changed(tensor: Tensor, row: int, value: float) -> Tensor:
         ({"x": changed(X, 9, -torch.inf)}, "Record 9 of this batch has a number in x"),
         (
             {"y": changed(Y, 8, 7)},
-            "classes must lie between 0 and 2, but those in y range from 0 to 7",
+            "class numbers must be from 0 to 2, but y contains numbers from 0 to 7",
         ),
         (
             {"y": changed(Y, 8, -100)},
-            "classes must lie between 0 and 2, but those in y range from -100 to 2",
+            "class numbers must be from 0 to 2, but y contains numbers from -100 to 2",
         ),
         ({"x": X.double()}, "does not run on these inputs .each .4,. of float64.: "),
         ({"x": X[:, :3]}, "does not run on these inputs .each .3,. of float32.: "),
@@ -117,7 +117,7 @@ def test_later_batches_are_checked_too():
     engine.norms(X, Y)
     with pytest.raises(sp.InputError, match="not finite"):
         engine.norms(changed(X, 4, torch.nan), Y)
-    with pytest.raises(sp.InputError, match="classes must lie between 0 and 2"):
+    with pytest.raises(sp.InputError, match="class numbers must be from 0 to 2"):
         engine.norms(X, changed(Y, 4, 3))
 
 
@@ -169,12 +169,12 @@ def test_an_output_that_is_no_tensor_needs_a_loss_of_its_own():
     net = Pair(lambda output: {"scores": output})
     with pytest.raises(sp.InputError, match="returns a dict, which is not a tensor and has"):
         rows(net, (X, X), view=snn.Embedding("inner.0"))
-    with pytest.raises(sp.InputError, match="does not show the number of classes"):
+    with pytest.raises(sp.InputError, match="number of classes cannot be read"):
         snn.Label().variable(net, (X, X), Y)
 
 
 def test_labels_without_an_output_have_no_probability():
-    with pytest.raises(sp.InputError, match="between 0 and 2, but those in y range from 0 to 3"):
+    with pytest.raises(sp.InputError, match="from 0 to 2, but y contains numbers from 0 to 3"):
         snn.Label().variable(network(), X, changed(Y, 4, 3))
 
 

@@ -207,5 +207,5 @@ def test_the_loss_of_a_record_is_what_the_model_takes_of_it_alone(kind: str) -> 
 def test_a_batch_without_labels_is_refused() -> None:
     batch = collated("gpt2")
     del batch["labels"]
-    with pytest.raises(sp.InputError, match="no labels for the model to compute its loss from"):
+    with pytest.raises(sp.InputError, match="because the batch has no labels"):
         sp.nn.leakage(model("gpt2"), batch, **HOW)

@@ -115,12 +115,12 @@ def test_a_guess_of_a_token_is_that_between_two_gradients() -> None:
     apart = float((clipped(own) - clipped(other)).norm()) / (0.5 * 1.5)
     assert right == pytest.approx(norm.cdf(apart / 2), rel=1e-6)
     assert without == 0.5
-    with pytest.raises(sp.InputError, match="must be different tokens and include the true one"):
+    with pytest.raises(sp.InputError, match="must be distinct tokens and include the true token"):
         tokens.guess(2, 1, [other])
 
 
 def test_pictures_have_no_tokens() -> None:
-    with pytest.raises(sp.InputError, match="must have 'input_ids'"):
+    with pytest.raises(sp.InputError, match="must contain 'input_ids'"):
         sp.nn.token_leakage(model("vit"), collated("vit"), **HOW)
 
 
@@ -136,7 +136,7 @@ def test_a_tokenizer_is_asked_for_its_pieces() -> None:
     batch = record(collated("gpt2"), 0)
     tokens = sp.nn.token_leakage(model("gpt2"), batch, Reader(), probes=2, targets=False, **HOW)
     assert [token.text for token in tokens.tokens] == [f"<{k}>" for k in batch["input_ids"][0]]
-    with pytest.raises(sp.InputError, match=r"must turn a token id into text: .*, not a dict"):
+    with pytest.raises(sp.InputError, match=r"converts a token id into text, not a dict"):
         sp.nn.token_leakage(model("gpt2"), batch, PIECES, probes=2, targets=False, **HOW)
 
 

@@ -45,7 +45,7 @@ def test_the_callback_measures_as_training_goes_on(tmp_path: Path) -> None:
         leak = sp.nn.leakage(one, batch, **HOW).records("dfil", probes=8)
         np.testing.assert_allclose(callback.history_[step], leak, rtol=1e-5)
     assert callback.table("pandas")["worst"][0] == pytest.approx(np.max(callback.history_[0]))
-    with pytest.raises(sp.InputError, match="number of steps above zero"):
+    with pytest.raises(sp.InputError, match="positive number of steps"):
         sp.nn.LeakageCallback(batch, every=0, **HOW)
 
 
@@ -117,7 +117,7 @@ def test_a_loss_that_divides_by_the_tokens_of_a_batch_is_refused() -> None:
     torch.manual_seed(0)
     texts = torch.randint(3, 23, (24, 5))
     texts[::3, 2:] = 0
-    with pytest.raises(sp.InputError, match="The optimiser's release is not the one account"):
+    with pytest.raises(sp.InputError, match="does not release what the accountant"):
         PrivateAdapters(texts).epoch()
 
 

@@ -281,7 +281,7 @@ def test_the_engine_takes_thin_steps_by_itself_and_says_so(monkeypatch: pytest.M
     h = leak.engine.scale
     assert f"over steps of {h:g}" in found.about
     assert any(
-        "With half or twice that step its square changed by up to" in c for c in found.conditions
+        "With half or twice that step, the squared change differed" in c for c in found.conditions
     )
     told = sp.nn.leakage(
         net,

@@ -140,7 +140,7 @@ def test_images_with_batch_normalisation_and_other_losses_are_scored() -> None:
     assert net.training
     wanted = (net.eval()(x) - y).square().sum(1).detach().numpy() / 2
     assert found.loss[0] == pytest.approx(wanted, rel=1e-4)
-    with pytest.raises(sp.InputError, match="no own_shift"):
+    with pytest.raises(sp.InputError, match="own_shift is not available"):
         found.ranks("own_shift")
 
 
@@ -170,7 +170,7 @@ def test_odd_questions_are_refused(problem: tuple) -> None:
         sp.nn.exposure_scores(net, x, y, last="none")
     with pytest.raises(sp.InputError, match="at least three members"):
         sp.nn.exposure_scores(net, x, y, members=np.arange(N) < 1)
-    with pytest.raises(sp.InputError, match="Give labels y"):
+    with pytest.raises(sp.InputError, match="y is missing; give labels"):
         sp.nn.exposure_scores(net, x)
     with pytest.raises(sp.InputError, match="No model was given"):
         sp.nn.exposure_scores([], x, y)

@@ -216,7 +216,7 @@ def test_bad_input(problem: tuple, change: dict, message: str) -> None:
 
 def test_inputs_and_targets_are_given_together(problem: tuple) -> None:
     net, x, _, _ = problem
-    with pytest.raises(sp.InputError, match="Give network, loss, inputs and targets, or a Hugging"):
+    with pytest.raises(sp.InputError, match="Give the network, loss, inputs and targets"):
         snn.leakage(net, "cross_entropy", x, noise_multiplier=1.0)
 
 

@@ -166,7 +166,7 @@ def test_what_cannot_be_differentiated_twice_says_what_to_do(case: str, clip: fl
 
 
 def test_complex_parameters_are_refused_by_name() -> None:
-    with pytest.raises(sp.InputError, match="'turn' holds complex numbers"):
+    with pytest.raises(sp.InputError, match="'turn' contains complex numbers"):
         leakage(Turning(), "cross_entropy", *records()).rows("dfil", method="exact")
 
 

@@ -114,7 +114,7 @@ def test_parts_count_unknown_entries_only(problem: Problem) -> None:
     part = leak.parts({"first": first}, probes=400)["first"]
     wanted = diagonal[:, [0, 1, 5]].mean(1).sqrt()
     assert float(((part.values - wanted) / part.standard_errors).abs().max()) < 5
-    with pytest.raises(sp.InputError, match="'rest' has no entry that the view leaves unknown"):
+    with pytest.raises(sp.InputError, match="'rest' contains none of the view's unknowns"):
         leak.parts({"first": first, "rest": ~first}, probes=2)
 
 
@@ -173,5 +173,5 @@ def test_the_door(problem: Problem) -> None:
     with pytest.raises(sp.InputError, match=r"view must be .* not <class"):
         leak_of(problem, view=snn.Label)
     net, x, y = problem
-    with pytest.raises(sp.InputError, match="The batch holds no record"):
+    with pytest.raises(sp.InputError, match="The batch contains no record"):
         leak_of((net, x[:0], y[:0])).records("dfil")

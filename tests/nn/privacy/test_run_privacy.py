@@ -209,7 +209,7 @@ def test_a_gradient_without_a_limit_has_no_privacy():
 
 def test_costs_alone_draw_no_curve():
     alone = IndividualPrivacy(ORDERS, np.zeros((2, len(ORDERS))), np.zeros((2, len(ORDERS))))
-    with pytest.raises(InputError, match="need the steps of the run; use the accountant"):
+    with pytest.raises(InputError, match="require the steps of the run"):
         alone.membership(0)
 
 

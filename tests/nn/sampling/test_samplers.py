@@ -108,7 +108,7 @@ def test_batches_of_one_size_are_no_poisson_batches():
 
 def test_varying_batches_are_not_of_fixed_size():
     poisson = PoissonSampler(N, B, 0)
-    with pytest.warns(SamplerWarning, match="not of one size"):
+    with pytest.warns(SamplerWarning, match="size is not fixed"):
         _watch("fixed", [poisson.batch(t) for t in range(5)])
 
 

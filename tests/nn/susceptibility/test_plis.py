@@ -236,7 +236,7 @@ def test_bad_input_is_refused(problem: tuple) -> None:
         sp.nn.plis(net, "cross_entropy", x, y[:3])
     with pytest.raises(sp.InputError, match="no records"):
         sp.nn.plis(net, "cross_entropy", x[:0], y[:0])
-    with pytest.raises(sp.InputError, match="needs a loss"):
+    with pytest.raises(sp.InputError, match="requires a loss"):
         sp.nn.plis(net, None, x, y)
     with pytest.raises(sp.InputError, match="has its own loss"):
         sp.nn.plis(Ridge(), "mse", x.numpy(), y.numpy())

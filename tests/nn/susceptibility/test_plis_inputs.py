@@ -94,8 +94,8 @@ def test_ways_to_name_one_column(table: Attribution, part: object) -> None:
         (slice(9, 12), "selects no entry"),
         (slice(2, 2), "selects no entry"),
         ([False] * 4, "selects no entry"),
-        (slice(0, 2.5), "cannot be used"),
-        (slice(None, None, -1), "cannot be used"),
+        (slice(0, 2.5), "are invalid"),
+        (slice(None, None, -1), "are invalid"),
         ([True], r"mask of 'a' has the shape \(1,\)"),
         ([True] * 5, r"mask of 'a' has the shape \(5,\)"),
         (np.array([4]), "no column 4"),
@@ -189,7 +189,7 @@ def test_batches_that_a_run_refuses(problem: tuple) -> None:
         watch.observe([0, 1], x[:2], ["a", "b"])
     frame = pd.DataFrame(x.numpy(), columns=NAMES)
     watch.observe([0, 1], frame[:2], y[:2])
-    with pytest.raises(sp.InputError, match="not those of earlier steps"):
+    with pytest.raises(sp.InputError, match="differ from those of earlier steps"):
         watch.observe([2, 3], frame[NAMES[::-1]][:2], y[:2])
     assert watch.uses.sum() == 2
 
@@ -254,7 +254,7 @@ def test_options_that_make_no_sense(problem: tuple, options: dict, words: str) -
 
 def test_a_network_without_parameters_releases_nothing(problem: tuple) -> None:
     _, x, y = problem
-    with pytest.raises(sp.InputError, match="has no parameters, so nothing is released"):
+    with pytest.raises(sp.InputError, match="has no parameters, so no gradient is released"):
         sp.nn.plis(nn.Tanh(), "cross_entropy", x, y, noise_multiplier=1.0)
 
 

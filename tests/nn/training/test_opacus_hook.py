@@ -225,7 +225,7 @@ def test_attaching_to_the_engine():
     found = accountant.privacy(1e-3, neighbours="zero-out")
     assert found.epsilon == pytest.approx(engine.get_epsilon(1e-3), rel=1e-12)
     optimizer.noise_multiplier = 1.4
-    with pytest.raises(InputError, match="attach to the optimiser"):
+    with pytest.raises(InputError, match="the optimiser"):
         _train(module, optimizer, criterion, loader, accountant)
 
 
@@ -266,7 +266,7 @@ def test_other_clips_and_other_objects_are_refused():
         sp.nn.attach(optimizer, module, "cross_entropy", loader)
     with pytest.raises(InputError, match="not a SGD"):
         sp.nn.attach(torch.optim.SGD(net.parameters()), net, "cross_entropy", loader)
-    with pytest.raises(InputError, match="does not keep the noise multiplier"):
+    with pytest.raises(InputError, match="does not store the noise multiplier"):
         sp.nn.attach(opacus.PrivacyEngine(), net, "cross_entropy", loader)
 
 

@@ -251,7 +251,7 @@ def test_the_key_lies_beside_the_checkpoint_and_not_in_it(tmp_path):
     with pytest.raises(InputError, match=r"run\.safetensors\.key, the key of the run"):
         trainer(path, seed=None, steps=6).fit(X, y)
     beside.write_text(key[:-2])
-    with pytest.raises(InputError, match="is not a run's key file, or is damaged"):
+    with pytest.raises(InputError, match="is damaged or not a run's key file"):
         trainer(path, seed=None, steps=6).fit(X, y)
 
 
@@ -390,7 +390,7 @@ def test_records_and_targets_must_match():
         trainer(None).fit(X, y[:-1])
     with pytest.raises(InputError, match="y, the targets of X, is missing"):
         trainer(None).fit(X)
-    with pytest.raises(InputError, match="The tensors in X differ in their number of records"):
+    with pytest.raises(InputError, match="The tensors in X have different numbers of records"):
         trainer(None).fit({"first": X, "second": X[:-1], "labels": y})
     with pytest.raises(InputError, match="y_test is missing"):
         trainer(None).fit(X, y, X)

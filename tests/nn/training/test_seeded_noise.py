@@ -115,7 +115,7 @@ def test_the_guarantee_of_an_experiment_does_not_leave(case):
     found = trained(**options).fit(*data()).accountant_.privacy(1e-5)
     for leave in (found.to_json, found.statement):
         if wanted:
-            with pytest.raises(InputError, match="cannot be published: train again without seed="):
+            with pytest.raises(InputError, match="cannot be published; train again without seed="):
                 leave()
         else:
             leave()

@@ -56,7 +56,7 @@ def test_no_process_holds_the_whole_network(found):
 
 def test_what_needs_the_whole_network_is_refused(found):
     for one in found:
-        assert "sharded over processes" in str(one["derivative"])
+        assert "sharded across processes" in str(one["derivative"])
         assert "The processes do not run the same training" in str(one["apart"])
 
 

@@ -203,11 +203,11 @@ def _spoilt(values, at, value):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"X": _spoilt(_problem("linear")[0], (150, 2), np.nan)}, "'x2' holds NaN .* in row 150"),
-        ({"y": _spoilt(_problem("linear")[1], 7, np.inf)}, "'y' holds NaN or infinity in row 7"),
-        ({"w": _spoilt(_problem("linear")[2], 199, -1)}, "row 199 has one"),
+        ({"X": _spoilt(_problem("linear")[0], (150, 2), np.nan)}, "'x2' contains .* in row 150"),
+        ({"y": _spoilt(_problem("linear")[1], 7, np.inf)}, "'y' contains NaN or infinity in row 7"),
+        ({"w": _spoilt(_problem("linear")[2], 199, -1)}, "row 199 must not be negative"),
         ({"w": _spoilt(_problem("linear")[2], 61, np.nan)}, "'sample_weight' .* in row 61"),
-        ({"y": np.ones((ROWS, 2))}, "one dimension"),
+        ({"y": np.ones((ROWS, 2))}, "must be one-dimensional"),
         ({"y": np.ones(ROWS - 1)}, "X has 203 rows, but y has 202"),
         ({"X": np.ones(ROWS)}, "rows and columns"),
         ({"X": np.full((ROWS, 2), "text")}, "instead of numbers"),
@@ -243,7 +243,7 @@ def test_only_dask_collections_are_taken():
     with pytest.raises(sp.InputError, match="not ndarray"):
         dask_rows(np.ones((3, 2)), "y")
     X, y, _ = _arrays()
-    with pytest.raises(sp.InputError, match="y must be a dask array too, not ndarray"):
+    with pytest.raises(sp.InputError, match="y must also be a dask array, not ndarray"):
         dask_rows(X, np.ones(ROWS))
     with pytest.raises(sp.InputError, match="to data frames"):
         dask_rows(X, y, scale=True)

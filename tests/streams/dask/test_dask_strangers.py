@@ -77,7 +77,7 @@ def test_who_has_the_certificate_is_served(ours):
 
 @pytest.mark.parametrize(
     ("missing", "words"),
-    [("distributed", "Clusters need Dask"), ("cryptography", "needs the package cryptography")],
+    [("distributed", "Clusters need Dask"), ("cryptography", "with the package cryptography")],
 )
 def test_a_package_that_is_missing_is_named(monkeypatch, missing, words):
     found = spread_files.find_spec

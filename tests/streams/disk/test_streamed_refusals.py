@@ -112,7 +112,7 @@ def test_what_is_no_number(folder, name, bad):
     data = parquet(folder, target="amount", weight="weight", columns=TWO)
     with pytest.raises(sp.InputError) as wrong:
         sp.glm.LinearRegression(l2=1e-3).fit(data)
-    assert said(wrong).startswith(f"Column '{name}' holds NaN or infinity in row 7 of 3.parquet")
+    assert said(wrong).startswith(f"Column '{name}' contains NaN or infinity in row 7 of 3.parquet")
 
 
 def test_negative_weights(folder):
@@ -125,7 +125,7 @@ def test_negative_weights(folder):
 def test_files_must_not_change_between_passes(folder):
     data = parquet(folder, target="amount", columns=TWO)
     rewrite(folder / "1.parquet", lambda table: table.slice(3))
-    with pytest.raises(sp.InputError, match=r"1\.parquet had 259 rows and now has 256"):
+    with pytest.raises(sp.InputError, match=r"1\.parquet had 259 rows, but now has 256"):
         sp.glm.LinearRegression().fit(data)
 
 
@@ -133,9 +133,9 @@ def test_files_must_not_change_between_passes(folder):
     ("options", "words"),
     [
         ({"target": "amuont"}, "There is no column 'amuont' (did you mean 'amount'?)"),
-        ({"target": "amount", "columns": ["age", "age"]}, "'age' was named twice"),
+        ({"target": "amount", "columns": ["age", "age"]}, "'age' is listed twice"),
         ({"target": "amount", "columns": ["age", "amount"]}, "cannot be both a feature and"),
-        ({"target": "amount", "columns": []}, "No column is left for the features"),
+        ({"target": "amount", "columns": []}, "No feature column is left"),
         ({"target": "amount", "columns": ["when"]}, "'when' holds timestamp[us], which is neither"),
         ({"target": "amount", "columns": "when"}, "'when' holds timestamp[us], which is neither"),
         (
@@ -200,7 +200,7 @@ def test_models_that_need_their_rows_in_memory(folder):
             lm.LogisticRegression(class_weight="balanced").fit(table, bought),
             "bought",
         ),
-        "statsmodels results hold their whole table in memory": (
+        "statsmodels results keep their whole table in memory": (
             sm.OLS(amount, table).fit(),
             "amount",
         ),
@@ -225,7 +225,7 @@ def test_questions_that_need_all_rows_in_memory(folder):
     with pytest.raises(sp.InputError, match="measured in float64; omit dtype"):
         sp.leakage(model, data, noise=sp.Gaussian(1.0), dtype="float32")
     leak = sp.leakage(model, data, noise=sp.Gaussian(1.0))
-    with pytest.raises(sp.InputError, match="without a record needs all records in memory"):
+    with pytest.raises(sp.InputError, match="without a record requires all records in memory"):
         leak.release.finite_changes()
     twice = sp.compose(leak, sp.leakage(model, data, noise=sp.Gaussian(2.0)))
     with pytest.raises(sp.InputError, match="measure each release separately"):
@@ -345,7 +345,7 @@ def test_an_earlier_file_survives_a_failure(folder, tmp_path):
 
 def test_results_do_not_land_among_the_data(folder):
     leak = leak_of(folder)
-    with pytest.raises(sp.InputError, match="would be in the folder of the Parquet files"):
+    with pytest.raises(sp.InputError, match="would be in the folder of its input"):
         leak.rows().write(folder / "rows.parquet")
     assert len(list(folder.iterdir())) == 4
 
@@ -354,7 +354,7 @@ def test_a_stream_is_asked_and_written_in_one_way(folder, tmp_path):
     leak = leak_of(folder)
     with pytest.raises(sp.InputError, match="already a bound on the mean squared error"):
         leak.rows().mse_bound().mse_bound()
-    with pytest.raises(sp.InputError, match="is a folder; name the Parquet file to write"):
+    with pytest.raises(sp.InputError, match="is a folder; give the path of the Parquet file"):
         leak.write_rows(tmp_path)
     assert list(tmp_path.iterdir()) == [folder]
     assert "<svg" not in leak._repr_html_()  # which would take a pass over the files
@@ -362,7 +362,7 @@ def test_a_stream_is_asked_and_written_in_one_way(folder, tmp_path):
 
 
 def test_no_file_named():
-    with pytest.raises(sp.InputError, match="No Parquet file was named"):
+    with pytest.raises(sp.InputError, match="The list of Parquet files is empty"):
         parquet([], target="y")
 
 
@@ -384,7 +384,7 @@ def test_a_data_set_must_not_change_between_passes(tmp_path):
     file.write_text("age,amount\n" + "\n".join(f"{k},{k % 3}.5" for k in range(20)) + "\n")
     data = parquet(dataset(file, format="csv"), target="amount")
     file.write_text(file.read_text() + "9,9.5\n")
-    with pytest.raises(sp.InputError, match="The data set had 20 rows and now has 21"):
+    with pytest.raises(sp.InputError, match="The data set had 20 rows, but now has 21"):
         sp.glm.LinearRegression().fit(data)
 
 

@@ -1,5 +1,5 @@
-"""Attribute-inference attacks on a nominal attribute of records whose other columns are known.
+"""Attribute inference attacks on a nominal attribute of records whose other columns are known.
 
-The attribute is defined in ``nominal`` and the base class in ``adversary``. The adversaries are the
+``nominal`` defines the attribute, and ``adversary`` the base class. The adversaries are the
 baselines, the black-box adversary, and the white-box adversary with its candidate models.
 """

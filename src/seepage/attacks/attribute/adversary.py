@@ -1,4 +1,4 @@
-"""Base class of attribute-inference adversaries, and the outcome of their attacks."""
+"""Base class of attribute inference adversaries, and the result of their attacks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ from seepage.tables.source import (
 class AttributeInversion(ABC):
     """An adversary who infers a nominal attribute of records from their other columns.
 
-    ``fit`` takes the data that the adversary knows. ``predict`` guesses the level of every target
-    row without using the attribute's own columns; ``attack`` also compares the guesses with the
-    true values in these columns. A subclass scores how well each level explains the release.
+    ``fit`` accepts the data that the adversary knows. ``predict`` guesses the level of every target
+    row without using the attribute's columns. ``attack`` also compares the guesses with the
+    attribute's true values. A subclass implements a score for how well each level explains the
+    release.
 
     Parameters
     ----------
@@ -44,7 +45,7 @@ class AttributeInversion(ABC):
         self.attribute = attribute
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn from rows ``X``, which include the attribute, and their labels ``y``."""
+        """Learn from rows ``X``, which include the attribute, and the labels ``y``."""
         self._known = read_table(X)
         self._levels = self.attribute.read(self._known.values)
         self._labels = as_numpy(y)
@@ -56,9 +57,9 @@ class AttributeInversion(ABC):
         return self
 
     def _prepare(self, release: Any) -> tuple[Any, int]:
-        """Return the quantities that scoring needs from the releases, and the number of releases.
+        """Return the quantities from the releases that scoring needs, and the number of releases.
 
-        An adversary who ignores the releases makes one guess for all of them.
+        An adversary who ignores the releases makes the same guess for all of them.
         """
         return None, 1
 
@@ -66,9 +67,9 @@ class AttributeInversion(ABC):
     def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
         """Return the score of every level, (T, b, K) or (1, b, K), for a chunk of target rows.
 
-        ``X``, (b, d), and ``y``, (b,), are the chunk's rows, with zeros in the attribute's columns,
-        and labels; ``rows`` is its slice of the targets. The level with the highest score is
-        guessed.
+        ``X``, (b, d), and ``y``, (b,), are the rows and labels of the chunk, with zeros in the
+        attribute's columns; ``rows`` is the chunk's slice of the target rows. The level with the
+        highest score is guessed.
         """
 
     def predict(self, X: Any, y: Any, release: Any = None) -> np.ndarray:
@@ -81,14 +82,14 @@ class AttributeInversion(ABC):
         y
             Their labels, (n,).
         release
-            A released model, or many at once (:class:`Releases`). Ignored by :class:`Prior` and
-            :class:`Ideal`.
+            A released model, or many releases (:class:`Releases`). :class:`Prior` and
+            :class:`Ideal` ignore this argument.
 
         Returns
         -------
         numpy.ndarray
             The position of the guessed level in ``attribute.levels``, (n,); (T, n) for
-            :class:`Releases`. Ties go to the first level.
+            :class:`Releases`. If levels tie, the first is guessed.
         """
         guesses = self._guess(X, y, release)
         if isinstance(release, Releases):
@@ -96,9 +97,10 @@ class AttributeInversion(ABC):
         return np.asarray(guesses[0])
 
     def attack(self, X: Any, y: Any, release: Any = None) -> InversionResult:
-        """Guess the level of every target row and compare it with the true level.
+        """Guess the level of every target row and compare the guess with the true level.
 
-        Parameters are those of :meth:`predict`, but the attribute's columns hold the true values.
+        The parameters are those of :meth:`predict`, but the attribute's columns contain the true
+        values.
         """
         truth = self.attribute.read(X)
         hits = self._guess(X, y, release) == truth
@@ -122,7 +124,7 @@ class AttributeInversion(ABC):
         return guesses
 
     def _chunk_width(self, d: int, trials: int) -> int:
-        """Return roughly how many numbers are held in memory to score one row."""
+        """Return the approximate number of values stored in memory to score one row."""
         return d + 3 * trials * len(self.attribute)
 
     def _read_targets(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
@@ -149,7 +151,7 @@ class AttributeInversion(ABC):
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The accuracy over one group of records, with its 95 % confidence interval."""
+    """The accuracy in one group of records, with its 95 % confidence interval."""
 
     group: Hashable
     rows: int
@@ -159,7 +161,7 @@ class Accuracy:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InversionResult(ResultNumbers):
-    """Outcome of an attribute-inference attack: the correct guesses by release and record.
+    """The result of an attribute inference attack: correct guesses by release and record.
 
     The per-record accuracies depend on the data and are themselves sensitive: do not publish them.
 
@@ -170,9 +172,9 @@ class InversionResult(ResultNumbers):
     attribute
         The name of the attribute.
     levels
-        The number of its levels.
+        The number of levels of the attribute.
     hits
-        Whether the guess was correct, (T, n), by release and record; T = 1 if the adversary ignores
+        Whether the guess was correct, by release and record, (T, n); T = 1 if the adversary ignores
         the release.
     kind
         ``attack``: a lower bound on what can be inferred, never an upper bound.
@@ -187,12 +189,12 @@ class InversionResult(ResultNumbers):
     value_column = "accuracy"
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with the share of releases that reveal each record's attribute."""
+        """Return a data frame with the share of correct guesses about each record."""
         columns = {"row": np.arange(self.hits.shape[1]), "accuracy": self.row_accuracy}
         return build_frame(columns, library or "pyarrow")
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: every record's accuracy, in descending order."""
+        """Return the data for :meth:`plot`: every record's accuracy, in descending order."""
         order = np.argsort(-self.row_accuracy, kind="stable")
         name = f"{self.attribute}: accuracy of {self.adversary}"
         return PlottedNumbers(self.row_accuracy[order], order, name)
@@ -204,9 +206,9 @@ class InversionResult(ResultNumbers):
 
     @property
     def interval(self) -> ConfidenceInterval:
-        """The 95 % confidence interval of :attr:`accuracy`, across releases and records.
+        """The 95 % confidence interval of :attr:`accuracy`, over releases and records.
 
-        Its formula is in :mod:`seepage.attacks.intervals`.
+        The formula is in :mod:`seepage.attacks.intervals`.
         """
         return accuracy_interval(self.hits)
 
@@ -226,7 +228,7 @@ class InversionResult(ResultNumbers):
         Parameters
         ----------
         groups
-            One label per record, such as the decile of its leakage.
+            One label per record, such as the decile of the record's leakage.
         """
         labels = self._labels(groups)
         out = []
@@ -240,7 +242,7 @@ class InversionResult(ResultNumbers):
     ) -> tuple[float, ConfidenceInterval]:
         """Return the difference in accuracy between two groups.
 
-        The result includes its 95 % confidence interval, which accounts for the releases that both
+        The result includes a 95 % confidence interval, which accounts for the releases that both
         groups share.
 
         Parameters
@@ -250,7 +252,7 @@ class InversionResult(ResultNumbers):
         first, second
             The two groups to compare.
         strata
-            One label per record, such as its true level: only records with the same label are
+            One label per record, such as the true level. Only records with the same label are
             compared, and each label is weighted by its share of all attacked records.
         """
         labels = self._labels(groups)
@@ -260,8 +262,8 @@ class InversionResult(ResultNumbers):
                 if not np.any((labels == group) & (layers == layer)):
                     where = "" if strata is None else f" with the label {layer.item()!r}"
                     raise InputError(
-                        f"No record{where} belongs to the group {group!r}; name a group that has "
-                        "records."
+                        f"No record{where} belongs to the group {group!r}; name a group that "
+                        "contains records."
                     )
         return stratified_difference(
             [

@@ -1,27 +1,27 @@
 """Attribute inference for every column of a table, with any model that can be refitted.
 
-The attacker has the model, and a record's label and all columns but one, and infers which value
-``k`` of that column fits the model's output best. The baseline without the model is imputation from
-other records: a forest fitted on them gives ``q(k)``, the probability of each value given the other
-columns and the label. The gain over this baseline is attribute inference beyond imputation
-(Jayaraman and Evans 2022).
+The attacker knows the model, a record's label and all of its columns but one, and infers which
+value ``k`` of the unknown column best explains the model's output. The baseline without the model
+is imputation: a random forest fitted on other records predicts ``q(k)``, the probability of each
+value given the other columns and the label. The gain over this baseline is attribute inference
+beyond imputation (Jayaraman and Evans 2022).
 
-The model's evidence is membership inference for each candidate record (Yeom et al. 2018), with the
-likelihood ratio of Carlini et al. (2022). Let ``ℓ(k)`` be the attacked model's log-odds of the
-record's true label with the value ``k`` in the column, and ``μ(k)`` their mean over shadow models
-that were not fitted on the record. For a record's true value, ``δ`` is the mean increase of these
-log-odds in models fitted on the record, and ``σ²`` their variance in models that were not. If both
-distributions are normal, the log-likelihood ratio is ``(δ/σ²)(ℓ(k) − μ(k))`` up to a constant, and
-the guess is::
+The evidence from the model is membership inference for each candidate record (Yeom et al. 2018),
+with the likelihood ratio of Carlini et al. (2022). Let ``ℓ(k)`` be the attacked model's log-odds of
+the record's true label with the value ``k`` in the column, and ``μ(k)`` the mean log-odds over
+shadow models not fitted on the record. At a record's true value, ``δ`` is the mean increase in
+log-odds in models fitted on the record, and ``σ²`` is the variance of the log-odds in models not
+fitted on it. If both distributions are normal, the log-likelihood ratio is ``(δ/σ²)(ℓ(k) − μ(k))``
+up to a constant, and the guess is::
 
     argmax_k  log q(k) + (δ/σ²)(ℓ(k) − μ(k))
 
-Every model is attacked in turn, with all other models as shadow models. Each record is a member of
-half of them. The additional accuracy with models that were fitted on the record is the leakage
-about training records; the rest is inference about the population.
+Each model is attacked in turn, with all other models as shadow models. Each record is a member in
+half of the models. The additional accuracy from models fitted on the record is leakage about
+training records; the remaining gain is inference about the population.
 
-In a column of text, or with few distinct numbers, the attacker guesses the value. Any other column
-of numbers or dates is divided into bands of equally many records, and a guess is correct if it
+In a text column, or a column with few distinct numbers, the attacker guesses the value. Any other
+column of numbers or dates is divided into bands of equally many records; a guess is correct if it
 names the right band.
 """
 
@@ -43,7 +43,7 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True, eq=False)
 class GuessedColumn:
-    """A column, or several that encode one attribute, and the candidate values."""
+    """A column, or several columns that encode one attribute, with the candidate values."""
 
     name: str
     columns: tuple[int, ...]  # their positions in the table
@@ -62,17 +62,17 @@ class GuessingPlan:
     Parameters
     ----------
     columns
-        The columns that are guessed.
+        The columns to guess.
     left_out
-        Names of columns that are not guessed: they have only one value, or exceed the number of
-        queries.
+        The names of columns that are not attacked, because they have only one value or need too
+        many queries.
     rows
-        The positions of the records that are attacked, ``(m,)``.
+        The positions of the attacked records, ``(m,)``.
     priors
-        For each column the logarithm of ``q(k)``, ``(m, K)``.
+        The logarithm of ``q(k)`` for each column, ``(m, K)``.
     tried, labels
-        The records with every value of every column in turn, and their labels. They are ordered by
-        column, then by record, then by value.
+        The attacked records with every value of every column in turn, and their labels. Rows are
+        ordered by column, then by record, then by value.
     """
 
     columns: tuple[GuessedColumn, ...]
@@ -83,7 +83,7 @@ class GuessingPlan:
     labels: np.ndarray
 
     def ask(self, model: Any) -> list[np.ndarray]:
-        """Return a model's confidence in each attacked record for each value of each column."""
+        """Return a model's confidence in each attacked record, for each value of each column."""
         if not self.columns:
             return []
         answers = confidence(model, self.tried, self.labels)
@@ -100,10 +100,11 @@ def plan_guesses(
     queries: int = 40_000,
     fewest: int = 60,
 ) -> GuessingPlan:
-    """Choose the columns and records to attack with about ``queries`` predictions of each model.
+    """Choose the columns and records to attack with about ``queries`` predictions per model.
 
-    ``together`` names the columns of each attribute that has several. At least ``fewest`` records
-    are attacked, but at most half of the table; the attacker learns from the others.
+    ``together`` names the columns of each attribute that has several columns. At least ``fewest``
+    records are attacked, but at most half of the table; the attacker learns from the remaining
+    records.
     """
     table = columns_as_they_are(X)
     found = [
@@ -174,13 +175,13 @@ def _guessed(
 
 
 def _middle(numbers: np.ndarray, band: np.ndarray) -> int:
-    """Return the median record of a band."""
+    """Return the position of a band's median record."""
     rows = np.flatnonzero(band)
     return int(rows[np.argsort(numbers[rows], kind="stable")[len(rows) // 2]])
 
 
 def _as_numbers(values: np.ndarray) -> np.ndarray:
-    """Return a column as numbers for a tree to split: text by frequency, missing values lowest."""
+    """Return a column as numbers for tree splits: text by frequency, missing values lowest."""
     if values.dtype.kind in "biuf":
         numbers = values.astype(float)
         known = numbers[np.isfinite(numbers)]
@@ -211,14 +212,14 @@ def _without_model(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ColumnGuesses(SummaryTable):
-    """How often one column was guessed correctly, without a model and with each of many models.
+    """How often one column was guessed correctly, without a model and with each model.
 
     The per-record hits depend on the data and are themselves sensitive: do not publish them.
 
     Parameters
     ----------
     name, guess, levels
-        The column's name, what is guessed (its ``value`` or a ``band``), and the number of
+        The column's name, what is guessed (a ``value`` or a ``band``), and the number of
         candidates.
     rows
         The positions of the attacked records, ``(m,)``.
@@ -263,22 +264,24 @@ class ColumnGuesses(SummaryTable):
 
     @property
     def with_model(self) -> Contrast:
-        """The share of correct guesses with the model: members, non-members and the difference.
+        """The shares of correct guesses with the model: members, non-members and difference.
 
-        The difference is the leakage about training records.
+        The difference between members and non-members is the leakage about training records.
         """
         return contrast(self.hits.astype(float), self.inside)
 
     @property
     def gained(self) -> Contrast:
-        """The shares of correct guesses with the model, less :attr:`baseline`."""
+        """The shares of correct guesses with the model, minus :attr:`baseline`."""
         return contrast(self.hits.astype(float) - self.alone, self.inside)
 
     def by(self, groups: Any) -> dict[Hashable, ColumnGuesses]:
-        """Return the guesses by group, given one label for each record of the whole table."""
+        """Return the guesses by group, given one group label for each record of the whole table."""
         labels = as_numpy(groups)
         if labels.ndim != 1 or len(labels) <= self.rows.max():
-            raise InputError("groups has too few labels; give one for each record of the table.")
+            raise InputError(
+                "groups has too few labels; give one label for each record of the table."
+            )
         labels = labels[self.rows]
         return {
             label: ColumnGuesses(
@@ -306,17 +309,17 @@ class ColumnGuesses(SummaryTable):
 def guess_columns(
     plan: GuessingPlan, answers: Sequence[list[np.ndarray]], signals: np.ndarray, inside: np.ndarray
 ) -> tuple[ColumnGuesses, ...]:
-    """Return how often each column is guessed with each model, using the others as shadows.
+    """Return how often each column is guessed with each model; the other models are shadows.
 
     Parameters
     ----------
     plan
-        The plan of columns and records to guess.
+        The columns and records to guess.
     answers
         The result of :meth:`GuessingPlan.ask` for each model.
     signals, inside
         The confidence of each model in every unchanged record, and whether the model was fitted on
-        the record, ``(M, n)``.
+        that record, ``(M, n)``.
     """
     outside = signals[~inside]
     usual = log_odds(as_probabilities(signals, outside))
@@ -347,7 +350,7 @@ def guess_columns(
 
 
 def _weight(odds: np.ndarray, inside: np.ndarray) -> float:
-    """Return ``δ/σ²`` of shadow models, (M, n): zero if members do not score higher."""
+    """Return ``δ/σ²`` of the shadow models, (M, n): zero if members do not score higher."""
     counts = (~inside).sum(axis=0)
     mean = np.where(inside, 0.0, odds).sum(axis=0) / np.maximum(counts, 1)
     apart = odds - mean

@@ -1,4 +1,4 @@
-"""Adversaries who ignore the release: the baselines that an attack must exceed."""
+"""Baseline adversaries who ignore the release; an attack must exceed their accuracy."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class Prior(AttributeInversion):
 
 
 class Ideal(AttributeInversion):
-    """Guesses with a classifier trained on the attribute: imputation without the model.
+    """Guesses with a classifier trained to predict the attribute: imputation without the model.
 
-    No release is attacked: the guess uses only the other columns and the label. An attack that does
-    no better reveals nothing beyond imputation from similar records.
+    No release is attacked: the guess is based only on the other columns and the label. An attack
+    with no higher accuracy reveals nothing beyond imputation from similar records.
 
-    Give ``fit`` rows that are not attacked (half of the table, or a test set), since accuracy on
-    the classifier's own training rows is too optimistic.
+    Pass rows to ``fit`` that are not attacked (half of the table, or a test set), because accuracy
+    on the classifier's own training rows is too optimistic.
 
     Parameters
     ----------
     attribute
         The attribute to infer.
     classifier
-        Any scikit-learn classifier, a copy of which is fitted; by default multinomial logistic
+        Any scikit-learn classifier, of which a copy is fitted; by default, multinomial logistic
         regression on standardised columns.
 
     Examples
@@ -70,7 +70,7 @@ class Ideal(AttributeInversion):
         self.classifier = classifier
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn the attribute from rows ``X``, which include it, and labels ``y``."""
+        """Learn to predict the attribute from rows ``X``, which include it, and labels ``y``."""
         from sklearn.base import clone
 
         super().fit(X, y)
@@ -81,8 +81,8 @@ class Ideal(AttributeInversion):
         seen = np.unique(levels)
         if len(seen) < 2:
             raise InputError(
-                f"All rows have the level {self.attribute.levels[seen[0]]!r}, so there is nothing "
-                "to learn; pass rows with at least two levels."
+                f"All rows have the level {self.attribute.levels[seen[0]]!r}, so no classifier can "
+                "be trained; pass rows with at least two levels."
             )
         template = _default_classifier() if self.classifier is None else self.classifier
         self.classifier_ = clone(template).fit(features, levels)

@@ -1,4 +1,4 @@
-"""Black-box attribute inference: the adversary only queries the released model for predictions."""
+"""Black-box attribute inference: the adversary can only query the released model."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Predict = Callable[[np.ndarray], np.ndarray]
 
 
 class BlackBox(AttributeInversion):
-    """Guesses the level under which the released model predicts the target's label best.
+    """Guesses the level for which the released model best predicts the target's label.
 
-    With ``f`` the released model, ``p`` the level's frequency and ``x_k`` the target's row with
-    level k, the guess is ``argmax_k p(k) π(y, f(x_k))`` (Hannun et al. 2021, after Fredrikson et
-    al. 2014). The performance ``π`` is published with the model:
+    Let ``f`` be the released model, ``p`` the frequency of a level and ``x_k`` the target's row
+    with level k. The guess is ``argmax_k p(k) π(y, f(x_k))`` (Hannun et al. 2021, after Fredrikson
+    et al. 2014). The performance measure ``π`` is published with the model:
 
     - regression: the Gaussian density of ``y`` around ``f(x_k)`` with the standard error
       ``s² = Σ (f(x) − y)² / (n − d)``;
-    - classification: the share of the records predicted ``f(x_k)`` whose class is ``y``, from the
-      confusion matrix. (To smooth the shares, one record, divided over the classes by frequency, is
-      added to each prediction: a prediction that never occurs then says nothing about the class.)
+    - classification: among the records predicted as ``f(x_k)``, the share whose class is ``y``,
+      from the confusion matrix. The shares are smoothed: one record, divided over the classes by
+      frequency, is added to each prediction, so a prediction that never occurs is not informative.
 
-    For each release, both are computed on the rows given to ``fit``, as are the frequencies. These
-    are the rows on which the publisher measured performance.
+    For each release, the performance and the frequencies are computed on the rows given to ``fit``.
+    Pass the rows on which the publisher measured the model's performance.
 
     Parameters
     ----------
@@ -118,13 +118,13 @@ def _log_performance(
 
 
 def _queries(release: Any) -> tuple[Predict, int, np.ndarray | None]:
-    """Return a function that queries all releases, (T, n), their number, and any classes."""
+    """Return a function that queries all releases, the number of releases, and any classes."""
     if isinstance(release, Releases):
         return release.predict, len(release), release.classes
     if not hasattr(release, "predict"):
         raise InputError(
             "The black-box adversary queries a released model; pass a model with predict (from "
-            "sp.release(model, noise)), or many models (from sp.attacks.draw_releases)."
+            "sp.release(model, noise)), or many releases (from sp.attacks.draw_releases)."
         )
     from sklearn.base import is_classifier
 
@@ -142,7 +142,7 @@ def _queries(release: Any) -> tuple[Predict, int, np.ndarray | None]:
 def _numbers(y: np.ndarray) -> np.ndarray:
     if y.dtype.kind not in "biuf":
         raise InputError(
-            f"y holds {y.dtype} values, but the released model predicts numbers; pass numeric "
+            f"y contains {y.dtype} values, but the released model predicts numbers; pass numeric "
             "labels."
         )
     return y.astype(float)
@@ -154,7 +154,7 @@ def _class_positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     if np.any(unknown):
         label = y[np.argmax(unknown)].item()
         raise InputError(
-            f"y has the label {label!r}, which is not one of the model's classes; pass the labels "
-            "that the model was trained on."
+            f"y contains the label {label!r}, which is not one of the model's classes; pass the "
+            "labels on which the model was trained."
         )
     return positions

@@ -1,8 +1,9 @@
-"""Refitted models for every candidate level of one record's attribute.
+"""Models refitted with every candidate level of one record's attribute.
 
-Let row i be ``x`` with its true level and ``x' = x + δ`` with another. Let ``r`` be the slope of
-its loss, ``a`` the curvature and ``ω`` its weight; ``r'`` and ``a'`` are those at ``x'``. At the
-minimiser ``w`` of the known table, whose Hessian is ``H``, the changed objective has::
+Let row i be ``x`` with its true level and ``x' = x + δ`` with another level. Let ``r`` be the slope
+of the row's loss, ``a`` the curvature and ``ω`` the weight; ``r'`` and ``a'`` are the slope and
+curvature at ``x'``. At the minimiser ``w`` of the known table's objective, whose Hessian is ``H``,
+the changed objective has::
 
     gradient  g = U c,            U = [x δ],   c = ω (r' − r, r')
     Hessian   H' = H + U S Uᵀ,                 S = ω [[a' − a, a'], [a', a']]
@@ -11,18 +12,18 @@ so that one Newton step, with ``G = UᵀH⁻¹U``, is::
 
     Δ = −H'⁻¹ g = −H⁻¹U (I + S G)⁻¹ c
 
-This is a combination of ``H⁻¹x`` and one of a few vectors ``H⁻¹δ``, with coefficients from 2×2
+This step is a combination of ``H⁻¹x`` and one of a few vectors ``H⁻¹δ``, with coefficients from 2×2
 systems. For linear regression the objective is quadratic and ``w + Δ`` is the refit itself (a
 rank-two update).
 
-Other families take two such steps. After the first step the gradient is::
+Families other than linear regression need two Newton steps. After the first step the gradient is::
 
     ρ = ½ Σ_{j≠i} ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j  +  ω (r(m' + x'ᵀΔ) − r' − a' x'ᵀΔ) x'  + O(Δ³)
 
-whose sum over the other rows is one tensor of third derivatives applied to ``Δ`` twice, so a
-candidate needs no pass over the data. The second step is ``−H'⁻¹ρ``, with the same rank-two update,
-and the remaining error is of third order. On a large table it is negligible for most rows; the
-others, and all rows of a small table, are refitted.
+The sum over the other rows is a tensor of third derivatives applied to ``Δ`` twice, so a candidate
+needs no pass over the data. The second step is ``−H'⁻¹ρ``, computed with the same rank-two update;
+the remaining error is of third order. On a large table this error is negligible for most rows; the
+remaining rows, and all rows of a small table, are refitted.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ _AFFORDABLE = 1 << 20
 
 
 class RankTwo(NamedTuple):
-    """The second-order changes for a chunk of b rows with K candidate levels each.
+    """The rank-two changes for a chunk of b rows with K candidate levels each.
 
-    Candidates are on the second axis; a row's actual level has a change of zero.
+    The second axis is the candidate level; the change for a row's actual level is zero.
     """
 
     x: np.ndarray  # (b, P): the rows, with a last 1 for an intercept
@@ -72,10 +73,10 @@ class RankTwo(NamedTuple):
 class CandidateModels:
     """The refits for every level of every attacked row, as differences from the known fit.
 
-    ``objective`` is the known table's objective, for a family with one margin; ``refits`` has its
-    minimiser. Where two steps are not enough, the model is refitted; ``refitted`` counts these
-    candidates. ``levels``, (n,), are the true levels of the known table's rows, and ``rows``, (m,),
-    the attacked rows.
+    ``objective`` is the known table's objective, for a family with one margin; ``refits`` contains
+    its minimiser. If two Newton steps are not accurate enough, the model is refitted; ``refitted``
+    counts these candidates. ``levels``, (n,), are the true levels of the known table's rows, and
+    ``rows``, (m,), the attacked rows.
     """
 
     def __init__(
@@ -102,13 +103,13 @@ class CandidateModels:
         return len(self.theta)
 
     def differences(self, which: slice) -> np.ndarray:
-        """Return the refits less the known fit, (b, K, P), for a slice of the attacked rows."""
+        """Return the refits minus the known fit, (b, K, P), for a slice of the attacked rows."""
         if self._moves is not None:
             return np.asarray(self._moves[which])
         return self.rank_two(self.rows[which], np.arange(len(self.attribute))[None, :]).step
 
     def rank_two(self, rows: np.ndarray, candidates: np.ndarray) -> RankTwo:
-        """Return the changes made by candidate levels, (b, K) or (1, K), of rows of the table."""
+        """Return the changes due to candidate levels, (b, K) or (1, K), of rows of the table."""
         codes, columns = self.attribute.codes, list(self.attribute.columns)
         own = self.levels[rows]
         x = design(self.objective, rows)
@@ -149,15 +150,15 @@ class CandidateModels:
         return change._replace(step=step)
 
     def _refuse(self, row: int, level: int) -> NoReturn:
-        """Raise an error: the changed table has no unique minimiser."""
+        """Raise an error that the changed table has no unique minimiser."""
         raise InputError(
             f"With {self.attribute.levels[level]!r} for {self.attribute.name!r} in row {row} the "
-            "columns are linearly dependent, or the classes are separable, so the model has no "
-            "unique refit; set l2 above 0, or leave the row out of the attack (rows=)."
+            "columns are linearly dependent, or the classes are separable, so the refit is not "
+            "unique; set l2 above 0, or leave the row out of the attack (rows=)."
         )
 
     def _by_newton(self) -> np.ndarray:
-        """Return the differences of all candidates, (m, K, P), by two steps or by a refit."""
+        """Return the differences of all candidates, (m, K, P), from two Newton steps or a refit."""
         m, K = len(self.rows), len(self.attribute)
         moves = np.zeros((m, K, self.size))
         # A row's actual level needs no step.
@@ -185,7 +186,7 @@ class CandidateModels:
     def _two_steps(
         self, rows: np.ndarray, levels: np.ndarray, third: tuple[np.ndarray, list[np.ndarray]]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the differences after two steps, (b, K, P), and a mask of the inaccurate ones."""
+        """Return the differences after two Newton steps, and a mask of inaccurate candidates."""
         change, columns = self.rank_two(rows, levels), list(self.attribute.columns)
         weights, tensor = third
         along = np.einsum("bp,bkp->bk", change.x, change.step)  # xᵀΔ and x'ᵀΔ
@@ -224,8 +225,9 @@ def third_derivatives(
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return ``ω_j ∂a_j/∂m``, (n,), and ``½ Σ_j ω_j (∂a_j/∂m) x_j x_j x_j``.
 
-    Applied twice to a Newton step, the tensor gives the gradient that remains after the step. Its
-    p-th part, (P − p, P), holds the entries ``(p, q, r)`` with q ≥ p, counted in both orders.
+    Applied twice to a Newton step, the tensor yields the gradient that remains after the step. The
+    p-th part of the tensor, (P − p, P), contains the entries ``(p, q, r)`` with q ≥ p, counted in
+    both orders.
     """
     if family.curvature_slope is not None:
         weights = np.asarray(family.curvature_slope(margins, objective.target))
@@ -247,13 +249,13 @@ def third_derivatives(
 
 
 def design(objective: Objective, rows: np.ndarray | slice) -> np.ndarray:
-    """Return rows of the known table, with a final 1 for an intercept."""
+    """Return rows of the known table, with a final 1 if there is an intercept."""
     x = objective.X[rows, :]
     return np.hstack([x, np.ones((len(x), 1))]) if objective.intercept else np.asarray(x)
 
 
 def _inverse(hessian: np.ndarray) -> np.ndarray:
-    """Return ``H⁻¹``, through the Cholesky factor of ``H`` scaled to a unit diagonal."""
+    """Return ``H⁻¹``, computed from the Cholesky factor of ``H`` scaled to a unit diagonal."""
     sizes = np.sqrt(np.diagonal(hessian))
     scaling = np.outer(sizes, sizes)
     factor = cholesky_factor(hessian / scaling) if np.all(sizes > 0) else None

@@ -1,4 +1,4 @@
-"""A nominal attribute: its columns in the encoded table, and the code of each level."""
+"""A nominal attribute: its columns in the encoded table, and the code for each level."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class NominalAttribute:
     name
         The attribute's name.
     columns
-        The positions of its columns in the table.
+        The positions of the attribute's columns in the table.
     codes
         The entries of these columns for each level, (K, t): rows of the identity matrix for a
-        one-hot attribute, and a row of zeros for a level that has no column.
+        one-hot attribute, and a row of zeros for a level without a column.
     levels
         The names of the levels, in the order of ``codes``.
 
@@ -49,7 +49,9 @@ class NominalAttribute:
     def __post_init__(self) -> None:
         codes = np.array(self.codes, dtype=float)
         if not self.columns:
-            raise InputError(f"The attribute {self.name!r} has no columns; name at least one.")
+            raise InputError(
+                f"The attribute {self.name!r} has no columns; name at least one column."
+            )
         if codes.ndim != 2 or codes.shape != (len(self.levels), len(self.columns)):
             raise InputError(
                 f"The codes of {self.name!r} must have one row for each of its "
@@ -58,8 +60,8 @@ class NominalAttribute:
             )
         if len(self.levels) < 2:
             raise InputError(
-                f"{self.name!r} has only one level, so there is nothing to infer; name an "
-                "attribute with two or more."
+                f"{self.name!r} has only one level, so nothing can be inferred; name an attribute "
+                "with at least two levels."
             )
         if not np.all(np.isfinite(codes)):
             raise InputError(
@@ -68,7 +70,7 @@ class NominalAttribute:
         if len(np.unique(codes, axis=0)) < len(codes):
             raise InputError(
                 f"Two levels of {self.name!r} have the same code, so no model can distinguish "
-                "them; merge them."
+                "them; merge these levels."
             )
         codes.setflags(write=False)
         object.__setattr__(self, "codes", codes)
@@ -77,21 +79,21 @@ class NominalAttribute:
 
     @classmethod
     def from_problem(cls, problem: Any, name: str, *, dropped: str = _DROPPED) -> NominalAttribute:
-        """Return an attribute of a prepared :class:`~seepage.data.Problem`.
+        """Return an attribute from a prepared :class:`~seepage.data.Problem`.
 
         Parameters
         ----------
         problem
-            The problem; its :attr:`attributes` say which columns belong together.
+            The problem; its :attr:`attributes` define which columns belong together.
         name
             The attribute.
         dropped
-            The name of the level that has no column (its code is all zeros).
+            The name of the level without a column (its code is all zeros).
         """
         known = problem.indices()
         if name not in known:
             raise InputError(
-                f"The problem has no attribute {name!r}{nearest(name, known)}; there are "
+                f"The problem has no attribute {name!r}{nearest(name, known)}; its attributes are "
                 f"{', '.join(map(repr, known))}."
             )
         columns = known[name]
@@ -108,11 +110,11 @@ class NominalAttribute:
         *,
         levels: Sequence[str] | None = None,
     ) -> NominalAttribute:
-        """Find the levels of an attribute in a table.
+        """Return the attribute with the levels that occur in a table.
 
-        Columns of zeros and ones with at most a single one per row are treated as one-hot: each
-        column is a level. A row of all zeros is a dropped level, which comes first. In any other
-        columns, such as scaled ones, every distinct combination in the table is a level, in sorted
+        Columns of zeros and ones with at most a single 1 per row are treated as one-hot: each
+        column is a level. A row of zeros is the dropped level, which is listed first. In all other
+        cases, such as scaled columns, every distinct combination in the table is a level, in sorted
         order.
 
         Parameters
@@ -122,9 +124,10 @@ class NominalAttribute:
         columns
             The attribute's columns, by name or position.
         name
-            The attribute's name; by default the first column's.
+            The attribute's name; by default, the name of the first column.
         levels
-            Names of the levels in the order described; by default from the columns or their values.
+            The names of the levels in the order described; by default, from the columns or their
+            values.
         """
         table = read_table(X)
         named, _ = Attributes(MemorySource(table, None)).unknowns(list(columns), False)
@@ -146,7 +149,7 @@ class NominalAttribute:
         if max(self.columns) >= values.shape[1] or min(self.columns) < 0:
             raise InputError(
                 f"{self.name!r} is encoded in columns {list(self.columns)}, but X has "
-                f"{values.shape[1]} columns; pass the table that the attribute came from."
+                f"{values.shape[1]} columns; pass the table from which the attribute was defined."
             )
         shown = as_numpy(values[:, list(self.columns)])
         positions = np.full(len(shown), -1, dtype=np.int64)
@@ -156,20 +159,20 @@ class NominalAttribute:
             row = int(np.argmax(positions < 0))
             raise InputError(
                 f"Row {row} has {shown[row].tolist()} in the columns of {self.name!r}, which is "
-                "not the code of any of its levels; correct the row, or rebuild the attribute from "
-                "a table with all levels."
+                "not the code of any of its levels; correct the row, or redefine the attribute "
+                "with a table that contains all levels."
             )
         return positions
 
     def others(self, d: int) -> np.ndarray:
-        """Return the positions of the columns, out of d, that do not encode this attribute."""
+        """Return the positions of those of the d columns that do not encode this attribute."""
         return np.setdiff1d(np.arange(d), self.columns)
 
 
 def _levels_of(
     seen: np.ndarray, names: list[str], title: str
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the codes found in the attribute's columns, and a name for each."""
+    """Return the codes that occur in the attribute's columns, and a name for each."""
     t = seen.shape[1]
     if np.all((seen == 0) | (seen == 1)) and np.all(seen.sum(axis=1) <= 1):
         codes, names_of_levels = np.eye(t), [name.removeprefix(f"{title}=") for name in names]
@@ -182,7 +185,7 @@ def _levels_of(
     codes = np.unique(seen, axis=0)
     if len(codes) > min(1000, max(2, len(seen) // 2)):
         raise InputError(
-            f"{title!r} takes {len(codes)} different values in {len(seen)} rows, so it is "
-            "continuous, not nominal; divide it into bands first."
+            f"{title!r} has {len(codes)} distinct values in {len(seen)} rows, so it is continuous, "
+            "not nominal; divide it into bands first."
         )
     return codes, tuple(", ".join(f"{value:g}" for value in code) for code in codes)

@@ -21,38 +21,39 @@ from seepage.tables.source import Table, as_numpy
 
 
 class WhiteBox(AttributeInversion):
-    """Guesses the level whose refit lies nearest the released parameters (Hannun et al. 2021).
+    """Guesses the level whose refit is nearest the released parameters (Hannun et al. 2021).
 
-    Let ``w'`` be the release and ``w_k`` the parameters fitted with level k in the target's row.
-    The guess is ``argmin_k ‖w' − w_k‖``: the maximum-likelihood level under Gaussian noise with one
-    standard deviation σ. With ``prior=True`` it is the posterior mode,
-    ``argmin_k ‖w' − w_k‖² − 2σ² log p(k)``.
+    Let ``w'`` be the released parameters and ``w_k`` the parameters fitted with level k in the
+    target's row. The guess is ``argmin_k ‖w' − w_k‖``: the maximum-likelihood level under Gaussian
+    noise with the same standard deviation σ on every parameter. With ``prior=True`` the guess is
+    the posterior mode, ``argmin_k ‖w' − w_k‖² − 2σ² log p(k)``.
 
-    The adversary knows everything but the attribute of the attacked record: all other values, how
-    the model is trained, its penalty and its sample weights (the same in every refit). Every record
-    is attacked, each as if all others were known: the guess about a record does not depend on its
-    true level. The n·K refits are not run: for linear regression they come from rank-two updates of
-    one solution, for other families from two warm-started Newton steps, or from a refit where two
-    are not enough.
+    The adversary knows everything except the attribute of the attacked record: all other values,
+    the training procedure, the penalty and the sample weights (the same in every refit). Each
+    record is attacked as if all other records were known; the guess does not depend on the record's
+    true level. The n·K refits are not run in full. For linear regression, the refits are computed
+    from rank-two updates of one solution. Other families use two warm-started Newton steps, or a
+    refit if these are not accurate enough.
 
     Parameters
     ----------
     attribute
         The attribute to infer.
     model
-        The kind of model that was trained, with its penalty: any of :mod:`seepage.glm` except
+        The kind of model that was trained, with its penalty: any from :mod:`seepage.glm` except
         ``SoftmaxRegression``, or scikit-learn's ``LinearRegression``, ``Ridge``,
-        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted, because a copy is.
+        ``LogisticRegression`` or ``PoissonRegressor``. The model need not be fitted, because a copy
+        is fitted.
     prior
-        Whether to weight the levels by their frequency in the table.
+        Whether to weight the levels by their frequencies in the table.
 
     Attributes
     ----------
     model_
         The model fitted on the actual table: the release without its noise.
     candidates_
-        The candidate models; ``candidates_.differences(slice)`` gives their parameters minus those
-        of ``model_``.
+        The candidate models; ``candidates_.differences(slice)`` returns their parameters minus
+        those of ``model_``.
 
     Examples
     --------
@@ -82,11 +83,11 @@ class WhiteBox(AttributeInversion):
         Parameters
         ----------
         X, y
-            The whole training table, including the attribute, and its labels.
+            The whole training table, including the attribute, and the labels.
         sample_weight
             The sample weights used in training.
         rows
-            The positions of the records that will be attacked; by default all.
+            The positions of the records to attack; by default, all records.
         """
         super().fit(X, y)
         values = np.asarray(as_numpy(self._known.values), dtype=float)
@@ -111,7 +112,7 @@ class WhiteBox(AttributeInversion):
         if release is None:
             raise InputError(
                 "The white-box adversary needs a release; pass a model from sp.release(model, "
-                "noise), or many (sp.attacks.draw_releases)."
+                "noise), or many releases from sp.attacks.draw_releases."
             )
         theta = self.candidates_.theta
         parameters = parameters_of(release, len(theta))
@@ -146,12 +147,12 @@ class WhiteBox(AttributeInversion):
         if len(table) != len(self._rows):
             raise InputError(
                 f"X has {len(table)} rows, but fit was given {len(self._rows)} rows to attack; "
-                "pass those rows, in that order."
+                "pass those rows in the same order."
             )
         return table, labels
 
     def _check_known(self, X: np.ndarray, y: np.ndarray, rows: slice) -> None:
-        """Raise an error unless the target rows match the known table, apart from the attribute."""
+        """Raise an error unless the target rows match the known table, except in the attribute."""
         others = self.attribute.others(X.shape[1])
         known = self._rows[rows]
         same = np.all(X[:, others] == self._table[np.ix_(known, others)], axis=1)
@@ -183,7 +184,7 @@ def _objective(model: Any, table: Table, y: np.ndarray, sample_weight: Any) -> O
     fit = describe(model, table, y, sample_weight)
     if not isinstance(fit.family, Family):
         raise InputError(
-            f"A {type(model).__name__} has a margin for each class, which the white-box attack "
+            f"A {type(model).__name__} has one margin for each class, which the white-box attack "
             "does not support; use a model with a single margin, such as LogisticRegression."
         )
     return Objective.of(fit, table.values)
@@ -198,9 +199,8 @@ def _positions(rows: Any, n: int) -> np.ndarray:
         chosen = np.flatnonzero(chosen)
     if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or len(chosen) == 0:
         raise InputError(
-            f"rows must be positions, or a mask over the {n} rows, and must select at "
-            "least one row."
+            f"rows must be positions, or a mask of the {n} rows, and must select at least one row."
         )
     if chosen.min() < 0 or chosen.max() >= n:
-        raise InputError(f"rows must lie between 0 and {n - 1}, the positions of the table.")
+        raise InputError(f"rows must be positions between 0 and {n - 1}.")
     return np.asarray(chosen, dtype=np.int64)

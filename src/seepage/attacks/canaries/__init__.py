@@ -1,6 +1,6 @@
-"""Lower bounds on ε from one training run with canaries included at random.
+"""Lower bounds on ε from one training run that includes canaries at random.
 
-``one_run`` turns guesses into a bound; ``coins`` draws the included canaries and makes guesses from
-scores. ``training`` audits any training function; ``private_training`` audits private SGD, with
+``one_run`` computes a bound from guesses; ``coins`` draws the included canaries and converts scores
+to guesses. ``training`` audits any training function; ``private_training`` audits private SGD, with
 Opacus or without.
 """

@@ -1,4 +1,4 @@
-"""Canaries are records included by fair coin flips; guesses about them give a lower bound on ε."""
+"""Canaries, records included by fair coin flips, and the audit that bounds ε with them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from seepage.tables.source import as_numpy
 
 CONDITIONS = (
     "This is a lower bound: a stronger attack, or more atypical canaries, may show a larger ε.",
-    "The bound is for adding or removing one canary; the number of guesses was fixed beforehand.",
+    "The bound is for adding or removing one canary; the number of guesses was fixed before the "
+    "run.",
 )
 
 
 @dataclass(frozen=True, repr=False)
 class CanaryAudit(SummaryTable):
-    """A lower bound on ε from the guesses about the canaries of one run.
+    """A lower bound on ε from guesses about the canaries in one run.
 
     Parameters
     ----------
     correct, guesses, abstentions
-        The numbers of correct guesses, of all guesses, and of canaries not guessed.
+        The numbers of correct guesses, of all guesses, and of abstentions.
     delta, confidence
-        The δ of the bound, and its confidence.
+        The δ and the confidence level of the bound.
     promised
-        The ε that was promised at this δ, for adding or removing one record; ``None`` without a
-        promise.
+        The ε guaranteed at this δ, for adding or removing one record; ``None`` without a guarantee.
     experiment
-        The source of the run's noise if the noise is repeatable, so that the run is only an
+        The source of the run's noise if the noise is repeatable, which makes the run only an
         experiment; otherwise empty.
     kind
         ``attack``: a lower bound on ε, never an upper bound.
@@ -92,7 +92,7 @@ class CanaryAudit(SummaryTable):
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """The assumptions of the bound."""
+        """The assumptions behind the bound."""
         return (*CONDITIONS, *((self.experiment,) if self.experiment else ()))
 
     def __str__(self) -> str:
@@ -115,23 +115,23 @@ class CanaryAudit(SummaryTable):
 
 @accepts_other_names
 class Canaries:
-    """Records included in a run by independent fair coin flips.
+    """Records that are included in a run by independent fair coin flips.
 
     Parameters
     ----------
     count
         The number of canaries.
     guesses
-        The number of canaries guessed: half as included, half as excluded; by default a fifth of
-        all. Choose it before the run, since a later choice would invalidate the bound. The best
-        number depends on the noise.
+        The number of canaries guessed, half as included and half as excluded; by default, a fifth
+        of all canaries. Choose this number before the run, because a later choice would invalidate
+        the bound. The best number depends on the noise.
     seed
-        The seed of the coin flips, so that an experiment can be repeated.
+        The seed of the coin flips, for repeatable experiments.
 
     Attributes
     ----------
     included
-        Whether each canary is included. Scores must not depend on it.
+        Whether each canary is included. Scores must not depend on this mask.
 
     Examples
     --------
@@ -166,16 +166,17 @@ class Canaries:
         promised: float | None = None,
         experiment: str = "",
     ) -> CanaryAudit:
-        """Guess the canaries with the highest scores as included, the lowest as excluded.
+        """Guess that the highest-scoring canaries are included and the lowest-scoring are not.
 
-        ``scores``, one per canary, are higher if the canary is more likely to be included.
+        ``scores`` contains one score per canary; a higher score means that the canary is more
+        likely included.
         """
         check_share(confidence, "confidence")
         values = as_numpy(scores).astype(float)
         if values.shape != (len(self),) or not np.all(np.isfinite(values)):
             raise InputError(
-                f"scores must be {len(self)} finite numbers, one for each canary, not of shape "
-                f"{values.shape}."
+                f"scores must be {len(self)} finite numbers, one for each canary, not an array of "
+                f"shape {values.shape}."
             )
         order = np.argsort(values, kind="stable")  # ties by position, which the coins do not know
         low = self.guesses // 2
@@ -192,10 +193,10 @@ class Canaries:
         )
 
     def chosen(self, records: Sequence[Any]) -> list[Any]:
-        """Return the records, one per canary, whose canary is included."""
+        """Return the records whose canary is included, given one record per canary."""
         if len(records) != len(self):
             raise InputError(
-                f"There are {len(self)} canaries, but {len(records)} records; pass "
-                "one for each canary."
+                f"There are {len(self)} canaries, but {len(records)} records; pass one record for "
+                "each canary."
             )
         return [record for record, is_in in zip(records, self.included, strict=True) if is_in]

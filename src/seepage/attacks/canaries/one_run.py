@@ -1,12 +1,13 @@
-"""A lower bound on ε from the guesses about one run (Steinke, Nasr and Jagielski 2023).
+"""A lower bound on ε from guesses about one run (Steinke, Nasr and Jagielski 2023).
 
-Each of m canaries is included by a fair coin flip. An attacker guesses r of the coins and abstains
-from the rest; v guesses are correct. If the procedure is (ε, δ)-differentially private for adding
-or removing one record, then (their main theorem, with ``W ~ Binomial(r, e^ε/(1 + e^ε))``)::
+Each of m canaries is included by a fair coin flip. An attacker guesses r of the coin flips and
+abstains from the remaining coin flips; v guesses are correct. If the procedure is (ε,
+δ)-differentially private for adding or removing one record, then the main theorem of the paper,
+with ``W ~ Binomial(r, e^ε/(1 + e^ε))``, states::
 
     P[v or more right] ≤ P[W ≥ v] + 2mδ · max_{1 ≤ i ≤ v} P[v > W ≥ v − i]/i
 
-An ε at which this is below 5 % is refuted with 95 % confidence. The coins of the canaries are
+An ε is refuted with 95 % confidence if this probability is below 5 %. The coin flips are
 independent, so one run with many canaries replaces many runs with one canary each.
 """
 
@@ -23,7 +24,7 @@ def chance_of_guesses(
 ) -> float:
     """Return an upper bound on the probability of this many correct guesses under (ε, δ).
 
-    The number of guesses must have been chosen without looking at the coins.
+    The number of guesses must have been chosen without knowing the coin flips.
 
     Examples
     --------
@@ -54,17 +55,17 @@ def epsilon_lower_bound(
 ) -> float:
     """Return the largest ε that the guesses refute at the given confidence.
 
-    A procedure whose true ε is below the bound gives such a bound with a probability of at most
-    ``1 − confidence``. A small bound is no evidence of privacy: a stronger attack may guess better.
+    The result exceeds the true ε with a probability of at most ``1 − confidence``. A small bound is
+    not evidence of privacy: a stronger attack may guess better.
 
     Parameters
     ----------
     correct, guesses
-        The number of correct guesses and of all guesses.
+        The numbers of correct guesses and of all guesses.
     abstentions
-        The canaries that were not guessed.
+        The number of canaries that were not guessed.
     delta
-        The promised δ, which may be 0.
+        The δ of the guarantee, which may be 0.
     confidence
         By default 95 %.
 
@@ -104,7 +105,7 @@ def _check(correct: int, guesses: int, abstentions: int, delta: float) -> None:
         check_count(value, name, 0)
     if correct > guesses:
         raise InputError(
-            f"{correct} correct guesses of only {guesses} are impossible; check both counts."
+            f"{correct} correct guesses out of only {guesses} are impossible; check both counts."
         )
     check_number(delta, "delta")
     if not 0 <= delta < 1:

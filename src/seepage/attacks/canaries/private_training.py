@@ -1,16 +1,16 @@
-"""Canaries in one run of private SGD, for an attacker who sees every noisy gradient.
+"""Canaries in one run of private SGD, for an attacker who observes every noisy gradient.
 
-A step releases ``ĝ = (Σ_i b_i g̃_i + Σ_j c_j g̃_j + N(0, s²))/D``: the sums over the drawn records
-and the drawn canaries, with ``b`` and ``c`` zero or one. The attacker knows the parameters, and so
-all clipped gradients, but not which records were drawn. Subtracting the expected sum of the known
-records, the attacker estimates the ``c_j`` by the best linear predictor, with the canaries'
-gradients in the rows of ``G``, and the rate ``p`` at which a canary takes part in a step (half of
-the sample rate)::
+A step releases ``ĝ = (Σ_i b_i g̃_i + Σ_j c_j g̃_j + N(0, s²))/D``: the noisy sum over the sampled
+records and canaries, with ``b`` and ``c`` zero or one. The attacker knows the parameters, and
+therefore all clipped gradients, but not which records were sampled. The attacker subtracts the
+expected sum of the known records and estimates the ``c_j`` by the best linear predictor. The rows
+of ``G`` are the canaries' gradients, and ``p`` is the rate at which a canary takes part in a step
+(half of the sampling rate)::
 
     ĉ = (G Gᵀ + s²/(p(1 − p)) I)⁻¹ G (D ĝ − q Σ_i g̃_i − p Σ_j g̃_j)
 
-The score of a canary is the sum of its ``ĉ`` over the steps. The cost of a step, for ``G Gᵀ``, is
-the squared number of canaries times the number of parameters.
+The score of a canary is the sum of ``ĉ`` over the steps. The cost of computing ``G Gᵀ`` in a step
+is proportional to the squared number of canaries times the number of parameters.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ Follow = Callable[[Any, nn.Module, Any], None]  # of an optimiser, its network a
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What the attacker knows about the next step.
+    """What the attacker knows about the next training step.
 
     Parameters
     ----------
     clip
         The clipping norm of the gradients.
     noise
-        The standard deviation of the noise on the sum.
+        The standard deviation of the noise added to the sum.
     sample_rate
-        The probability that a record is drawn into the batch.
+        The probability that a record is sampled into the batch.
     divisor
         The divisor of the noisy sum.
     """
@@ -62,9 +62,9 @@ class StepFacts:
 
 
 class GradientScores:
-    """Scores canaries by the noisy gradients of an optimiser's steps.
+    """Scores canaries from the noisy gradients of an optimiser's steps.
 
-    ``scores`` are the sums of ``ĉ`` so far, one per canary.
+    ``scores`` contains the sum of ``ĉ`` so far for each canary.
     """
 
     def __init__(self, loss: str | nn.Module | Loss, known: Records, canaries: Records) -> None:
@@ -114,21 +114,22 @@ def audit_private_sgd(
 ) -> CanaryAudit:
     """Train once with canaries among the records; return the lower bound on ε and the promised ε.
 
-    Do not release the network, since it is also trained on canaries.
+    Do not release the network, because it is also trained on canaries.
 
     Parameters
     ----------
     trainer
-        A trainer that has not been fitted, with a declared ``sample_rate`` and no checkpoint.
+        A trainer that has not been fitted, with a ``sample_rate`` and no checkpoint.
     X, y
         The records, as tensors.
     canaries
-        Inputs and targets of canaries, or the number to generate: random signs times the largest
-        absolute input, with random labels.
+        The inputs and targets of canaries, or the number of canaries to generate: random signs
+        times the largest absolute input, with random labels.
     delta
         The δ at which the promised ε and the bound are compared.
     guesses, confidence, seed
-        As for :func:`audit_training`; ``seed`` fixes canaries and coins, not the trainer's noise.
+        As for :func:`audit_training`; ``seed`` determines the canaries and coin flips, not the
+        trainer's noise.
 
     Examples
     --------
@@ -147,7 +148,7 @@ def audit_private_sgd(
     if divisor is None:
         raise InputError(
             "Canaries test privacy for adding or removing a record, which a fixed batch_size does "
-            "not promise; audit a trainer with sample_rate and expected_batch."
+            "not guarantee; audit a trainer with sample_rate and expected_batch."
         )
     if trainer.checkpoint is not None or world_size() > 1:
         raise InputError(
@@ -201,18 +202,18 @@ def audit_opacus(
 ) -> CanaryAudit:
     """Run an Opacus training loop with canaries among its records.
 
-    Opacus's sample rate is the batch size divided by the number of records. One more canary changes
-    this rate for every record, which Opacus's ε does not cover. With few records and large batches,
-    a promised ε may be refuted for this reason alone.
+    Opacus's sampling rate is the batch size divided by the number of records. Adding a canary
+    changes this rate for every record, which Opacus's ε does not account for. With few records and
+    large batches, a promised ε may therefore be refuted even if the training is correct.
 
     Parameters
     ----------
     train
-        Your training loop: a function of inputs, targets and ``follow``. Call
-        ``follow(optimizer, net, loader)`` with the objects that ``make_private`` returned, train,
-        and return the ε that is promised at this δ (``engine.get_epsilon(delta)``), or ``None``.
+        Your training loop: a function with the arguments inputs, targets and ``follow``. Call
+        ``follow(optimizer, net, loader)`` with the objects returned by ``make_private``, train, and
+        return the ε guaranteed at this δ (``engine.get_epsilon(delta)``), or ``None``.
     loss
-        The loss function of the loop.
+        The loss function of the training loop.
     X, y, canaries, delta, guesses, confidence, seed
         As for :func:`audit_private_sgd`.
     """
@@ -224,7 +225,7 @@ def audit_opacus(
         if rate is None or not hasattr(optimizer, "original_optimizer"):
             raise InputError(
                 "follow needs the optimizer, the network and the loader that Opacus's "
-                "make_private() returned with poisson_sampling=True; pass those."
+                "make_private() returned with poisson_sampling=True; pass these objects."
             )
 
         def facts() -> StepFacts:
@@ -239,7 +240,7 @@ def audit_opacus(
     if not scores.steps:
         raise InputError(
             "No training step was observed; call follow(optimizer, net, loader) in the training "
-            "function, before its first step."
+            "function, before the first step."
         )
     return coins.audit(scores.scores, delta=delta, confidence=confidence, promised=promised)
 
@@ -247,7 +248,7 @@ def audit_opacus(
 def _prepared(
     X: Any, y: Any, canaries: int | Records, guesses: int | None, seed: int | None
 ) -> tuple[Records, Records, Canaries]:
-    """Return the records, the canaries and their coins."""
+    """Return the records, the canaries and the coin flips."""
     known = torch.as_tensor(X), torch.as_tensor(y)
     if isinstance(canaries, int):
         coins = Canaries(canaries, guesses=guesses, seed=seed)
@@ -255,8 +256,8 @@ def _prepared(
     made = torch.as_tensor(canaries[0]), torch.as_tensor(canaries[1])
     if len(made[0]) != len(made[1]) or made[0].shape[1:] != known[0].shape[1:]:
         raise InputError(
-            "canaries must be inputs and targets in equal numbers, with the shapes of the records' "
-            "inputs and targets."
+            "canaries must be equal numbers of inputs and targets, with the shapes of the "
+            "records' inputs and targets."
         )
     return known, made, Canaries(len(made[1]), guesses=guesses, seed=seed)
 
@@ -265,7 +266,7 @@ def _crafted(X: Tensor, y: Tensor, count: int, seed: int | None) -> Records:
     if not X.is_floating_point() or y.is_floating_point() or y.dim() != 1:
         raise InputError(
             "Canaries can be generated only for real-valued inputs with one class number each; "
-            "pass your own as canaries=(inputs, targets)."
+            "pass your own canaries as canaries=(inputs, targets)."
         )
     stream = (KeyedStream.fresh() if seed is None else KeyedStream.of_seed(seed)).child("inputs")
     source = torch.Generator().manual_seed(stream.number())

@@ -29,13 +29,13 @@ def audit_training(
     Parameters
     ----------
     train
-        Trains a model on a list of records and returns it.
+        A function that trains a model on a list of records and returns the model.
     score
-        Scores a canary with the model; higher scores mean that it was more likely in the data. An
-        example is minus its loss.
+        A function that scores a canary with the model; a higher score means that the canary was
+        more likely in the data. An example is the negative loss.
     canaries
         The canaries, at least ten and preferably a thousand: atypical records in the same format as
-        the other records. Each is included by its own fair coin.
+        the other records. Each canary is included by an independent fair coin flip.
     delta
         The δ of the bound.
     records
@@ -45,12 +45,11 @@ def audit_training(
     confidence
         The confidence of the bound.
     promised
-        The ε that is promised at this δ for adding or removing one record; it is printed with the
-        bound.
+        The ε guaranteed at this δ for adding or removing one record; it is printed with the bound.
 
     Examples
     --------
-    A counter that publishes every record's bit, but lies with probability 1/(1 + e²), has ε = 2:
+    A counter that publishes every record's bit, flipped with probability 1/(1 + e²), has ε = 2:
 
     >>> import numpy as np, seepage as sp
     >>> rng = np.random.default_rng(0)

@@ -1,8 +1,9 @@
-"""The extraction attack on a language model, and the share of it that is memorisation.
+"""The extraction attack on a language model, and how much of its success is due to memorisation.
 
-A secret's probability is that of emitting it, given the text before it in its record. A base model
-gives its probability before fine-tuning, and held-out records of the same kind show how much of the
-gain is generalisation. The additional gain of members is what fine-tuning leaked.
+A secret's probability is the probability that the model emits it, given the preceding text of its
+record. The base model's probability is measured for comparison. Held-out records of the same kind
+show how much of the gain is generalisation. The additional gain of members is the leakage due to
+fine-tuning.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from seepage.support.number_check import check_count, check_share
 
 
 class _Effort(NamedTuple):
-    """What is measured for every secret beyond one forward pass."""
+    """The settings of the measurements that need more than one forward pass."""
 
     near: int
     distance: float
@@ -67,10 +68,10 @@ class _WithoutAdapter:
 class Extraction:
     """Measures how likely a causal language model is to emit its training text.
 
-    For every secret ``x`` with text ``c`` before it, and a sampler with next-token distribution
-    ``q``: ``P = Π_t q(x_t | c, x_<t)``, exact for these tokens (Hayes et al. 2024,
-    arXiv:2410.19482). With other tokens that run past the end of the text, it is a lower bound for
-    the text.
+    For every secret ``x`` preceded by text ``c``, a sampler with next-token distribution ``q``
+    emits the secret's tokens with the exact probability ``P = Π_t q(x_t | c, x_<t)`` (Hayes et al.
+    2024, arXiv:2410.19482). If other tokens that run past the end of the secret are included, ``P``
+    is a lower bound for the text.
 
     Parameters
     ----------
@@ -82,17 +83,18 @@ class Extraction:
         The model before fine-tuning. For a peft model, the default is the same model with its
         adapters switched off.
     sampler
-        How tokens are chosen; by default as in the model's ``generation_config``, or at temperature
-        1 if that is greedy.
+        How tokens are chosen. The default is the model's ``generation_config``, or temperature 1 if
+        the configuration is greedy.
     prefix_tokens
-        The largest number of tokens before the secret in the attacker's prompt; by default as many
-        as the model can read.
+        The largest number of tokens before the secret in the attacker's prompt; by default, the
+        model's maximum.
     batch_tokens
         The largest number of tokens in a batch.
 
     Examples
     --------
-    A model that finds 16 characters equally likely emits four given ones once in 16⁴ tries:
+    A model that assigns equal probability to 16 characters emits four given characters once in 16⁴
+    tries:
 
     >>> import torch
     >>> from tokenizers import Tokenizer, decoders, models
@@ -128,7 +130,7 @@ class Extraction:
         passes: int = 0,
         seed: int = 0,
     ) -> ExtractionResult:
-        """Attack every secret of some records.
+        """Attack every secret in the records.
 
         Parameters
         ----------
@@ -136,21 +138,21 @@ class Extraction:
             Training records: texts, or mappings as for
             :func:`~seepage.attacks.extraction.secrets.read_record`.
         held_out
-            Records of the same kind that the model was not trained on.
+            Records of the same kind on which the model was not trained.
         marked, kinds
-            Strings that are secret, and the kinds to search for in addition
+            Strings to treat as secrets, and the kinds of secret to search for in addition
             (:func:`~seepage.attacks.extraction.secrets.find_secrets`).
         near, distance
-            The number of continuations drawn to find near-verbatim copies of every secret (0 for
-            none), and the largest edit distance of such a copy, as a share of the secret's
+            The number of continuations sampled to find near-verbatim copies of every secret (0 for
+            none), and the largest edit distance that counts as a copy, as a share of the secret's
             characters.
         exposure, candidates
             The number of candidates with which every secret is compared (0: exposure is not
-            measured), and the candidates, by default all strings of its shape. If there are more
-            candidates than this number, a random sample is used.
+            measured), and the candidates; by default, all strings of the secret's shape. If there
+            are more candidates than this number, a random sample of them is used.
         passes
-            The number of forward passes for other tokenisations of each secret; they raise the
-            lower bound and give an upper bound.
+            The number of forward passes for other tokenisations of each secret. These passes raise
+            the lower bound and provide an upper bound.
         seed
             The seed of all random draws.
         """
@@ -166,7 +168,7 @@ class Extraction:
             outside = lens.scored(others, marked, kinds)
             if not secrets:
                 raise InputError(
-                    "The records have no text to attack; give records with text, such as "
+                    "The records contain no text to attack; give records with text, such as "
                     '["Anna\'s code is 4711."].'
                 )
             effort = _Effort(near, distance, exposure, candidates, passes, seed)
@@ -187,7 +189,7 @@ def model_before(model: Any, base: Any = None) -> Any:
 
 
 def _evaluating(*nets: Any) -> list[Any]:
-    """Switch to evaluation mode, and return the networks that were in training mode."""
+    """Switch networks to evaluation mode, and return those that were in training mode."""
     training = [net for net in nets if getattr(net, "training", False)]
     for net in training:
         net.eval()
@@ -195,7 +197,7 @@ def _evaluating(*nets: Any) -> list[Any]:
 
 
 class _Lens:
-    """The two models, the tokenizer and the sampler with which records are scored."""
+    """The model, its base model, the tokenizer and the sampler used to score records."""
 
     def __init__(self, attack: Extraction) -> None:
         base = model_before(attack.model, attack.base)
@@ -213,7 +215,7 @@ class _Lens:
     def scored(
         self, records: Sequence[TextRecord], marked: Iterable[str], kinds: Iterable[str]
     ) -> list[ExtractedSecret]:
-        """Return the secrets of records with the results of one forward pass for each."""
+        """Return the secrets of the records, each with the results of one forward pass."""
         marked, kinds = tuple(marked), tuple(kinds)
         found = [
             secret
@@ -238,7 +240,7 @@ class _Lens:
         ]
 
     def target(self, secret: Secret, record: TextRecord) -> Target:
-        """Return the tokens of a secret."""
+        """Return the given tokens and the target tokens of a secret."""
         return locate(
             self.vocabulary,
             record.text,

@@ -1,14 +1,15 @@
 """The exposure of a secret: its rank among all candidates of the same shape.
 
-With ``R`` candidates of the same shape, of which the secret is the r-th most probable (Carlini et
-al. 2019, The Secret Sharer)::
+Let the secret be the r-th most probable among ``R`` candidates of the same shape. Its exposure is
+(Carlini et al. 2019, The Secret Sharer)::
 
     exposure = log2 |R| − log2 r        bits
 
-The maximum, ``log2 |R|``, means that the model prefers the secret to every other candidate; an
-unseen secret has 1.4 bits on average. A few candidates are all ranked. Of many, a random sample is
-ranked: the share that is more probable than the secret has an exact confidence interval (Clopper
-and Pearson), and therefore so does its logarithm.
+The maximum, ``log2 |R|``, means that the model prefers the secret to every other candidate. A
+secret that the model has never seen has an exposure of 1.4 bits on average. If there are few
+candidates, all of them are ranked. Otherwise a random sample is ranked. The share of candidates
+more probable than the secret has an exact confidence interval (Clopper and Pearson), which the
+logarithm converts to bits.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from seepage.errors import InputError
 
 @dataclass(frozen=True)
 class Exposure:
-    """The exposure of a secret in bits, with the ends of its 95 % interval if it was sampled."""
+    """The exposure of a secret in bits, with its 95 % interval if candidates were sampled."""
 
     bits: float
     low: float
@@ -46,7 +47,7 @@ class Exposure:
 
 
 def alphabets(secret: str) -> list[str]:
-    """Return the characters allowed at each position: digits for digits, letters for letters.
+    """Return the characters allowed at each position: digits for a digit, letters for a letter.
 
     Examples
     --------
@@ -77,13 +78,13 @@ def measure_exposure(
     model, vocabulary
         The model and its tokenizer.
     target, secret
-        The secret in its record, and its text.
+        The secret's position in its record, and the secret as text.
     candidates
-        The alternatives; by default all strings of the secret's shape (:func:`alphabets`).
+        The alternatives; by default, all strings of the secret's shape (:func:`alphabets`).
     most
-        The largest number of candidates that are all ranked.
+        The largest number of candidates for which all are ranked.
     draws
-        The size of the sample if there are more.
+        The sample size if there are more candidates.
     seed
         The seed of the sample.
     special
@@ -106,7 +107,8 @@ def measure_exposure(
         drawn = (other for other in drawn if other != secret)
     if total < 2:
         raise InputError(
-            "The secret is the only candidate, so it cannot be ranked; give other candidates."
+            "The secret is the only candidate, so it cannot be ranked; give at least one other "
+            "candidate."
         )
     joined = target.emitted[: len(target.emitted) - len(secret)]
     (own,) = _scores(model, vocabulary, target, [joined + secret], special)
@@ -144,7 +146,7 @@ def _scores(
     endings: Sequence[str],
     special: bool,
 ) -> np.ndarray:
-    """Return the log-probability of each text after the given tokens, in its usual tokenisation."""
+    """Return the log-probability of each text, as usually tokenised, after the given tokens."""
     context = tuple(target.passage.ids[: target.passage.start])
     continuations = []
     whole = vocabulary.encode([target.given + text for text in endings], special=special)

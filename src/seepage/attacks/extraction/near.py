@@ -1,9 +1,9 @@
-"""Near-verbatim copies: how often a sampled continuation is almost the secret.
+"""Near-verbatim copies: how often a sampled continuation almost matches the secret.
 
 Near-verbatim copies have no closed-form probability. Continuations are sampled instead, and those
-within an edit distance of the secret are counted (Ippolito et al. 2023 find that copies that are
-not verbatim are the more frequent leak). The share has an exact 95 % confidence interval (Clopper
-and Pearson), even if no copy is found.
+within a given edit distance of the secret are counted. Ippolito et al. (2023) find that copies that
+are not verbatim are the more frequent leak. The share of copies has an exact 95 % confidence
+interval (Clopper and Pearson), even if no copy is found.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from seepage.attacks.extraction.text import Target, Vocabulary
 
 @dataclass(frozen=True)
 class NearCopies:
-    """The number of sampled continuations and of near-verbatim ones, with a 95 % interval."""
+    """The numbers of samples and of near-verbatim copies, with a 95 % interval of the rate."""
 
     draws: int
     hits: int
@@ -73,19 +73,19 @@ def count_near_copies(
     distance: float = 0.1,
     seed: int = 0,
 ) -> NearCopies:
-    """Draw continuations and count those within an edit distance of the secret.
+    """Draw continuations and count those within a given edit distance of the secret.
 
     Parameters
     ----------
     model, vocabulary, sampler
-        The model, its tokenizer, and how it chooses tokens.
+        The model, its tokenizer and its sampler.
     target
-        The given tokens and the tokens to be emitted.
+        The given tokens and the target tokens.
     draws, seed
-        The number of continuations, and the seed.
+        The number of continuations, and the random seed.
     distance
-        The largest number of characters to insert, delete or replace, as a share of the secret's;
-        the closest prefix of a continuation counts.
+        The largest number of inserted, deleted or replaced characters, as a share of the secret's
+        length. The closest prefix of a continuation counts.
     """
     passage = target.passage
     context = tuple(passage.ids[: passage.start])
@@ -102,7 +102,7 @@ def count_near_copies(
 
 
 def edit_distance(goal: str, text: str) -> int:
-    """Return the smallest Levenshtein distance between a string and any prefix of another.
+    """Return the smallest Levenshtein distance between a string and any prefix of another string.
 
     Examples
     --------

@@ -1,13 +1,14 @@
-"""The probability that sampling emits given tokens: a product, from one forward pass.
+"""The probability that sampling emits given tokens: a product computed from one forward pass.
 
-A causal model gives the logits of every position of a known sequence at once, so for a sampler with
-next-token distribution ``q``::
+For a known sequence, a causal model returns the logits of every position at once. For a sampler
+with next-token distribution ``q``, the probability::
 
     P(x_s … x_n | x_1 … x_{s−1}) = Π_t q(x_t | x_1 … x_{t−1})
 
-is exact for these logits, without drawing anything: probabilistic discoverable extraction (Hayes et
-al. 2024, arXiv:2410.19482). Sequences are padded on the right, which does not affect a causal
-model. The network runs in its own precision; computations on the logits are in float64.
+is therefore exact for these logits and needs no sampling: probabilistic discoverable extraction
+(Hayes et al. 2024, arXiv:2410.19482). Sequences are padded on the right, which does not affect a
+causal model. The network runs in its own floating-point precision; computations on the logits are
+in float64.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from seepage.support.number_check import check_count
 
 
 class Passage(NamedTuple):
-    """Known tokens, the first of them to be emitted, and the tokens accepted as endings."""
+    """A known token sequence, the position of the first target token, and the accepted endings."""
 
     ids: Sequence[int]
     start: int  # the tokens before it are given
@@ -37,7 +38,7 @@ class Passage(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TokenScores:
-    """The logarithms of the probabilities of a passage's tokens, one number for each token."""
+    """The log-probability of each token of a passage."""
 
     low: np.ndarray
     high: np.ndarray
@@ -49,14 +50,14 @@ class TokenScores:
 
     @property
     def total(self) -> tuple[float, float]:
-        """The bounds on the log-probability of all the tokens."""
+        """The bounds on the joint log-probability of all the tokens."""
         return float(self.low.sum()), float(self.high.sum())
 
     @property
     def with_endings(self) -> tuple[float, float]:
-        """The bounds for the tokens or any ending; endings differ from the given tokens.
+        """The bounds on the log-probability of the tokens or any accepted ending.
 
-        Paths that follow the tokens and then branch to an ending differ for every position and
+        A path follows the tokens and then branches to an ending. All paths differ in position or
         ending, so their probabilities add up.
         """
         return _with(self.low, self.ending_low), _with(self.high, self.ending_high)
@@ -69,7 +70,7 @@ def _with(own: np.ndarray, ending: np.ndarray) -> float:
 
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """A causal language model that is queried for logits only.
+    """A causal language model, used only to compute logits.
 
     Parameters
     ----------
@@ -87,8 +88,8 @@ class LanguageModel:
         check_count(self.batch_tokens, "batch_tokens")
         if getattr(getattr(self.net, "config", None), "is_encoder_decoder", False):
             raise InputError(
-                "Extraction is measured for causal language models, but this model has an encoder. "
-                "Pass a decoder-only model, such as one from AutoModelForCausalLM."
+                "Extraction is measured only for causal language models, but this model has an "
+                "encoder. Pass a decoder-only model, such as one loaded with AutoModelForCausalLM."
             )
         forward = getattr(self.net, "forward", self.net)
         object.__setattr__(
@@ -115,7 +116,7 @@ class LanguageModel:
         return getattr(out, "logits", out)
 
     def next_logits(self, contexts: Sequence[Sequence[int]]) -> Tensor:
-        """Return the logits of the token after each context, ``(n, V)`` in float32."""
+        """Return the logits of the next token after each context, ``(n, V)`` in float32."""
         rows: list[Tensor | None] = [None] * len(contexts)
         for batch in self._batches([len(c) for c in contexts]):
             logits = self.logits([contexts[k] for k in batch])
@@ -124,7 +125,7 @@ class LanguageModel:
         return torch.stack([row for row in rows if row is not None])
 
     def next_of(self, ids: Tensor, kept: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """Return the logits after sequences of equal length, and the cache for the next tokens."""
+        """Return the next-token logits after sequences of equal length, and the model's cache."""
         with torch.inference_mode():
             if not self._masked:
                 return self.net(ids)[:, -1], kept
@@ -135,12 +136,12 @@ class LanguageModel:
         return out.logits[:, -1], {} if past is None else {"past_key_values": past}
 
     def score(self, passages: Sequence[Passage], sampler: TokenSampler) -> list[TokenScores]:
-        """Return the probabilities of the tokens of every passage."""
+        """Return the token probabilities of every passage."""
         for passage in passages:
             if not 0 < passage.start < len(passage.ids):
                 raise InputError(
-                    "A passage needs at least one given token and one token to be emitted; give a "
-                    "longer record, or a tokenizer that adds a start token."
+                    "A passage needs at least one given token and one target token; give a longer "
+                    "record, or a tokenizer that adds a start token."
                 )
         found: dict[int, TokenScores] = {}
         for batch in self._batches([len(p.ids) for p in passages]):
@@ -153,7 +154,7 @@ class LanguageModel:
     def score_endings(self, context: Sequence[int], endings: Sequence[Sequence[int]]) -> np.ndarray:
         """Return the log-probability of each ending of a context, at temperature 1.
 
-        A beginning that several endings share is read only once.
+        A prefix shared by several endings is processed only once.
         """
         wanted: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for number, ending in enumerate(endings):
@@ -185,7 +186,7 @@ class LanguageModel:
         return totals
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the positions of sequences of similar length that fit into one batch."""
+        """Yield batches of sequences of similar length, as index arrays."""
         batch: list[int] = []
         for k in sorted(range(len(lengths)), key=lambda k: -lengths[k]):
             if batch and (len(batch) + 1) * lengths[batch[0]] > self.batch_tokens:
@@ -204,7 +205,7 @@ def _scored(
     size, largest = logits.shape[-1], max(int(tokens.max()) for tokens in emitted)
     if largest >= size:
         raise InputError(
-            f"The tokenizer has a token {largest}, but the model predicts {size} tokens only; pass "
+            f"The tokenizer has a token {largest}, but the model predicts only {size} tokens; pass "
             "the model's own tokenizer."
         )
     rows = torch.cat([torch.full((len(t),), row) for row, t in enumerate(emitted)])

@@ -1,4 +1,4 @@
-"""Result of an extraction attack: tries, gains beyond held-out records, tables, pages and JSON."""
+"""Results of an extraction attack: tries, gains beyond held-out records, tables, pages and JSON."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from seepage.tables.result_table import PlottedNumbers, ResultNumbers
 from seepage.tables.source import build_frame
 
 CONDITIONS = (
-    "The attacker knows the text before a secret, word for word, and samples from the model.",
-    "The probability of the tokens is exact for the model's logits in the precision it runs in.",
-    "The probability of the text is a lower bound: other tokens may spell it too.",
-    "An attack shows what can be extracted; it cannot show that nothing more can be.",
+    "The attacker knows the exact text before a secret and samples from the model.",
+    "The probability of the tokens is exact for the model's logits at its floating-point "
+    "precision.",
+    "The probability of the text is a lower bound: other token sequences may spell the same text.",
+    "An attack shows what can be extracted; it cannot rule out stronger attacks.",
 )
 
 
 def once_in(probability: float) -> str:
-    """Return a probability in words, as a number of tries.
+    """Return a probability in words, such as "once in 1,200 tries".
 
     Examples
     --------
@@ -56,32 +57,33 @@ def once_in(probability: float) -> str:
 
 @dataclass(frozen=True)
 class ExtractedSecret:
-    """A secret and its extraction probability; logarithms are natural.
+    """A secret and its extraction probability; all logarithms are natural.
 
     Parameters
     ----------
     record, kind, text
-        The number of its record, its kind, and the secret itself.
+        The number of the record, the kind of secret, and the secret itself.
     given, emitted
-        The text that the attacker gives, and the text to be emitted: the secret, and any text
-        between it and the last joint token boundary.
+        The text that the attacker supplies, and the target text: the secret, and any text between
+        it and the last joint token boundary.
     copies
         The number of records that contain this secret.
     tokens, token_probability, rank
-        Its tokens, their probabilities, and their ranks among all tokens.
+        The secret's tokens, their probabilities, and their ranks among all tokens.
     of_tokens
-        The log-probability of exactly these tokens; with ties, its lower bound.
+        The log-probability of exactly these tokens; if logits tie, its lower bound.
     low, high
-        Bounds on the log-probability of its tokens or of others that run past its end. ``low`` is a
-        lower bound for the text; ``high`` differs only if logits tie.
+        Bounds on the log-probability of the secret's tokens or of tokens that run past its end.
+        ``low`` is a lower bound for the text; ``high`` differs only if logits tie.
     plain
-        The log-probability of its tokens at temperature 1, without top-k or top-p.
+        The log-probability of the secret's tokens at temperature 1, without top-k or top-p.
     base, base_plain
-        ``low`` and ``plain`` of the model before fine-tuning.
+        The values of ``low`` and ``plain`` for the model before fine-tuning.
     text_high
-        An upper bound for the text, however it is tokenised.
+        An upper bound on the probability of the text in any tokenisation.
     near, exposure
-        Near-verbatim copies among the samples, and its exposure among candidates of its shape.
+        The near-verbatim copies among the samples, and the exposure among candidates of the
+        secret's shape.
     """
 
     record: int
@@ -105,46 +107,46 @@ class ExtractedSecret:
 
     @property
     def probability(self) -> float:
-        """The probability that one try emits the secret; a lower bound for its text."""
+        """The probability that one try emits the secret: a lower bound for the text."""
         return math.exp(self.low)
 
     @property
     def tries(self) -> float:
-        """The expected number of tries; infinite if the sampler never draws one of the tokens."""
+        """The expected number of tries; infinite if the sampler cannot draw one of the tokens."""
         return math.inf if self.low < -700 else math.exp(-self.low)
 
     @property
     def guess(self) -> float:
-        """The probability of a random guess: one over the number of strings of its shape."""
+        """The probability of a random guess: one over the number of strings of this shape."""
         return math.exp(-sum(math.log(len(letters)) for letters in alphabets(self.text)))
 
     def within_reach(self, tries: float) -> bool:
-        """Return whether this many tries suffice, and it is ten times likelier than a random guess.
+        """Return whether this many tries suffice and beat a random guess by a factor of ten.
 
-        Without any model, four digits are guessed once in 10,000 tries.
+        A random guess finds a four-digit code once in 10,000 tries.
         """
         return self.tries <= tries and self.probability >= 10 * self.guess
 
     @property
     def greedy(self) -> bool:
-        """Whether greedy decoding emits the secret: each of its tokens is the most probable."""
+        """Whether greedy decoding emits the secret: each token is the most probable one."""
         return max(self.rank) == 1
 
     @property
     def gain(self) -> float | None:
-        """The gain in log-probability of its tokens from fine-tuning, in bits, at temperature 1."""
+        """The gain in log-probability of the tokens from fine-tuning, in bits, at temperature 1."""
         return None if self.base_plain is None else (self.plain - self.base_plain) / math.log(2)
 
     def within_top(self, k: int) -> bool:
-        """Return whether an API that returns the top-k log-probabilities includes every token's.
+        """Return whether every token is among the top-k log-probabilities that an API returns.
 
-        If so, the attacker learns the probability without sampling; otherwise only that some token
-        is less likely than the k-th best.
+        If every token is included, the attacker learns the probability without sampling. Otherwise
+        the attacker learns only that some token is less likely than the k-th best.
         """
         return max(self.rank) <= k
 
     def tries_for(self, chance: float = 0.5) -> float:
-        """Return the tries that emit it at least once with this probability (Hayes et al. 2024)."""
+        """Return the tries needed to emit the secret at least once with this probability."""
         if self.low == -math.inf:
             return math.inf
         # log1p keeps the digits of small probabilities
@@ -153,7 +155,7 @@ class ExtractedSecret:
 
     @property
     def said(self) -> str:
-        """The probability in words, with the probability before fine-tuning if known."""
+        """The probability in words, with the value before fine-tuning if known."""
         now = once_in(self.probability)
         if self.base is None:
             return now
@@ -161,7 +163,7 @@ class ExtractedSecret:
 
 
 class GainComparison(NamedTuple):
-    """The gain of members beyond held-out records of the same kinds, in bits per secret."""
+    """The mean gain of members beyond held-out secrets of the same kinds, in bits per secret."""
 
     members: float  # mean
     held_out: float
@@ -173,7 +175,7 @@ class GainComparison(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExtractionResult(ResultNumbers):
-    """What can be extracted from a language model, secret by secret.
+    """The results of an extraction attack on a language model, secret by secret.
 
     The secrets and their probabilities depend on the data: do not publish them.
 
@@ -182,15 +184,15 @@ class ExtractionResult(ResultNumbers):
     secrets
         The secrets of the training records.
     held_out
-        The secrets of records that the model was not trained on.
+        The secrets of records on which the model was not trained.
     sampler
         How tokens are chosen.
     has_base
-        Whether a model before fine-tuning was compared.
+        Whether the model before fine-tuning was evaluated too.
     records
         The number of attacked records.
     conditions
-        The assumptions behind the numbers, in words.
+        The assumptions behind the results, in words.
     kind
         ``attack``: a lower bound on what can be extracted, never an upper bound.
     """
@@ -215,16 +217,16 @@ class ExtractionResult(ResultNumbers):
         return tuple(sorted(self.secrets, key=lambda each: (-each.low, -each.plain)))
 
     def likely(self, tries: float, *, held_out: bool = False) -> int:
-        """Return how many secrets, or held-out secrets, are within reach of this many tries."""
+        """Return how many secrets (or held-out secrets) can be extracted within this many tries."""
         side = self.held_out if held_out else self.secrets
         return sum(each.within_reach(tries) for each in side)
 
     def leaked(self) -> GainComparison | None:
-        """Compare the members' gains with those of held-out secrets of the same kinds.
+        """Compare the mean gain of members with that of held-out secrets of the same kinds.
 
-        The comparison uses the mean gain in bits over the base model, or, without one, the
-        log-probabilities themselves. The gain of held-out records is generalisation: learning what
-        such texts look like.
+        Gains are measured in bits relative to the base model. Without a base model, the
+        log-probabilities themselves are compared. The gain of held-out records is due to
+        generalisation: the model learns what these texts look like.
         """
         kinds = {each.kind for each in self.secrets} & {each.kind for each in self.held_out}
         sides = [
@@ -246,7 +248,7 @@ class ExtractionResult(ResultNumbers):
         )
 
     def by_copies(self) -> dict[int, tuple[int, float, float]]:
-        """Return the count, median tries and fewest tries of secrets, by number of copies."""
+        """Return the number of secrets, median tries and fewest tries by number of copies."""
         groups: dict[int, list[float]] = {}
         for each in self.secrets:
             groups.setdefault(each.copies, []).append(each.low)
@@ -259,15 +261,15 @@ class ExtractionResult(ResultNumbers):
     value_column = "probability"
 
     def html_table(self) -> Any:
-        """Return the rows that a notebook shows, without the secrets, as a ``pyarrow`` table."""
+        """Return the rows for a notebook, without the secrets, as a ``pyarrow`` table."""
         return self.table(library="pyarrow", values=False)
 
     def html_notes(self) -> tuple[str, ...]:
-        """Return the conditions, for a notebook."""
+        """Return the assumptions shown in a notebook."""
         return self.conditions
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the probability that one try emits each secret."""
+        """Return the data for :meth:`plot`: the probability that one try emits each secret."""
         values = np.array([each.probability for each in self.ranked])
         names = [f"{each.kind}, record {each.record}" for each in self.ranked]
         return PlottedNumbers(values, names, "probability of one try", "secrets")
@@ -287,7 +289,7 @@ class ExtractionResult(ResultNumbers):
         return build_frame(columns, library or "pyarrow")
 
     def summary(self) -> dict[str, Any]:
-        """Return the numbers without any secret, as plain values for JSON."""
+        """Return the results without any secret, as plain values for JSON."""
         leaked = self.leaked()
         worst = self.ranked[0]
         return {
@@ -329,7 +331,7 @@ class ExtractionResult(ResultNumbers):
         return json.dumps(self.summary(), indent=2, allow_nan=False) + "\n"
 
     def html(self, most: int = 100) -> str:
-        """Return a page with the most exposed secrets, every token shaded by its probability."""
+        """Return an HTML page of the most exposed secrets, with tokens shaded by probability."""
         shown = [
             (each.record, each.said, each.given, each.tokens, each.token_probability)
             for each in self.ranked[:most]
@@ -337,7 +339,7 @@ class ExtractionResult(ResultNumbers):
         return shaded_page(shown, str(self.sampler))
 
     def write(self, path: str | Path) -> None:
-        """Write the page of :meth:`html` to a file that only its owner can read."""
+        """Write the page from :meth:`html` to a file that only the owner can read."""
         page = self.html().encode()
         write_private(Path(path), lambda file: file.write(page))
 

@@ -1,14 +1,14 @@
-"""How a language model chooses its next token: temperature, top-k and top-p, or greedily.
+"""How a language model chooses its next token: by temperature, top-k and top-p, or greedily.
 
-Hugging Face's ``generate`` divides the logits by the temperature and keeps the tokens whose logit
-is at least the k-th largest (including ties). Of these it keeps the fewest whose probabilities add
-up to more than top-p, and draws one. A token's probability is therefore its share of the mass that
-is kept, or 0 if it is not kept.
+Hugging Face's ``generate`` divides the logits by the temperature and selects the tokens whose logit
+is at least the k-th largest (including ties). From the remaining tokens it selects the fewest whose
+probabilities sum to more than top-p, and draws one. A token's probability is therefore its share of
+the selected probability mass, or 0 if it is not selected.
 
-If several tokens at the top-p cut-off have the same logit, the sorting order decides which are
-kept; bf16 logits often tie. The probability of such a token has a lower bound, 0, and an upper
-bound. The same applies if the cut-off lies within the rounding error of float32, in which
-``generate`` adds up the probabilities.
+If several tokens at the top-p cut-off have the same logit, the sorting order determines which are
+selected. Ties are frequent with bf16 logits. The probability of a tied token has a lower bound, 0,
+and an upper bound. The same applies if the cut-off is within the rounding error of float32, in
+which ``generate`` sums the probabilities.
 """
 
 from __future__ import annotations
@@ -56,22 +56,24 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenSampler:
-    """How the next token is chosen, with the steps in the order of Hugging Face's ``generate``.
+    """How the next token is chosen; the steps follow the order of Hugging Face's ``generate``.
 
     Parameters
     ----------
     temperature
         The divisor of the logits.
     top_k
-        The number of tokens kept, in addition to those that tie with the last one; 0 keeps all.
+        The number of tokens selected, plus those that tie with the last one; 0 selects all tokens.
     top_p
-        The fewest tokens are kept whose probabilities add up to more than this; 1 keeps all.
+        The smallest set of tokens whose probabilities sum to more than this is selected; 1 selects
+        all.
     greedy
-        Whether to take the most probable token; the other settings then have no effect.
+        Whether to choose the most probable token; the other settings then have no effect.
 
     Examples
     --------
-    Of three tokens, the two most probable are kept, with probabilities of two thirds and a third:
+    Of three tokens, the two most probable are selected, with probabilities of two thirds and one
+    third:
 
     >>> import torch
     >>> from seepage.attacks import TokenSampler
@@ -99,8 +101,8 @@ class TokenSampler:
     def from_model(cls, model: Any) -> TokenSampler:
         """Return the sampler that a model's ``generation_config`` describes.
 
-        Settings that change the logits in other ways raise an error that names them, since this
-        product would then be wrong.
+        Settings that change the logits in other ways raise an error that names them, because the
+        probabilities would be wrong.
         """
         config = getattr(model, "generation_config", None)
         if config is None:
@@ -109,9 +111,9 @@ class TokenSampler:
             value = getattr(config, name, neutral)
             if value is not None and value != neutral and value != []:
                 raise InputError(
-                    f"The model's generation_config sets {name} to {value!r}, which changes the "
-                    "probabilities of tokens in a way that is not supported; give a sampler, such "
-                    "as TokenSampler(temperature=1.0)."
+                    f"The model's generation_config sets {name} to {value!r}, which changes token "
+                    "probabilities in a way that is not supported; give a sampler, such as "
+                    "TokenSampler(temperature=1.0)."
                 )
         if not getattr(config, "do_sample", False):
             return cls(greedy=True)
@@ -131,7 +133,7 @@ class TokenSampler:
         return ", ".join([f"sampling at temperature {self.temperature:g}", *kept])
 
     def log_probabilities(self, logits: Tensor, tokens: Tensor) -> Ends:
-        """Return the log-probabilities of some tokens, in float64.
+        """Return the log-probabilities of the given tokens, in float64.
 
         Parameters
         ----------
@@ -160,7 +162,7 @@ class TokenSampler:
         return self._within_top_p(z, own)
 
     def _within_top_p(self, z: Tensor, own: Tensor) -> Ends:
-        """Return the bounds over every cut-off that sorting and rounding can produce."""
+        """Return bounds for all cut-offs that sorting and rounding can produce."""
         falling = z.sort(-1, descending=True).values.double()
         logs = falling.log_softmax(-1)
         # The mass of a token and of all below it: generate() drops tokens with at most 1 − top_p.
@@ -198,6 +200,6 @@ class TokenSampler:
 
 
 def _log_of(truth: Tensor) -> Tensor:
-    """Return 0 for a certain event and −∞ for an impossible one."""
+    """Return 0 (log 1) where the condition is true and −∞ (log 0) where it is false."""
     zero = torch.zeros((), dtype=torch.float64, device=truth.device)
     return torch.where(truth, zero, -math.inf)

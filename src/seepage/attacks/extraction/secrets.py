@@ -1,7 +1,7 @@
-"""Finds the secrets in a text: marked strings, and numbers, addresses and codes by kind.
+"""Finds the secrets in a text: marked strings, and numbers, addresses and codes by pattern.
 
 A record is a text, a conversation (rendered with the tokenizer's chat template), or a prompt with
-its completion. Secrets are searched for in the model's output: the whole text, the assistant's
+its completion. Secrets are searched for only in the model's output: the whole text, the assistant's
 messages or the completion.
 """
 
@@ -27,7 +27,7 @@ MARKED, REST = "marked", "text"
 
 @dataclass(frozen=True)
 class Secret:
-    """The position of a secret in a record, and its kind."""
+    """The position and the kind of a secret in a record."""
 
     record: int
     kind: str
@@ -38,7 +38,7 @@ class Secret:
 
 @dataclass(frozen=True)
 class TextRecord:
-    """A record as the text that the model reads."""
+    """A record, as the text that the model reads."""
 
     text: str
     spoken: tuple[tuple[int, int], ...]  # the parts that the model is to say
@@ -47,13 +47,13 @@ class TextRecord:
 
 
 def read_record(given: Any, tokenizer: Any = None) -> TextRecord:
-    """Return a record from a text, or from a mapping with the usual keys.
+    """Return a record from a text or from a mapping with the usual keys.
 
     Parameters
     ----------
     given
         A text; or a mapping with ``text``, with ``messages`` (role and content), or with ``prompt``
-        and ``completion``. ``secrets``, a list of strings in the text, is optional.
+        and ``completion``. The key ``secrets``, a list of strings in the text, is optional.
     tokenizer
         The tokenizer whose chat template renders messages as text.
 
@@ -67,8 +67,8 @@ def read_record(given: Any, tokenizer: Any = None) -> TextRecord:
         return TextRecord(given, ((0, len(given)),))
     if not isinstance(given, Mapping):
         raise InputError(
-            "A record is a text, or a mapping with 'text', 'messages', or 'prompt' and "
-            f"'completion'; not a {type(given).__name__}."
+            "A record must be a text, or a mapping with 'text', 'messages', or 'prompt' and "
+            f"'completion'; got a {type(given).__name__}."
         )
     marked = given.get("secrets") or ()
     marked = (marked,) if isinstance(marked, str) else tuple(map(str, marked))
@@ -80,17 +80,17 @@ def read_record(given: Any, tokenizer: Any = None) -> TextRecord:
     if isinstance(given.get("text"), str):
         return TextRecord(given["text"], ((0, len(given["text"])),), marked)
     raise InputError(
-        "A record has 'text', 'messages', or 'prompt' and 'completion'; this one has "
+        "A record must have 'text', 'messages', or 'prompt' and 'completion'; this one has "
         f"{', '.join(map(repr, given)) or 'nothing'}."
     )
 
 
 def _conversation(messages: Any, marked: tuple[str, ...], tokenizer: Any) -> TextRecord:
-    """Return a conversation as the chat template of a tokenizer writes it."""
+    """Return a conversation rendered with the tokenizer's chat template."""
     if getattr(tokenizer, "chat_template", None) is None:
         raise InputError(
             "The records have messages, but the tokenizer has no chat template; give a tokenizer "
-            "that has one, or records with the 'text' that the model was trained on."
+            "with a chat template, or records with the 'text' on which the model was trained."
         )
     text = str(tokenizer.apply_chat_template(messages, tokenize=False))
     spoken, place = [], 0
@@ -112,19 +112,19 @@ def find_secrets(
     marked: Iterable[str] = (),
     kinds: Iterable[str] = FOUND,
 ) -> list[Secret]:
-    """Return the secrets of a record in order; marked strings take precedence over patterns.
+    """Return the secrets of a record in order; marked strings have priority over patterns.
 
-    A record without secrets has one of the kind ``text``: the second half of the model's output.
+    If no secret is found, the second half of the model's output is the secret, of kind ``text``.
 
     Parameters
     ----------
     record, number
         The record, and its number.
     marked
-        Strings that are secret wherever they occur, in addition to the record's own.
+        Strings to treat as secrets in every record, in addition to the record's own.
     kinds
-        The kinds to look for: ``email``, ``phone``, ``number``, ``code`` (letters and digits) and
-        ``name`` (several capitalised words, a guess).
+        The kinds of secret to look for: ``email``, ``phone``, ``number``, ``code`` (letters and
+        digits) and ``name`` (several capitalised words, which may be wrong).
 
     Examples
     --------
@@ -137,7 +137,7 @@ def find_secrets(
     for kind in kinds:
         if kind not in KINDS:
             raise InputError(
-                f"There is no kind {kind!r} of secret{nearest(kind, KINDS)}; choose from "
+                f"There is no kind of secret called {kind!r}{nearest(kind, KINDS)}; choose from "
                 f"{', '.join(KINDS)}."
             )
         patterns.append((kind, KINDS[kind]))

@@ -1,4 +1,4 @@
-"""A page on which tokens that the model is more likely to emit are shaded darker."""
+"""An HTML page that shades each token by its probability: the darker, the more likely."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ extracted</title><style> body
 {{ font: 16px/1.9 sans-serif; max-width: 46em; margin: 2em auto; padding: 0 1em }} p
 {{ margin: 1.2em 0; white-space: pre-wrap }} i {{ color: #777; font-style: normal }} span
 {{ padding: .1em 0 }} small {{ color: #666 }} </style></head><body> <h1>What can be extracted</h1>
-<p><small>Given the grey text, {sampler} emits the rest. The darker a token, the more likely it is,
-given all tokens before it. This page contains the secrets themselves: do not share it.</small></p>
+<p><small>Given the grey text, {sampler} emits the rest. The darker a token, the more likely
+the model is to emit it. This page contains the secrets themselves: do not share it.</small></p>
 {records} </body></html>
 """
 
@@ -19,7 +19,7 @@ Shaded = tuple[int, str, str, Sequence[str], Sequence[float]]
 
 
 def shaded_words(tokens: Sequence[str], probabilities: Sequence[float]) -> str:
-    """Return tokens as HTML, each shaded by its probability."""
+    """Return the tokens as HTML, each shaded by its probability."""
     return "".join(
         f'<span title="{probability:.3g}" style="background:rgba(200,60,20,{probability:.2f})">'
         f"{html.escape(token)}</span>"
@@ -28,7 +28,7 @@ def shaded_words(tokens: Sequence[str], probabilities: Sequence[float]) -> str:
 
 
 def shaded_page(found: Sequence[Shaded], sampler: str) -> str:
-    """Return the page: for each secret its record, its tries, the given text and its tokens."""
+    """Return the page: each secret's record number, tries, given text and tokens."""
     records = "\n".join(
         f"<p><small>Record {record}, {html.escape(said)}</small><br>"
         f"<i>{html.escape(given[-300:])}</i>{shaded_words(tokens, probabilities)}</p>"

@@ -1,19 +1,19 @@
-"""Maps tokens to text: where a secret begins and ends, and other tokens that spell it.
+"""Converts text to tokens: where a secret begins and ends, and which other tokens spell it.
 
-An attacker types the text before a secret, and a tokenizer splits it. The given tokens therefore
-end at a *joint boundary*: the last position before the secret up to which the text alone has the
-same tokens as within the whole record. Any text between that position and the secret must be
-emitted too.
+An attacker supplies the text before a secret, and a tokenizer splits it into tokens. The given
+tokens therefore end at a *joint boundary*: the last position before the secret at which the
+preceding text, tokenised alone, has the same tokens as within the whole record. The model must also
+emit any text between that position and the secret.
 
-The probability of the record's own tokens is a *lower bound* on that of its text. Two other
-contributions raise it. Tokens that spell the rest of the secret and run past its end have their
-probabilities in the same logits, so adding them costs nothing (``endings``). Other tokenisations
-need more forward passes: :func:`bound_text` evaluates the most probable ones, and the probability
-of those not yet followed bounds the rest::
+The probability of the record's own tokens is a *lower bound* on the probability of its text. Two
+other kinds of token sequence raise this bound. Some tokens spell the end of the secret and run past
+it; the same logits contain their probabilities, so adding these tokens costs nothing (``endings``).
+Other tokenisations need more forward passes: :func:`bound_text` evaluates the most probable
+tokenisations, and the total probability of the unexplored prefixes bounds all others::
 
     Σ completed  ≤  P(text)  ≤  Σ completed + Σ open
 
-Both bounds hold if the decoded text is the concatenation of the tokens' texts.
+The lower and upper bounds are valid if the decoded text is the concatenation of the tokens' texts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BROKEN = "\ufffd"  # decoders write it for bytes that are no whole character
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """A tokenizer, with the text that each token adds in the middle of a text.
+    """A tokenizer, with the text of each token as it appears within a sentence.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Vocabulary:
         if not getattr(self.tokenizer, "is_fast", False):
             raise InputError(
                 "The tokenizer does not report the positions of its tokens in a text; give a fast "
-                "one, such as AutoTokenizer.from_pretrained(folder, use_fast=True)."
+                "tokenizer, such as AutoTokenizer.from_pretrained(folder, use_fast=True)."
             )
 
     @cached_property
@@ -74,7 +74,7 @@ class Vocabulary:
 
     @cached_property
     def broken(self) -> list[int]:
-        """The tokens that contain only part of a character."""
+        """The tokens that encode only part of a character."""
         return [k for k, text in enumerate(self.pieces) if _BROKEN in text]
 
     @cached_property
@@ -90,7 +90,7 @@ class Vocabulary:
         return sorted(self._by_text)
 
     def endings(self, rest: str) -> list[int]:
-        """Return the tokens whose text begins with all of ``rest``."""
+        """Return the tokens whose text begins with the whole of ``rest``."""
         found: list[int] = []
         for place in range(bisect_left(self._texts, rest), len(self._texts)):
             if not self._texts[place].startswith(rest):
@@ -99,7 +99,7 @@ class Vocabulary:
         return found
 
     def steps(self, rest: str) -> list[tuple[int, str]]:
-        """Return the tokens that spell a prefix of ``rest``, each with the text that remains."""
+        """Return the tokens that spell a prefix of ``rest``, each with the remaining text."""
         return [
             (token, rest[size:])
             for size in range(1, len(rest))
@@ -121,7 +121,7 @@ class Vocabulary:
 
     @cached_property
     def _head(self) -> list[int]:
-        """The tokens that the tokenizer puts before every text."""
+        """The special tokens that the tokenizer puts before every text."""
         plain = self.tokenizer("a", add_special_tokens=False)["input_ids"]
         full = self.tokenizer("a", add_special_tokens=True)["input_ids"]
         for start in range(len(full) - len(plain) + 1):
@@ -131,7 +131,7 @@ class Vocabulary:
 
 
 class Target(NamedTuple):
-    """A secret in a record, as tokens that are given and tokens to be emitted."""
+    """A secret in a record, split into given tokens and target tokens."""
 
     passage: Passage
     given: str  # the text of what is given
@@ -148,7 +148,7 @@ def locate(
     most_tokens: int | None = None,
     prefix_tokens: int | None = None,
 ) -> Target:
-    """Return the tokens of the characters ``start`` to ``end`` of a text, and those before them.
+    """Return the tokens of characters ``start`` to ``end`` of a text, and the tokens before them.
 
     Parameters
     ----------
@@ -157,15 +157,15 @@ def locate(
     text, start, end
         A record, and the position of the secret in it.
     special
-        Whether the tokenizer adds its start token to a text; a chat template already includes it.
+        Whether the tokenizer should add its start token; a chat template already includes one.
     most_tokens, prefix_tokens
-        The largest total number of tokens, and the largest number of given tokens, counted back
-        from the secret.
+        The largest total number of tokens, and the largest number of given tokens immediately
+        before the secret.
     """
     if not 0 <= start < end <= len(text):
         raise InputError(
-            f"Characters {start} to {end} lie outside a text of {len(text)} characters; give "
-            "positions within it."
+            f"Characters {start} to {end} are outside a text of {len(text)} characters; give "
+            "positions within the text."
         )
     ((ids, ends),) = vocabulary.encode([text], special=special)
     last = next(k for k, place in enumerate(ends) if place >= end)
@@ -203,7 +203,7 @@ def _endings(
     first: int,
     end: int,
 ) -> list[list[int]]:
-    """Return, for every token from ``first`` on, tokens that spell all of the remaining text."""
+    """Return the tokens that spell all of the remaining text, for each position from ``first``."""
     found, spelt = [], ""
     for place in range(first, len(ids)):
         # Characters that are split between tokens, or changed by the tokenizer, are left alone.
@@ -221,16 +221,16 @@ def bound_text(
     target: Target,
     passes: int = 64,
 ) -> tuple[float, float]:
-    """Return bounds on the log-probability that a text is emitted, in any tokenisation.
+    """Return bounds on the log-probability that the model emits a text, in any tokenisation.
 
     Parameters
     ----------
     model, vocabulary, sampler
-        The model, its tokenizer, and how it chooses tokens.
+        The model, its tokenizer and its sampler.
     target
-        The given tokens and the tokens to be emitted.
+        The given tokens and the target tokens.
     passes
-        The number of prefixes of the text that are followed, the most probable first.
+        The number of prefixes of the text to explore, the most probable first.
     """
     context = tuple(target.passage.ids[: target.passage.start])
     order, low, high = count(), [], []

@@ -1,4 +1,4 @@
-"""Image similarity: PSNR, structural similarity (SSIM), and Haar wavelets (HaarPSI)."""
+"""Image similarity measures: PSNR, SSIM and HaarPSI."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def psnr(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
     Parameters
     ----------
     image, reference
-        Images of the same shape, (..., height, width). The ratio of equal images is infinite.
+        Images of the same shape, (..., height, width). The ratio is infinite for equal images.
     data_range
-        The range of a pixel; by default 255 for uint8, and 1 for real numbers.
+        The range of pixel values; by default, 255 for uint8 and 1 for real numbers.
 
     Examples
     --------
@@ -44,12 +44,12 @@ def psnr(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
 def ssim(image: Any, reference: Any, data_range: float | None = None) -> np.ndarray:
     """Return the structural similarity of images (Wang, Bovik, Sheikh and Simoncelli 2004).
 
-    It is the mean, over all windows inside the image, of::
+    The index is the mean, over all windows inside the image, of::
 
         (2 μ_a μ_b + c₁)(2 σ_ab + c₂) / ((μ_a² + μ_b² + c₁)(σ_a² + σ_b² + c₂))
 
-    with ``c₁ = (0.01 range)²``, ``c₂ = (0.03 range)²`` and moments under a Gaussian window of
-    standard deviation 1.5 pixels, 11×11.
+    with ``c₁ = (0.01 range)²``, ``c₂ = (0.03 range)²`` and moments under an 11×11 Gaussian window
+    with a standard deviation of 1.5 pixels.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def ssim(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
         Images of the same shape, (..., height, width), at least 11 pixels in each direction. For
         colour images, put the channels first and average the results.
     data_range
-        The range of a pixel; by default 255 for uint8, and 1 for real numbers.
+        The range of pixel values; by default, 255 for uint8 and 1 for real numbers.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def ssim(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
     if min(a.shape[-2:]) < _SSIM_SMALLEST:
         raise InputError(
             f"Structural similarity needs images of at least {_SSIM_SMALLEST} pixels in height and "
-            f"width, not {a.shape[-2]}×{a.shape[-1]}."
+            f"width, not {a.shape[-2]}×{a.shape[-1]}; use larger images, or psnr."
         )
     mean_a, mean_b = _windowed(a), _windowed(b)
     spread_a = _windowed(a * a) - mean_a**2
@@ -88,16 +88,16 @@ def haarpsi(
 ) -> np.ndarray:
     """Return the HaarPSI of images (Reisenhofer, Bosse, Kutyniok and Wiegand 2018), in [0, 1].
 
-    After halving the images, with ``h`` the absolute responses to Haar filters of sides 2, 4 and 8
-    along either axis, the index is::
+    The images are first halved in size. With ``h`` the absolute responses to Haar filters of sizes
+    2, 4 and 8 along either axis, the index is::
 
         (l⁻¹(Σ l(S) W / Σ W))²,   S = ½ Σ_{2, 4} (2 h_a h_b + C)/(h_a² + h_b² + C),
         W = max(h_a, h_b) at 8,   l(s) = 1/(1 + e^(−αs)),   C = 30, α = 4.2
 
-    summed over pixels and both axes. For colour images the filters apply to the luma Y; a third S
-    compares the chroma, I and Q averaged over 2×2 pixels, with the mean of both W as its weight.
-    Borders are padded with zeros, as in the authors' code. The index is symmetric in its arguments,
-    and 1 for equal images.
+    where the sums are over pixels and both axes. For colour images, the filters apply to the luma
+    Y. A third S compares the chroma channels I and Q, averaged over 2×2 pixels; its weight is the
+    mean of both W. Borders are padded with zeros, as in the authors' code. The index is symmetric
+    in its arguments, and 1 for equal images.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def haarpsi(
         Images of the same size, (..., height, width), at least 16 pixels in each direction; for
         colour images (..., 3, height, width), red, green and blue.
     data_range
-        The range of a pixel; by default 255 for uint8, and 1 for real numbers.
+        The range of pixel values; by default, 255 for uint8 and 1 for real numbers.
     colour
         Whether the images are colour images.
 
@@ -145,17 +145,17 @@ def haarpsi(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImageQuality(RankedResult):
-    """Similarity of images to their originals: one number per image and measure.
+    """The similarity of images to their originals: one value per image and measure.
 
     Parameters
     ----------
     psnr, ssim, haarpsi
-        By :func:`seepage.attacks.psnr`, in decibels, :func:`seepage.attacks.ssim` and
+        The values of :func:`seepage.attacks.psnr`, in decibels, :func:`seepage.attacks.ssim` and
         :func:`seepage.attacks.haarpsi`; NaN if the images are too small for a measure.
     notes
-        Which measures are missing, and why.
+        The measures that are missing, with reasons.
     rows
-        The images' positions, if they are a selection.
+        The positions of the images, if they are a selection.
     """
 
     psnr: np.ndarray
@@ -174,13 +174,13 @@ class ImageQuality(RankedResult):
         return np.arange(len(self)) if self.rows is None else self.rows
 
     def select(self, positions: Any) -> ImageQuality:
-        """Return the images at some positions, in their order."""
+        """Return the images at the given positions, in that order."""
         order = np.asarray(positions)
         each = (self.psnr[order], self.ssim[order], self.haarpsi[order])
         return ImageQuality(*each, self.notes, self.labels()[order])
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the peak signal-to-noise ratios, in descending order."""
+        """Return the data for :meth:`plot`: peak signal-to-noise ratios, in descending order."""
         worst = self.sort()
         return PlottedNumbers(worst.psnr, worst.labels(), "PSNR (dB)", "images")
 
@@ -208,18 +208,19 @@ class ImageQuality(RankedResult):
 
 
 def compare_images(images: Any, originals: Any, data_range: float | None = None) -> ImageQuality:
-    """Return the similarity of images, (n, [channels,] height, width), to others.
+    """Return the similarity of images, (n, [channels,] height, width), to their originals.
 
-    PSNR uses the squared error over all channels, and SSIM is their mean. HaarPSI treats three
-    channels as a colour image; for any other number it is their mean. SSIM needs at least 11 pixels
-    in height and width, HaarPSI 16: for smaller images they are NaN, with a note.
+    PSNR uses the squared error over all channels, and SSIM is averaged over the channels. HaarPSI
+    treats three channels as a colour image; any other number of channels is averaged. SSIM needs at
+    least 11 pixels in height and width, and HaarPSI 16. For smaller images the values are NaN, with
+    a note.
 
     Parameters
     ----------
     images, originals
-        The images and their originals, in equal numbers.
+        Equal numbers of images and originals.
     data_range
-        The range of a pixel; by default 255 for uint8, and 1 for real numbers.
+        The range of pixel values; by default, 255 for uint8 and 1 for real numbers.
 
     Examples
     --------
@@ -232,8 +233,8 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
     shape, other = (as_numpy(side).shape for side in (images, originals))
     if len(shape) not in (3, 4) or shape != other or 0 in shape:
         raise InputError(
-            "Images must be (n, channels, height, width) or (n, height, width), in the same number "
-            f"as the originals, not {shape} and {other}."
+            "Images must be (n, channels, height, width) or (n, height, width), with as many "
+            f"images as originals, not {shape} and {other}."
         )
     a, b, full = _check_images(images, originals, data_range)
     if a.ndim == 3:
@@ -258,7 +259,7 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
 def _check_images(
     image: Any, reference: Any, data_range: float | None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return both images as real numbers, and the pixel range; raise if they cannot be compared."""
+    """Return both images as real numbers, and the pixel range, or raise an error."""
     given = as_numpy(image), as_numpy(reference)
     full = _pixel_range(*given, data_range)
     a, b = (side.astype(float) for side in given)
@@ -272,19 +273,19 @@ def _check_images(
     except ValueError:
         raise InputError(
             f"Images of shape {a.shape} cannot be paired with references of shape {b.shape}; give "
-            "as many of each."
+            "equal numbers of both."
         ) from None
     for side, what in ((a, "image"), (b, "reference")):
         if not np.isfinite(side).all():
             raise InputError(
-                f"The {what} contains NaN or infinity, so it cannot be compared; remove these "
-                "images."
+                f"The {what} contains NaN or infinity, so it cannot be compared; remove the "
+                "affected images."
             )
     return a, b, full
 
 
 def _pixel_range(image: np.ndarray, reference: np.ndarray, data_range: float | None) -> float:
-    """Return the range of a pixel: as given, or from the images' type."""
+    """Return the range of pixel values, as given or from the images' type."""
     if data_range is not None:
         check_positive(data_range, "data_range")
         return float(data_range)
@@ -294,20 +295,20 @@ def _pixel_range(image: np.ndarray, reference: np.ndarray, data_range: float | N
     if all(side.dtype.kind in "fb" for side in (image, reference)):
         return 1.0
     raise InputError(
-        f"The pixel range is not defined for images of type {' and '.join(sorted(kinds))}; "
-        "bring both to the same scale and give data_range."
+        f"The pixel range is not defined for images of type {' and '.join(sorted(kinds))}; convert "
+        "both to the same scale and set data_range."
     )
 
 
 def _windowed(values: np.ndarray) -> np.ndarray:
-    """Return the Gaussian-weighted mean around every pixel whose whole window lies inside."""
+    """Return the Gaussian-weighted mean at every pixel whose window is inside the image."""
     # Cut off after 5 pixels, 3.5 standard deviations.
     means = gaussian_filter(values, 1.5, radius=5, axes=(-2, -1))
     return np.asarray(means[..., 5:-5, 5:-5])
 
 
 def _joined(similar: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the weighted mean of (maps, ..., height, width) on the logistic scale."""
+    """Return the weighted mean of maps (maps, ..., height, width) on the logistic scale."""
     axes, steepness = (0, -2, -1), 4.2  # fitted to people's judgements by Reisenhofer et al.
     total = weights.sum(axis=axes)
     # Images without any coarse structure have no weight anywhere; then all pixels count equally.
@@ -326,18 +327,18 @@ def _mixed(image: np.ndarray, weights: tuple[float, float, float]) -> np.ndarray
 
 
 def _halved(image: np.ndarray) -> np.ndarray:
-    """Return the means of 2×2 neighbouring pixels, zero beyond the edge."""
+    """Return the means of 2×2 neighbouring pixels, with zeros beyond the edge."""
     return _block(image)[..., ::2, ::2]
 
 
 def _haar(image: np.ndarray, side: int, axis: int) -> np.ndarray:
-    """Return the absolute response to the Haar filter of this size, odd along one axis."""
+    """Return the absolute response to the Haar filter of this size, which is odd along one axis."""
     odd, even = np.repeat([-1.0, 1.0], side // 2), np.ones(side)
     return np.asarray(np.abs(_filtered(_filtered(image, odd, axis), even, -3 - axis)) / side)
 
 
 def _block(image: np.ndarray) -> np.ndarray:
-    """Return the mean over 2×2 pixels at every pixel."""
+    """Return the mean of the 2×2 block at every pixel."""
     return _filtered(_filtered(image, np.full(2, 0.5), -2), np.full(2, 0.5), -1)
 
 

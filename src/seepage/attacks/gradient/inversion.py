@@ -1,8 +1,9 @@
 """Gradient inversion: reconstruction of records from their gradients.
 
-The adversary searches for a record whose gradient matches the observed one. It knows the network,
-how gradients were clipped and how many records a batch has. For a client's update after several
-local steps, it knows how the client trains and repeats these steps with its candidates.
+The adversary searches for a record whose gradient matches the observed gradient. The adversary
+knows the network, the clipping of the gradients and the number of records in a batch. For a
+client's update after several local steps, the adversary knows how the client trains and repeats
+these steps with candidate records.
 """
 
 from __future__ import annotations
@@ -29,28 +30,33 @@ from seepage.support.number_check import check_choice, check_count, check_not_ne
 from seepage.tables.result_table import PlottedNumbers, ResultNumbers
 from seepage.tables.source import as_numpy, build_frame
 
+_CURVE = 100  # points of the cost's curve
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GradientReconstruction(ResultNumbers):
-    """Records that an adversary reconstructed from gradients.
+    """The records that an adversary reconstructed from gradients.
 
-    They are as sensitive as the data: do not publish them.
+    These records are as sensitive as the data: do not publish them.
 
     Parameters
     ----------
     records
         The records, (releases, batch size, …), where … is the shape of one record.
     labels
-        Their labels, (releases, batch size).
+        The labels of the records, (releases, batch size).
     mismatch
-        The remaining mismatch of the gradients, (releases,).
+        The remaining mismatch between simulated and observed gradients, (releases,).
     steps
         The number of steps for each release.
     solved
-        Whether the mismatch fell below the tolerance. It does not mean that the record was
-        recovered: many records may match one gradient.
+        Whether the mismatch fell below the tolerance. A mismatch below the tolerance does not prove
+        that the record was recovered: many records may match one gradient.
     labels_known
-        Whether the adversary was given the labels.
+        Whether the labels were given to the adversary.
+    curve
+        The lowest cost so far, after every hundredth of the steps, (releases, 100): a curve that is
+        flat at its end shows that more steps would not help.
     kind
         ``attack``: a lower bound on what can be reconstructed, never an upper bound.
     """
@@ -61,6 +67,7 @@ class GradientReconstruction(ResultNumbers):
     steps: Tensor
     solved: Tensor
     labels_known: bool
+    curve: Tensor | None = None
     kind: str = "attack"
 
     def __len__(self) -> int:
@@ -79,7 +86,7 @@ class GradientReconstruction(ResultNumbers):
         return build_frame(columns, library or "pyarrow")
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the remaining mismatch, in ascending order."""
+        """Return the data for :meth:`plot`: the remaining mismatch, in ascending order."""
         mismatch = as_numpy(self.mismatch)
         order = np.argsort(mismatch, kind="stable")
         return PlottedNumbers(mismatch[order], order, "mismatch of the gradients", "releases")
@@ -93,7 +100,7 @@ class GradientReconstruction(ResultNumbers):
         Parameters
         ----------
         originals
-            The true records, in the order in which they were released.
+            The true records, in the order in which their gradients were released.
         """
         from scipy.optimize import linear_sum_assignment
 
@@ -108,15 +115,15 @@ class GradientReconstruction(ResultNumbers):
         return out.reshape(-1, *candidates.shape[2:])
 
     def quality(self, originals: Any, data_range: float | None = None) -> ImageQuality:
-        """Return the images' similarity to the originals in three measures.
+        """Return the images' similarity to the originals, by three measures.
 
         Parameters
         ----------
         originals
             The true images, (n, channels, height, width) or (n, height, width), in the order in
-            which they were released.
+            which their gradients were released.
         data_range
-            The range of a pixel; 1 by default.
+            The range of pixel values; 1 by default.
         """
         images, truth = self.matched(originals), self._originals(originals)
         if images.ndim not in (3, 4):
@@ -151,12 +158,13 @@ class GradientReconstruction(ResultNumbers):
 class GradientInversion:
     """Minimises the mismatch of gradients, plus total variation, over candidate records.
 
-    By default it minimises ``1 − ⟨g(x), t⟩/(‖g(x)‖‖t‖) + α TV(x)`` over x in a box by Adam on the
-    signs of the gradient (Geiping, Bauermeister, Dröge and Moeller 2020, "Inverting gradients").
-    With ``cost="euclidean", optimizer="lbfgs", total_variation=0`` it minimises the ``‖g(x) − t‖²``
-    of Zhu, Liu and Han (2019, "Deep leakage from gradients"). Here ``t`` is the observed gradient
-    and ``g`` its simulation, clipped in the same way or after the same local steps. All releases
-    are attacked at once, each from several starting points, until they are solved.
+    By default, ``1 − ⟨g(x), t⟩/(‖g(x)‖‖t‖) + α TV(x)`` is minimised over x within the bounds, by
+    Adam on the signs of the gradient (Geiping, Bauermeister, Dröge and Moeller 2020, "Inverting
+    gradients"). With ``cost="euclidean", optimizer="lbfgs", total_variation=0``, the objective is
+    the ``‖g(x) − t‖²`` of Zhu, Liu and Han (2019, "Deep leakage from gradients"). In both, ``t`` is
+    the observed gradient and ``g`` its simulation, clipped in the same way or after the same local
+    steps. All releases are attacked at once, each from several starting points, until the mismatch
+    falls below the tolerance.
 
     Parameters
     ----------
@@ -169,22 +177,22 @@ class GradientInversion:
     optimizer
         ``"signed_adam"``, ``"adam"`` or ``"lbfgs"``.
     total_variation
-        The weight α of the total variation; only for images, whose last two axes are height and
-        width.
+        The weight α of the total variation; supported only for images, whose last two axes are
+        height and width.
     steps
         The largest number of evaluations.
     step_size
-        Adam's initial step size; it falls to a tenth after 3/8, 5/8 and 7/8 of the steps.
+        Adam's initial step size; it is divided by ten after 3/8, 5/8 and 7/8 of the steps.
     restarts
         The number of starting points for each release; the result with the lowest cost is returned.
     bounds
-        The limits of all entries of a record. Starting points are drawn around the middle.
-        ``"lbfgs"`` searches without bounds, and its records are clipped to the bounds before their
-        cost is computed.
+        The lower and upper limits of all entries of a record. Starting points are drawn around the
+        midpoint of these limits. ``"lbfgs"`` searches without limits; its records are clipped to
+        the limits before their cost is computed.
     tolerance
         The mismatch of gradients below which a release counts as solved.
     seed
-        The seed of the starting points; its default is fixed, so the attack is repeatable.
+        The seed of the starting points; the default is fixed, so the attack is repeatable.
 
     Examples
     --------
@@ -228,11 +236,11 @@ class GradientInversion:
         check_count(self.restarts, "restarts")
         if not self.bounds[0] < self.bounds[1]:
             raise InputError(
-                f"bounds must be a lower and a larger upper limit, not {self.bounds!r}."
+                f"bounds must be a lower limit and a larger upper limit, not {self.bounds!r}."
             )
 
     def reconstruct(self, releases: GradientReleases, labels: Any = None) -> GradientReconstruction:
-        """Return the records whose simulated gradients match the releases best.
+        """Return the records whose simulated gradients best match the releases.
 
         Parameters
         ----------
@@ -240,7 +248,7 @@ class GradientInversion:
             The observed gradients, with their batch size, clipping and noise.
         labels
             The labels, if the adversary knows them, (releases, batch size), or (releases,) for
-            single records; by default they are recovered from the last layer's gradient, in
+            single records. By default, the labels are recovered from the last layer's gradient, in
             ascending order. If a client's local steps use different records, give the labels in the
             order of the records.
         """
@@ -250,7 +258,7 @@ class GradientInversion:
         if len(silent):
             raise InputError(
                 f"The gradient of release {int(silent[0])} is zero in every entry, so it reveals "
-                "nothing; leave it out."
+                "nothing; leave this release out."
             )
         known = labels is not None
         outputs = self._outputs(targets)
@@ -267,7 +275,7 @@ class GradientInversion:
                 simulated, targets[rows], y[rows], self.shape, self.cost, self.total_variation
             )
             parts.append(self._search(cost, self._starts(rows, d, targets)))
-        records, mismatch, taken = (torch.cat(values) for values in zip(*parts, strict=True))
+        records, mismatch, taken, curve = (torch.cat(values) for values in zip(*parts, strict=True))
         return GradientReconstruction(
             records.reshape(*y.shape[:2], *self.shape).cpu(),
             y.cpu(),
@@ -275,20 +283,27 @@ class GradientInversion:
             taken.cpu(),
             (mismatch <= self.tolerance).cpu(),
             known,
+            curve.cpu(),
         )
 
-    def _search(self, cost: GradientCost, starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the best candidates (G, d), their mismatch (G,) and the steps taken (G,)."""
+    def _search(self, cost: GradientCost, starts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the best candidates (G, d), their mismatch and steps (G,), and their curve."""
         search = self._minimiser(starts)
         groups = len(starts)
         records = starts[:, 0].clone()
         mismatch, taken = starts.new_full((groups,), torch.inf), torch.zeros(groups).long()
+        curve = starts.new_empty(groups, _CURVE)
+        marks = [-(-k * self.steps // _CURVE) for k in range(1, _CURVE + 1)]
+        drawn = 0
         left = torch.arange(groups, device=starts.device)
         best = _BestCandidates(starts, *starts.new_full((2, *starts.shape[:2]), torch.inf))
         for step in progress(range(1, self.steps + 1), "gradient inversion"):
             point = search.point
             evaluation = cost.evaluate(point)
             best.update(point, evaluation.total, evaluation.match)
+            while drawn < _CURVE and marks[drawn] <= step:
+                curve[left, drawn] = best.total.amin(1)
+                drawn += 1
             search.tell(evaluation.total, evaluation.slopes)
             last = step == self.steps
             if step % 10 and not last:  # looking waits for the device
@@ -303,6 +318,7 @@ class GradientInversion:
                 continue
             ended = left[over]
             records[ended], mismatch[ended] = final.chosen(over)
+            curve[ended, drawn:] = best.total[over].amin(1)[:, None]
             taken[ended.cpu()] = step
             stay = ~over
             left = left[stay]
@@ -310,10 +326,10 @@ class GradientInversion:
                 break
             for part in (cost, search, best):
                 part.keep(stay)
-        return records, mismatch, taken
+        return records, mismatch, taken, curve
 
     def _within(self, best: _BestCandidates, cost: GradientCost) -> _BestCandidates:
-        """Return the candidates clipped to the bounds, with their cost there."""
+        """Return the candidates clipped to the bounds, and the cost after clipping."""
         point = best.point.clamp(*self.bounds)
         if torch.equal(point, best.point):
             return best
@@ -327,7 +343,7 @@ class GradientInversion:
         return Descent(starts, self.step_size, self.steps, self.bounds, signed=signed)
 
     def _starts(self, rows: slice, d: int, like: Tensor) -> Tensor:
-        """Return starting points, which do not depend on the other attacked releases."""
+        """Return starting points that do not depend on the other attacked releases."""
         low, high = self.bounds
         starts = []
         for release in range(rows.start, rows.stop):
@@ -339,7 +355,7 @@ class GradientInversion:
         return around.clamp(low, high).to(like)
 
     def _outputs(self, like: Tensor) -> Tensor:
-        """Return the network's output for five of the adversary's own records."""
+        """Return the network's outputs for five constant records."""
         refuse_modes(self.net)  # running the network must not change it
         low, high = self.bounds
         own = low + (high - low) * torch.linspace(0.1, 0.9, 5).to(like)
@@ -350,7 +366,7 @@ class GradientInversion:
         except (RuntimeError, IndexError, ValueError) as error:
             raise InputError(
                 f"The network does not accept records of shape {self.shape} ({error}); shape must "
-                "be that of one record, without the batch."
+                "be that of one record, without the batch dimension."
             ) from None
         return outputs
 
@@ -363,14 +379,15 @@ class GradientInversion:
                 given = given[:, None]
             if given.shape[:2] != wanted:
                 raise InputError(
-                    f"labels must have the shape {wanted}, one for each record of every release, "
-                    f"not {tuple(read.shape)}."
+                    f"labels must have the shape {wanted}, one label for each record of every "
+                    f"release, not {tuple(read.shape)}."
                 )
             return given
         if not is_plain_cross_entropy(self.loss):
             raise InputError(
                 "Labels can be recovered from the gradient only for plain cross-entropy (no "
-                "weight, label_smoothing, ignore_index or other reduction); give them (labels=…)."
+                "weight, label_smoothing, ignore_index or other reduction); give the labels "
+                "(labels=…)."
             )
         return recover_labels(self.net, releases, outputs).to(outputs.device)
 
@@ -385,7 +402,7 @@ def _record_shape(shape: Any) -> tuple[int, ...]:
 
 
 class _BestCandidates:
-    """The best candidate so far from every starting point, its cost and its mismatch."""
+    """The best candidate so far from every starting point, with its cost and mismatch."""
 
     def __init__(self, point: Tensor, total: Tensor, match: Tensor) -> None:
         self.point, self.total, self.match = point, total, match
@@ -397,7 +414,7 @@ class _BestCandidates:
         self.total = torch.where(better, total, self.total)
 
     def chosen(self, which: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the best candidate of some releases, and its mismatch."""
+        """Return the best candidate for each of the given releases, and its mismatch."""
         point, match = self.point[which], self.match[which]
         rows = torch.arange(len(point), device=point.device)
         best = self.total[which].argmin(1)

@@ -1,8 +1,8 @@
 """Recovers the labels of a batch from the gradient of the last layer.
 
-With cross-entropy, the gradient of the last bias is the mean of ``p − e_y`` over the batch. For a
-single record, only the entry of its class is therefore negative (Zhao, Mopuri and Bilen 2020,
-"iDLG").
+With cross-entropy loss, the gradient of the last bias is the mean of ``p − e_y`` over the batch.
+For a single record, only the entry of the true class is therefore negative (Zhao, Mopuri and Bilen
+2020, "iDLG").
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _GIVE = "give the labels instead (labels=…)"
 def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) -> Tensor:
     """Return the labels of every release, (releases, batch size), in ascending order.
 
-    For one record, the label is the class with the lowest entry in the bias's gradient; without a
+    For one record, the label is the class with the lowest entry in the bias's gradient. Without a
     bias, it is the class whose row of the weight's gradient has negative inner products with all
-    other rows. For a batch, class c has ``b(p̄_c − g_c)`` records, where ``p̄``, the network's mean
-    probabilities, is approximated on the adversary's own records. Labels are assigned to match
-    these numbers most closely, with at least one for every class whose entry is negative.
+    other rows. For a batch, class c has ``b(p̄_c − g_c)`` records; ``p̄``, the network's mean
+    probabilities, is approximated from the adversary's own records. Labels are assigned to match
+    these numbers most closely, with at least one record for every class whose entry is negative.
 
     Parameters
     ----------
     net
-        The network, whose last linear layer outputs the classes.
+        The network, whose last linear layer outputs one value per class.
     releases
-        The observed gradients. Clipping shrinks ``g``, noise blurs it, and local steps change it:
-        the labels are then estimates.
+        The observed gradients. Clipping shrinks ``g``, noise perturbs it, and local steps change
+        it; the labels are then estimates.
     outputs
-        The network's outputs for some of the adversary's own records, (m, classes).
+        The network's outputs for several of the adversary's own records, (m, classes).
 
     Examples
     --------
@@ -49,7 +49,7 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
     name, classes = _last_layer(net)
     if outputs.dim() != 2 or outputs.shape[1] != classes:
         raise InputError(
-            f"The last linear layer has {classes} outputs, but the network gives "
+            f"The last linear layer has {classes} outputs, but the network returns "
             f"{tuple(outputs.shape[1:])} for a record; {_GIVE}."
         )
     b = releases.batch_size
@@ -73,7 +73,7 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
 
 
 def _reach(releases: GradientReleases) -> float:
-    """Return the factor that converts an update to the mean gradient of its steps."""
+    """Return the factor that converts an update to the mean gradient over its steps."""
     try:
         return releases.training.reach(releases.batch_size) if releases.training else 1.0
     except InputError as error:
@@ -91,7 +91,7 @@ def _given_out(entries: Tensor, likely: Tensor, b: int) -> Tensor:
 
 
 def is_plain_cross_entropy(loss: str | nn.Module | Loss) -> bool:
-    """Return whether the gradient of a loss at the outputs is ``p − e_y`` for every record.
+    """Return whether the gradient of the loss with respect to the outputs is ``p − e_y``.
 
     Class weights, label smoothing and ignored labels change this gradient, so recovered labels
     would be wrong.

@@ -1,7 +1,7 @@
-"""L-BFGS and Adam for many independent problems at once, each at its own pace.
+"""L-BFGS and Adam for many independent problems at once, each with its own progress.
 
-``point`` (G, R, d) is where costs and slopes are needed next, ``tell`` receives them, and ``keep``
-drops solved problems.
+``point`` (G, R, d) is where costs and gradients are evaluated next, ``tell`` receives the results,
+and ``keep`` drops solved problems.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ _MEMORY = 20  # past steps that curvature is estimated from
 
 
 class QuasiNewton:
-    """Limited-memory BFGS (Liu and Nocedal 1989) with backtracking, from (G, R, d) starts.
+    """Limited-memory BFGS (Liu and Nocedal 1989) with backtracking, from many starting points.
 
-    There are R starting points for each of G releases. One evaluation is one trial step for every
-    problem. A step that lowers the cost enough is accepted, and a new direction is chosen;
-    otherwise the next trial step is shorter. No problem waits for another's line search.
+    There are R starting points for each of G releases, (G, R, d). Each evaluation is one trial step
+    for every problem. If a step lowers the cost enough, it is accepted and a new direction is
+    chosen; otherwise the next trial step is shorter. Each problem has its own line search.
     """
 
     def __init__(self, start: Tensor) -> None:
@@ -35,7 +35,7 @@ class QuasiNewton:
         self.stuck = torch.zeros(groups, tries, dtype=torch.bool, device=start.device)
 
     def tell(self, costs: Tensor, slopes: Tensor) -> None:
-        """Accept or shorten the trial step, given its costs (G, R) and slopes (G, R, d)."""
+        """Accept or shorten the trial step, given its costs (G, R) and gradients (G, R, d)."""
         begun = torch.isfinite(self._cost)
         promised = (self._slopes * self._direction).sum(2)
         sound = torch.isfinite(costs) & torch.isfinite(slopes).all(2)
@@ -58,7 +58,7 @@ class QuasiNewton:
         self.point = self._at + self._length[..., None] * self._direction
 
     def keep(self, which: Tensor) -> None:
-        """Keep only some of the releases."""
+        """Drop all releases except the selected releases."""
         for name, values in vars(self).items():  # all tensors, with releases along the first axis
             setattr(self, name, values[which])
 
@@ -74,7 +74,7 @@ class QuasiNewton:
         self._next[g, r] = (place + 1) % _MEMORY
 
     def _downhill(self) -> Tensor:
-        """Return the quasi-Newton direction by the two-loop recursion over the stored steps."""
+        """Return the quasi-Newton direction from the two-loop recursion over the stored steps."""
         q = self._slopes.clone()
         shares = []
         for age in range(_MEMORY):
@@ -89,7 +89,7 @@ class QuasiNewton:
         return -q
 
     def _scale(self) -> Tensor:
-        """Return the curvature along the latest step; without a step, that of a unit step."""
+        """Return the curvature along the latest step; before any step, that of a unit step."""
         _, change, inverse = self._recalled(0)
         known = inverse > 0
         squared = torch.where(known, inverse * change.square().sum(2), 1.0)
@@ -107,11 +107,11 @@ class QuasiNewton:
 
 
 class Descent:
-    """Adam (Kingma and Ba 2015) with the step decay and the box of Geiping et al. 2020.
+    """Adam (Kingma and Ba 2015) with the step decay and the bounds of Geiping et al. 2020.
 
-    It runs from R starting points for each of G releases, (G, R, d), and divides the step size by
-    ten after 3/8, 5/8 and 7/8 of all ``steps``. ``signed`` passes only the signs of the slopes to
-    Adam, so that all releases move equally far, however steep their costs.
+    Adam runs from R starting points for each of G releases, (G, R, d), and divides the step size by
+    ten after 3/8, 5/8 and 7/8 of all ``steps``. With ``signed``, only the signs of the gradients
+    are passed to Adam, so that step lengths do not depend on the steepness of the cost.
     """
 
     def __init__(
@@ -130,14 +130,14 @@ class Descent:
         self.stuck = torch.zeros(start.shape[:2], dtype=torch.bool, device=start.device)
 
     def tell(self, costs: Tensor, slopes: Tensor) -> None:
-        """Take a step, given costs (G, R) and slopes (G, R, d) at ``point``."""
+        """Take a step, given costs (G, R) and gradients (G, R, d) at ``point``."""
         self.point.grad = slopes.sign() if self.signed else slopes
         self._adam.step()
         self._rate.step()
         self.point.clamp_(*self.bounds)
 
     def keep(self, which: Tensor) -> None:
-        """Keep only some of the releases."""
+        """Drop all releases except the selected releases."""
         moments = self._adam.state.pop(self.point)
         for name in ("exp_avg", "exp_avg_sq"):
             moments[name] = moments[name][which]

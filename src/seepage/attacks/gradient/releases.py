@@ -1,4 +1,4 @@
-"""Inputs of a gradient inversion attack: the gradients or updates released in training."""
+"""The inputs of a gradient inversion attack: gradients or updates released in training."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from seepage.tables.source import as_numpy
 class GradientReleases:
     """Released gradients, each the mean over one batch, with their clipping and noise.
 
-    They are ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``: gradients of single records (b = 1), updates
-    of federated clients, or steps of private SGD. You can also construct this class directly from
-    recorded gradients. With ``training`` they are FedAvg updates, ``θ_sent − θ_returned``, after
-    local steps that the adversary knows.
+    A release is ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``: the gradient of a single record (b = 1),
+    the update of a federated client, or a step of private SGD. You can also construct this class
+    directly from recorded gradients. With ``training``, the releases are FedAvg updates, ``θ_sent −
+    θ_returned``, after local steps that the adversary knows.
 
     Parameters
     ----------
@@ -38,11 +38,11 @@ class GradientReleases:
     batch_size
         The number of records in each release, which the adversary knows.
     clip
-        How the gradient of each record was clipped; the adversary knows this too.
+        How the gradient of each record was clipped, which the adversary also knows.
     noise
-        The standard deviation of the noise on every entry of the release.
+        The standard deviation of the noise added to every entry of the release.
     training
-        For updates, how each client trained on its ``batch_size`` records.
+        How each client trained on its ``batch_size`` records; only for updates.
     """
 
     gradients: Mapping[str, Tensor]
@@ -54,7 +54,7 @@ class GradientReleases:
     def __post_init__(self) -> None:
         if not isinstance(self.gradients, Mapping) or not self.gradients:
             raise InputError(
-                "There are no gradients; give one array for every parameter, by its name."
+                "There are no gradients; give one array for every parameter, by parameter name."
             )
         gradients = {name: _tensor(name, values) for name, values in self.gradients.items()}
         object.__setattr__(self, "gradients", gradients)
@@ -116,7 +116,7 @@ class GradientReleases:
         return f"<{len(self):,} released gradients{each}, {self.clip}{noise}>"
 
     def simulated(self, net: nn.Module, loss: str | nn.Module | Loss) -> SimulatedGradients:
-        """Return the function that simulates this release for candidate records."""
+        """Return a function that simulates this release for candidate records."""
         if self.training is not None:
             return SimulatedUpdates(net, loss, self.training, self.batch_size)
         return SimulatedGradients(net, loss, self.clip, self.batch_size)
@@ -161,17 +161,17 @@ def release_gradients(
         The network, whose parameters with ``requires_grad`` are released, and its loss, as for
         :class:`seepage.nn.Engine`.
     x, y
-        The records in order, as tensors, NumPy arrays or data frames; each ``batch_size``
-        consecutive records form a release. The labels true and false are the classes 1 and 0.
+        The records in order, as tensors, NumPy arrays or data frames; every ``batch_size``
+        consecutive records form a release. The labels True and False become the classes 1 and 0.
     batch_size
         The number of records in each release.
     clip
         How each record's gradient is clipped; by default, gradients are not clipped.
     noise_multiplier
-        The standard deviation of the noise on the sum, divided by the clipping threshold.
+        The standard deviation of the noise added to the sum, divided by the clipping threshold.
     seed
-        The seed of the noise: the same seed gives the same noise. Keep the seed of a real release
-        secret.
+        The seed of the noise: the same seed produces the same noise. Keep the seed of a real
+        release secret.
 
     Examples
     --------
@@ -207,15 +207,15 @@ def release_updates(
     Parameters
     ----------
     net, loss
-        The network as clients receive it, and its loss, as for :class:`seepage.nn.Engine`.
+        The network that clients receive, and its loss, as for :class:`seepage.nn.Engine`.
     x, y
         The records, client by client, as for :func:`release_gradients`.
     training
         How every client trains.
     batch_size
-        The number of records of each client; ``training`` may split them into smaller batches.
+        The number of records per client; ``training`` may split them into smaller batches.
     noise, seed
-        The standard deviation of the noise on every entry of an update, and its seed, as for
+        The standard deviation of the noise added to every entry of an update, and the seed, as for
         :func:`release_gradients`.
 
     Examples
@@ -236,7 +236,7 @@ def release_updates(
 
 
 def _records(net: nn.Module, x: Any, y: Any, batch_size: Any) -> tuple[Tensor, Tensor]:
-    """Return the records of releases as tensors, or raise an error if they are invalid."""
+    """Return the records of the releases as tensors, or raise an error if they are invalid."""
     x, y, _ = as_tensors(net, x, y)
     if not isinstance(x, Tensor):
         raise InputError(
@@ -245,11 +245,11 @@ def _records(net: nn.Module, x: Any, y: Any, batch_size: Any) -> tuple[Tensor, T
     if not isinstance(batch_size, int) or batch_size < 1 or len(x) == 0 or len(x) % batch_size:
         raise InputError(
             f"{len(x)} records cannot be divided into batches of {batch_size!r}; choose a "
-            "batch_size that divides their number."
+            "batch_size that divides the number of records."
         )
     if len(x) != len(y):
         raise InputError(
-            f"x has {len(x)} records, but y has {len(y)} labels; give one for each record."
+            f"x has {len(x)} records, but y has {len(y)} labels; give one label for each record."
         )
     return x, y.long() if y.dtype == torch.bool else y
 
@@ -257,7 +257,7 @@ def _records(net: nn.Module, x: Any, y: Any, batch_size: Any) -> tuple[Tensor, T
 def _seen(
     simulated: SimulatedGradients, x: Tensor, y: Tensor, noise: float, seed: int
 ) -> dict[str, Tensor]:
-    """Return the release of every ``batch_size`` records, with noise."""
+    """Return the noisy release of every ``batch_size`` records."""
     simulated.prepare(x, y)
     b = simulated.batch_size
     rows = []

@@ -1,11 +1,11 @@
-"""Simulated gradients and updates of candidate records, compared with the observed ones.
+"""Simulated gradients and updates of candidate records, compared with the observed values.
 
-Gradients are differentiable in the records. They are assembled from the layers' inputs and the
-gradients at their outputs (see :mod:`seepage.nn.gradients.watching`), for all candidates in one
-pass. Two costs compare them with the observed ones; without noise, both are zero for the true
-record. One is the angle of Geiping et al. 2020 ("Inverting gradients"), ``1 − ⟨g, t⟩/(‖g‖‖t‖)``.
-The other is the distance of Zhu, Liu and Han 2019 ("Deep leakage from gradients"), here relative to
-the observed length, ``‖g − t‖²/‖t‖²``.
+Gradients are differentiable in the records. The gradients are computed from the layers' inputs and
+the gradients at the layers' outputs (see :mod:`seepage.nn.gradients.watching`), for all candidates
+in one pass. Two costs compare simulated and observed gradients; without noise, both are zero for
+the true record. One is the cosine distance of Geiping et al. 2020 ("Inverting gradients"), ``1 −
+⟨g, t⟩/(‖g‖‖t‖)``. The other is the squared distance of Zhu, Liu and Han 2019 ("Deep leakage from
+gradients"), divided by the observed squared norm: ``‖g − t‖²/‖t‖²``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COSTS = ("cosine", "euclidean")
 class SimulatedGradients:
     """The mean of the clipped gradients of every ``batch_size`` records.
 
-    The parameters of the network with ``requires_grad`` are released.
+    The network's parameters with ``requires_grad`` are released.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SimulatedGradients:
         self._network: WatchedNetwork = self._validator.watched(x, y)
 
     def held(self) -> int:
-        """Return about how many numbers the simulation of one release holds at a time."""
+        """Return the approximate number of values in memory to simulate one release."""
         outputs = int(self._network.bytes_per_record) // 4
         return 6 * self.size + 8 * self.batch_size * outputs
 
@@ -73,13 +73,13 @@ class SimulatedGradients:
         return self.problem.batch(x.detach(), y).z.requires_grad_()
 
     def pieces(self, z: Tensor, y: Tensor) -> list[Piece]:
-        """Return the gradients of the releases, parameter by parameter, differentiable in ``z``."""
+        """Return the gradients of the releases by parameter, differentiable in ``z``."""
         _, terms = self._network.differentiable_terms(self.problem.batch(z.detach(), y), z)
         with torch.enable_grad():
             return self._joined(terms)
 
     def flat(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the gradients without their graph, (releases, size)."""
+        """Return the gradients without their computation graph, (releases, size)."""
         _, terms = self._network.terms(self.problem.batch(x, y))
         with torch.no_grad():
             pieces = self._joined(terms)
@@ -107,7 +107,7 @@ class SimulatedGradients:
         return int(self._starts[name] + row * (parameter.numel() // max(1, len(parameter))))
 
     def _released(self, term: GradientTerm, weights: Tensor | None) -> Tensor:
-        """Return one use's contribution to a parameter's gradient in each release, (N, size)."""
+        """Return one layer call's contribution to a parameter's gradient, (N, size)."""
         b = self.batch_size
         part = term.value()
         if not isinstance(part, OuterProducts):
@@ -118,8 +118,8 @@ class SimulatedGradients:
         left, right = part.left, part.right
         if not isinstance(left, Tensor):
             raise InputError(
-                "The network looks up embeddings of tokens, which cannot be varied continuously; "
-                "this attack needs inputs that are real numbers."
+                "The network looks up token embeddings, which cannot be varied continuously; this "
+                "attack needs real-valued inputs."
             )
         if weights is not None:
             right = right * weights[:, None, None, None]
@@ -134,17 +134,17 @@ class SimulatedGradients:
 class SimulatedUpdates(SimulatedGradients):
     """The updates of clients with ``batch_size`` records each after their local steps.
 
-    The steps are differentiable and are taken for all candidates at once; after the first step,
+    The steps are differentiable and are computed for all candidates at once. After the first step,
     each candidate has its own parameters.
 
     Parameters
     ----------
     net, loss
-        The network as clients receive it, and its loss.
+        The network that clients receive, and its loss.
     training
         How clients train, including the order of their records.
     batch_size
-        The number of records of each client.
+        The number of records per client.
     """
 
     def __init__(
@@ -154,11 +154,11 @@ class SimulatedUpdates(SimulatedGradients):
         self.training, self._steps = training, training.rows_of_steps(batch_size)
 
     def held(self) -> int:
-        """Return about how many numbers the simulation of one release holds at a time."""
+        """Return the approximate number of values in memory to simulate one release."""
         return len(self._steps) * super().held()
 
     def pieces(self, z: Tensor, y: Tensor) -> list[Piece]:
-        """Return the updates, in one piece, differentiable in ``z``."""
+        """Return the updates as one piece, differentiable in ``z``."""
         y = self.problem.batch(z.detach(), y).y
         parameters = self.parameters()
 
@@ -179,13 +179,13 @@ class SimulatedUpdates(SimulatedGradients):
             return [(0, vmap(sent)(z.unflatten(0, clients), y.unflatten(0, clients)))]
 
     def flat(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the updates without their graph, (releases, size)."""
+        """Return the updates without their computation graph, (releases, size)."""
         ((_, updates),) = self.pieces(self.problem.batch(x.detach(), y).z, y)
         return updates.detach()
 
 
 class Evaluation(NamedTuple):
-    """The candidates' costs, (G, R), the mismatch part alone, and the slopes, (G, R, d)."""
+    """The costs, (G, R), their mismatch terms, and the gradients of the costs, (G, R, d)."""
 
     total: Tensor
     match: Tensor
@@ -194,11 +194,11 @@ class Evaluation(NamedTuple):
 
 @dataclass
 class GradientCost:
-    """The cost of candidates for some releases: ``"cosine"`` or ``"euclidean"``.
+    """The cost of candidates for the given releases: ``"cosine"`` or ``"euclidean"``.
 
-    ``targets`` are the observed gradients, (G, size), ``labels`` the records' labels, (G, b, …),
-    and ``shape`` is the shape of one record; ``total_variation`` is the weight of the candidates'
-    total variation.
+    ``targets`` contains the observed gradients, (G, size), and ``labels`` the records' labels, (G,
+    b, …). ``shape`` is the shape of one record, and ``total_variation`` the weight of the
+    candidates' total variation.
     """
 
     simulated: SimulatedGradients
@@ -209,11 +209,11 @@ class GradientCost:
     total_variation: float
 
     def keep(self, which: Tensor) -> None:
-        """Select some of the releases."""
+        """Drop all releases except the selected releases."""
         self.targets, self.labels = self.targets[which], self.labels[which]
 
     def evaluate(self, candidates: Tensor) -> Evaluation:
-        """Return the costs of candidates, (G, R, d), with their slopes."""
+        """Return the costs of candidates, (G, R, d), with their gradients."""
         G, R = candidates.shape[:2]
         labels = self.labels[:, None].expand(G, R, *self.labels.shape[1:]).flatten(0, 2)
         z = self.simulated.variable(candidates.reshape(-1, *self.shape), labels)
@@ -243,7 +243,7 @@ class GradientCost:
 
 
 def roughness(images: Tensor) -> Tensor:
-    """Return the total variation of images (n, …, height, width): mean differences on both axes."""
+    """Return the total variation of images (n, …, height, width), over both axes."""
     down = (images[..., 1:, :] - images[..., :-1, :]).abs().flatten(1).mean(1)
     across = (images[..., :, 1:] - images[..., :, :-1]).abs().flatten(1).mean(1)
     return down + across

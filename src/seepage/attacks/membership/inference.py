@@ -1,7 +1,7 @@
-"""Membership inference against any model: reference models, scores and success rates.
+"""Membership inference against any model, with reference models, scores and success rates.
 
-Every attacked or reference model is fitted on a random half of the records, unless reference models
-are given. Each attacked model is tested on its members and non-members.
+Every attacked model and every reference model is fitted on a random half of the records, unless
+reference models are given. Each attacked model is tested on its members and non-members.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class Rate(NamedTuple):
 
 
 class ExposedRecord(NamedTuple):
-    """A record's position, its score, and the score's 95 % interval over reference models.
+    """A record's position and its score, with a 95 % confidence interval over reference models.
 
-    The interval is None with fewer than eight reference models, or for a mean over models.
+    The interval is None with fewer than eight reference models, or if the score is a mean over
+    several attacked models.
     """
 
     record: int
@@ -61,17 +62,18 @@ class ExposedRecord(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MembershipInferenceResult(SummaryTable):
-    """The success of a membership inference attack.
+    """The success rates of a membership inference attack.
 
     The scores depend on the data and are themselves sensitive: do not publish them.
-    A score is NaN where no reference model of a needed kind exists; such a record is not counted.
+    A score is NaN if the reference models it needs do not exist; records with NaN are not counted.
 
     Parameters
     ----------
     method
         LiRA or RMIA, and whether online or offline; or the loss.
     scores
-        The evidence that each attacked model was fitted on each record, ``(T, n)``.
+        Each attacked model's membership score for each record, ``(T, n)``; higher means more likely
+        a member.
     members
         Whether each attacked model was fitted on each record, ``(T, n)``.
     kind
@@ -79,10 +81,10 @@ class MembershipInferenceResult(SummaryTable):
     references
         The number of reference models.
     constant
-        The constant ``a`` of offline RMIA, chosen on the reference models; otherwise None.
+        The constant ``a`` of offline RMIA, tuned on the reference models; None for other methods.
     reach
-        Half the width of each score's 95 % interval over other reference models, ``(T, n)``; None
-        with fewer than eight reference models.
+        The half-width of each score's 95 % confidence interval over reference models, ``(T, n)``;
+        None with fewer than eight reference models.
     """
 
     method: str
@@ -96,7 +98,7 @@ class MembershipInferenceResult(SummaryTable):
     mark = (0.5, "chance (AUC)")
 
     def spans(self) -> Mapping[str, tuple[float, float, float]]:
-        """Return the area under the curve and the true positive rate, with 95 % intervals."""
+        """Return the area under the ROC curve and the true positive rate, with 95 % intervals."""
         rate = self.tpr(0.01)
         return {
             "AUC": (self.auc, *self.interval),
@@ -105,12 +107,12 @@ class MembershipInferenceResult(SummaryTable):
 
     @property
     def auc(self) -> float:
-        """The area under the ROC curve, the mean over the attacked models."""
+        """The area under the ROC curve (AUC), averaged over the attacked models."""
         return float(np.mean([area for area, _ in self._areas()]))
 
     @property
     def interval(self) -> ConfidenceInterval:
-        """The 95 % confidence interval of the area, for new records and new models.
+        """The 95 % confidence interval of the AUC, for new records and new models.
 
         Its variance, on the log-odds scale, is that over the records plus the variance between
         models. The former is not divided by the number of models, which share the records.
@@ -129,8 +131,8 @@ class MembershipInferenceResult(SummaryTable):
     def tpr(self, fpr: float = 0.01) -> Rate:
         """Return the true positive rate at a false positive rate.
 
-        The threshold is chosen on the scores. The interval counts the records of one model only and
-        is conservative: it covers all thresholds that the non-members' scores allow.
+        The threshold is chosen from the scores. The interval is conservative: it counts the records
+        of only one model, and covers all thresholds that the non-members' scores allow.
         """
         check_share(fpr, "fpr")
         known = np.isfinite(self.scores)
@@ -152,16 +154,16 @@ class MembershipInferenceResult(SummaryTable):
         )
 
     def roc(self, fprs: Sequence[float] = (0.001, 0.01, 0.1)) -> dict[float, Rate]:
-        """Return the true positive rates at the given false positive rates (:meth:`tpr`).
+        """Return the true positive rates at the given false positive rates (see :meth:`tpr`).
 
-        A false positive rate below one over the number of non-members gives a wide interval.
+        The interval is wide for a false positive rate below one over the number of non-members.
         """
         return {float(fpr): self.tpr(fpr) for fpr in fprs}
 
     def exposed(self, count: int = 10) -> list[ExposedRecord]:
         """Return the members with the highest scores, the most exposed first.
 
-        With several attacked models, the score is the mean over those fitted on the record.
+        With several attacked models, a record's score is the mean over the models fitted on it.
         """
         check_count(count, "count")
         with warnings.catch_warnings():
@@ -182,10 +184,11 @@ class MembershipInferenceResult(SummaryTable):
         ]
 
     def record_scores(self) -> np.ndarray:
-        """Return how much higher each record's score is if it is a member, (n,).
+        """Return the mean increase in each record's score when it is a member, ``(n,)``.
 
-        This is the difference of its mean scores as a member and as a non-member, in units of the
-        non-members' standard deviation; NaN if it was always or never a member.
+        The increase is the mean score as a member minus the mean score as a non-member, divided by
+        the standard deviation as a non-member. The increase is NaN for a record that was always or
+        never a member.
         """
         spread = float(np.nanstd(self.scores[~self.members])) or 1.0
         with warnings.catch_warnings():
@@ -197,9 +200,9 @@ class MembershipInferenceResult(SummaryTable):
     def __repr__(self) -> str:
         ends, rate = self.interval, self.tpr(0.01)
         return (
-            f"<membership inference by {self.method}, attack: AUC {self.auc:.3f} "
-            f"[{ends.low:.3f}, {ends.high:.3f}], {100 * rate.rate:.1f} % of members found at 1 % "
-            f"false positives [{100 * rate.interval.low:.1f}, {100 * rate.interval.high:.1f}]>"
+            f"<membership inference by {self.method}, attack: AUC {self.auc:.3f} [{ends.low:.3f}, "
+            f"{ends.high:.3f}], {100 * rate.rate:.1f} % of members found at 1 % false positives "
+            f"[{100 * rate.interval.low:.1f}, {100 * rate.interval.high:.1f}]>"
         )
 
     def _areas(self) -> list[tuple[float, ConfidenceInterval]]:
@@ -218,30 +221,31 @@ class MembershipInference:
     Parameters
     ----------
     estimator
-        Any classifier (preferably with probabilities) or regressor with ``fit`` and ``predict``,
-        which is cloned. Or a training function ``train(X, y)``, ``train(X)`` if ``y`` is None, that
-        returns a trained model: a torch module, a Hugging Face model or anything with ``predict``.
-        Not needed if reference models are given.
+        Any classifier (preferably with probabilities) or regressor with ``fit`` and ``predict``; it
+        is cloned. Alternatively, a training function ``train(X, y)``, or ``train(X)`` if ``y`` is
+        None, that returns a trained model: a torch module, a Hugging Face model or any object with
+        ``predict``. An estimator is not needed if reference models are given.
     method
         ``"lira"``, ``"rmia"`` or ``"loss"``. With few reference models RMIA is stronger than LiRA.
         The loss alone (Yeom et al. 2018) needs no reference model and is the weakest.
     online
-        Whether reference models fitted *with* the attacked record are used as well.
+        Whether to use reference models trained *with* the attacked record as well.
     shadows
-        The number of reference models to fit: at least one (offline) or two (online).
+        The number of reference models to fit: at least one if offline, two if online.
     jobs
-        The number of models fitted in parallel, in separate processes; −1 for one per core.
+        The number of models to fit in parallel, in separate processes; −1 for one per core.
     seed
-        The seed of the random halves; torch is seeded before each training function.
+        The seed for the random halves; torch is seeded before each call of the training function.
     loss
-        The loss of a network, as for :func:`seepage.nn.leakage`. By default the model's own loss if
-        it computes one from labels among its inputs, otherwise cross-entropy.
+        The loss of a network, as in :func:`seepage.nn.leakage`. The default is the model's own loss
+        if the model computes one from labels among its inputs, and cross-entropy otherwise.
     queries
-        Augmentations: functions that return changed records, such as mirror images. Every model is
+        Augmentations: functions that return modified records, such as mirror images. Every model is
         queried with the original and the augmented records, and the scores are averaged.
     folder
-        The folder for each reference model's predictions. An interrupted run resumes from it; name
-        another folder if the training function or a query has changed.
+        The folder in which each reference model's predictions are stored. An interrupted run
+        resumes from this folder; choose a new folder if the training function or a query has
+        changed.
     load
         A function that loads a model from the path of a checkpoint. By default, ``.safetensors``
         files and ``from_pretrained`` folders are loaded as the attacked model's class.
@@ -304,7 +308,7 @@ class MembershipInference:
                 "training function, sp.attacks.MembershipInference(train).against(net, X, y, "
                 "members), or reference models, sp.attacks.MembershipInference().against(net, X, "
                 "y, members, references, had). sp.nn.leakage measures the leakage of one private "
-                "step."
+                "training step."
             )
         function = callable(self.estimator) and not isinstance(self.estimator, type)
         if self.estimator is not None and (hasattr(self.estimator, "fit") or not function):
@@ -313,8 +317,8 @@ class MembershipInference:
     def run(self, X: Any, y: Any = None, *, targets: int = 4) -> MembershipInferenceResult:
         """Train reference models and ``targets`` models to attack, all on random halves.
 
-        With fewer than 16 reference models, every attacked model is compared with exactly these;
-        with 16 or more, the other attacked models also serve as reference models.
+        With fewer than 16 reference models, every attacked model is compared with these only. With
+        16 or more reference models, the other attacked models also serve as reference models.
         """
         check_count(targets, "targets")
         n = count_records(X, y)
@@ -351,23 +355,24 @@ class MembershipInference:
         model
             The model: an estimator, a torch module or a Hugging Face model.
         X, y
-            Records it was trained on, and others.
+            Records on which the model was trained, and records on which it was not.
         members
-            Which of the records it was trained on; used only to measure success.
+            Whether the model was trained on each record; used only to measure the success rate.
         references
-            Reference models, or paths of their checkpoints. None trains them on random halves of
-            the records.
+            Reference models, or the paths of their checkpoints. If None, reference models are
+            trained on random halves of the records.
         had
-            Which records each reference model was trained on, ``(M, n)``. None means none of them,
-            which allows only offline attacks.
+            Whether each reference model was trained on each record, ``(M, n)``. None means that no
+            reference model was trained on any of the records; only offline attacks are then
+            possible.
         """
         n = count_records(X, y)
         members = as_numpy(members).astype(bool)
         if members.shape != (n,):
-            raise InputError(f"members must be true or false for each of the {n} records.")
+            raise InputError(f"members must contain True or False for each of the {n} records.")
         if members.all() or not members.any():
             raise InputError(
-                "The attack needs both members (records that the model was fitted on) and "
+                "The attack needs both members (records on which the model was trained) and "
                 "non-members; give both."
             )
         questions = self._questions(X, y)
@@ -387,27 +392,29 @@ class MembershipInference:
         return self._result([self._attacked(odds, inside)], members[None, :], len(inside))
 
     def _memberships(self, had: Any, models: int, records: int) -> np.ndarray:
-        """Return which records each given reference model was trained on."""
+        """Return a mask of the records on which each given reference model was trained."""
         if not models:
             raise InputError("references is empty; give at least one model.")
         if had is None:
             if self.online:
                 raise InputError(
-                    "An online attack needs reference models trained with and without each record; "
-                    "say which records each model had (had=), or pass online=False."
+                    "An online attack needs reference models trained with and without each "
+                    "record; give had=, a mask of each model's training records, or pass "
+                    "online=False."
                 )
             return np.zeros((models, records), dtype=bool)
         inside = as_numpy(had).astype(bool)
         if inside.shape != (models, records):
             raise InputError(
-                f"had must have the shape ({models}, {records}), a row for each reference model, "
-                f"but has {inside.shape}."
+                f"had must have the shape ({models}, {records}), one row per reference model, but "
+                f"has {inside.shape}."
             )
         sides = [~inside, inside] if self.online else [~inside]
         if not any(np.all([side.any(axis=0) for side in sides], axis=0)):
             raise InputError(
-                "No record has the reference models that this attack needs: models trained without "
-                "it and, if online, with it; give others, or pass online=False."
+                "No record has the reference models that this attack needs: models trained "
+                "without the record and, if online, with it; give other reference models, or pass "
+                "online=False."
             )
         return inside
 
@@ -418,8 +425,8 @@ class MembershipInference:
         if self.estimator is None:
             raise InputError(
                 "Reference models cannot be trained without a training procedure; give an "
-                "estimator or a training function, MembershipInference(train), or references to "
-                "against()."
+                "estimator or a training function, MembershipInference(train), or pass references "
+                "to against()."
             )
         return trained_answers(
             self.estimator,
@@ -438,7 +445,7 @@ class MembershipInference:
         return MembershipInferenceResult("loss", scores, members)
 
     def _attacked(self, odds: np.ndarray, inside: np.ndarray) -> _Attack:
-        """Attack the first model of ``(1 + M, n, Q)``, with the others as reference models."""
+        """Attack the first model in an array ``(1 + M, n, Q)``, with the others as references."""
         target, references = odds[0], odds[1:]
         constant = None
         if self.method == "rmia" and not self.online:
@@ -481,7 +488,7 @@ def attack_all(
     inside
         Whether each model was fitted on each record, ``(M, n)``.
     targets
-        The number of attacked models; all other models are the shadow models of each.
+        The number of attacked models; all other models serve as shadow models for each of them.
     """
     attacks = []
     for method in _COMPARING:
@@ -499,7 +506,7 @@ def attack_all(
 
 
 class _Attack(NamedTuple):
-    """The attack on one model."""
+    """The scores, interval half-widths and constant of the attack on one model."""
 
     scores: np.ndarray
     reach: np.ndarray | None
@@ -511,7 +518,7 @@ def _name(method: str, online: bool) -> str:
 
 
 def _halves(records: int, models: int, seed: int) -> np.ndarray:
-    """Return random halves of the records; a single half never has all of them."""
+    """Return random halves of the records; a single half never contains all records."""
     return random_halves(records, max(2, models), seed)[:models]
 
 

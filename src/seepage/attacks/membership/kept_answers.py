@@ -1,8 +1,8 @@
-"""Each reference model's predictions, stored in a folder so that an attack can be resumed.
+"""Stores each reference model's predictions in a folder, so that an attack can be resumed.
 
-Each model has one safetensors file with its predictions, the attack they belong to, and a checksum.
-Only their owner can read the files; a file is written completely or not at all, and nothing is
-unpickled.
+Each model has one safetensors file, which contains its predictions, a digest that identifies the
+attack, and a checksum. Only the owner can read the files. A file is written completely or not at
+all, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def write_answer(path: Path, answer: ModelAnswers, facts: Mapping[str, Any]) -> 
 
 
 def read_answer(path: Path, facts: Mapping[str, Any]) -> ModelAnswers | None:
-    """Return one model's predictions, or None if there is no file yet."""
+    """Return one model's predictions, or None if the file does not exist yet."""
     from safetensors import SafetensorError, safe_open
 
     if not path.exists():
@@ -47,19 +47,19 @@ def read_answer(path: Path, facts: Mapping[str, Any]) -> ModelAnswers | None:
         residual = bool(stored.pop("residual"))
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
-            f"{path} is damaged, or is not a file of this attack; delete it to train that "
+            f"{path} is damaged, or was not written by this attack; delete it to train that "
             "reference model again."
         ) from error
     if stored != json.loads(json.dumps(dict(facts))):
         raise InputError(
-            f"{path} belongs to another attack (other records, halves or settings); name another "
-            "folder, or delete it to start over."
+            f"{path} belongs to another attack (other records, halves or settings); choose another "
+            "folder, or delete the file to start again."
         )
     return ModelAnswers(values, residual)
 
 
 def digest_of_records(*parts: Any) -> str:
-    """Return the SHA-256 of records: arrays, tensors, data frames or mappings of these."""
+    """Return the SHA-256 digest of records: arrays, tensors, data frames or mappings of these."""
     digest = hashlib.sha256()
     for part in parts:
         _update(digest, part)

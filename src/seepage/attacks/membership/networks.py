@@ -1,9 +1,10 @@
-"""A network's confidence in a record: the log-odds of its true class or of its text.
+"""A network's confidence in a record: the log-odds of the true class or of the text.
 
-For logits ``z`` and class ``y`` they are ``z_y − log Σ_{k≠y} exp z_k``, which avoids the rounding
-error of probabilities near 1. For any other loss ``ℓ`` per record, ``p = exp(−ℓ)`` replaces the
-probability (for a language model, the geometric mean over the tokens), and the log-odds are
-``−log(exp(ℓ) − 1)``. The network runs in evaluation mode; its previous mode is then restored.
+For logits ``z`` and class ``y``, the log-odds are ``z_y − log Σ_{k≠y} exp z_k``, which avoids the
+rounding error of probabilities near 1. For any other loss ``ℓ`` per record, ``p = exp(−ℓ)``
+replaces the probability (for a language model, the geometric mean over the tokens), and the
+log-odds are ``−log(exp(ℓ) − 1)``. The network runs in evaluation mode; its previous mode is
+restored afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from seepage.nn.problem.views import batch_size, evaluating, numbers_of, plain_r
 
 
 def as_inputs(X: Any) -> Any:
-    """Return arrays, alone or in a mapping or tuple, as tensors; real numbers become float32."""
+    """Return arrays, single or in a mapping or tuple, as tensors; real numbers become float32."""
     if isinstance(X, Mapping):
         return {str(name): as_inputs(value) for name, value in X.items()}
     if isinstance(X, tuple | list) and X and isinstance(X[0], Tensor | np.ndarray):
@@ -37,13 +38,15 @@ def as_inputs(X: Any) -> Any:
 def network_log_odds(
     model: nn.Module, X: Any, y: Any, *, loss: Any = None, chunk: int = 256
 ) -> tuple[np.ndarray, bool]:
-    """Return the log-odds of every record, ``(n,)``, or its negative squared error.
+    """Return the log-odds or the negative squared error of every record, ``(n,)``.
 
-    The second value is true for squared errors (``loss="mse"``).
+    The second return value is True for squared errors (``loss="mse"``).
     """
     x = as_inputs(X)
     if y is None and not isinstance(x, Mapping):
-        raise InputError("A network's records need labels; give y, or a mapping with labels.")
+        raise InputError(
+            "A network's records need labels; pass y, or a mapping that includes labels."
+        )
     target = (
         labels_of(x)
         if y is None
@@ -73,8 +76,8 @@ def _signal(model: nn.Module, x: Any, y: Tensor, losses: Any) -> Tensor:
     if losses is cross_entropy and isinstance(logits, Tensor) and logits.dim() == 2:
         if y.is_floating_point() or y.shape != logits.shape[:1]:
             raise InputError(
-                f"y must hold one class number for each record, but has the shape {tuple(y.shape)} "
-                f"and the type {y.dtype}."
+                "y must contain one class number for each record, but has the shape "
+                f"{tuple(y.shape)} and the type {y.dtype}."
             )
         logits, own = logits.double(), y.long()[:, None]
         return logits.gather(1, own)[:, 0] - logits.scatter(1, own, -torch.inf).logsumexp(1)
@@ -96,7 +99,7 @@ def _moved(x: Any, device: torch.device) -> Any:
 def load_reference(path: Path, like: Any) -> Any:
     """Load a checkpoint as a model of the attacked model's class.
 
-    A ``.safetensors`` file holds the parameters; a folder is read by the class's
+    A ``.safetensors`` file contains the parameters; a folder is loaded with the class's
     ``from_pretrained``. Nothing is unpickled.
     """
     import copy
@@ -106,8 +109,8 @@ def load_reference(path: Path, like: Any) -> Any:
     if path.suffix != ".safetensors" or not isinstance(like, nn.Module):
         raise InputError(
             f"{path} is neither a .safetensors file of a network nor a folder that "
-            f"{type(like).__name__}.from_pretrained reads; give load=, a function from a path to a "
-            "model."
+            f"{type(like).__name__}.from_pretrained can load; give load=, a function that returns "
+            "a model from a path."
         )
     from safetensors.torch import load_file
 
@@ -116,7 +119,7 @@ def load_reference(path: Path, like: Any) -> Any:
         model.load_state_dict(load_file(path))
     except (RuntimeError, OSError) as error:
         raise InputError(
-            f"{path} does not hold the parameters of this network; give load=, a function from a "
-            "path to a model."
+            f"{path} does not contain the parameters of this network; give load=, a function that "
+            "returns a model from a path."
         ) from error
     return model

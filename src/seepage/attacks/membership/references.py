@@ -1,8 +1,8 @@
-"""Reference models: given, or trained on halves of the records in several processes.
+"""Reference models, either given or trained on halves of the records in several processes.
 
-The model of a half is a fitted clone of a scikit-learn estimator, or comes from a training function
-``train(X, y)`` (``train(X)`` if the labels are among the inputs). Only a model's predictions are
-kept, not the model.
+The model for a half is a fitted clone of a scikit-learn estimator or the result of a training
+function ``train(X, y)`` (``train(X)`` if the labels are among the inputs). Only the predictions of
+a model are stored, not the model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def trained_answers(
     folder: str | os.PathLike[str] | None = None,
     seed: int = 0,
 ) -> list[ModelAnswers]:
-    """Train a model on each half without stored predictions, and return all predictions."""
+    """Train a model on each half that has no stored predictions, and return all predictions."""
     from sklearn.utils.parallel import Parallel, delayed
 
     home = None if folder is None else Path(folder)
@@ -83,7 +83,9 @@ def given_answers(
         if isinstance(reference, str | os.PathLike):
             path = Path(reference)
             if not path.exists():
-                raise InputError(f"There is no checkpoint {path}; give a path that exists.")
+                raise InputError(
+                    f"The checkpoint {path} does not exist; give the path of a checkpoint."
+                )
             if load is None:
                 from seepage.attacks.membership.networks import load_reference
 
@@ -112,7 +114,7 @@ def _trained(source: Any, questions: Questions, half: np.ndarray, seed: int) -> 
 
 
 def _seed_torch(seed: int) -> None:
-    """Seed torch, if installed, so that a run is repeatable with any number of processes."""
+    """Seed torch, if installed, so that results do not depend on the number of processes."""
     import sys
 
     np.random.seed(seed)  # noqa: NPY002 - what training functions of others draw from

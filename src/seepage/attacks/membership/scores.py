@@ -1,16 +1,16 @@
-"""Evidence that a record was in the data: LiRA and RMIA, online and offline.
+"""Membership scores of records: LiRA and RMIA, online and offline.
 
-*LiRA* (Carlini et al. 2022): the log-odds of a record's true class are approximately normal, both
-over reference models trained with the record and over those without it. The score is the
-log-likelihood ratio; offline (no models trained with the record), it is how far the attacked model
-lies above those without it.
+*LiRA* (Carlini et al. 2022): the log-odds of a record's true class are approximately normal over
+reference models, both those trained with the record and those trained without it. The score is the
+log-likelihood ratio. Offline, without models trained on the record, the score is the attacked
+model's distance above the reference models.
 
 *RMIA* (Zarifzadeh, Liu and Shokri 2024): the ratio ``p(x|θ)/p(x)`` compares the model's confidence
-in the record with that of reference models. The score is the share of other records of the
-population whose ratio it exceeds by a factor γ. Offline, ``½((1 + a)p_out + 1 − a)`` replaces
-``p(x)``; the constant ``a`` is chosen on the reference models alone.
+in the record with that of reference models. The score is the share of other population records
+whose ratio is lower by at least a factor γ. Offline, ``½((1 + a)p_out + 1 − a)`` replaces ``p(x)``;
+the constant ``a`` is tuned on the reference models alone.
 
-The score is NaN if a kind of reference model that it needs is missing for the record.
+The score is NaN if the record lacks a kind of reference model that the score needs.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ def lira(
     online: bool = True,
     own_variance: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return LiRA's scores, ``(n,)``: a higher score means that the record is likelier a member.
+    """Return LiRA's scores, ``(n,)``; a higher score means that membership is more likely.
 
     Parameters
     ----------
     target
         The log-odds of every record's true class under the attacked model, ``(n,)``.
     shadows
-        The same under reference models, ``(M, n)``.
+        The same log-odds under the reference models, ``(M, n)``.
     inside
         Whether each reference model was trained on each record, ``(M, n)``.
     online
-        Whether reference models with the record are used as well.
+        Whether to use reference models trained with the record as well.
     own_variance
-        Which records have their own variance, ``(2, n)``: over models without and with the record;
-        by default those with 16 such models.
+        Which records have their own variance over models without and with the record, ``(2, n)``;
+        by default, records with 16 such models.
     """
     own = (None, None) if own_variance is None else own_variance
     mean_out, spread_out = _moments(shadows, ~inside, own[0])
@@ -92,8 +92,8 @@ def score(
 ) -> np.ndarray:
     """Return the mean score over the queries, from log-odds ``(n, Q)`` and ``(M, n, Q)``.
 
-    In the paper, LiRA's queries are independent and normal, so their log-likelihood ratios add up;
-    RMIA's scores are averaged.
+    In the paper, LiRA's queries are assumed independent and normal, so their log-likelihood ratios
+    are summed; RMIA's scores are averaged.
     """
     scores = []
     for query in range(target.shape[1]):
@@ -107,11 +107,11 @@ def score(
 
 
 def offline_constant(references: np.ndarray, inside: np.ndarray) -> float:
-    """Return the ``a`` of RMIA that best separates members from non-members of reference models.
+    """Return the ``a`` of RMIA that best separates members from non-members.
 
-    Each of at most eight reference models, ``(M, n, Q)``, is attacked offline by the others; the
-    attacked model is not used. With fewer than two reference models, or none with members, ``a`` is
-    0.3.
+    Each of at most eight reference models, ``(M, n, Q)``, is attacked offline with the other models
+    as references. The attacked model itself is not used. With fewer than two reference models, or
+    if none has members, ``a`` is 0.3.
     """
     usual = 0.3  # the paper's, for CIFAR-10
     usable = [k for k in range(len(inside)) if inside[k].any() and not inside[k].all()]
@@ -140,10 +140,10 @@ def intervals(
     quantile: float,
     constant: float = 0.3,
 ) -> np.ndarray:
-    """Return the uncertainty of each record's score due to few reference models, ``(n,)``.
+    """Return the half-width of each score's confidence interval over reference models, ``(n,)``.
 
-    It is the jackknife ``q √((M − 1)/M Σ_m (s₋ₘ − s̄)²)``, with ``s₋ₘ`` the score without model
-    ``m``.
+    The half-width is the jackknife ``q √((M − 1)/M Σ_m (s₋ₘ − s̄)²)``, with ``s₋ₘ`` the score
+    without model ``m``.
     """
     own = np.stack([(~inside).sum(axis=0), inside.sum(axis=0)]) >= 16
     without = np.stack(
@@ -182,7 +182,7 @@ def _mean(values: np.ndarray, which: np.ndarray) -> np.ndarray:
 def _moments(
     values: np.ndarray, which: np.ndarray, own: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return each record's mean and variance; with few models, one variance for all."""
+    """Return each record's mean and variance; with few models, all records share one variance."""
     counts = which.sum(axis=0)
     mean = _mean(values, which)
     squares = np.where(which, (values - mean) ** 2, 0.0).sum(axis=0)

@@ -1,9 +1,10 @@
 """A fitted model's confidence in each record, from its predictions.
 
-For a classifier with probabilities it is the probability ``p`` of the record's true class; with a
-decision function, its logistic transform. For a regressor it is ``exp(−(y − ŷ)²/2s²)``, with ``s²``
-the mean squared residual over records that shadow models were not fitted on. For networks it is
-computed directly as log-odds (``networks``).
+For a classifier with probabilities, the confidence is the probability ``p`` of the record's true
+class. For a decision function, it is the logistic transform of that function. For a regressor, the
+confidence is ``exp(−(y − ŷ)²/2s²)``, where ``s²`` is the mean squared residual over the records on
+which shadow models were not fitted. For a network, the log-odds are computed directly
+(``networks``).
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _CERTAIN = 1e-6  # probabilities are kept this far from 0 and 1, which forests o
 
 
 def confidence(model: Any, X: Any, y: np.ndarray) -> np.ndarray:
-    """Return a classifier's probability of each record's true class, or a residual.
+    """Return a classifier's probability of each record's true class, or a regressor's residuals.
 
-    For a regressor it returns the negative squared residuals: higher means more confident.
+    For a regressor, the function returns negative squared residuals: higher means more confident.
     """
     classes = getattr(model, "classes_", None)
     if classes is None:
@@ -51,7 +52,7 @@ def confidence(model: Any, X: Any, y: np.ndarray) -> np.ndarray:
 
 
 def as_probabilities(signals: np.ndarray, outside: np.ndarray) -> np.ndarray:
-    """Return signals as likelihoods; residuals are scaled by their spread over non-members."""
+    """Return signals as likelihoods; residuals are divided by their spread over non-members."""
     if np.all(signals > 0):
         return signals
     scale = float(np.mean(-outside)) or 1.0
@@ -65,9 +66,9 @@ class ModelAnswers:
     Parameters
     ----------
     values
-        Log-odds, or negative squared errors.
+        The log-odds, or the negative squared errors.
     residual
-        Whether they are negative squared errors, which need a scale to become log-odds.
+        Whether the values are negative squared errors, which need a scale to become log-odds.
     """
 
     values: np.ndarray
@@ -76,14 +77,14 @@ class ModelAnswers:
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """The queries sent to every model: all records, unchanged and augmented.
+    """The queries sent to every model: all records, both unchanged and augmented.
 
     Parameters
     ----------
     X, y
         The records and their labels; ``y`` may be None for a model that computes its own loss.
     loss
-        The loss of a network, as in :mod:`seepage.nn`; None for the model's own loss, or
+        The loss of a network, as in :mod:`seepage.nn`; None means the model's own loss, or
         cross-entropy.
     queries
         Functions that return changed records, for example mirrored or shifted.
@@ -98,7 +99,7 @@ class Questions:
     tokenizer: Any = None
 
     def __call__(self, model: Any) -> ModelAnswers:
-        """Return a model's answers to the queries."""
+        """Return a model's confidence for each query."""
         views = [self.X, *(query(self.X) for query in self.queries)]
         if self.tokenizer is not None:
             from seepage.attacks.membership.texts import text_log_odds
@@ -116,14 +117,14 @@ class Questions:
 
 
 def is_network(model: Any) -> bool:
-    """Return whether this is a torch module, without importing torch."""
+    """Return whether an object is a torch module, without importing torch."""
     return any(base.__module__.startswith("torch.nn") for base in type(model).__mro__)
 
 
 def as_log_odds(answers: Sequence[ModelAnswers], inside: np.ndarray) -> np.ndarray:
-    """Return the log-odds of all models, ``(M, n, Q)``, starting with the attacked one.
+    """Return the log-odds of all models, ``(M, n, Q)``, starting with the attacked model.
 
-    ``inside`` says which records each other model was fitted on, ``(M − 1, n)``.
+    ``inside`` is a mask of each other model's training records, ``(M − 1, n)``.
     """
     values = np.stack([answer.values for answer in answers])
     if not answers[0].residual:
@@ -146,10 +147,11 @@ def log_odds(probabilities: np.ndarray) -> np.ndarray:
 
 
 def check_estimator(estimator: Any) -> None:
-    """Raise an error if an estimator cannot be cloned, fitted or queried."""
+    """Raise an error if an estimator cannot be cloned, fitted or used for predictions."""
     if isinstance(estimator, type):
         raise InputError(
-            f"{estimator.__name__} is a class; pass an instance, such as {estimator.__name__}()."
+            f"{estimator.__name__} is a class; pass an instance of it, such as "
+            f"{estimator.__name__}()."
         )
     # A stack of models has predict only when it is fitted, but its class says so
     wanted = ("fit", "predict", "get_params")
@@ -159,6 +161,6 @@ def check_estimator(estimator: Any) -> None:
     if lacking:
         raise InputError(
             "A membership attack needs an estimator with fit and predict that scikit-learn can "
-            f"clone; {type(estimator).__name__} has no {' and no '.join(lacking)}. Derive it from "
-            "sklearn.base.BaseEstimator, or pass one of scikit-learn's estimators."
+            f"clone; {type(estimator).__name__} has no {' and no '.join(lacking)}. Derive the "
+            "estimator from sklearn.base.BaseEstimator, or pass one of scikit-learn's estimators."
         )

@@ -1,4 +1,4 @@
-"""The informed adversary, who knows all records but one and reconstructs it from the model."""
+"""The informed adversary knows all records but one and reconstructs that record from the model."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from seepage.tables.source import Table, as_numpy, read_table
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Reconstruction:
-    """Records that an adversary reconstructed.
+    """The records that an adversary reconstructed.
 
     Parameters
     ----------
     features
-        (T, m, d): for each release, each row's columns.
+        The columns of each row for each release, (T, m, d).
     labels
-        (T, m): its label as a number (a class by its position among the sorted classes). It is
-        inferred if the adversary does not know it, and NaN if that failed.
+        The label of each row as a number, (T, m); a class is its position among the sorted classes.
+        The label is inferred if the adversary does not know it, and NaN if the inference failed.
     rows
         The attacked rows, (m,).
     """
@@ -59,24 +59,24 @@ class InformedAdversary:
     """Reconstructs a record from released parameters and all other records.
 
     At a minimiser the gradient is zero, so the known records and the penalty determine the unknown
-    record's own gradient, which is a multiple of the record itself (Balle, Cherubin and Hayes 2022,
+    record's gradient, which is a multiple of the record itself (Balle, Cherubin and Hayes 2022,
     "Reconstructing training data with informed adversaries"). A column known to be constant, such
-    as an intercept's, reveals the multiple and the label. If the label is known, the reconstruction
-    is more accurate and needs no such column. No model is refitted; all rows are attacked at once,
-    each as if all other rows were known.
+    as the intercept column, reveals the multiple and the label. If the label is known, the
+    reconstruction is more accurate and needs no constant column. No model is refitted. All rows are
+    attacked at once, each as if all other rows were known.
 
     Parameters
     ----------
     model
-        The kind of model that was trained, with its penalty: any linear model of
+        The kind of model that was trained, with its penalty: any linear model from
         :mod:`seepage.glm`, or scikit-learn's ``LinearRegression``, ``Ridge``,
-        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted: a copy is fitted,
-        unless the model already minimises its objective on the adversary's data.
+        ``LogisticRegression`` or ``PoissonRegressor``. The model need not be fitted: a copy is
+        fitted, unless the model already minimises its objective on the adversary's data.
     label
-        ``"known"`` or ``"unknown"`` to the adversary.
+        Whether the label is ``"known"`` or ``"unknown"`` to the adversary.
     noise
-        The noise of the release, known to the adversary, who weights the equations by it; by
-        default equal on all parameters.
+        The noise of the release, which the adversary knows and uses to weight the equations; by
+        default, equal on all parameters.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class InformedAdversary:
         self.model, self.label, self.noise = model, label, noise
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Store the records, labels and weights; each attack uses all rows but its target."""
+        """Store the records, labels and weights; each attack uses all rows except its target."""
         table = read_table(X)
         values = as_numpy(table.values)
         plain = Table(values, table.names, table.index, table.library)
@@ -123,10 +123,10 @@ class InformedAdversary:
         Parameters
         ----------
         release
-            A released model, the releases of :func:`seepage.attacks.draw_releases`, or an array of
+            A released model, the result of :func:`seepage.attacks.draw_releases`, or an array of
             parameters, (P,) or (T, P): features first, the intercept last, classes innermost.
         rows
-            The attacked rows; by default all.
+            The attacked rows; by default, all rows.
         """
         attack, which = self._fitted(), named_positions(rows, len(self._table), self._table)
         theta = parameters_of(release, int(np.asarray(attack.fit.parameters).size))
@@ -138,9 +138,9 @@ class InformedAdversary:
     def errors(
         self, noise: Noise, trials: int = 100, *, rows: Any = None, seed: int | None = None
     ) -> ReconstructionErrors:
-        """Return the reconstruction errors over many releases with fresh noise.
+        """Return the reconstruction errors over many releases with independent noise.
 
-        For a model with one margin, reconstructions are never stored: a trial over all n rows costs
+        For a model with one margin, reconstructions are never stored: a trial over all n rows needs
         four products of the table with a vector.
 
         Parameters
@@ -150,9 +150,9 @@ class InformedAdversary:
         trials
             The number of attacked releases.
         rows
-            The attacked rows; by default all.
+            The attacked rows; by default, all rows.
         seed
-            The seed of the draws, to repeat them.
+            The seed of the noise, for repeatable results.
         """
         attack, which = self._fitted(), named_positions(rows, len(self._table), self._table)
         theta = self._draw(noise, trials, seed)
@@ -176,11 +176,11 @@ class InformedAdversary:
     ) -> np.ndarray:
         """Return the slope of each row's mean reconstruction with respect to the row, (m,).
 
-        It is the mean slope γ over the columns: 1 for an unbiased adversary, 0 for one whose
-        estimate ignores the record. By theorem 2 of Guo et al. (2022), the mean squared error is at
-        least ``γ²/η̄²``, so a biased adversary can fall below the bound ``1/η̄²`` for unbiased
-        ones. Slopes need a model with one margin and Gaussian noise. Parameters are those of
-        :meth:`errors`.
+        The result is the mean slope γ over the columns: 1 for an unbiased adversary, 0 for an
+        adversary whose estimate ignores the record. By theorem 2 of Guo et al. (2022), the mean
+        squared error is at least ``γ²/η̄²``. A biased adversary can therefore fall below the bound
+        ``1/η̄²`` for unbiased adversaries. Slopes need a model with one margin and Gaussian noise.
+        The parameters are those of :meth:`errors`.
         """
         attack, which = self._fitted(), named_positions(rows, len(self._table), self._table)
         if isinstance(attack, SoftmaxAttack) or not isinstance(noise, Gaussian):
@@ -199,7 +199,7 @@ class InformedAdversary:
         return np.asarray(base + noise.draw((trials, len(base)), seed))
 
     def _unknown(self) -> np.ndarray:
-        """Return the sought columns: all but one that is known to be constant."""
+        """Return the columns to reconstruct: all except a column that is known to be constant."""
         attack = self._fitted()
         unknown = np.ones(attack.X.shape[1], dtype=bool)
         if attack.column is not None and attack.column < len(unknown):
@@ -215,7 +215,7 @@ class InformedAdversary:
         return rows if self._table.index is None else np.asarray(self._table.index[rows])
 
     def _pieces(self, theta: np.ndarray) -> list[np.ndarray]:
-        """Return slices of releases to be processed at a time."""
+        """Return slices of releases small enough to process at once."""
         margins = len(self._table) * self._fitted().outputs
         return [theta[some] for some in row_slices(len(theta), margins, chunk=4 * CHUNK)]
 

@@ -1,28 +1,29 @@
-"""The informed adversary's algebra for models with one margin, over rows and releases at once.
+"""The informed adversary's algebra for models with one margin, for many rows and releases at once.
 
 At released parameters ``θ`` let ``g = ∇F(θ)`` be the gradient over all records: zero at the
-minimiser, noise at a release. Without row i, which the adversary does not know, it is ``g − s x̃``
-with ``s = ω ∂ℓ/∂m`` of that row. The known records therefore give the adversary::
+minimiser, and noise at a release. Without row i, which the adversary does not know, the gradient is
+``g − s x̃``, where ``s = ω ∂ℓ/∂m`` for that row. From the known records, the adversary therefore
+computes::
 
     B = s x̃ − g        (Balle, Cherubin and Hayes 2022)
 
-which, up to noise, is ``ρ x̃`` with the row's own ``ρ = ω ∂ℓ/∂m`` at the minimiser. The remaining
+which, up to noise, is ``ρ x̃``, where ``ρ = ω ∂ℓ/∂m`` for this row at the minimiser. The remaining
 unknown is ρ: ``x = B/ρ``.
 
-*A known coordinate*, an intercept's 1 or a constant column's c, gives ``ρ = B_κ/c`` without using
-the label. This is a ratio of Gaussians, heavy-tailed if ρ is no larger than its noise.
+*A known coordinate*, an intercept's 1 or a constant column's c, determines ``ρ = B_κ/c`` without
+using the label. The ratio of two Gaussians is heavy-tailed if ρ is no larger than its noise.
 
-*The label as well.* Then ``ρ`` is a function of the margin m alone, and so is
-``v = θ_Fᵀ(ρ x) = ρ(m) (m − μ₀)``, with F the unknown columns and μ₀ the contribution of κ to the
-margin. These are two noisy equations for m, weighted by their covariance under the release's noise
-(that of ``g`` is ``HΣH``). The weighted residual e also predicts the noise in the other
-coordinates, which is subtracted: ``x = (B − Γe)/ρ``. To first order in the noise this attains the
-Cramér–Rao bound. If noise leaves the margin uncertain, it is shrunk towards the other records'
-margins, as if drawn from a Gaussian with their mean and standard deviation.
+*The label as well.* Then both ``ρ`` and ``v = θ_Fᵀ(ρ x) = ρ(m) (m − μ₀)`` are functions of the
+margin m alone, where F are the unknown columns and μ₀ is the contribution of κ to the margin. The
+results are two noisy equations for m, weighted by their covariance under the release's noise (the
+covariance of ``g`` is ``HΣH``). The weighted residual e also predicts the noise in the other
+coordinates, which is subtracted: ``x = (B − Γe)/ρ``. To first order in the noise, this estimate
+attains the Cramér–Rao bound. If the noise leaves the margin uncertain, the margin is shrunk towards
+the other records' margins, as if drawn from a Gaussian with their mean and standard deviation.
 
-*Only the label.* ``B`` gives the direction of x, and the loss its length ℓ:
-``ω ∂ℓ/∂m(± ℓ θᵀB/‖B‖) = ± ‖B‖/ℓ``. Of several solutions, the one whose length is nearest the
-typical record's is used.
+*Only the label.* ``B`` determines the direction of x, and the loss its length ℓ: ``ω ∂ℓ/∂m(± ℓ
+θᵀB/‖B‖) = ± ‖B‖/ℓ``. If there are several solutions, the one whose length is nearest the typical
+record length is used.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Gap = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Solved(NamedTuple):
-    """Reconstruction of m rows from a chunk of T releases: ``x = (s x̃ − g − Γe)/ρ``."""
+    """The reconstruction of m rows from a chunk of T releases: ``x = (s x̃ − g − Γe)/ρ``."""
 
     s: np.ndarray  # (m, T)
     g: np.ndarray  # (P, T)
@@ -52,14 +53,14 @@ class Solved(NamedTuple):
     labels: np.ndarray | None = None  # (m, T): inferred labels
 
     def differences(self) -> np.ndarray:
-        """Return ``x̂ − x`` as its coefficients for x, g and the columns of Γ, (2 + k, m, T)."""
+        """Return the coefficients of ``x̂ − x`` for x, g and the columns of Γ, (2 + k, m, T)."""
         with np.errstate(divide="ignore", invalid="ignore"):
             terms = [self.s - self.rho, -np.ones_like(self.s), *-self.e]
             return np.asarray(np.stack(terms) / self.rho)
 
 
 class InformedAttack:
-    """The fit on all records, shared by the attacks on models with one or several margins."""
+    """The fit on all records, which attacks on models with one or several margins share."""
 
     def __init__(self, fit: FittedGLM, X: np.ndarray, label_known: bool) -> None:
         self.fit, self.X, self.label_known = fit, X, label_known
@@ -69,7 +70,7 @@ class InformedAttack:
         self.usual = float(np.sqrt(self.squares.mean()))  # a record's usual length
 
     def weights(self, rows: np.ndarray) -> np.ndarray:
-        """Return the sample weights of some rows, (m, 1)."""
+        """Return the sample weights of the given rows, (m, 1)."""
         weight = self.fit.sample_weight
         return np.ones((len(rows), 1)) if weight is None else np.asarray(weight)[rows, None]
 
@@ -77,7 +78,7 @@ class InformedAttack:
 class MarginAttack(InformedAttack):
     """Solves for the unknown row of a model with one margin, fitted on all records, in NumPy.
 
-    The release's noise weights the equations; if ``None``, it is assumed to be equal on all
+    The release's noise weights the equations; if ``None``, the noise is assumed to be equal on all
     parameters and negligible.
     """
 
@@ -102,7 +103,7 @@ class MarginAttack(InformedAttack):
             )
 
     def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return some rows reconstructed from releases ``theta``, (T, m, d), and labels, (T, m)."""
+        """Return rows reconstructed from releases ``theta``, (T, m, d), and labels, (T, m)."""
         d, solved = self.X.shape[1], self.solve(theta, rows)
         B = solved.s.T[:, :, None] * self.picked(rows) - solved.g[:d].T[:, None, :]
         B -= np.einsum("pk,kmt->tmp", self.gain[:d], solved.e)
@@ -114,7 +115,7 @@ class MarginAttack(InformedAttack):
         """Return ``‖x̂ − x‖²`` of every row and release, (m, T), and ``Σ_t (x̂ − x)``, (m, d).
 
         ``x̂ − x = ((s − ρ) x − g − Γe)/ρ`` is never stored: its square needs only inner products,
-        and the sum one matrix product.
+        and its sum one matrix product.
         """
         solved = self.solve(theta, rows)
         X, g, gain = self.picked(rows), solved.g[: self.X.shape[1]], self.gain[: self.X.shape[1]]
@@ -130,13 +131,13 @@ class MarginAttack(InformedAttack):
         return np.maximum(squared, 0.0), offset
 
     def slope_sums(self, theta: np.ndarray, rows: np.ndarray, noise: Gaussian) -> np.ndarray:
-        """Return ``Σ_t (x̂ − x)ᵀs`` of some rows over releases ``theta``, (m,): how x̂ follows x.
+        """Return ``Σ_t (x̂ − x)ᵀs`` of the given rows over releases ``theta``, (m,).
 
-        The score ``s = J̃ᵀ b̃`` of a release (``b̃`` is its whitened noise) is the derivative of
+        The score ``s = J̃ᵀ b̃`` of a release, with ``b̃`` its whitened noise, is the derivative of
         the release's log-density with respect to the record. The Jacobian of the mean of any
-        estimate is therefore ``∂E x̂/∂x = E[(x̂ − x) sᵀ]``. Its mean slope ``γ = Tr(∂E x̂/∂x)/d``
-        is 1 for an unbiased estimate and 0 for one that ignores the record; by the Cauchy–Schwarz
-        inequality, every estimate has (Guo et al. 2022, theorem 2)::
+        estimate is therefore ``∂E x̂/∂x = E[(x̂ − x) sᵀ]``. The mean slope ``γ = Tr(∂E x̂/∂x)/d``
+        is 1 for an unbiased estimate and 0 for an estimate that ignores the record. By the
+        Cauchy–Schwarz inequality, every estimate satisfies (Guo et al. 2022, theorem 2)::
 
             MSE per unknown  ≥  γ²/η̄² + ‖bias‖²/d
         """
@@ -163,7 +164,7 @@ class MarginAttack(InformedAttack):
         return np.asarray(-np.sum(a[:, None] * whole * by_w + r[:, None] * by_v, axis=1))
 
     def solve(self, theta: np.ndarray, rows: np.ndarray) -> Solved:
-        """Solve for some rows, given releases ``theta``, (T, P)."""
+        """Solve for the given rows from releases ``theta``, (T, P)."""
         d = self.X.shape[1]
         M = self.X @ theta[:, :d].T
         if self.objective.intercept:
@@ -187,7 +188,7 @@ class MarginAttack(InformedAttack):
         return Solved(S, g, solution[:, 0], np.moveaxis(solution[:, 1:], 1, 0))
 
     def _labels(self, theta: np.ndarray, rows: np.ndarray, solved: Solved) -> np.ndarray:
-        """Return the reconstructed rows' labels, (m, T): known, searched for or solved for."""
+        """Return the labels of the reconstructed rows, (m, T): known, searched or solved for."""
         if solved.labels is not None:
             return solved.labels
         if self.label_known:
@@ -299,7 +300,7 @@ class MarginAttack(InformedAttack):
     def _length(
         self, slope: np.ndarray, size: np.ndarray, y: np.ndarray, weight: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return ρ, (m, T), and the logarithm of the length relative to the typical one."""
+        """Return ρ, (m, T), and the logarithm of the length relative to the typical length."""
 
         def gap(length: np.ndarray, sign: np.ndarray) -> np.ndarray:
             margin = sign * length * slope
@@ -309,18 +310,18 @@ class MarginAttack(InformedAttack):
         return sign * size / length, np.abs(np.log(length / self.usual))
 
     def picked(self, rows: np.ndarray) -> np.ndarray:
-        """Return some rows of the table."""
+        """Return the given rows of the table."""
         return self.X if self._is_all(rows) else self.X[rows]
 
     def _is_all(self, rows: np.ndarray) -> bool:
-        """Return whether these are all rows in order, so that no copy is needed."""
+        """Return whether the given rows are all rows in order, so that no copy is needed."""
         return len(rows) == len(self.X) and bool(np.all(rows == np.arange(len(rows))))
 
 
 def known_coordinate(fit: FittedGLM, X: np.ndarray) -> tuple[int | None, float]:
     """Return the parameter whose column is constant, and the value of that column.
 
-    It is the intercept, or the first column of the table that is constant and not zero.
+    The parameter is the intercept, or the first column of the table that is constant and not zero.
     """
     if fit.intercept is not None:
         return X.shape[1], 1.0
@@ -334,11 +335,12 @@ def known_coordinate(fit: FittedGLM, X: np.ndarray) -> tuple[int | None, float]:
 def nearest_length(
     gap: Gap, shape: tuple[int, ...], usual: float, signs: Sequence[float] = (1.0,)
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the length and sign, for many records at once, at which ``gap(length, sign)`` is zero.
+    """Return the length and sign at which ``gap(length, sign)`` is zero, for many records at once.
 
-    Of several roots, the one whose length is nearest the typical one in ratio is returned; without
-    a root between a fiftieth and fifty times that length, the point with the smallest gap. The gap
-    is continuous; ``signs`` are the sides of the direction to search.
+    If there are several roots, the one whose length is nearest the typical length in ratio is
+    returned. Without a root between a fiftieth and fifty times that length, the point with the
+    smallest gap is returned. The gap must be continuous; ``signs`` are the signs of the direction
+    to search.
     """
     off, smallest = np.full(shape, np.inf), np.full(shape, np.inf)
     low, high, side = (np.full(shape, value) for value in (usual, usual, signs[0]))
@@ -370,7 +372,7 @@ def nearest_length(
 def covariance_times(noise: Noise | None, vectors: np.ndarray) -> np.ndarray:
     """Return ``Σ`` times the vectors, (P, k); without known noise, Σ is the identity.
 
-    The covariance is the inverse of the noise's information only for Gaussian noise.
+    The covariance is the inverse of the noise's Fisher information only for Gaussian noise.
     """
     if isinstance(noise, Gaussian):
         sigma = np.asarray(noise.sigma)
@@ -383,5 +385,5 @@ def covariance_times(noise: Noise | None, vectors: np.ndarray) -> np.ndarray:
 
 
 def _in_cache(function: Callable[[slice], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """Apply an elementwise function of some rows to a matrix, in blocks that fit into the cache."""
+    """Apply an elementwise function to the rows of a matrix, in blocks that fit into the cache."""
     return np.asarray(by_rows(function, shape[0], shape[1], chunk=1 << 15))

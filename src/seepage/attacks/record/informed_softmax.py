@@ -1,16 +1,16 @@
-"""The informed adversary's algebra for softmax models, over rows and releases at once.
+"""The informed adversary's algebra for softmax models, for many rows and releases at once.
 
-As in :mod:`seepage.attacks.record.informed_margin`, but with a column for each of K classes: the
-known records give ``B = x̃ sᵀ − G``, (P, K), which is ``x̃ ρᵀ`` up to noise, with
-``ρ = ω (softmax(Wᵀx̃) − y)``. Adding one vector to all classes leaves every loss unchanged, so B's
-component in that direction is noise and is removed.
+The method is that of :mod:`seepage.attacks.record.informed_margin`, with a column for each of K
+classes. The known records yield ``B = x̃ sᵀ − G``, (P, K), which is ``x̃ ρᵀ`` up to noise, with ``ρ
+= ω (softmax(Wᵀx̃) − y)``. Adding one vector to all classes leaves every loss unchanged, so the
+component of B in that direction is noise and is removed.
 
-*A known coordinate*, an intercept's 1 or a constant column's c, gives ``ρ = B_κ/c``; then
-``x = B ρ/‖ρ‖²`` by least squares. The label is the one class whose entry in ρ is negative.
+*A known coordinate*, an intercept's 1 or a constant column's c, determines ``ρ = B_κ/c``; then ``x
+= B ρ/‖ρ‖²`` by least squares. The label is the only class whose entry in ρ is negative.
 
 *Only the label.* ρ is parallel to the leading right singular vector v of B, with ``v_y < 0``; the
-length of x solves ``ω (softmax_y − 1) = ρ_y``. Of several solutions, the one whose length is
-nearest the typical record's is used.
+length of x solves ``ω (softmax_y − 1) = ρ_y``. If there are several solutions, the one whose length
+is nearest the typical record length is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from seepage.glm.losses import Categorical
 
 
 class SolvedClasses(NamedTuple):
-    """Reconstruction of m rows from a chunk of T releases: ``x = (x (s·d) − G d)·scale``."""
+    """The reconstruction of m rows from a chunk of T releases: ``x = (x (s·d) − G d)·scale``."""
 
     s: np.ndarray  # (T, m, K)
     G: np.ndarray  # (T, P, K)
@@ -50,7 +50,7 @@ class SoftmaxAttack(InformedAttack):
             )
 
     def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return some rows reconstructed from releases ``theta``, (T, m, d), and labels, (T, m)."""
+        """Return rows reconstructed from releases ``theta``, (T, m, d), and labels, (T, m)."""
         solved, d = self.solve(theta, rows), self.X.shape[1]
         along = np.sum(solved.s * solved.direction, axis=2)
         B = along[..., None] * self.X[rows]
@@ -63,7 +63,7 @@ class SoftmaxAttack(InformedAttack):
         return np.sum(off**2, axis=2).T, off.sum(axis=0)
 
     def solve(self, theta: np.ndarray, rows: np.ndarray) -> SolvedClasses:
-        """Solve for some rows, given releases ``theta``, (T, P·K), classes innermost."""
+        """Solve for the given rows from releases ``theta``, (T, P·K), classes innermost."""
         K, d = self.outputs, self.X.shape[1]
         W = theta.reshape(len(theta), -1, K)
         S, G = np.empty((len(W), len(rows), K)), np.empty_like(W)
@@ -100,7 +100,7 @@ class SoftmaxAttack(InformedAttack):
     def _length(
         self, slope: np.ndarray, label: np.ndarray, pull: np.ndarray, rows: np.ndarray
     ) -> np.ndarray:
-        """Return ℓ with ``ω (softmax_y(ℓ slope) − 1) = pull/ℓ``, (T, m), nearest the usual one."""
+        """Return ℓ with ``ω (softmax_y(ℓ slope) − 1) = pull/ℓ``, (T, m), nearest the typical ℓ."""
         weight, K = self.weights(rows)[:, 0], self.outputs
 
         def gap(length: np.ndarray, _: np.ndarray) -> np.ndarray:

@@ -4,12 +4,13 @@ Near the prior mean ``z₀``, the release is approximately linear in the unknown
 ``h ≈ w*(z₀) + J (z − z₀) + noise``, with ``w*`` and ``J`` from a refit with ``z₀`` in the record's
 place. Under Gaussian noise, whitened to unit variance (``J̃``, ``h̃``):
 
-* a Gaussian prior of mean ``z₀`` and covariance C has the posterior mean, which is also the most
-  probable record, ``z₀ + (J̃ᵀJ̃ + C⁻¹)⁻¹ J̃ᵀ (h̃ − w̃*)``;
-* an empirical prior of records ``z_k`` with probabilities ``p_k`` has posterior probabilities
-  proportional to ``p_k exp(−½‖h̃ − w̃* − J̃(z_k − z₀)‖²)``, with ``z₀`` their mean;
+* for a Gaussian prior with mean ``z₀`` and covariance C, the posterior mean, which is also the most
+  probable record, is ``z₀ + (J̃ᵀJ̃ + C⁻¹)⁻¹ J̃ᵀ (h̃ − w̃*)``;
+* for an empirical prior of records ``z_k`` with probabilities ``p_k``, the posterior probabilities
+  are proportional to ``p_k exp(−½‖h̃ − w̃* − J̃(z_k − z₀)‖²)``, with ``z₀`` the mean of the
+  records;
 * without a prior the estimate is ``z₀ + (J̃ᵀJ̃)⁻¹J̃ᵀ(h̃ − w̃*)``. If the release is linear in the
-  unknowns, as in the label of a linear regression, this estimate is unbiased and attains the
+  unknowns, as for the label in a linear regression, this last estimate is unbiased and attains the
   Cramér–Rao bound.
 """
 
@@ -30,7 +31,7 @@ from seepage.support.number_check import check_choice
 
 
 class LinearisedAdversary:
-    """Reconstructs unknown columns, or the label, of one record from releases and a prior.
+    """Reconstructs unknown columns or the label of one record from releases and a prior.
 
     The adversary knows the other records, the record's other columns, the training procedure and
     the noise.
@@ -39,9 +40,9 @@ class LinearisedAdversary:
     ----------
     prior
         The prior distribution of the unknowns: a :class:`~seepage.bounds.GaussianPrior` or an
-        :class:`~seepage.bounds.EmpiricalPrior`; by default none.
+        :class:`~seepage.bounds.EmpiricalPrior`; by default, no prior.
     guess
-        ``"mean"``, the posterior mean, which has the least mean squared error; or ``"map"``, the
+        ``"mean"``, the posterior mean, which has the lowest mean squared error; or ``"map"``, the
         most probable record.
 
     Examples
@@ -67,18 +68,19 @@ class LinearisedAdversary:
         self.prior, self.guess = prior, guess
 
     def fit(self, leak: Leakage, row: int, columns: Columns = None, *, label: bool = False) -> Self:
-        """Store all data except the unknown columns (all, or the named ones) of one row.
+        """Store all data except the unknown columns of one row (by default, all columns).
 
         Parameters
         ----------
         leak
-            The leakage of one release with Gaussian noise.
+            The leakage of a single release with Gaussian noise.
         row
             The attacked row.
         columns
             The unknown columns; ``[]`` with ``label=True`` reconstructs only the label.
         label
-            Whether to reconstruct the label too, as the last unknown (models with one output).
+            Whether to reconstruct the label too, as the last unknown (only for models with one
+            output).
         """
         refits, noise = leak.refits(), leak.noise[0]
         if not isinstance(noise, Gaussian):
@@ -89,7 +91,7 @@ class LinearisedAdversary:
         if leak.release.model is None:
             raise InputError(
                 "This adversary inverts the release of a fitted linear model; for gradients of a "
-                "network use sp.attacks.GradientInversion."
+                "network, use sp.attacks.GradientInversion."
             )
         if label and refits.theta.ndim > 1:
             raise InputError(
@@ -109,7 +111,7 @@ class LinearisedAdversary:
         if not np.all(np.isfinite(theta)):
             raise InputError(
                 "The model has no minimiser with the prior mean in the record's place; set a "
-                "penalty."
+                "penalty (l2 above 0)."
             )
         jacobian = refits.jacobian(position, features, target, theta, noise)
         # The package's Jacobian is H⁻¹G, without the sign of −H⁻¹G.
@@ -124,8 +126,8 @@ class LinearisedAdversary:
     def reconstruct(self, release: Any) -> np.ndarray:
         """Return the estimates, (T, q): the unknown columns in order, then the label if unknown.
 
-        ``release`` is a released model, the releases of
-        :func:`seepage.attacks.draw_releases`, or an array of parameters, (P,) or (T, P).
+        ``release`` is a released model, the result of :func:`seepage.attacks.draw_releases`, or an
+        array of parameters, (P,) or (T, P).
         """
         if not hasattr(self, "_J"):
             raise InputError("This adversary has not been fitted; call fit(leak, row) first.")
@@ -171,13 +173,14 @@ class LinearisedAdversary:
         others = np.arange(len(X)) != row
         if not others.any():
             raise InputError(
-                "The table has a single record, so there are no others to average; give a prior."
+                "The table has a single record, so there are no other records to average; give a "
+                "prior."
             )
         mean = X[others][:, which].mean(axis=0)
         return np.append(mean, y[others].mean()) if label else mean
 
 
 def _root(noise: Gaussian, size: int) -> np.ndarray:
-    """Return the square root of the noise's information, a matrix that whitens the Jacobian."""
+    """Return the square root of the noise's Fisher information, which whitens the Jacobian."""
     root = noise.root(size)
     return root if root.ndim == 2 else np.diag(np.broadcast_to(root, size))

@@ -1,9 +1,9 @@
 """The error of a reconstruction, split into bias and variance.
 
-The mean squared error of an estimate is its variance plus the square of its bias. Bounds for
-unbiased adversaries do not apply to biased ones. An error below such a bound is therefore due to
-bias (see also :meth:`seepage.attacks.InformedAdversary.slopes`), or to too few trials for a
-heavy-tailed mean (compare the median).
+The mean squared error of an estimate is its variance plus its squared bias. Bounds for unbiased
+adversaries do not apply to biased adversaries. An error below a bound for unbiased adversaries is
+due either to bias (see also :meth:`seepage.attacks.InformedAdversary.slopes`) or to too few trials
+for a heavy-tailed mean (compare the median).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seepage.tables.source import as_numpy, build_frame
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReconstructionErrors(RankedResult):
-    """The errors of an attack on each of some records, over many trials.
+    """The errors of an attack on each attacked record, over many trials.
 
     Parameters
     ----------
@@ -30,12 +30,12 @@ class ReconstructionErrors(RankedResult):
     mse
         The mean over the trials of ``‖ẑ − z‖²/d``, (m,).
     standard_error
-        The standard error of that mean over the trials.
+        The standard error of the mean over the trials.
     median_error
-        The median of the same over the trials.
+        The median of ``‖ẑ − z‖²/d`` over the trials.
     bias_squared, variance
-        The two parts of the mean: ``‖E ẑ − z‖²/d``, corrected for the finite number of trials, and
-        ``E‖ẑ − E ẑ‖²/d``.
+        The squared bias and the variance, which sum to the mean: ``‖E ẑ − z‖²/d``, corrected for
+        the finite number of trials, and ``E‖ẑ − E ẑ‖²/d``.
     trials
         The number of attacked releases.
     kind
@@ -58,7 +58,7 @@ class ReconstructionErrors(RankedResult):
 
     @property
     def less_is_worse(self) -> bool:
-        """Whether smaller values mean more leakage: true for errors."""
+        """Whether smaller values mean more leakage, which is true for errors."""
         return True
 
     def labels(self) -> np.ndarray:
@@ -66,13 +66,13 @@ class ReconstructionErrors(RankedResult):
         return self.rows
 
     def select(self, positions: Any) -> ReconstructionErrors:
-        """Return the records at some positions, in their order."""
+        """Return the records at the given positions, in that order."""
         order = np.asarray(positions)
         each = {name: one[order] for name, one in vars(self).items() if np.ndim(one)}
         return replace(self, **each)
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: errors with their 95 % intervals, in ascending order."""
+        """Return the data for :meth:`plot`: errors with 95 % intervals, in ascending order."""
         worst, name = self.sort(), "mean squared error of the attack"
         return PlottedNumbers(worst.mse, worst.rows, name, "records", *worst.interval_ends())
 
@@ -104,7 +104,7 @@ class ReconstructionErrors(RankedResult):
 class ErrorTally:
     """Accumulates errors over chunks of trials, so that reconstructions need not be stored.
 
-    ``rows`` names the attacked records; ``size`` is the number of unknowns of each.
+    ``rows`` names the attacked records; ``size`` is the number of unknowns per record.
     """
 
     def __init__(self, rows: np.ndarray, size: int) -> None:
@@ -151,11 +151,11 @@ def reconstruction_errors(estimates: Any, truth: Any, rows: Any = None) -> Recon
     Parameters
     ----------
     estimates
-        The reconstructions: (trials, m, d) for m records, or (trials, d) for one.
+        The reconstructions: (trials, m, d) for m records, or (trials, d) for one record.
     truth
-        The records, (m, d) or (d,).
+        The true records, (m, d) or (d,).
     rows
-        The records' names; by default their positions.
+        The names of the records; by default, their positions.
 
     Examples
     --------
@@ -174,14 +174,14 @@ def reconstruction_errors(estimates: Any, truth: Any, rows: Any = None) -> Recon
 
 
 def categorical_accuracy(estimates: Any, truth: Any, codes: Any) -> np.ndarray:
-    """Return, for each record, how often the level nearest the reconstruction is the true level.
+    """Return, for each record, how often the level nearest the reconstruction is correct.
 
     Parameters
     ----------
     estimates, truth
-        As for :func:`reconstruction_errors`, restricted to the columns of the attribute.
+        As for :func:`reconstruction_errors`, but only the columns of the attribute.
     codes
-        The entries of these columns for each level, (K, t), as in
+        The entries of the attribute's columns for each level, (K, t), as in
         :class:`seepage.attacks.NominalAttribute`.
 
     Examples
@@ -196,8 +196,8 @@ def categorical_accuracy(estimates: Any, truth: Any, codes: Any) -> np.ndarray:
     levels = as_numpy(codes).astype(float)
     if levels.ndim != 2 or levels.shape[1] != records.shape[1]:
         raise InputError(
-            f"codes must have {records.shape[1]} columns, one for each of the attribute's, not "
-            f"shape {levels.shape}."
+            f"codes must have {records.shape[1]} columns, one for each of the attribute's columns, "
+            f"not shape {levels.shape}."
         )
     return np.asarray(np.mean(_nearest(guesses, levels) == _nearest(records, levels), axis=0))
 

@@ -92,8 +92,8 @@ def audit_estimator(
         The group of every record, by name, such as ``{"sex": table["sex"]}``. The report then gives
         the success rate of guesses in each group.
     limits, preset
-        Limits on attack success, or the name of a preset. Exceeding a limit fails; staying within
-        it proves nothing.
+        Limits on attack success, or the name of a preset. An attack that exceeds a limit fails the
+        audit; staying within the limit proves nothing.
     steps
         Sentences about earlier processing of the data.
     tell
@@ -124,12 +124,13 @@ def audit_estimator(
         chosen = np.sort(np.random.default_rng(seed).permutation(len(y))[:MOST_RECORDS])
         done.append(
             f"The attacked models were fitted on {MOST_RECORDS:,} of the {len(y):,} records, drawn "
-            "at random: models fitted on fewer records tend to leak more about them, not less."
+            "at random: models fitted on fewer records tend to leak more about their records, not "
+            "less."
         )
     targets = 2
     done.append(
         f"{shadows + targets} models were fitted on random halves of the records; {targets} of "
-        "them were attacked, with the others as shadow models."
+        "them were attacked, with the other models as shadow models."
     )
     X, y = rows_of(X, chosen), y[chosen]
     plan = plan_guesses(X, y, together, seed=seed)
@@ -168,14 +169,14 @@ def _labels_of(name: str, values: Any, records: int) -> np.ndarray:
     labels = as_numpy(values)
     if labels.shape != (records,):
         raise InputError(
-            f"groups[{name!r}] has the shape {labels.shape}; give one label for each of the "
+            f"groups[{name!r}] has the shape {labels.shape}; pass one label for each of the "
             f"{records} records."
         )
     return labels.astype(str)
 
 
 class _Asked(NamedTuple):
-    """Holds the outputs for all records of a model fitted on a random half."""
+    """Stores the outputs for all records of a model fitted on a random half."""
 
     signal: np.ndarray
     error: np.ndarray
@@ -190,8 +191,8 @@ def _said_of(plan: GuessingPlan) -> str:
     """Return a sentence about the guessed columns."""
     said = (
         f"{counted(len(plan.columns), 'column')} of {counted(len(plan.rows), 'record')} drawn at "
-        "random were guessed from the model, the label and the other columns; the guess without "
-        "the model comes from a random forest fitted on other records."
+        "random were guessed from the model, the label and the other columns; guesses without the "
+        "model come from a random forest fitted on other records."
     )
     if plan.left_out:
         said += f" Not guessed (one value, or too many columns): {listed(plan.left_out)}."
@@ -212,7 +213,7 @@ def _gap(held_out: HeldOutFinding, records: int) -> StructuralRisk:
 
 
 def _called(estimator: Any) -> str:
-    """Return the name of an estimator's class in words; for a pipeline, of its last step."""
+    """Return an estimator's class name in words; for a pipeline, that of its last step."""
     if own_name(estimator, "sklearn", ("Pipeline",)) is None:
         return str(getattr(estimator, "called", type(estimator).__name__))
     return f"{type(estimator.steps[-1][1]).__name__} in a Pipeline"

@@ -19,14 +19,14 @@ from seepage.tables.source import build_frame
 
 @dataclass(frozen=True, repr=False)
 class AttackAudit(Reportable, ResultTable):
-    """Findings of an audit by attack: kind *attack*, never a bound.
+    """Findings of an audit by attack; their kind is *attack*, never a bound.
 
     Parameters
     ----------
     source, target, model
         The audited data, the predicted column and the model, in words.
     records
-        How many records the model was fitted on.
+        The number of records that the model was fitted on.
     attacks
         The results of LiRA and RMIA.
     attacked
@@ -36,7 +36,7 @@ class AttackAudit(Reportable, ResultTable):
     structure
         Structural risks, found without an attack.
     by_record
-        Their per-record values, by name.
+        The per-record values of the structural risks, by name.
     guesses
         How often each column of a record is guessed, with the model and without it.
     held_out
@@ -44,15 +44,15 @@ class AttackAudit(Reportable, ResultTable):
     steps
         The processing steps, one sentence each.
     versions
-        Versions of the software that computed this.
+        Versions of the software that computed the audit.
     groups
         The group of every record, by the name of the grouping.
     gates
-        The limits checked. An attack within a limit does not prove that the limit holds.
+        The limits that were checked. An attack within a limit does not prove that the limit is met.
     preset
         The preset of the limits.
     verdict
-        How the audit says its verdict, by the report.
+        Returns the verdict in words, as the report states it.
     """
 
     source: str
@@ -91,7 +91,7 @@ class AttackAudit(Reportable, ResultTable):
         return build_frame(columns, library or "pyarrow")
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the area under each attack's ROC curve."""
+        """Return the data of :meth:`plot`: the area under each attack's ROC curve."""
         spans = np.array([(one.auc, *one.interval) for one in self.attacks])
         names, name = [one.method for one in self.attacks], "membership inference: AUC"
         values, low, high = spans.T
@@ -105,7 +105,7 @@ class AttackAudit(Reportable, ResultTable):
 
     @property
     def most_guessed(self) -> ColumnGuesses | None:
-        """The column that leaks most: the largest gain of guesses for members over non-members."""
+        """The column with the largest gain of guesses for members over non-members."""
         return max(self.guesses, key=lambda one: one.with_model.difference, default=None)
 
     def __repr__(self) -> str:

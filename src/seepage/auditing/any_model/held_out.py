@@ -1,6 +1,6 @@
 """Errors of a model on training and held-out records: its usefulness, and the generalisation gap.
 
-All errors are those of shadow models fitted on random halves of the records. These tend to be a
+All errors are those of shadow models fitted on random halves of the records, which tend to be a
 little worse than a model fitted on all records.
 """
 
@@ -20,7 +20,7 @@ from seepage.auditing.findings import UsefulnessFinding
 
 @dataclass(frozen=True)
 class HeldOutFinding:
-    """A model's held-out error, beside that of a constant prediction.
+    """A model's held-out error, compared with a constant prediction's.
 
     Parameters
     ----------
@@ -32,17 +32,17 @@ class HeldOutFinding:
         The held-out error of a constant prediction: the most frequent class, or the mean, of the
         training records.
     advantage, advantage_low, advantage_high
-        How much smaller the model's error is than the constant's, with a 95 % interval.
+        The constant's held-out error minus the model's, with a 95 % interval.
     own
         The error on the training records.
     gap, gap_low, gap_high
         The generalisation gap: held-out error minus training error, with a 95 % interval.
     distance, p_value
         The Kolmogorov–Smirnov distance between the losses of members and non-members, and its
-        P-value, for the attacked model with the smallest P-value, times the number of attacked
-        models (Bonferroni).
+        P-value. Both are for the attacked model with the smallest P-value, which is multiplied by
+        the number of attacked models (Bonferroni).
     models
-        How many models were fitted.
+        The number of fitted models.
     """
 
     error_name: str
@@ -85,10 +85,10 @@ def compare_held_out(
     classes: bool,
     targets: int,
 ) -> HeldOutFinding:
-    """Return the errors of models fitted on halves, on their members and non-members.
+    """Return the errors of models fitted on random halves, for members and for non-members.
 
     ``errors`` are those of :func:`record_errors`, (M, n); ``signals`` is the confidence of each
-    model in each record; ``inside`` says whether the model was fitted on the record.
+    model in each record; ``inside`` marks the records that the model was fitted on.
     """
     constants = np.stack([_constant_errors(y, half, classes) for half in inside])
     model, constant = contrast(errors, inside), contrast(constants, inside)
@@ -131,7 +131,7 @@ def compare_held_out(
 
 
 def _sum_error(values: np.ndarray, inside: np.ndarray) -> float:
-    """Return the standard error of the sum of two means: over members and over non-members."""
+    """Return the standard error of the sum of a mean over members and a mean over non-members."""
     found: Contrast = contrast(np.where(inside, values, -values), inside)
     return found.difference_error
 

@@ -1,7 +1,8 @@
-"""Inputs of an estimator: the caller's own table, encoded if needed.
+"""The inputs of an estimator: the caller's own table, encoded if needed.
 
-The estimator gets the table unchanged. If it cannot be fitted on text, dates or missing values, an
-encoding step is put before it. That step is then part of the audited model, and is reported.
+The estimator gets the table unchanged. If the estimator cannot be fitted on text, dates or missing
+values, an encoding step is put before it. That step is then part of the audited model, and is
+reported.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     text
-        Which columns are text.
+        Which columns contain text.
     most
         The largest number of values per text column that get a feature.
     """
@@ -71,7 +72,7 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.hstack(made)
 
     def _columns(self, X: Any) -> list[tuple[bool, np.ndarray]]:
-        """Return every column as floats or as text, in which a gap is a separate value."""
+        """Return every column as floats or as text; in text columns a gap is a separate value."""
         columns = columns_as_they_are(X, self.text)
         return [
             (text, np.array([str(cell) for cell in values.tolist()]) if text else values)
@@ -111,7 +112,10 @@ def prepare(estimator: Any, X: Any, y: Any) -> FittedInputs:
     if is_classifier(estimator) and labels.dtype.kind != "f":
         # Some libraries take classes only as 0, 1, 2 and so on
         known, codes = np.unique(labels, return_inverse=True)
-        said = f"{name} rejects these labels: the {len(known)} classes were numbered from 0."
+        said = (
+            f"{name} does not accept these labels, so the {len(known)} classes were numbered from "
+            "0."
+        )
         plain = [(estimator, ())] if encoded is None else [(estimator, ()), (encoded, steps)]
         attempts += [(made, codes.reshape(-1), (*done, said)) for made, done in plain]
     problems = [first]
@@ -132,7 +136,7 @@ def prepare(estimator: Any, X: Any, y: Any) -> FittedInputs:
 def _encoded(estimator: Any, X: Any) -> tuple[Any, tuple[str, ...]]:
     """Return the estimator with an encoding step before it, and a sentence about that step.
 
-    An array of numbers without gaps gets no such step.
+    An array of numbers without gaps gets no encoding step.
     """
     from sklearn.pipeline import make_pipeline
 
@@ -142,18 +146,19 @@ def _encoded(estimator: Any, X: Any) -> tuple[Any, tuple[str, ...]]:
     if not (text or gaps or is_frame(X)):
         return None, ()
     done = [f"text became one column per value ({listed(text)})"] if text else []
-    done += [f"gaps became medians, each with a column that marks them ({listed(gaps)})"]
+    done += [f"gaps became medians, each with an indicator column ({listed(gaps)})"]
     done = done if gaps else done[:-1]
     said = (
         f"{type(estimator).__name__} cannot be fitted on the columns as they are. An encoding step "
-        f"was put before it and is audited with it: {'; '.join(done) or 'all became numbers'}."
+        "was put before it and is part of the audited model: "
+        f"{'; '.join(done) or 'all became numbers'}."
     )
     encoder = ColumnEncoder(tuple(values.dtype.kind != "f" for _, values in columns))
     return make_pipeline(encoder, clone(estimator)), (said,)
 
 
 def _as_given(X: Any) -> Any:
-    """Return a data frame unchanged, anything else as an array: of numbers unless it holds text."""
+    """Return a data frame unchanged, other input as an array, numeric unless it contains text."""
     if is_frame(X):
         return X
     values = as_numpy(X.toarray() if hasattr(X, "toarray") else X)

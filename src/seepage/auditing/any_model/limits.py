@@ -1,7 +1,8 @@
-"""Limits on an audit by attack: exceeding one fails, being within it proves nothing.
+"""Limits on an audit by attack: an attack can exceed a limit, but cannot prove it met.
 
-Two of the limits for linear models apply here, because attacks can exceed them: the success rates
-of membership inference and of guesses. The others apply to bounds, which attacks do not provide.
+Two of the limits for linear models apply to attacks, because attacks can exceed them: the success
+rates of membership inference and of guesses. The other limits apply to bounds, which attacks do not
+provide.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class MembershipSuccess(NamedTuple):
 def membership_success(attack: MembershipInferenceResult) -> MembershipSuccess:
     """Return the accuracy of an attack that thresholds its scores.
 
-    Each half of the records (every other one) is tested at the best threshold for the other half,
-    so threshold and test records are independent.
+    Each half of the records (alternate rows) is tested at the best threshold for the other half, so
+    threshold and test records are independent.
     """
     scores, members = attack.scores, attack.members
     hits = np.empty(scores.shape, dtype=bool)
@@ -46,7 +47,7 @@ def membership_success(attack: MembershipInferenceResult) -> MembershipSuccess:
 
 
 def _best_threshold(scores: np.ndarray, members: np.ndarray) -> float:
-    """Return the score above which most are members, and below which most are not."""
+    """Return the score above which most records are members, and below which most are not."""
     order = np.argsort(-scores, kind="stable")
     ranked, inside = scores[order], members[order]
     right = np.cumsum(np.where(inside, 1, -1))
@@ -59,7 +60,7 @@ def _best_threshold(scores: np.ndarray, members: np.ndarray) -> float:
 
 
 def check_attack_limits(limits: Limits) -> tuple[str, ...]:
-    """Raise for limits that no attack can exceed; return those that a preset leaves unchecked."""
+    """Reject limits that no attack can exceed; return those that a preset leaves unchecked."""
     check_limits(limits, grouped=True)
     preset = PRESETS.get(limits.preset or "")
     left_out = []
@@ -70,8 +71,8 @@ def check_attack_limits(limits: Limits) -> tuple[str, ...]:
         option = f"--{name.replace('_', '-')}"
         if preset is None or getattr(preset, name, None) != value:
             raise InputError(
-                f"{option} is for linear models: no attack here measures it; leave it out. With "
-                "--model-kind, use --max-membership and --max-guess-gain, which an attack can "
+                f"{option} is for linear models, because attacks do not measure it; leave it out. "
+                "With --model-kind, use --max-membership and --max-guess-gain, which an attack can "
                 "exceed."
             )
         left_out.append(option)
@@ -86,8 +87,8 @@ def hold_to(limits: Limits, audit: AttackAudit) -> AttackAudit:
     steps = audit.steps
     if left_out:
         steps += (
-            f"The preset's limit {', '.join(left_out)} was not checked: no attack here measures "
-            "it.",
+            f"The preset's limit {', '.join(left_out)} was not checked, because attacks do not "
+            "measure it.",
         )
     return replace(audit, gates=gates, preset=limits.preset, steps=steps)
 

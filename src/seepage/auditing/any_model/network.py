@@ -33,16 +33,17 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
     net
         The trained network; it is not changed.
     shape
-        The shape of a record.
+        The shape of a single record.
     loss
-        The network's mean loss on its records, down to which copies with new weights are trained.
+        The network's mean loss on its records; copies with new weights are trained until they reach
+        it.
     train
-        The owner's training function, used instead: it takes inputs and targets, and returns a
-        network.
+        The owner's training function, used instead of Adam: it takes inputs and targets, and
+        returns a network.
     seed
         The seed of new weights and batches.
     epochs, batch_size
-        The largest number of passes, for copies that do not reach that loss, and the number of
+        The largest number of epochs, for copies that do not reach that loss, and the number of
         records per step.
     """
 
@@ -66,7 +67,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def called(self) -> str:
-        """What people call it."""
+        """The name shown to people."""
         return f"{type(self.net).__name__} of torch"
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -85,7 +86,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         return self._as_fitted(net, y)
 
     def as_given(self, X: Any, y: Any) -> Self:
-        """Return the network with its given weights, as if fitted."""
+        """Return the network with its given weights, as if it had been fitted."""
         return copy.copy(self)._as_fitted(self.net, y)
 
     def predict(self, X: Any) -> np.ndarray:
@@ -96,7 +97,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
 
     @available_if(lambda self: hasattr(self, "classes_"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the class probabilities; raises an error for a regression network."""
+        """Return the class probabilities; raise an error for a regression network."""
         return np.asarray(torch.exp(log_probabilities(torch.as_tensor(self._outputs(X)))))
 
     def _as_fitted(self, net: nn.Module, y: Any) -> Self:
@@ -213,12 +214,12 @@ def as_estimator(
             f"The network cannot predict these records ({str(problem).splitlines()[0]}); pass the "
             "inputs it was trained on, and classes as whole numbers from 0."
         ) from problem
-    steps = ("The attacked networks come from the given training function.",)
+    steps = ("The attacked networks were trained by the given training function.",)
     if train is None:
         how = (
             "with Adam until their loss on their records is at most that of the given network, "
-            f"{estimator.loss:.3g}, or for {estimator.epochs} epochs: pass train= to train them as "
-            "your network was"
+            f"{estimator.loss:.3g}, or for {estimator.epochs} epochs: pass train= to train them "
+            "like your network"
         )
         steps = (f"The attacked networks are copies with new weights, trained {how}.",)
     return estimator, table.reshape(len(table), -1), labels, steps
@@ -235,6 +236,6 @@ def _with_new_weights(net: nn.Module) -> nn.Module:
             raise InputError(
                 f"The layer {name or type(module).__name__!r} of this network has no "
                 "reset_parameters(), so shadow models cannot start from new weights; pass train=, "
-                "a function of X and y that returns a network trained as this one was."
+                "a function of X and y that returns a network trained like this one."
             )
     return net

@@ -1,4 +1,4 @@
-"""The report on a model without an exact bound: attack results, in words and files."""
+"""The report on a model without an exact bound: attack results in sentences and files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class AttackReport(Report):
 
     @cached_property
     def verdict(self) -> Verdict:  # type: ignore[override]
-        """The verdict on the attacks, which are lower limits on leakage."""
+        """The verdict on the attacks, which give lower bounds on leakage."""
         return judge_attack(self.audit)
 
     def about(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def summary_of_guesses(one: ColumnGuesses) -> dict[str, Any]:
 def all_columns(audit: AttackAudit) -> float:
     """Return the level of each interval for 95 % simultaneous coverage of all columns (Bonferroni).
 
-    It is needed because the column shown was selected among all of them.
+    Simultaneous coverage is needed because the shown column was selected among all columns.
     """
     return 1 - 0.05 / max(1, len(audit.guesses))
 
@@ -164,7 +164,7 @@ def all_columns(audit: AttackAudit) -> float:
 def surely_leaked(audit: AttackAudit) -> tuple[ColumnGuesses, ...]:
     """Return the columns that are guessed significantly more often for members than non-members.
 
-    The 95 % coverage is simultaneous, because among many columns one may stand out by chance.
+    The 95 % coverage is simultaneous, because one of many columns may differ by chance.
     """
     level = all_columns(audit)
     found = (one for one in audit.guesses if one.with_model.interval("difference", level).low > 0)
@@ -172,7 +172,7 @@ def surely_leaked(audit: AttackAudit) -> tuple[ColumnGuesses, ...]:
 
 
 def show_attack(audit: AttackAudit) -> FirstScreen:
-    """Return the first screen: attack results beside chance."""
+    """Return the first screen, which compares attack results with chance."""
     best = audit.strongest
     rate, ends = best.tpr(0.01), best.interval
     sure = ends.low > 0.5 or rate.interval.low > 0.01
@@ -237,7 +237,7 @@ def _standard(audit: AttackAudit) -> tuple[str, str] | None:
 
 
 def _most_surely(audit: AttackAudit) -> tuple[str, ...]:
-    """Return a sentence on the rows with the strongest evidence of membership."""
+    """Return a sentence about the rows with the strongest evidence of membership."""
     scores = audit.strongest.record_scores()
     first = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")[:3]
     rows = [f"{audit.attacked[k]}" for k in first if scores[k] > 0]
@@ -245,7 +245,7 @@ def _most_surely(audit: AttackAudit) -> tuple[str, ...]:
 
 
 def _lines(audit: AttackAudit) -> list[tuple[str, str, str, str]]:
-    """Return the first lines for the terminal: each a number, its interval and its baseline."""
+    """Return the first lines for the terminal: numbers with their intervals and baselines."""
     best, held = audit.strongest, audit.held_out
     rate = best.tpr(0.01)
     lines = [
@@ -310,13 +310,13 @@ def _members(attack: MembershipInferenceResult) -> Histogram | None:
         below,
         "1 % of non-members beyond",
         ((0, number(edges[0])), (below + above, number(edges[-1]))),
-        f"Histogram of the evidence that {total:,} members of one attacked model were in the "
-        f"data: {found:,} lie beyond the line that 1 % of non-members cross.",
+        f"Histogram of the evidence that {total:,} members of one attacked model were in the data: "
+        f"{found:,} are beyond the line that 1 % of non-members cross.",
     )
 
 
 def _changes(audit: AttackAudit) -> Remedies:
-    """Return remedies for the structural risks; none of them was tried."""
+    """Return remedies for the structural risks, none of which was tried."""
     best, held = audit.strongest, audit.held_out
     now = (percent(best.auc), percent(best.tpr(0.01).rate))
     lines = [
@@ -351,7 +351,7 @@ def _counted_risks(audit: AttackAudit) -> str:
 
 
 def judge_attack(audit: AttackAudit) -> Verdict:
-    """Return the verdict on the attacks, which are lower limits on leakage."""
+    """Return the verdict on the attacks, which give lower bounds on leakage."""
     best = audit.strongest
     ends, rate = best.interval, best.tpr(0.01)
     found = [risk for risk in audit.structure if risk.found]
@@ -367,7 +367,8 @@ def judge_attack(audit: AttackAudit) -> Verdict:
     elif kept is not None:
         label = "Records are in the model"
         headline = (
-            f"Do not release the model file: it holds {counted(kept.records, 'record')} verbatim."
+            f"Do not release the model file: it contains {counted(kept.records, 'record')} "
+            "verbatim."
         )
     elif ends.low > 0.5 or leaked:
         tone = "caution"
@@ -380,7 +381,7 @@ def judge_attack(audit: AttackAudit) -> Verdict:
         )
     else:
         tone, label = "caution", "No attack succeeded" if found else "Nothing was found"
-        headline = "No attack tried beats chance; another might."
+        headline = "No attack that was tried beats chance; another attack might."
     names = ", ".join(risk.name for risk in found) or "none of those checked"
     sentences = (
         tell("picks", best, of="attack.j2"),
@@ -396,7 +397,7 @@ def judge_attack(audit: AttackAudit) -> Verdict:
 
 
 def verdict_in_words(audit: AttackAudit) -> str:
-    """Return the verdict in one line, as the report begins."""
+    """Return the verdict in one line, as at the top of the report."""
     verdict = judge_attack(audit)
     return f"{verdict.label}: {verdict.headline}"
 
@@ -415,5 +416,5 @@ def _found(attack: MembershipInferenceResult, fpr: float) -> dict[str, Any]:
 
 
 def tell_risk(risk: StructuralRisk, held_out: HeldOutFinding | None = None) -> str:
-    """State a structural risk of a model and the number of records affected."""
+    """Return a sentence about a structural risk of a model and the number of records affected."""
     return tell("risk", risk, FEW, held_out, of="attack.j2")

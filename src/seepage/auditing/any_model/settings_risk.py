@@ -1,10 +1,10 @@
 """Settings of tree models that are needlessly risky for any data.
 
-The rules are those of SACRO-ML 2.0.1. They come from a study of membership inference against
-decision trees, random forests and XGBoost over many settings (Preen and Smith 2025,
-https://arxiv.org/abs/2502.09396): settings among the fifth with the largest area under the ROC
-curve. A model meets a rule if all settings that the rule names match. The rules apply to these
-three models only.
+The rules are those of SACRO-ML 2.0.1. The rules come from a study of membership inference against
+decision trees, random forests and XGBoost with many settings (Preen and Smith 2025,
+https://arxiv.org/abs/2502.09396), and describe the fifth of the settings with the largest area
+under the ROC curve. A model matches a rule if it has all settings that the rule names. The rules
+apply to these three models only.
 """
 
 from __future__ import annotations
@@ -84,9 +84,10 @@ _XGBOOST: dict[str, float] = {"n_estimators": 100, "max_depth": 6, "min_child_we
 
 
 def rules_met(model: Any, records: int) -> int | None:
-    """Return how many rules a model's settings meet; ``None`` if there is no rule for the model.
+    """Return how many rules a model's settings match; ``None`` if there is no rule for the model.
 
-    A share of the records, such as ``min_samples_leaf=0.01``, counts as that many of ``records``.
+    A fraction of the records, such as ``min_samples_leaf=0.01``, is converted to a number of
+    ``records``.
     """
     known = library_class(model, ("sklearn", "xgboost"))
     if known is None or known.name not in _RULES:

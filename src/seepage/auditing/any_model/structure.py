@@ -1,9 +1,9 @@
 """Structural risks of a fitted model, found without any attack.
 
-They follow the checks of output control in safe havens (SACRO): few degrees of freedom, cells with
-few records, classes disclosed with certainty, records stored inside the model, and needlessly risky
-settings. Each risk is a number for the model and, where that makes sense, for every record. The
-limits are output checkers' rules of thumb, not bounds.
+The risks follow the checks of output control in safe havens (SACRO): few degrees of freedom, cells
+with few records, classes disclosed with certainty, records stored inside the model, and needlessly
+risky settings. Each risk is a number for the model and, if applicable, for every record. The limits
+are output checkers' rules of thumb, not bounds.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ class StructuralRisk:
     name
         The name of the risk.
     found
-        Whether it was found; ``None`` if it does not apply to this model.
+        Whether the risk was found; ``None`` if it does not apply to this model.
     records, among
-        The number of records affected, and of all records.
+        The number of affected records, and the number of all records.
     value
         The number compared with ``limit``. For cells, leaves and degrees of freedom, the risk
-        counts as found below the limit; for all others, above it. ``None`` if there is none.
+        counts as found below the limit; for all other risks, above it. ``None`` if there is no such
+        number.
     limit, whose
-        A rule of thumb, and its source, if it is not ours.
+        A rule of thumb, and its source if it is external.
     reason
         Why the risk does not apply.
     """
@@ -65,7 +66,7 @@ class StructuralRisk:
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """The structural risks of a model, with per-record results by name."""
+    """The structural risks of a model, with per-record results by risk name."""
 
     risks: tuple[StructuralRisk, ...]
     records: Mapping[str, np.ndarray]
@@ -104,7 +105,7 @@ def _is_classifier(model: Any) -> bool:
 
 
 def _answers(model: Any, X: Any) -> np.ndarray:
-    """Return the model's output for each record: probabilities, else predictions, (n, k)."""
+    """Return the model's output for each record, (n, k): probabilities or predictions."""
     if hasattr(model, "predict_proba"):
         return np.round(np.asarray(model.predict_proba(X), dtype=float), 6)
     said = np.asarray(model.predict(X))
@@ -116,7 +117,7 @@ def _answers(model: Any, X: Any) -> np.ndarray:
 def _small_leaves(
     found: list[np.ndarray], records: int, kept: dict[str, np.ndarray]
 ) -> StructuralRisk:
-    """Count the records that share a leaf with few others, in at least one tree."""
+    """Count the records that share a leaf with few other records in at least one tree."""
     name = "leaves with few records"
     if not found:
         return StructuralRisk(name, None, 0, records, reason="The model has no trees.")
@@ -179,7 +180,7 @@ def _stated_classes(
 
 
 def _classes_ruled_out(model: Any, X: Any, kept: dict[str, np.ndarray]) -> StructuralRisk:
-    """Count the records for which the model gives at least one class probability zero."""
+    """Count the records for which the model assigns probability zero to at least one class."""
     name, records = "classes ruled out", int(np.shape(X)[0])
     if not hasattr(model, "predict_proba"):
         return StructuralRisk(name, None, 0, records, reason=_no_probabilities(model))
@@ -205,8 +206,8 @@ def _cells(
     # As smooth models and sums of many trees have: that few share an answer is then no finding
     own = len(counts) > records / 2 and answers.dtype.kind == "f"
     reason = (
-        f"{len(counts):,} different answers for {records:,} records: nearly every record has its "
-        "own, whatever the model has learnt from it."
+        f"{len(counts):,} different predictions for {records:,} records: nearly every record has a "
+        "different one, whatever the model has learnt from it."
         if own
         else ""
     )
@@ -250,7 +251,7 @@ def _freedom(trees: list[tuple[Part, np.ndarray | None]], records: int) -> Struc
     counts = [numbers_learnt(part.model, part.X, leaves) for part, leaves in models]
     if any(count is None for count in counts):
         unknown = next(p.model for (p, _), c in zip(models, counts, strict=True) if c is None)
-        reason = f"It is not known how many numbers {type(unknown).__name__} has learnt."
+        reason = f"The number of parameters that {type(unknown).__name__} has learnt is unknown."
         return StructuralRisk(name, None, 0, records, reason=reason)
     return degrees_of_freedom(sum(count for count in counts if count is not None), records)
 
@@ -271,7 +272,7 @@ def degrees_of_freedom(learnt: int, records: int) -> StructuralRisk:
 
 
 def _settings(parts: list[Part], records: int) -> StructuralRisk:
-    """Count the rules for needlessly risky settings that the model meets."""
+    """Count the rules for needlessly risky settings that the model matches."""
     name = "settings"
     counts = [rules_met(part.model, records) for part in parts if part.X is not None]
     known = [count for count in counts if count is not None]
@@ -285,7 +286,7 @@ def _settings(parts: list[Part], records: int) -> StructuralRisk:
 
 
 def _single_levels(X: Any, kept: dict[str, np.ndarray]) -> StructuralRisk:
-    """Count the records that alone hold a value of a column with few values."""
+    """Count the records that are the only one with some value of a column with few values."""
     columns = columns_as_they_are(X)
     alone = np.zeros(len(columns[0][1]), bool)
     for _, column in columns:

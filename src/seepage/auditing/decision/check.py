@@ -1,7 +1,7 @@
 """The check of a release for an output checker: a JSON file, and a sheet to sign.
 
-It states a recommendation, its reasons, the command, and the files with their SHA-256. All of it
-comes from the report.
+The check states a recommendation, its reasons, the command, and the files with their SHA-256. All
+contents of the check come from the report.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _files_at(path: Path) -> list[Path]:
     if not path.is_file():
         raise InputError(
             f"--check states the SHA-256 of every file, but {shown(path.name)} is not a file on "
-            "this machine; copy it here first."
+            "this machine; copy it to this machine first."
         )
     return [path]
 
@@ -90,11 +90,11 @@ class Check:
     Parameters
     ----------
     report
-        The report of the findings.
+        The report to check.
     command
         The command: ``audit`` or ``release``.
     settings
-        The options that were given, by name; files without their folders.
+        The given options, by name; files are named without their folders.
     files
         The input files, and those to be published.
     """
@@ -110,7 +110,7 @@ class Check:
         return tuple(file for file in self.files if file.role == LEAVES)
 
     def summary(self) -> dict[str, Any]:
-        """Return the check as plain JSON values; ``seepage.check`` has the schema."""
+        """Return the check as plain JSON values; ``seepage.check`` documents the schema."""
         verdict, whole = self.report.verdict, self.report.summary()
         recommendation = recommend(verdict, bool(self.leaving))
         values: dict[str, Any] = to_plain(
@@ -141,20 +141,20 @@ class Check:
         reasons += verdict.sentences[:-1] if "attacks" in whole else ()
         reasons += [risk["text"] for risk in whole.get("structure", ()) if risk["found"]]
         if "attacks" in whole:
-            reasons.append("An attack is a lower limit on leakage, never an upper one.")
+            reasons.append("Attacks give a lower bound on leakage, never an upper bound.")
         elif not verdict.gates:
             reasons.append(
-                "No limit was set: give one, or --preset for the recipients of the release."
+                "No limit was set: set one, or choose a --preset for the recipients of the release."
             )
         if verdict.passed and not self.leaving and "attacks" not in whole:
             reasons.append(
                 "An audit writes no file to publish: its numbers describe the model with noise, "
-                "not a model file without it. Use `seepage release --check`."
+                "not a model file without noise. Use `seepage release --check`."
             )
         return reasons
 
     def write(self, path: Path) -> Path:
-        """Write the JSON file and, beside it, the sheet as text; only their owner can read them."""
+        """Write the JSON file and the text sheet beside it, readable only by their owner."""
         check_target(path, ())
         summary = self.summary()
         texts = {path: json_text(summary), path.with_suffix(".txt"): self._sheet(summary)}
@@ -163,7 +163,8 @@ class Check:
                 write_text(file, text)
         except OSError as error:
             raise InputError(
-                f"The check cannot be written to {shown(path.name)}: {error.strerror or error}."
+                f"The check cannot be written to {shown(path.name)}: {error.strerror or error}. "
+                "Choose another path."
             ) from error
         return path.with_suffix(".txt")
 
@@ -184,9 +185,9 @@ class Check:
 
 
 def check_target(path: Path, keep: Iterable[Path]) -> None:
-    """Raise if the check's file would replace another file; called before any long work.
+    """Raise an error if the check would replace another file; called before any long work.
 
-    ``keep`` holds the inputs, and folders that are written as a whole.
+    ``keep`` lists the inputs, and folders that are written as a whole.
     """
     check_path(path)
     if path.suffix.lower() != ".json":
@@ -198,7 +199,7 @@ def check_target(path: Path, keep: Iterable[Path]) -> None:
         real, place = other.resolve(), path.resolve()
         if place == real or place.is_relative_to(real) or place.with_suffix(".txt") == real:
             raise InputError(
-                f"--check {shown(path.name)} would replace or enter {shown(other.name)}; name "
+                f"--check {shown(path.name)} would replace or be inside {shown(other.name)}; name "
                 "another file."
             )
     if (path.exists() or path.with_suffix(".txt").exists()) and not _is_check(path):
@@ -251,10 +252,11 @@ class PendingCheck:
             self.before = checked_files(inputs)
 
     def compare(self) -> None:
-        """Raise if the inputs changed meanwhile, because the audited version would be unknown."""
+        """Raise an error if the inputs changed since: the audited version would be unknown."""
         if self.path is not None and checked_files(self.inputs) != self.before:
             raise InputError(
-                "A file changed while it was audited, so no check was written; run it again."
+                "A file changed while it was audited, so no check was written; run the command "
+                "again."
             )
 
     def write(

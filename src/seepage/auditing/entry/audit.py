@@ -1,4 +1,4 @@
-"""``sp.audit``: audits a model of any kind, or a table and its target."""
+"""``sp.audit``, which audits a model of any kind, or a table and its target."""
 
 from __future__ import annotations
 
@@ -55,75 +55,76 @@ def audit(
     Linear models, and pipelines that end in one, are measured exactly (:class:`Audit`). For a
     pipeline, the leakage is about the raw columns. All other estimators and networks are audited by
     attack with shadow models (:class:`AttackAudit`), as by :func:`seepage.audit_estimator`. An
-    attack shows what can be achieved, never that no attack achieves more. :func:`seepage.report`
-    writes the report of either.
+    attack shows what can be achieved; it cannot show that no attack achieves more.
+    :func:`seepage.report` writes a report of either result.
 
     Parameters
     ----------
     model
         A fitted model of any kind: a linear model (as for :func:`seepage.leakage`), a pipeline, a
         search, a forest or any other scikit-learn estimator, or a torch network. Without ``X``,
-        pass a data frame or the path of a table, with ``target=``: the linear model is then fitted
-        here, as ``seepage audit`` does.
+        pass a data frame or the path of a table, with ``target=``; a linear model is then fitted to
+        it, as by ``seepage audit``.
     X, y
         The raw table and the labels that the model was fitted on; a statsmodels formula includes
         its labels.
     target
-        The column to predict, in a data frame given instead of a model, or in ``X`` if there is no
-        ``y``. Otherwise the name of the labels in the result.
+        The column to predict, in a data frame passed instead of a model, or in ``X`` if there is no
+        ``y``. Otherwise, the name of the labels in the result.
     noise
-        The standard deviation of the Gaussian noise on every released number; by default the least
-        that meets ``target_eta``.
+        The standard deviation of the Gaussian noise on every released number; by default the
+        smallest noise that meets ``target_eta``.
     target_eta
-        The leakage that no record should exceed; 1 by default: one standard deviation.
+        The leakage that no record should exceed; by default 1, which is one standard deviation.
     attacker
         An attacker who does not know all other records, such as ``sp.Attacker(knows=0.0)``. The
         success rate of membership inference is then also estimated for this attacker
-        (``result.outsider``). With neither ``noise`` nor ``target_eta``, that estimate is for the
-        model published without noise.
+        (``result.outsider``). With neither ``noise`` nor ``target_eta``, the estimate is for a
+        release without noise.
     sensitive
         Columns of ``X`` for which the error on every record is reported.
     groups
         Groups whose leakage is compared: columns of ``X``, or a mapping of names to the group of
         every record.
     categorical
-        Columns whose numbers are codes of categories.
+        Columns whose numbers are category codes.
     quantities
         Two-valued numeric columns that are quantities, such as doses. Other two-valued columns
         count as categories, and are measured in whole levels.
     drop, missing
-        For a table given instead of a model: the columns to leave out; and whether missing values
-        raise an error (``"refuse"``, the default), have their rows dropped (``"drop"``) or are
-        filled (``"impute"``).
+        For a table passed instead of a model: the columns to leave out, and how missing values are
+        treated. Missing values raise an error (``"refuse"``, the default), have their rows dropped
+        (``"drop"``) or are filled (``"impute"``).
     person
         The person of every record, if people may have several records: an identity per record, or a
         column of ``X`` that is not a feature. All records of a person then count together, in every
-        number.
+        result.
     sample_weight
-        The weights the model was fitted with.
+        The weights that the model was fitted with.
     preprocessing
         Whether the values that the steps learnt from the data count as public (``"frozen"``), or
         are learnt again when a record changes (``"refitted"``).
     refit
-        By default, membership inference attacks the whole procedure, refitted without each of the
-        most exposed records, if it learnt more than the model from the data: scaling, levels, class
-        weights, a penalty. ``"model"`` holds all of that fixed; ``"pipeline"`` raises an error for
-        a model without preceding steps. ``risks.held`` of the audit lists what is held fixed.
+        By default, if more than the model was learnt from the data (scaling, levels, class weights,
+        a penalty), membership inference attacks the whole procedure, refitted without each of the
+        most exposed records. ``"model"`` keeps everything but the model fixed; ``"pipeline"``
+        raises an error for a model without preceding steps. ``risks.held`` of the audit lists these
+        fixed quantities.
     preset
         Limits by the recipients of the release, ``"open"``, ``"partners"`` or ``"internal"``:
-        ``gates`` of the audit says whether they are met. These are our defaults, not law.
+        ``gates`` of the audit states whether they are met. These are our defaults, not law.
     source
         The name of the table in the result.
     seed
         The seed of the held-out rows and of the noise in the privacy–utility curve; for an audit by
-        attack, of the random halves. Nothing that is released depends on it.
+        attack, of the random halves. No released number depends on the seed.
     shadows, jobs
         For an audit by attack: how many shadow models to fit (16 by default), and how many at a
         time.
     train
-        For a network: a function ``train(X, y)`` of tensors that returns a network trained as yours
-        was. Without it, copies with new weights are trained with Adam until they fit their records
-        as well as your network does.
+        For a network: a function ``train(X, y)`` of tensors that returns a network trained like
+        yours. Without ``train``, copies with new weights are trained with Adam until they fit their
+        records as well as your network does.
 
     Examples
     --------
@@ -165,12 +166,12 @@ def audit(
     common: dict[str, Any] = {"preset": preset, "seed": seed}
     if isinstance(model, str | os.PathLike) or (is_frame(model) and not hasattr(model, "predict")):
         refused = ("sample_weight", "preprocessing", "refit")
-        whom = "a fitted model; here the model is fitted on the table"
+        whom = "a fitted model; without a model, one is fitted on the table"
         _refuse(by_attack | {name: linear.pop(name) for name in refused}, whom)
         if X is not None or y is not None or target is None:
             raise InputError(
                 "Without a model, pass the whole table and the name of the column to predict: "
-                "sp.audit(table, target='y'); with one, sp.audit(model, X, y)."
+                "sp.audit(table, target='y'). With a model, use sp.audit(model, X, y)."
             )
         linear |= {"drop": drop, "missing": missing}
         options = {name: value for name, value in linear.items() if value is not None} | common
@@ -182,8 +183,7 @@ def audit(
     if X is None:
         raise InputError(
             "Pass the data that the model was fitted on: sp.audit(model, X, y). To fit a model "
-            "here instead, pass a data frame and the column to predict: sp.audit(table, "
-            "target='y')."
+            "instead, pass a data frame and the column to predict: sp.audit(table, target='y')."
         )
     if isinstance(model, type):
         check_estimator(model)  # which says that it is a class
@@ -191,13 +191,13 @@ def audit(
         X, y = _parted(X, target)
     if y is None and not hasattr(model, "model"):  # results of statsmodels have their own labels
         raise InputError(
-            "y, the labels that the model was fitted on, is missing: sp.audit(model, X, y); or "
-            "name the column of X that holds them with target=."
+            "y, the labels that the model was fitted on, is missing: use sp.audit(model, X, y), or "
+            "name the label column of X with target=."
         )
     if is_network(model):
         from seepage.auditing.any_model.network import as_estimator
 
-        _refuse(linear, "linear models; a network is audited by attack, without it")
+        _refuse(linear, "linear models; a network is audited by attack, without this option")
         model, X, y, steps = as_estimator(model, X, y, train=train, seed=seed)
     elif train is None and _is_linear(model):
         _refuse(by_attack, "models that are audited by attack; this one is measured exactly")
@@ -223,7 +223,7 @@ def audit(
     else:
         called = type(model).__name__
         _refuse({"train": train}, f"networks; {called} is fitted by its own method fit")
-        _refuse(linear, f"linear models; {called} is audited by attack, without it")
+        _refuse(linear, f"linear models; {called} is audited by attack, without this option")
         steps = ()
     return audit_estimator(
         model,
@@ -240,16 +240,16 @@ def audit(
 
 
 def _refuse(options: Mapping[str, Any], whom: str) -> None:
-    """Raise if one of the given options does not apply to this kind of model."""
+    """Raise an error if one of the given options does not apply to this kind of model."""
     for name, value in options.items():
         if value is not None:
             raise InputError(f"{name}= is for {whom}.")
 
 
 def _is_linear(model: Any) -> bool:
-    """Return whether a model is measured exactly; raise if it cannot be audited at all.
+    """Return whether a model is measured exactly; raise an error if it cannot be audited.
 
-    A linear model with unsupported settings raises a later error that states the remedy.
+    A linear model with unsupported settings raises an error later, with the remedy.
     """
     try:
         kind_inside(model)
@@ -263,7 +263,7 @@ def _is_linear(model: Any) -> bool:
 
 
 def _parted(X: Any, target: str) -> tuple[Any, Any]:
-    """Return a data frame without its target, and the target; unchanged without such a column."""
+    """Return a data frame without its target, and the target; unchanged if there is none."""
     if not is_frame(X):
         return X, None
     frame, _ = read_frame(X)

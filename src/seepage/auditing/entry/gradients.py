@@ -27,14 +27,14 @@ def leakage_of_batch(
     max_grad_norm: float | None,
     **options: Any,
 ) -> GradientLeakage:
-    """Return the leakage of a batch's gradient; the noise is on the sum, or a multiple of C."""
+    """Return the leakage of a batch's gradient, with noise on the sum or as a multiple of C."""
     if noise is not None and noise_multiplier is not None:
         raise InputError("noise and noise_multiplier both set the noise; give only one of them.")
     if noise is not None:
         if not isinstance(noise, Gaussian) or np.ndim(noise.sigma):
             raise InputError(
                 "The noise on a gradient is Gaussian with one standard deviation; pass "
-                f"sp.Gaussian(sigma), or {_NOISE}."
+                f"noise=sp.Gaussian(sigma), or {_NOISE}."
             )
         noise_multiplier = float(noise.sigma) / (max_grad_norm or 1.0)
     if noise_multiplier is None:
@@ -48,8 +48,8 @@ def leakage_of_batch(
         return gradient_leakage(net, batch, **options)
     if y is None:
         raise InputError(
-            "y, the targets of the batch, is missing. For a Hugging Face model, pass only the "
-            f"batch of its data collator: sp.leakage(model, batch, {_NOISE})."
+            "y, the targets of the batch, is missing; pass it after X. For a Hugging Face model, "
+            f"pass only the batch of its data collator: sp.leakage(model, batch, {_NOISE})."
         )
     first = next(net.parameters(), torch.zeros(0))
     x, target = _inputs(X, first), _targets(y).to(first.device)
@@ -61,7 +61,7 @@ def leakage_of_batch(
 
 
 def _inputs(X: Any, like: torch.Tensor) -> Any:
-    """Return the inputs in the form that the network takes: numbers in its parameters' type."""
+    """Return the inputs in the form that the network accepts: numbers in its parameters' type."""
     if isinstance(X, Mapping):
         return dict(X)
     if not isinstance(X, torch.Tensor):
@@ -72,6 +72,6 @@ def _inputs(X: Any, like: torch.Tensor) -> Any:
 
 
 def _targets(y: Any) -> torch.Tensor:
-    """Return the targets as a tensor; truth values become the classes 0 and 1."""
+    """Return the targets as a tensor; Boolean values become the classes 0 and 1."""
     target = y if isinstance(y, torch.Tensor) else torch.tensor(np.asarray(y))
     return target.long() if target.dtype == torch.bool else target

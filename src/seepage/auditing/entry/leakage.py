@@ -95,8 +95,9 @@ def leakage(
     ----------
     model
         A fitted linear model of ``sp.glm``, scikit-learn, statsmodels, glum or skglm (listed in the
-        how-to *Supported models*), a ``Pipeline`` that ends in one, or a search for one. Or a torch
-        or Hugging Face network; the release is then the gradient of a batch.
+        how-to *Supported models*), a ``Pipeline`` that ends in one, or a hyperparameter search over
+        one. Alternatively, a torch or Hugging Face network; the release is then the gradient of a
+        batch.
     X, y
         The data that the model was fitted on: a NumPy array, a pandas, polars or Arrow table, or a
         torch tensor (the computation then runs on its device). For a pipeline or a formula, pass
@@ -107,10 +108,10 @@ def leakage(
         inputs and targets, or the mapping that a Hugging Face data collator returns.
     noise
         The noise to add to the parameters: :class:`Gaussian` or :class:`Laplace`, or a number, the
-        standard deviation of Gaussian noise. It may be left out only for an attacker who does not
-        know all other records. For a network: the noise added to the sum of the gradients.
+        standard deviation of Gaussian noise. The noise may be omitted only for an attacker who does
+        not know all other records. For a network: the noise added to the sum of the gradients.
     sample_weight
-        The weights the model was fitted with.
+        The weights that the model was fitted with.
     attributes
         Columns that belong together, such as the one-hot columns of a category, by a common name.
     on_mismatch
@@ -123,24 +124,24 @@ def leakage(
         For a pipeline: whether the values that its steps learnt from the data count as public
         (``"frozen"``), or are learnt again when a record changes (``"refitted"``).
     categorical
-        For a pipeline: columns whose numbers are codes of categories.
+        For a pipeline: columns whose numbers are category codes.
     person
         The person of every record, if people may have several records: an identity per record, or
-        the name of a column of the data that is not a feature. ``leak.people()`` is then about all
-        records of a person. ``leak.membership()`` removes all of them together, and values that
-        they share are guessed together.
+        the name of a column of the data that is not a feature. ``leak.people()`` then measures all
+        records of a person together. ``leak.membership()`` removes all of a person's records
+        together, and values that they share are guessed together.
     attacker
-        What the attacker knows: all other records, unless :class:`Attacker` says less. Records that
-        the attacker does not know protect the others. The result is then an estimate, an
-        :class:`~seepage.glm.outsider.leakage.OutsiderLeakage`.
+        What the attacker knows: all other records, unless :class:`Attacker` states less. Records
+        that the attacker does not know protect the other records. The result is then an estimate,
+        of class :class:`~seepage.glm.outsider.leakage.OutsiderLeakage`.
     release
-        What is published, if not the exact parameters: :class:`Predictions`, or :class:`Parameters`
-        rounded to printed digits. For an attacker who knows all other records, the noise is on the
-        margins of the predictions, and rounding after the noise does not reduce the measured
-        leakage.
+        The published quantity, if not the exact parameters: :class:`Predictions`, or
+        :class:`Parameters` rounded to printed digits. For an attacker who knows all other records,
+        the noise is on the margins of the predictions, and rounding after the noise does not reduce
+        the measured leakage.
     loss
         For a network: ``"cross_entropy"`` (the default for whole-number targets), ``"mse"`` (the
-        default for others), a torch loss module, or a function of output and target.
+        default for other targets), a torch loss module, or a function of output and target.
     noise_multiplier, max_grad_norm
         For a network: σ and the clipping norm C of private SGD; the noise is then σC.
     network
@@ -157,7 +158,7 @@ def leakage(
     >>> leak.records().shape
     (100,)
 
-    The gradient of a batch of a network:
+    The gradient of a network's batch:
 
     >>> import torch
     >>> net = torch.nn.Linear(3, 2)

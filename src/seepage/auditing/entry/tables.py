@@ -1,4 +1,4 @@
-"""``sp.audit`` for a table and its target: it fits a linear model, as the command does."""
+"""``sp.audit`` for a table and its target: fits a linear model, as the command does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OF_COLUMN = re.compile(
 
 
 def audit_frame(frame: Any, target: str, groups: Any, *, source: str, **options: Any) -> Audit:
-    """Audit a linear model of the target in a data frame."""
+    """Fit a linear model to the target of a data frame, and audit it."""
     with _said_in_python():
         found = _audit(partial(_table_of, frame), target, groups, source, options)
     person = options.get("person")
@@ -43,7 +43,7 @@ def _table_of(frame: Any) -> TableInMemory:
 
 
 def audit_file(path: Path, target: str, groups: Any, **options: Any) -> Audit:
-    """Audit a linear model of the target in a file, in any format that the command reads."""
+    """Fit a linear model to the target of a file, in any format of the command, and audit it."""
     from seepage.auditing.command import open_table
 
     question = Question(table=path, target=target, person=options.get("person"))
@@ -62,7 +62,7 @@ def _audit(
         check_outsider(attacker)
     if isinstance(groups, Mapping) or not (person is None or isinstance(person, str)):
         raise InputError(
-            "For an audit of a whole table, groups and person must name columns of it."
+            "For an audit of a whole table, groups and person must be names of its columns."
         )
     table = read()
     plan = plan_columns(
@@ -94,7 +94,7 @@ def _names(given: str | Sequence[str] | None) -> Sequence[str]:
 
 
 def _in_python(text: str) -> str:
-    """Return a text with options of the command line as arguments: ``person='patient_id'``."""
+    """Return a text with command-line options rewritten as arguments: ``person='patient_id'``."""
 
     def named(option: re.Match[str]) -> str:
         column = repr(option[2].strip("\"'"))

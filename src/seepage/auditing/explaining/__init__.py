@@ -1,5 +1,5 @@
 """Explains a privacy budget, (ε, δ) or the noise of a training run, by attack success rates.
 
-``explanation`` has the numbers and :func:`seepage.explain`; ``picture`` draws them; ``command``
-prints them. The text is in the templates of the report. No data are used here.
+``explanation`` computes the numbers and contains :func:`seepage.explain`; ``picture`` draws them;
+``command`` prints them. The text is in the templates of the report. This package uses no data.
 """

@@ -1,4 +1,4 @@
-"""Implementation of ``seepage explain``: print, and draw, the explanation of a budget."""
+"""Implementation of ``seepage explain``, which prints and draws the explanation of a budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sp.explain``: upper limits on attacks under a differential-privacy guarantee."""
+"""``sp.explain``, which returns limits on attacks under a differential-privacy guarantee."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Meaning:
     membership, at_prior
         The success rate of membership inference at even odds, and at the base rate.
     tpr, tpr_strict
-        Its true positive rate at 1 % and at 0.1 % false positives.
+        The true positive rate of membership inference at 1 % and at 0.1 % false positives.
     closest
-        The minimum root mean squared error of any estimate of a number, as a share of its known
+        The minimum root mean squared error of any estimate of a number, as a fraction of its known
         range, averaged over records at the two ends of that range; 0.5 without a release.
     trade_off
         The trade-off between false positives and false negatives.
@@ -59,7 +59,7 @@ class Meaning:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(ResultTable):
-    """Explanation of a privacy budget.
+    """The explanation of a privacy budget.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Explanation(ResultTable):
     epsilon, delta
         The budget; ε is unknown for a run without a δ.
     neighbours
-        The neighbouring relation: to ``"add-or-remove"`` one record, or to ``"replace"`` one.
+        The neighbouring relation: ``"add-or-remove"`` one record, or ``"replace"`` one.
     prior
         The base rate: the prior probability that a person is in the data. meanings
         The upper limits: first for any mechanism, then under stronger assumptions.
@@ -91,7 +91,7 @@ class Explanation(ResultTable):
         return build_frame(columns, library or "pyarrow")
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the largest success rate of membership inference."""
+        """Return the data of :meth:`plot`: the largest success rate of membership inference."""
         values = np.array([one.membership for one in self.meanings])
         names, name = [one.reading for one in self.meanings], "membership inference: success rate"
         return PlottedNumbers(values, names, name, "readings", mark=(0.5, "chance"), ranked=False)
@@ -141,7 +141,7 @@ class Explanation(ResultTable):
         ``schema`` increases when a key changes its meaning or is removed. ``promise``, ``epsilon``
         (``None`` for a run without ``delta``), ``delta``, ``neighbours`` and ``prior`` repeat the
         arguments; ``baseline`` is the success rate of a guess without the release. ``meanings``
-        holds the fields of every :class:`Meaning`, and ``presets`` the presets whose limit on
+        contains the fields of every :class:`Meaning`, and ``presets`` the presets whose limit on
         membership inference is met under the first meaning.
         """
         names = ("reading", "membership", "at_prior", "tpr", "tpr_strict", "closest")
@@ -179,13 +179,13 @@ def explain(
     """Return upper limits on an attacker who knows all other records, under a privacy budget.
 
     All limits follow from the trade-off between true and false positives under the guarantee. For
-    (ε, δ) that is ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``: membership inference is
-    right at most ``1 − (1 − δ)/(1 + e^ε)`` of the time. For a training run, it is the curve of its
-    steps.
+    (ε, δ) it is ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``: membership inference is
+    right at most ``1 − (1 − δ)/(1 + e^ε)`` of the time. For a training run, the trade-off follows
+    from its steps.
 
     A guarantee covers the worst-case record of any table. For your own records,
-    ``leak.membership()`` of :func:`seepage.leakage`, or of a measured run, gives the success rate
-    for each.
+    ``leak.membership()`` of :func:`seepage.leakage`, or of a measured run, returns each record's
+    success rate.
 
     Parameters
     ----------
@@ -195,8 +195,8 @@ def explain(
         Settings of private SGD: the ratio of noise to clipping norm, the probability that a record
         takes part in a step, and the number of steps.
     neighbours
-        The neighbouring relation of ε: to ``"add-or-remove"`` one record, as in Opacus and most
-        accountants, or to ``"replace"`` one.
+        The neighbouring relation of ε: ``"add-or-remove"`` one record, as in Opacus and most
+        accountants, or ``"replace"`` one.
     prior
         The base rate: the probability that a person is in the data, before the release.
 
@@ -218,7 +218,7 @@ def explain(
             )
         if sample_rate != 1 or steps != 1:
             raise InputError(
-                "sample_rate and steps need a noise_multiplier; an ε already includes them."
+                "sample_rate and steps need a noise_multiplier; with epsilon, leave them out."
             )
         given = DifferentialPrivacy(epsilon, 0.0 if delta is None else delta, neighbours)
         readings: list[tuple[str, Explained]] = [("any mechanism", given)]
@@ -240,7 +240,7 @@ def explain(
 
 
 def _bar(share: float) -> str:
-    """Return a bar of 30 characters, filled in proportion to a share; only 1 fills it."""
+    """Return a bar of 30 characters, filled in proportion to a fraction; only 1 fills it."""
     filled = min(round(30 * share), 29 if share < 1 else 30)
     return "█" * filled + "░" * (30 - filled)
 

@@ -43,6 +43,7 @@ def draw_picture(path: Path, title: str, curves: Sequence[tuple[str, TradeOff]])
         write_private(path, lambda file: file.write(buffer.getvalue()))
     except OSError as error:
         raise InputError(
-            f"The picture cannot be written to {shown(path.name)}: {error.strerror or error}."
+            f"The picture cannot be written to {shown(path.name)}: {error.strerror or error}. "
+            "Choose another path."
         ) from error
     return path

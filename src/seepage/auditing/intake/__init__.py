@@ -1,5 +1,5 @@
-"""Input: tables and fitted models from files, checked, planned and encoded.
+"""Input: tables and fitted models are read from files, checked, planned and encoded.
 
-Unusable files and columns raise an error that states the remedy in one sentence. Models are neither
-fitted nor measured here.
+Unusable files and columns raise an error that states the remedy in one sentence. This package
+neither fits models nor measures leakage.
 """

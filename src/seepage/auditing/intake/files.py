@@ -2,7 +2,7 @@
 
 Text files have many dialects. The dialect (separator, decimal mark, encoding) is detected and
 reported, unless the caller states it. If a file's numbers can be read in two ways, an error names
-the option that decides. Error messages quote no cell of the file.
+the option to set. Error messages never quote cells of the file.
 """
 
 from __future__ import annotations
@@ -90,18 +90,18 @@ _PER_CENT = r"[ \x{a0}\x{202f}]?%$"
 
 
 def read_file(path: Path, options: FileOptions | None = None) -> pa.Table:
-    """Read a file of any of the :data:`FORMATS`, by its extension, or a URL if requested.
+    """Read a file in any of the :data:`FORMATS`, determined by its extension, or fetch a URL.
 
-    White space around text is stripped, text that stands for a missing value becomes one, and
+    White space around text is stripped, texts that denote missing values become missing, and
     columns get printable, non-empty, unique names. :func:`steps_of` reports what was detected and
-    changed. An unreadable file raises an error that quotes no cell of it.
+    changed. An unreadable file raises an error that does not quote its cells.
     """
     path, options = Path(path), options or FileOptions()
     check_input(path)
     if not path.exists() and (url := url_of(path)) is not None:
         if not options.fsspec:
             raise InputError(
-                f"{shown(url)} is a URL, and URLs are fetched only with --fsspec; use it, or "
+                f"{shown(url)} is a URL, which is fetched only with --fsspec; add that option, or "
                 "download the file."
             )
         with fetched(url) as file:
@@ -113,9 +113,9 @@ def read_file(path: Path, options: FileOptions | None = None) -> pa.Table:
     else:
         if options.names is not None or not options.header or any(options.dialect):
             raise InputError(
-                f"{path.name} is {_a(kind)} file, which carries its own columns and types; "
-                "--no-header, --names, --separator, --decimal, --thousands and --encoding are for "
-                "CSV files."
+                f"{path.name} is {_a(kind)} file, whose columns and types are fixed; use "
+                "--no-header, --names, --separator, --decimal, --thousands and --encoding only "
+                "with CSV files."
             )
         table = _with_clean(read_typed(path, kind, packed, options.sheet), numbers=False)
     if table.num_columns == 0 or table.num_rows == 0:
@@ -130,7 +130,7 @@ def read_file(path: Path, options: FileOptions | None = None) -> pa.Table:
 
 
 def table_of_frame(frame: Any) -> pa.Table:
-    """Return a data frame of any library as if read from a file, without its index."""
+    """Return any library's data frame as if it had been read from a file, without its index."""
     import narwhals as nw
 
     try:
@@ -148,13 +148,13 @@ def table_of_frame(frame: Any) -> pa.Table:
 
 
 def with_steps(table: pa.Table, steps: Sequence[str]) -> pa.Table:
-    """Return a table with the notes on how it was read."""
+    """Return a table with notes on how it was read."""
     # Metadata of the file's writer is dropped: the next reader would take it for ours.
     return table.replace_schema_metadata({_STEPS: json.dumps(list(steps)).encode()})
 
 
 def steps_of(table: pa.Table) -> tuple[str, ...]:
-    """Return what :func:`read_file` detected and changed, one sentence each."""
+    """Return what :func:`read_file` detected and changed, as one sentence each."""
     return tuple(json.loads((table.schema.metadata or {}).get(_STEPS, b"[]")))
 
 
@@ -166,18 +166,20 @@ def _kind(path: Path) -> tuple[str, str | None]:
     """Return the format and compression of a file, from its name and first bytes."""
     check_input(path)
     if not path.exists():
-        raise InputError(f"There is no file {path}.")
+        raise InputError(f"There is no file {path}; check the path.")
     if path.is_dir():
-        raise InputError(f"{path} is a folder; name the file in it.")
+        raise InputError(f"{path} is a folder; give the path of the file in it.")
     if not path.is_file():
-        raise InputError(f"{path} is not an ordinary file; save the table in one first.")
+        raise InputError(f"{path} is not an ordinary file; save the table as one first.")
     try:
         with path.open("rb") as file:
             start = file.read(16)
     except OSError as error:
-        raise InputError(f"{path.name} cannot be read: {error.strerror}.") from error
+        raise InputError(
+            f"{path.name} cannot be read: {error.strerror}; check its permissions."
+        ) from error
     if not start:
-        raise InputError(f"{path.name} is empty: it has no bytes.")
+        raise InputError(f"{path.name} is empty (0 bytes); check that it was saved.")
     inner = path.with_suffix("") if path.suffix.lower() in PACKED else path
     claimed = FORMATS.get(inner.suffix.lower())
     found = next((name for sign, name in _SIGNS.items() if start.startswith(sign)), None)
@@ -196,27 +198,26 @@ def _kind(path: Path) -> tuple[str, str | None]:
     ending = f"the extension {path.suffix!r}" if path.suffix else "no extension"
     if found in _USUAL:
         raise InputError(
-            f"{path.name} has {ending}, but its contents are those of {_a(found)} file; rename it "
-            f"to {path.with_suffix(_USUAL[found]).name}."
+            f"{path.name} has {ending}, but it is {_a(found)} file; rename it to "
+            f"{path.with_suffix(_USUAL[found]).name}."
         )
     if found in PACKED.values():
         raise InputError(
-            f"{path.name} is compressed ({found}), and its name does not show its format; rename "
+            f"{path.name} is compressed ({found}), but its name does not show its format; rename "
             "it, for instance to table.csv.gz."
         )
     if found is not None:
         raise InputError(
-            f"{path.name} is a {found}, which cannot be read; save the table in it as CSV or "
-            "Parquet."
+            f"{path.name} is a {found}, which cannot be read; save its table as CSV or Parquet."
         )
     raise InputError(
-        f"{path.name} has {ending}, which is not a known format; it should be one of "
+        f"{path.name} has {ending}, which is not a supported format; convert it to one of "
         f"{', '.join(FORMATS)}."
     )
 
 
 class _TextFile:
-    """A text file of separated columns, with its dialect as stated or detected."""
+    """A text file with separated columns, and its stated or detected dialect."""
 
     def __init__(self, path: Path, kind: str, packed: str | None, given: FileOptions) -> None:
         self.path, self.packed, self.given = path, packed, given
@@ -230,7 +231,7 @@ class _TextFile:
         self.skip = int(given.header)  # lines to skip after blank ones
 
     def read(self) -> tuple[pa.Table, list[str]]:
-        """Return the table, and sentences on how it was read."""
+        """Return the table, and sentences that describe how it was read."""
         first, path, header = self.first, self.path, self.given.header
         names = None
         if self.given.names is not None:
@@ -238,7 +239,7 @@ class _TextFile:
         if names is not None and len(names) != len(first):
             raise InputError(
                 f"{path.name} has {counted(len(first), 'column')}, but "
-                f"{counted(len(names), 'name')} were given; name every column once."
+                f"{counted(len(names), 'name')} were given; give one name per column."
             )
         if header and all(len(n) > 2 and n[0] == n[-1] == "'" for n in first):
             first = [name[1:-1] for name in first]
@@ -251,9 +252,9 @@ class _TextFile:
         odd = sum(_NUMBER.fullmatch(cell.strip()) is not None for cell in first)
         if header and odd and names is None:
             self.steps.append(
-                f"The first line of {path.name} was read as column names although "
-                f"{counted(odd, 'of them is a number', 'of them are numbers')}: if it is a record, "
-                "read the file with --no-header."
+                f"The first line of {path.name} was read as column names, although "
+                f"{counted(odd, 'of them is a number', 'of them are numbers')}; if that line is a "
+                "record, use --no-header."
             )
         return table.rename_columns(titles), self.steps
 
@@ -272,17 +273,18 @@ class _TextFile:
                     size += len(block)
                     if self.packed and size > _MOST_UNPACKED:
                         raise InputError(
-                            f"{self.path.name} holds more than {_MOST_UNPACKED / 1e9:g} GB after "
-                            "decompression; decompress it, and write it as Parquet."
+                            f"{self.path.name} is larger than {_MOST_UNPACKED / 1e9:g} GB after "
+                            "decompression; decompress it, and convert it to Parquet."
                         )
         except (OSError, pa.ArrowException) as error:
             raise not_whole(self.path.name, self.packed or "text") from error
 
     def _find_encoding(self) -> str:
-        """Decode the whole file once, since one wrong letter would create a wrong category.
+        """Decode the whole file to find its encoding, since one wrong letter changes a category.
 
-        Text that is not UTF-8 from its first non-ASCII letter on is taken as Windows-1252, the
-        usual encoding of such files, unless it holds a byte that Windows-1252 does not define.
+        If the first non-ASCII letter is not valid UTF-8, the text is read as Windows-1252, the
+        usual encoding of such files. The exception is text with a byte that Windows-1252 does not
+        define.
         """
         decoder = codecs.getincrementaldecoder("utf-8")()
         offset = letters = 0
@@ -293,8 +295,8 @@ class _TextFile:
                 return "utf-16"
             if b"\x00" in block:
                 raise InputError(
-                    f"{self.path.name} holds zero bytes: it is not text, or it is UTF-16; if so, "
-                    "use --encoding utf-16-le (or utf-16-be)."
+                    f"{self.path.name} contains zero bytes, so it is either not text or UTF-16; "
+                    "for UTF-16, use --encoding utf-16-le (or utf-16-be)."
                 )
             if not where:
                 try:
@@ -310,7 +312,7 @@ class _TextFile:
         if where:
             self.steps.append(
                 "The text is not UTF-8 and was read as Windows-1252 (cp1252), the usual encoding "
-                "of such files: if letters look wrong, name another with --encoding."
+                "of such files; if letters look wrong, set another with --encoding."
             )
             return "cp1252"
         try:
@@ -327,14 +329,14 @@ class _TextFile:
             decoder.decode(b"", final=True)
         except (UnicodeError, LookupError) as error:
             raise InputError(
-                f"{self.path.name} is not text in the encoding {shown(self.encoding)}; leave "
-                "--encoding out to have it detected."
+                f"{self.path.name} is not valid text in the encoding {shown(self.encoding)}; omit "
+                "--encoding to have it detected."
             ) from error
 
     def _not_utf8(self, where: str) -> InputError:
         return InputError(
-            f"{self.path.name} is not UTF-8 text ({where}); name its encoding with --encoding, or "
-            "save it as UTF-8, for example with iconv -f WINDOWS-1252 -t UTF-8."
+            f"{self.path.name} is not UTF-8 text ({where}); state its encoding with --encoding, or "
+            "convert it to UTF-8, for example with iconv -f WINDOWS-1252 -t UTF-8."
         )
 
     # What separates its columns -----------------------------------------------------------------
@@ -344,7 +346,7 @@ class _TextFile:
         return io.TextIOWrapper(self._open(), encoding=encoding, newline="")
 
     def _find_separator(self) -> str:
-        """Return the separator that gives all first lines the same number of cells, two or more."""
+        """Return the separator that splits all first lines into the same number of cells (≥ 2)."""
         with self._stream() as stream:
             sample, cut = stream.read(1 << 16), bool(stream.read(1))
         cells = {mark: _cells(sample, mark, cut) for mark in _SEPARATORS}
@@ -353,8 +355,8 @@ class _TextFile:
         if len(fits) > 1:
             ways = " or ".join(_SEPARATORS[mark] for mark in fits)
             raise InputError(
-                f"{self.path.name} may be separated by {ways}: each gives every line equally many "
-                "cells; choose one with --separator."
+                f"{self.path.name} may be separated by {ways}: each splits every line into the "
+                "same number of cells; choose one with --separator."
             )
         if not fits:  # some line is odd, which the reader will report
             cells.pop(" ")
@@ -366,7 +368,7 @@ class _TextFile:
         return fits[0]
 
     def _first_line(self) -> tuple[int, list[str]]:
-        """Return the number of leading blank lines, and the cells of the first other line."""
+        """Return the number of leading blank lines, and the cells of the first non-blank line."""
         before = csv.field_size_limit(LONGEST)
         try:
             with self._stream() as stream:
@@ -375,16 +377,16 @@ class _TextFile:
                         return blank, row
         except csv.Error as error:
             raise InputError(
-                f"The first line of {self.path.name} cannot be read: {error}."
+                f"The first line of {self.path.name} cannot be read: {error}. Correct the file."
             ) from error
         finally:
             csv.field_size_limit(before)
-        raise InputError(f"{self.path.name} is empty: it has blank lines only.")
+        raise InputError(f"{self.path.name} has only blank lines; check that it was saved.")
 
     # Its cells ----------------------------------------------------------------------------------
 
     def _parse(self, texts: Sequence[int] = ()) -> pa.Table:
-        """Return the columns, named by Arrow; or some of them as text, without type detection."""
+        """Return the columns, named by Arrow; those in ``texts`` are read as text without types."""
         bad: list[tuple[int | None, int, int]] = []
         as_text = {f"f{j}": pa.string() for j in texts}
 
@@ -430,7 +432,7 @@ class _TextFile:
                 marks = _SEPARATORS.get(self.separator, repr(self.separator))
                 raise InputError(
                     f"{self.path.name} cannot be read as text separated by {marks}; a quotation "
-                    "mark may be missing, or a line may be too long."
+                    "mark may be missing, or a line may be too long. Correct the file."
                 ) from error
         bad.clear()
         with suppress(pa.ArrowException, ValueError):
@@ -438,18 +440,17 @@ class _TextFile:
         number, expected, actual = bad[0]
         where = "a line" if number is None else f"line {number:,}"
         raise InputError(
-            f"{self.path.name} has {counted(actual, 'cell')} in {where} where the first line has "
-            f"{expected:,}: a separator or quotation mark is missing or superfluous there; correct "
-            "the file."
+            f"{self.path.name} has {counted(actual, 'cell')} in {where}, but the first line has "
+            f"{expected:,}; correct the separators and quotation marks in that line."
         )
 
     # Its numbers --------------------------------------------------------------------------------
 
     def _with_numbers(self, table: pa.Table, titles: Sequence[str]) -> pa.Table:
-        """Return the table with text columns that hold only numbers converted to numbers.
+        """Convert text columns that contain only numbers to numeric columns.
 
-        A file has one decimal mark: the one that reads every such column; if there is none, an
-        error is raised.
+        A file has one decimal mark: the one with which every such column can be read. If there is
+        none, an error is raised.
         """
         found = {
             j: written
@@ -475,7 +476,7 @@ class _TextFile:
     def _find_decimal(
         self, table: pa.Table, found: Mapping[int, _Written], titles: Sequence[str]
     ) -> str:
-        """Return the decimal mark that reads every column of numbers."""
+        """Return the decimal mark with which every column of numbers can be read."""
         forced: dict[str, int] = {}
         for j, column in enumerate(table.columns):
             if j not in found and pa.types.is_floating(column.type):
@@ -486,7 +487,7 @@ class _TextFile:
             raise InputError(
                 f"{self.path.name} has decimal points in column {shown(titles[forced['.']])} and "
                 f"decimal commas in column {shown(titles[forced[',']])}; choose one with "
-                "--decimal; the other column is then not read as numbers."
+                "--decimal, and the other column will be read as text."
             )
         open_ = [j for j, written in found.items() if written.ambiguous]
         if forced or not open_:
@@ -497,8 +498,8 @@ class _TextFile:
         mark = "," if found[open_[0]].commas else "."
         raise InputError(
             f"Column {first} of {self.path.name} can be read in two ways: every "
-            f"{THOUSANDS[mark][:-1]} in it stands before three digits, as a mark of thousands or "
-            f"of decimals; use --thousands '{mark}' or --decimal '{mark}'."
+            f"{THOUSANDS[mark][:-1]} in it precedes exactly three digits, so it may separate "
+            f"thousands or decimals; use --thousands '{mark}' or --decimal '{mark}'."
         )
 
     def _tell_numbers(
@@ -506,30 +507,34 @@ class _TextFile:
     ) -> None:
         read = {j: written for j, written in found.items() if decimal in written.groups}
         stated = self.given.decimal_mark is not None
-        by = "as asked" if stated else "as every column of numbers can be read"
+        by = "as requested" if stated else "as every column of numbers can be read"
         if decimal == "," and read:
             self.steps.append(f"Numbers were read with decimal commas, {by}.")
         grouped = [j for j, written in read.items() if written.groups[decimal]]
         for mark in dict.fromkeys(read[j].groups[decimal] for j in grouped):
             names = listed([titles[j] for j in grouped if read[j].groups[decimal] == mark])
             self.steps.append(
-                f"{THOUSANDS[str(mark)].capitalize()} were read as marks of thousands: {names}."
+                f"{THOUSANDS[str(mark)].capitalize()} were read as thousands separators: {names}."
             )
         cent = [titles[j] for j, written in read.items() if written.per_cent]
         if cent:
-            self.steps.append(f"Per cent signs were removed and the numbers kept: {listed(cent)}.")
+            self.steps.append(f"Per cent signs were removed from the numbers in {listed(cent)}.")
         doubt = [titles[j] for j, w in read.items() if w.ambiguous and w.groups[decimal] is None]
         if doubt and not stated:
-            why = "commas separate the columns" if self.separator == "," else "other columns do so"
+            why = (
+                "commas separate the columns"
+                if self.separator == ","
+                else "other columns use it as one"
+            )
             self.steps.append(
-                f"A {DECIMALS[decimal][:-1]} was read where it stands before three digits each "
-                f"time, since {why}; if it marks thousands, use --thousands '{decimal}': "
-                f"{listed(doubt)}."
+                f"A {DECIMALS[decimal][:-1]} that always precedes three digits was read as the "
+                f"decimal mark, since {why}; if it separates thousands, use --thousands "
+                f"'{decimal}': {listed(doubt)}."
             )
 
 
 def _cells(sample: str, mark: str, cut: bool) -> list[int]:
-    """Return the number of cells in each of the first lines; the last may be truncated."""
+    """Return the number of cells in each of the first lines; the last line may be truncated."""
     before = csv.field_size_limit(LONGEST)
     try:
         rows = [len(r) for r in csv.reader(io.StringIO(sample, newline=""), delimiter=mark) if r]
@@ -542,7 +547,7 @@ def _cells(sample: str, mark: str, cut: bool) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class _Written:
-    """A column of text that holds numbers, and its possible decimal marks."""
+    """A text column that contains numbers, with its possible decimal marks."""
 
     text: Column  # without signs of per cent
     per_cent: bool
@@ -551,7 +556,7 @@ class _Written:
 
     @classmethod
     def of(cls, column: Column, thousands: str | None) -> _Written | None:
-        """Return how a column's numbers are written; ``None`` for other text and plain integers."""
+        """Return how a column's numbers are written; ``None`` for plain integers and other text."""
         texts = pc.unique(column.drop_null())
         if not len(texts) or not all(map(_LIKE_A_NUMBER.fullmatch, texts[:100].to_pylist())):
             return None
@@ -572,11 +577,11 @@ class _Written:
 
     @property
     def ambiguous(self) -> bool:
-        """Whether two decimal marks give different numbers."""
+        """Whether different decimal marks give different numbers."""
         return len(self.groups) == 2 and (None in self.groups.values())
 
     def numbers(self, decimal: str) -> Column:
-        """Return the numbers under this decimal mark."""
+        """Return the numbers, read with this decimal mark."""
         text, mark = self.text, self.groups[decimal]
         if mark is not None:
             text = pc.replace_substring(text, mark, "")
@@ -587,14 +592,14 @@ class _Written:
 
 
 def _number(decimal: str, mark: str | None) -> str:
-    """Return the pattern of numbers with this decimal mark and optional thousands separators."""
+    """Return the regular expression of numbers with this decimal mark and thousands separator."""
     digits = r"\d+" if mark is None else rf"(\d+|[1-9]\d{{0,2}}({re.escape(mark)}\d{{3}})+)"
     point = re.escape(decimal)
     return rf"^[-+]?({digits}({point}\d+)?|{point}\d+)([eE][-+]?\d+)?$"
 
 
 def _may_be_thousands(column: Column) -> bool:
-    """Return whether a column's decimals may be thousands: 23.456 may be 23456."""
+    """Return whether a column's decimal marks may separate thousands: 23.456 may mean 23456."""
     if not pa.types.is_floating(column.type):
         return False
     values = np.abs(np.asarray(column.drop_null()))
@@ -609,7 +614,7 @@ def _with_clean(table: pa.Table, numbers: bool) -> pa.Table:
 
 
 def good_names(given: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return printable, non-empty, unique names, and the changes."""
+    """Return printable, non-empty, unique names, and sentences on what was changed."""
     steps = []
     cleaned = [printable(name) for name in given]
     empty = [j for j, name in enumerate(cleaned) if not name]
@@ -623,7 +628,7 @@ def good_names(given: Sequence[str]) -> tuple[list[str], list[str]]:
     names = unique(cleaned)
     if empty:
         called = listed([names[j] for j in empty])
-        steps.append(f"{counted(len(empty), 'column')} had no name: called {called}.")
+        steps.append(f"{counted(len(empty), 'column')} without a name: named {called}.")
     renamed = [new for new, old in zip(names, cleaned, strict=True) if new != old]
     if renamed:
         steps.append(

@@ -1,7 +1,7 @@
-"""Readers of file formats that carry column types, each through its library.
+"""Reads file formats that store column types, each with its library.
 
-Workbooks and DuckDB files need the extra ``tables``; SQLite comes with Python, and the rest with
-Arrow. A URL is fetched through fsspec, and only on request.
+Workbooks and DuckDB files need the extra ``tables``. SQLite is part of Python, and Arrow reads the
+other formats. A URL is fetched with fsspec, and only on request.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.+)")
 
 
 def read_typed(path: Path, kind: str, packed: str | None, sheet: str | None) -> pa.Table:
-    """Read a file of a format other than text; ``packed`` is a JSON-lines file's compression.
+    """Read a file that is not plain text; ``packed`` is the compression of a JSON-lines file.
 
-    ``sheet`` is the sheet of a workbook or the table of a database, if there are several.
+    ``sheet`` is the sheet of a workbook or the table of a database, if it has several.
     """
     if kind in _INSIDE:
         table = _INSIDE[kind](path, sheet)
     elif sheet is not None:
-        raise InputError(f"{path.name} is a single table; --sheet is for workbooks and databases.")
+        raise InputError(
+            f"{path.name} has a single table; use --sheet only with workbooks and databases."
+        )
     elif kind == "JSON lines":
         try:
             table = _read_json_lines(path, packed)
@@ -53,12 +55,12 @@ def _library(name: str, what: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise InputError(
-            f"{what} is read through {name}, which is not installed: pip install 'seepage[tables]'."
+            f"{what} is read with {name}, which is not installed: pip install 'seepage[tables]'."
         ) from error
 
 
 def url_of(path: Path) -> str | None:
-    """Return the URL that a path was made from, if any; a path keeps one of the two slashes."""
+    """Return the URL that a path was made from, if any; paths drop one of the two slashes."""
     found = _URL.fullmatch(path.as_posix())
     if found is None or path.exists():
         return None
@@ -67,7 +69,7 @@ def url_of(path: Path) -> str | None:
 
 @contextmanager
 def fetched(url: str) -> Iterator[Path]:
-    """Fetch a URL through fsspec into a temporary folder that only its owner can read."""
+    """Fetch a URL with fsspec into a temporary folder that only its owner can read."""
     fsspec = _library("fsspec", "A URL")
     name = PurePosixPath(url.partition("?")[0]).name or "table"
     with tempfile.TemporaryDirectory() as folder:
@@ -79,10 +81,13 @@ def fetched(url: str) -> Iterator[Path]:
         except ImportError as error:
             raise InputError(
                 f"fsspec cannot read {url.partition(':')[0]} without the library "
-                f"{shown(error.name or 'of that protocol')}; install it, or download the file."
+                f"{shown(error.name or 'of that protocol')}; install that library, or download the "
+                "file."
             ) from error
         except (OSError, ValueError) as error:
-            raise InputError(f"{shown(url)} cannot be fetched ({type(error).__name__}).") from error
+            raise InputError(
+                f"{shown(url)} cannot be fetched ({type(error).__name__}); check the address."
+            ) from error
         yield place
 
 
@@ -107,7 +112,7 @@ def _read_orc(path: Path) -> pa.Table:
 
 
 def _read_workbook(path: Path, sheet: str | None) -> pa.Table:
-    """Read a sheet of an Excel workbook: names in row 1, formulas as their last values."""
+    """Read a sheet of an Excel workbook, with names in row 1 and formulas as their last values."""
     openpyxl = _library("openpyxl", "An Excel workbook")
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
@@ -121,7 +126,9 @@ def _read_workbook(path: Path, sheet: str | None) -> pa.Table:
             row for row in book[name].iter_rows(values_only=True) if any(c is not None for c in row)
         ]
     if not rows:
-        raise InputError(f"Sheet {shown(name)} of {path.name} is empty.")
+        raise InputError(
+            f"Sheet {shown(name)} of {path.name} is empty; choose another with --sheet."
+        )
     header, *records = rows
     width = max((j + 1 for j, cell in enumerate(header) if cell is not None), default=0)
     beyond = next(
@@ -130,7 +137,7 @@ def _read_workbook(path: Path, sheet: str | None) -> pa.Table:
     if beyond is not None:
         raise InputError(
             f"Sheet {shown(name)} of {path.name} has a cell without a column name in row "
-            f"{beyond:,}; name the column, or clear the cells beside the table."
+            f"{beyond:,}; name that column in row 1, or clear the cell."
         )
     cells = [[row[j] for row in records] for j in range(width)]
     names = ["" if cell is None else str(cell) for cell in header[:width]]
@@ -171,14 +178,15 @@ def _quoted(name: str) -> str:
 
 
 def _one_of(path: Path, what: str, known: Sequence[str], wanted: str | None) -> str:
-    """Return the named sheet or table, or the only one."""
+    """Return the requested sheet or table, or the only one."""
     if wanted is None and len(known) == 1:
         return known[0]
     if not known:
-        raise InputError(f"{path.name} holds no {what}.")
+        raise InputError(f"{path.name} contains no {what}; choose another file.")
     if wanted is None:
         raise InputError(
-            f"{path.name} holds {len(known):,} {what}s ({listed(known)}); name one with --sheet."
+            f"{path.name} contains {len(known):,} {what}s ({listed(known)}); choose one with "
+            "--sheet."
         )
     if wanted not in known:
         raise InputError(f"{path.name} has no {what} {shown(wanted)}; it has {listed(known)}.")
@@ -186,7 +194,7 @@ def _one_of(path: Path, what: str, known: Sequence[str], wanted: str | None) -> 
 
 
 def _from_cells(path: Path, names: Sequence[str], columns: Sequence[list[Any]]) -> pa.Table:
-    """Return a table of cells of any type: a column has one type, or becomes text."""
+    """Return a table from cells of any type; a column of mixed types becomes text."""
     arrays = []
     for name, cells in zip(names, columns, strict=True):
         try:
@@ -197,7 +205,7 @@ def _from_cells(path: Path, names: Sequence[str], columns: Sequence[list[Any]]) 
                 arrays.append(pa.array([None if c is None else float(c) for c in cells]))
             elif bytes in kinds:
                 raise InputError(
-                    f"Column {shown(name)} of {path.name} holds bytes; convert it to text or "
+                    f"Column {shown(name)} of {path.name} contains bytes; convert it to text or "
                     "numbers."
                 ) from None
             else:
@@ -212,7 +220,7 @@ def _read_json_lines(path: Path, packed: str | None) -> pa.Table:
         start = file.read(1 << 12).lstrip(b"\xef\xbb\xbf \t\r\n")
     if start.startswith(b"["):
         raise InputError(
-            f"{path.name} is one JSON array; write one object per line instead (JSON lines)."
+            f"{path.name} is a single JSON array; write one object per line instead (JSON lines)."
         )
     if not start.startswith(b"{"):
         raise InputError(f"{path.name} is not a JSON-lines file: every line must be a JSON object.")
@@ -226,12 +234,12 @@ def _read_json_lines(path: Path, packed: str | None) -> pa.Table:
         where = f" (first in row {row[1]})" if row else ""
         raise InputError(
             f"{path.name} cannot be read as JSON lines{where}: every line must be one JSON object, "
-            "with the same type under the same name throughout."
+            "and each name must have the same type in all lines."
         ) from error
 
 
 def _check_depth(path: Path, packed: str | None) -> None:
-    """Refuse deep nesting: Arrow's parser recurses, and overflows its stack at about 10,000."""
+    """Raise for deep nesting, since Arrow's recursive parser overflows at about 10,000 levels."""
     most = 100  # no table of people is nested like that
     with pa.input_stream(str(path), compression=packed) as file:
         for row, line in enumerate(io.BufferedReader(file)):
@@ -246,7 +254,7 @@ def _check_depth(path: Path, packed: str | None) -> None:
 
 
 def _check_whole(path: Path, table: pa.Table, kind: str) -> None:
-    """Validate UTF-8 text, and offsets into buffers, before use."""
+    """Validate UTF-8 text and buffer offsets before use."""
     try:
         table.validate(full=True)
     except (pa.ArrowException, UnicodeDecodeError) as error:  # in cells, and in names

@@ -1,9 +1,9 @@
-"""The person of each row: the identifying column, and columns that look like one.
+"""Determines each row's person from the identifying column, and detects likely identifiers.
 
 All rows of a person are removed, changed or guessed together, so a repeated identifier must not
 silently become a feature. A column *named* like an identifier raises an error until its role is
-stated. A column with the *shape* of one, or rows that repeat in blocks as in panel data, cause a
-notice.
+stated. Columns with the *shape* of an identifier, and rows that repeat in blocks as in panel data,
+cause a notice.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _NAMING = re.compile(f"{_HOLDERS}|nr|{_MARKED.pattern}")
 
 
 def people_of_rows(identities: Column | Sequence[object], name: str) -> np.ndarray:
-    """Return the person of every row, numbered from 0 in the order of their first rows.
+    """Return the person of each row, numbered from 0 in the order of first appearance.
 
-    A row without an identity raises an error: it cannot be removed together with the other rows of
+    A row without an identity raises an error, because it cannot be removed with the other rows of
     its person.
     """
     if not isinstance(identities, pa.Array | pa.ChunkedArray):
@@ -53,14 +53,14 @@ def people_of_rows(identities: Column | Sequence[object], name: str) -> np.ndarr
         first = int(pc.index(pc.is_null(column), True).as_py())
         raise InputError(
             f"{counted(column.null_count, 'row has', 'rows have')} no value in {shown(name)}, the "
-            f"column that identifies people (first in row {first:,}); fill it in, or leave these "
-            "rows out."
+            f"column that identifies people (first in row {first:,}); fill in the values, or drop "
+            "these rows."
         )
     return np.asarray(column.dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
 
 
 def is_same_within(cells: Column | np.ndarray, person: np.ndarray) -> bool:
-    """Return whether every person has the same value in all of their rows; a gap is a value."""
+    """Return whether each person has the same value in all of their rows; gaps count as values."""
     if isinstance(cells, np.ndarray):
         values = np.unique(cells.astype(str), return_inverse=True)[1].reshape(-1)
     else:
@@ -92,8 +92,8 @@ def check_identifiers(
 ) -> None:
     """Raise for columns named like identifiers, unless their role is ``settled``.
 
-    If each of its few values is in many rows (as the party identification ``PID`` of anes96),
-    :func:`panel_notices` only gives a notice.
+    If a column has few values, each in many rows (as the party identification ``PID`` in anes96),
+    no error is raised, and :func:`panel_notices` yields a notice.
     """
     fewest = 5  # different values: fewer identify nobody
     most_rows = 50  # of one person: beyond, a column more likely holds codes of a few levels
@@ -117,7 +117,7 @@ def check_identifiers(
 
 
 def option(name: str) -> str:
-    """Return a column's name as an argument of the command line."""
+    """Return a column's name as a command-line argument."""
     return (
         name if re.fullmatch(r"[\w.-]+", name) else f'"{name}"' if '"' not in name else f"'{name}'"
     )
@@ -128,7 +128,7 @@ def panel_notices(
 ) -> Iterator[str]:
     """Yield sentences on columns or rows that suggest several rows per person.
 
-    ``raw`` is the table itself, if in memory; much is known from ``sums`` alone.
+    ``raw`` is the table, if it is in memory; otherwise, only the summary ``sums`` is used.
     """
     rows = max((sums[name].rows for name in features), default=0)
     for name in features:
@@ -136,35 +136,35 @@ def panel_notices(
         if whole and name not in settled and is_named_like_identifier(name):
             flag = option(name)
             yield (
-                f"Column {shown(name)} is named like an identifier and counts as a feature: each "
-                f"of its few values is in many rows. If it identifies people, use --person {flag}; "
-                "all numbers here count each row as a different person."
+                f"Column {shown(name)} is named like an identifier but counts as a feature, "
+                "because each of its few values is in many rows. If it identifies people, use "
+                f"--person {flag}; all results count each row as a different person."
             )
     named = {n: _repeated(raw, n, sums) for n in features if n not in settled}
     for name, count in ((n, count) for n, count in named.items() if count):
         flag = option(name)
         yield (
-            f"Column {shown(name)} has {count:,} values, each in a few of the {rows:,} rows, as "
-            "the identifier of people with several rows would. It counts as a feature, and all "
-            "numbers here count each row as a different person. If it identifies people, use "
-            f"--person {flag}; if not, leave it out with --drop {flag} or declare its kind with "
-            "--categorical or --quantity."
+            f"Column {shown(name)} has {count:,} values, each in a few of the {rows:,} rows, like "
+            "an identifier of people with several rows. It counts as a feature, and all results "
+            f"count each row as a different person. If it identifies people, use --person {flag}; "
+            f"if not, drop it with --drop {flag}, or declare its kind with --categorical or "
+            "--quantity."
         )
     if raw is not None and not any(named.values()):
         size, alike = _block_of_rows(raw, features)
         if size > 1:
             yield (
-                f"The rows look like {rows // size:,} blocks of {size} rows each: within every "
-                f"block {listed(alike, 3)} stay the same. Every number here is about a single row. "
-                "If the rows of a block are one person's, add a column that identifies people and "
-                "name it with --person."
+                f"The rows look like {rows // size:,} blocks of {size} rows each: within each "
+                f"block, {listed(alike, 3)} are constant. All results are for single rows. If each "
+                "block belongs to one person, add a column that identifies people, and name it "
+                "with --person."
             )
 
 
 def _repeated(raw: pa.Table | None, name: str, sums: Scan) -> int:
-    """Return the number of values of a column with many values, each in few rows; else ``None``.
+    """Return the number of values if a column has many, each in few rows, and otherwise 0.
 
-    Each value must be in equally many rows, or in consecutive rows.
+    Every value must occur in equally many rows, or only in consecutive rows.
     """
     most_rows, fewest = 50, 30  # of one value, and different values
     known = sums[name]
@@ -191,7 +191,7 @@ def _block_of_rows(raw: pa.Table, features: Sequence[str]) -> tuple[int, list[st
     """Return the largest block length T, and the columns that are constant in every T rows.
 
     At least two columns must be constant, and their values must differ between blocks often enough
-    that the table is not merely sorted; (1, []) if there is no such T.
+    that the table is not merely sorted. If there is no such T, return (1, []).
     """
     rows, most_rows, fewest = raw.num_rows, 50, 30  # of a block, and blocks
     sizes = [t for t in range(min(most_rows, rows // fewest), 1, -1) if rows % t == 0]

@@ -1,6 +1,6 @@
-"""Reads a fitted linear model from a file of numbers and text without executable code.
+"""Reads a fitted linear model from a file that contains numbers and text but no executable code.
 
-Both formats hold the same content. The model must minimise, on the audited table::
+Both formats have the same content. The model must minimise, on the audited table::
 
     Σᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (nλ/2) ‖w‖²        (n rows; the intercept w₀ is not penalised)
 
@@ -17,14 +17,15 @@ Both formats hold the same content. The model must minimise, on the audited tabl
       "columns": [{"name": "age", "kind": "numeric", "centre": 50, "unit": 10}]
     }                                    optional: its feature is (age − 50)/10; so in release.json
 
-:func:`save_model` (``sp.save``) writes such a file.
+``sp.save`` writes this format.
 
-**safetensors** (``.safetensors``): the tensors ``coefficients``, (d,) or for softmax (K, d), and
-optionally ``intercept``, one number or for softmax (K,), in float64 or float32. The metadata hold
-``family`` and ``l2`` as text, ``classes`` and ``features`` as JSON lists. (Safetensors stores an
-array in its memory order: pass ``numpy.ascontiguousarray(coef)``, not a transposed view.)
+**safetensors** (``.safetensors``) stores ``coefficients`` with shape (d,), or (K, d) for softmax.
+It may also store ``intercept``, which is one number, or has shape (K,) for softmax. Both tensors
+are float64 or float32. The metadata contain ``family`` and ``l2`` as text, and ``classes`` and
+``features`` as JSON lists. Safetensors stores an array in its memory order, so pass
+``numpy.ascontiguousarray(coef)``, not a transposed view.
 
-Pickles are not read, because opening one can run arbitrary code.
+Pickles are not read, because opening a pickle can run arbitrary code.
 """
 
 from __future__ import annotations
@@ -50,15 +51,15 @@ Array = np.ndarray[Any, Any]
 
 
 def load_model(path: Path) -> Any:
-    """Return the model in a file as a fitted estimator of :mod:`seepage.glm`."""
+    """Return the model in a file as a fitted :mod:`seepage.glm` estimator."""
     path = Path(path)
     readers = {".json": _read_json, ".safetensors": _read_safetensors}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         why = (
-            "may hold a program, so it is not opened"
+            "may contain a program, so it is not opened"
             if path.suffix.lower() in _PICKLES
-            else "is not a format that models are read from"
+            else "is not a supported model format"
         )
         raise InputError(
             f"{path.name}: {path.suffix or 'a file without extension'} {why}; write the "
@@ -66,11 +67,11 @@ def load_model(path: Path) -> Any:
         )
     check_input(path)
     if not path.is_file():
-        raise InputError(f"There is no model file {path}.")
+        raise InputError(f"There is no model file {path}; check the path.")
     size = path.stat().st_size
     if size > MOST_BYTES:
         raise InputError(
-            f"{path.name} has {size / 1e6:,.0f} MB, but a linear model may take at most "
+            f"{path.name} has {size / 1e6:,.0f} MB, but a linear model may have at most "
             f"{MOST_BYTES / 1e6:g} MB; check that it is the model file."
         )
     return _build(path.name, reader(path))
@@ -79,8 +80,8 @@ def load_model(path: Path) -> Any:
 def keeps_first_levels(model: Any, levels: Mapping[str, int]) -> bool:
     """Return whether a loaded model has a feature for every level of the table's categories.
 
-    If not, the first level of each category is left out. ``levels`` is the number of levels of
-    every category.
+    If not, the first level of each category is omitted. ``levels`` maps each category to its number
+    of levels.
     """
     known = [str(name) for name in getattr(model, "feature_names_in_", ())]
     if not known or not levels:
@@ -89,23 +90,24 @@ def keeps_first_levels(model: Any, levels: Mapping[str, int]) -> bool:
 
 
 def settle_penalty(model: Any, rows: int) -> None:
-    """Convert a penalty stated as the total ``nλ`` to λ for this number of records."""
+    """Convert a penalty given as the total ``nλ`` to λ for this number of records."""
     if model.whole_ridge_ is not None:
         model.l2 = model.whole_ridge_ / rows
 
 
 def match_features(model: Any, names: Sequence[str]) -> None:
-    """Put a loaded model's coefficients in the order of the encoded features, or raise an error.
+    """Reorder a loaded model's coefficients to match the encoded features, or raise an error.
 
-    If the file names no features, the model must have one coefficient per feature, in the same
-    order.
+    If the file does not name the features, the model must have one coefficient per feature, in the
+    same order.
     """
     known = getattr(model, "feature_names_in_", None)
     if known is None:
         if model.n_features_in_ != len(names):
             raise InputError(
                 f"The model has {counted(model.n_features_in_, 'coefficient')}, but the encoded "
-                f"table has {counted(len(names), 'feature')}: {listed(names)}."
+                f"table has {counted(len(names), 'feature')}: {listed(names)}. Their numbers must "
+                "agree."
             )
         return
     place = {str(name): j for j, name in enumerate(known)}
@@ -113,9 +115,9 @@ def match_features(model: Any, names: Sequence[str]) -> None:
     extra = [name for name in place if name not in set(names)]
     if lacking or extra:
         missing = f"has no coefficient for {listed(lacking)}" if lacking else ""
-        beyond = f"has coefficients for {listed(extra)}, which the table lacks" if extra else ""
+        beyond = f"has coefficients for {listed(extra)}, not in the table" if extra else ""
         both = " and " if lacking and extra else ""
-        raise InputError(f"The model {missing}{both}{beyond}; the features must be the same.")
+        raise InputError(f"The model {missing}{both}{beyond}; model and table must match.")
     order = [place[name] for name in names]
     model.coef_ = model.coef_[..., order]
     model.feature_names_in_ = np.asarray(names, dtype=object)
@@ -125,9 +127,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = parse_json(path.read_bytes())
     except (ValueError, OSError) as error:
-        raise InputError(f"{path.name} cannot be read as JSON: {error}.") from error
+        raise InputError(f"{path.name} is not valid JSON: {error}; correct it.") from error
     if not isinstance(content, dict):
-        raise InputError(f"{path.name} must hold one JSON object with {', '.join(_KEYS)}.")
+        raise InputError(f"{path.name} must contain one JSON object with {', '.join(_KEYS)}.")
     return content
 
 
@@ -144,13 +146,13 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
                 part = file.get_slice(name)
                 if name not in ("coefficients", "intercept"):
                     raise InputError(
-                        f"{path.name} holds a tensor {shown(name)}; a linear model has "
-                        "'coefficients' and 'intercept' only."
+                        f"{path.name} contains a tensor {shown(name)}; a linear model has only "
+                        "'coefficients' and 'intercept'. Remove it."
                     )
                 if part.get_dtype() not in ("F64", "F32"):
                     raise InputError(
-                        f"{path.name}: {name} is of type {part.get_dtype()}, but must be float64 "
-                        "or float32 (F64, F32)."
+                        f"{path.name}: {name} has the type {part.get_dtype()}; convert it to "
+                        "float64 or float32 (F64, F32)."
                     )
                 content[name] = np.asarray(file.get_tensor(name), dtype=np.float64)
     except (SafetensorError, OSError) as error:
@@ -178,11 +180,11 @@ def _build(file: str, content: dict[str, Any]) -> Any:
     unknown = [key for key in content if key not in _KEYS]
     if unknown:
         hint = nearest(unknown[0][:100], _KEYS)
-        raise InputError(f"{file} has the key {shown(unknown[0])}, which no model has{hint}.")
+        raise InputError(f"{file} has the unknown key {shown(unknown[0])}{hint}; remove it.")
     if "ridge" in content and "l2" not in content:
         content = content | {"l2": content["ridge"]}
     elif "ridge" in content:
-        raise InputError(f"{file} states both 'l2' and 'ridge', which is n times l2; keep one.")
+        raise InputError(f"{file} states both 'l2' and 'ridge', which is n times l2; remove one.")
     for key in ("family", "coefficients", "l2"):
         if key not in content:
             raise InputError(
@@ -197,7 +199,7 @@ def _build(file: str, content: dict[str, Any]) -> Any:
     softmax = family == "softmax"
     coef = _numbers(file, "coefficients", content["coefficients"], 2 if softmax else 1)
     if coef.shape[-1] == 0:
-        raise InputError(f"{file} has no coefficients.")
+        raise InputError(f"{file} has no coefficients; add one per feature.")
     l2 = _numbers(file, "l2", content["l2"], 0)
     if l2 < 0:
         raise InputError(f"{file}: l2 must not be negative, but is {float(l2):g}.")
@@ -209,7 +211,7 @@ def _build(file: str, content: dict[str, Any]) -> Any:
     if free.shape != (outputs,):
         raise InputError(
             f"{file} has {counted(free.shape[0], 'intercept')} for "
-            f"{counted(outputs, 'class', 'classes')}."
+            f"{counted(outputs, 'class', 'classes')}; give one per class."
         )
     model = MODELS[family](l2=float(l2), fit_intercept=has_intercept)
     if family == "logistic":
@@ -228,7 +230,7 @@ def _build(file: str, content: dict[str, Any]) -> Any:
 
 
 def _scaling(file: str, columns: Any) -> dict[str, tuple[float, float]] | None:
-    """Return the centre and unit of every column that the file scales."""
+    """Return the centre and unit of each column that the file scales."""
     if columns is None:
         return None
     try:
@@ -282,12 +284,14 @@ def _add_classes(file: str, model: Any, family: str, classes: Any, outputs: int)
     )
     if not alike or len(classes) != wanted or len(set(classes)) != wanted or wanted < 2:
         raise InputError(
-            f"{file}: classes must be a list of {max(wanted, 2)} different texts or whole numbers, "
-            "in the order of the coefficients."
+            f"{file}: classes must be a list of {max(wanted, 2)} different texts or integers, in "
+            "the order of the coefficients."
         )
     whole = isinstance(classes[0], int)
     if whole and max(map(abs, classes)) > 2**62:
-        raise InputError(f"{file}: the classes do not fit into 64-bit whole numbers.")
+        raise InputError(
+            f"{file}: the classes must be 64-bit integers; use smaller ones, or texts."
+        )
     model.classes_ = np.array(classes, dtype=np.int64 if whole else object)
 
 
@@ -300,6 +304,6 @@ def _add_features(file: str, model: Any, features: Any) -> None:
     if len(features) != size or len(set(features)) != size:
         raise InputError(
             f"{file} names {counted(len(features), 'feature')} for {counted(size, 'coefficient')}; "
-            "give each one a different name."
+            "name each feature once."
         )
     model.feature_names_in_ = np.array(features, dtype=object)

@@ -1,9 +1,9 @@
 """``sp.save`` and ``sp.load``: a fitted model in a file that ``seepage audit --model`` reads.
 
-The file holds numbers and text, in the format of :mod:`seepage.auditing.intake.model_file`. The
-file includes the scaling of a pipeline, column by column, as the ``release.json`` of a release
-folder does. A penalty that does not grow with the number of records is written as its total,
-``ridge``, since that number is unknown here.
+The file contains numbers and text, in the format of :mod:`seepage.auditing.intake.model_file`. Like
+``release.json`` in a release folder, it includes a pipeline's scaling, column by column. A penalty
+that does not grow with the number of records is written as its total, ``ridge``, because the number
+of records is unknown.
 """
 
 from __future__ import annotations
@@ -52,22 +52,23 @@ _IN_PYTHON = "Audit it in Python, with sp.audit(model, X, y)."
 def save(model: Any, path: str | Path) -> Path:
     """Write a fitted linear model to a JSON file for the command line, and return the path.
 
-    The file holds coefficients, penalty, classes and names, and how raw columns are scaled or
-    turned into levels. It holds no records and no code. Only its owner can read it, since
-    coefficients without noise are private.
+    The file contains the coefficients, penalty, classes and names, and the scaling or levels of raw
+    columns. It contains no records and no code. Only its owner can read it, since coefficients
+    without noise are private.
 
     Parameters
     ----------
     model
-        A fitted linear, logistic, Poisson or softmax model of :mod:`seepage.glm`, scikit-learn or
-        statsmodels without weights; a pipeline that scales or one-hot encodes before it; a search.
+        A fitted linear, logistic, Poisson or softmax model from :mod:`seepage.glm`, scikit-learn or
+        statsmodels without weights; a pipeline that scales or one-hot encodes before such a model;
+        or a hyperparameter search.
     path
-        The ``.json`` file; an existing one is replaced.
+        The ``.json`` file to write; an existing file is replaced.
 
     Notes
     -----
-    Other programs may write such a file; an audit checks that the coefficients minimise the
-    objective on its table. It is one object::
+    Other programs may write this format; an audit checks that the coefficients minimise the
+    objective on its table. The file contains one object::
 
         {
           "family": "logistic",
@@ -79,14 +80,14 @@ def save(model: Any, path: str | Path) -> Path:
           "columns": [{"name": "age", "kind": "numeric", "centre": 50.0, "unit": 10.0}]
         }
 
-    ``family`` is ``linear``, ``logistic``, ``poisson`` or ``softmax`` (then ``coefficients`` has a
-    list for each class, and ``intercept`` a number for each). ``classes`` is for logistic and
-    softmax models; of two classes, the second has the larger score. ``intercept``, ``features`` and
-    ``columns`` may be left out. ``columns`` states how raw columns are scaled: ``(age − 50)/10``
-    here; without it, the coefficients apply to the raw columns. ``ridge``, nλ, may be given instead
-    of ``l2``, λ. A ``.safetensors`` file holds the tensors ``coefficients`` and ``intercept``; the
-    rest is text in its metadata, with lists as JSON. Pickles are not read, because opening one can
-    run arbitrary code.
+    ``family`` is ``linear``, ``logistic``, ``poisson`` or ``softmax``. For softmax,
+    ``coefficients`` has one list per class, and ``intercept`` one number per class. ``classes`` is
+    for logistic and softmax models; of two classes, the second has the larger score.
+    ``intercept``, ``features`` and ``columns`` are optional. ``columns`` states how raw columns are
+    scaled, in this example ``(age − 50)/10``; without it, the coefficients apply to the raw
+    columns. ``ridge``, nλ, may be given instead of ``l2``, λ. A ``.safetensors`` file contains the
+    tensors ``coefficients`` and ``intercept``; its metadata contain the other fields as text, with
+    lists as JSON. Pickles are not read, because opening a pickle can run arbitrary code.
 
     Examples
     --------
@@ -106,29 +107,31 @@ def save(model: Any, path: str | Path) -> Path:
     path = Path(path)
     if path.suffix.lower() != ".json":
         raise InputError(
-            f"A model is saved as .json, not as {path.suffix or path.name!r}; change the file name."
+            f"Models are saved as .json, not as {path.suffix or path.name!r}; change the file name."
         )
     content = json.dumps(_content(model), indent=2, allow_nan=False) + "\n"
     try:
         write_text(path, content)
     except OSError as error:
-        raise InputError(f"{path.name} cannot be written: {error.strerror or error}.") from error
+        raise InputError(
+            f"{path.name} cannot be written: {error.strerror or error}; choose another path."
+        ) from error
     return path
 
 
 def load(path: str | Path) -> Any:
-    """Return the model in a file that :func:`seepage.save` wrote, as if just fitted.
+    """Return the model from a file that :func:`seepage.save` wrote, as if just fitted.
 
-    It is a model of ``sp.glm``, or a scikit-learn ``Pipeline`` that ends in one if the file states
-    how raw columns are scaled or turned into levels. Pass it to :func:`seepage.audit` or
-    :func:`seepage.leakage` with the table it was fitted on. Nothing in the file is run, and unknown
+    The result is an ``sp.glm`` model. If the file states the scaling or levels of raw columns, it
+    is a scikit-learn ``Pipeline`` that ends in such a model. Pass it to :func:`seepage.audit` or
+    :func:`seepage.leakage` with its training table. No code in the file is run, and unknown
     contents raise an error.
 
     Parameters
     ----------
     path
-        The file, ``.json`` or ``.safetensors``. If all levels of a category are whole numbers they
-        are read as numbers, otherwise as text.
+        The ``.json`` or ``.safetensors`` file. If all levels of a category are integers, they are
+        read as numbers, otherwise as text.
 
     Examples
     --------
@@ -151,7 +154,7 @@ def load(path: str | Path) -> Any:
         ]
         steps = _steps_of(codings, getattr(model, "feature_names_in_", None), model)
     except (TypeError, ValueError) as problem:
-        raise InputError(f"{path.name}: the columns cannot be read ({problem}).") from problem
+        raise InputError(f"{path.name}: its columns are invalid ({problem}).") from problem
     return steps
 
 
@@ -217,13 +220,13 @@ def _scaler(scaler: Any, codings: list[ColumnCoding]) -> Any:
 
 
 def _typed(levels: tuple[str, ...]) -> list[Any]:
-    """Return levels as whole numbers if all are written as such, otherwise as text."""
+    """Return the levels as integers if all are written as integers, otherwise as text."""
     whole = all(re.fullmatch(r"-?(0|[1-9]\d{0,17})", level) for level in levels)
     return [int(level) for level in levels] if whole else list(levels)
 
 
 def _content(model: Any) -> dict[str, Any]:
-    """Return the file contents for a model."""
+    """Return the contents of the model's file."""
     if is_search(model):
         model = best_of(model)
     columns: list[_Columns] = []
@@ -234,13 +237,13 @@ def _content(model: Any) -> dict[str, Any]:
     settings = settings_of(fit, 1)
     if settings.model not in _FAMILIES or not settings.refits:
         raise refusal(
-            "A model file can hold only linear, logistic, Poisson and softmax models with an L2 "
-            "penalty.",
+            "A model file can describe only linear, logistic, Poisson and softmax models with an "
+            "L2 penalty.",
             _IN_PYTHON,
         )
     if fit.sample_weight is not None:
         raise refusal(
-            "A model file cannot hold record or class weights, which belong to the data.",
+            "A model file cannot store record or class weights, which belong to the data.",
             _IN_PYTHON,
         )
     coef = as_numpy(fit.coef)
@@ -258,7 +261,7 @@ def _content(model: Any) -> dict[str, Any]:
     names = _feature_names(model, columns)
     if names is not None:
         if len(names) != coef.shape[0]:
-            raise refusal("The columns before this model are not one feature each.", _IN_PYTHON)
+            raise refusal("Each column must become a single feature before this model.", _IN_PYTHON)
         content["features"] = names
     if columns:
         content["columns"] = [asdict(c) for block in columns for c in block.codings]
@@ -268,7 +271,7 @@ def _content(model: Any) -> dict[str, Any]:
 def same_model(model: Any) -> str | None:
     """Return the call that makes the same model in ``sp.glm``, or ``None`` if there is none.
 
-    The model may have been released: its settings are asked for, not its coefficients.
+    The model may have been released, so only its settings are used, not its coefficients.
     """
     settings = copy(model)
     settings.__dict__.pop("release_", None)
@@ -283,7 +286,7 @@ def same_model(model: Any) -> str | None:
 
 
 def _described(model: Any) -> tuple[FittedGLM, dict[str, float]]:
-    """Return a model's description on made-up records, and its penalty as written in the file."""
+    """Return a description of the model, from made-up records, and the penalty to write."""
     if library_of(type(model)) == "statsmodels":
         inner = model.model
         exog = np.asarray(inner.exog)
@@ -295,7 +298,7 @@ def _described(model: Any) -> tuple[FittedGLM, dict[str, float]]:
         raise InputError("Only a fitted model with coef_ can be saved; fit it first.")
     if getattr(model, "weighted_", False):
         raise refusal(
-            "A model file cannot hold record weights, which belong to the data.", _IN_PYTHON
+            "A model file cannot store record weights, which belong to the data.", _IN_PYTHON
         )
     classes = getattr(model, "classes_", None)
     labels = np.ones(1) if classes is None else np.asarray(classes)
@@ -326,18 +329,18 @@ def _feature_names(model: Any, columns: list[_Columns]) -> list[str] | None:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Some columns, with the names of the features that they become, in order."""
+    """Stores columns and, in order, the names of the features that encode them."""
 
     codings: tuple[ColumnCoding, ...]
     titles: tuple[str, ...]
 
 
 def _columns_of(pipeline: Any) -> Iterator[_Columns]:
-    """Yield the columns of a pipeline's transformers: of one scaler, or column by column."""
+    """Yield the encoded columns of a pipeline's scaler, or of each of its transformers."""
     steps = [step for _, step in pipeline.steps if step is not None and step != "passthrough"]
     if len(steps) != 1:
         raise refusal(
-            "A model file holds one step of scaling and encoding, but this pipeline has "
+            "A model file can describe one step of scaling and encoding, but this pipeline has "
             f"{len(steps)}.",
             _IN_PYTHON,
         )
@@ -393,25 +396,25 @@ def _only_step(part: Any) -> Any:
 
 
 def _check_coded(part: Any) -> None:
-    """Raise for a transformer that the format cannot express."""
+    """Raise for a transformer that the file format cannot describe."""
     part = _only_step(part)
     kind = own_name(part, "sklearn", _CODED)
     curved = kind == "FunctionTransformer" and part.func is not None
     if curved or (kind is None and not isinstance(part, str)):
         raise refusal(
-            f"A model file cannot express the encoding of a {type(part).__name__} "
+            f"A model file cannot describe the encoding of a {type(part).__name__} "
             f"step.{_whose(part)}",
             _IN_PYTHON,
         )
 
 
 def _whose(part: Any) -> str:
-    """Return a note if a class only resembles or subclasses the library's own."""
+    """Return a note if a class only resembles or subclasses a scikit-learn class."""
     found = library_class(part, ("sklearn",))
     if found is not None and found.name in _CODED and found.overrides is not None:
         return f" {found.other_than(part)}."
     alike = type(part).__name__ in _CODED and (found is None or found.name not in _CODED)
-    return " It is not scikit-learn's own class of that name." if alike else ""
+    return " It is not the scikit-learn class of that name." if alike else ""
 
 
 def _levels(encoder: Any, names: list[str]) -> _Columns:
@@ -422,8 +425,9 @@ def _levels(encoder: Any, names: list[str]) -> _Columns:
         rare = encoder.min_frequency is not None or encoder.max_categories is not None
         if rare or first not in (None, 0):
             raise refusal(
-                "A model file can hold categories with all levels or without the first, and no "
-                "merged levels.",
+                "A model file can describe categories only with all levels or without the first "
+                "level, and "
+                "not with merged levels.",
                 _IN_PYTHON,
             )
         texts = tuple(str(level) for level in levels)

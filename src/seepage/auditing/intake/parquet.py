@@ -1,7 +1,7 @@
-"""Parquet data for an audit, read in chunks, with clean names and text.
+"""Reads Parquet data for an audit in chunks, with cleaned names and text.
 
-Columns with more than 1,000 different values are not tabulated. Such text columns must be dropped
-by name, and missing numbers in them cannot be imputed by the median.
+Values are not tabulated for columns with more than 1,000 different values. Among these columns,
+text columns must be dropped by name, and missing numbers cannot be replaced by the median.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from seepage.tables.source import RowSource
 
 
 class TableInChunks(TableToAudit):
-    """Parquet data as a table to audit, summarised by scans of its columns."""
+    """Parquet data as a table to audit, summarised by scanning its columns."""
 
     def __init__(self, batches: AuditedRows) -> None:
         self._batches = batches
@@ -45,16 +45,16 @@ class TableInChunks(TableToAudit):
     def of(cls, batches: Batches) -> TableInChunks:
         """Return the data as a table to audit."""
         if not batches.rows:
-            raise InputError("The Parquet data have no rows.")
+            raise InputError("The Parquet data have no rows; check the path.")
         refuse_repeated(batches.schema.names)  # columns are read by their names
         return cls(AuditedRows(batches))
 
     def whole(self, most: float | None = None, sample: str = "rows") -> pa.Table:
-        """Return the table in memory, read like a file; raise if it exceeds ``most`` bytes."""
+        """Return the table in memory; raise an error if it exceeds ``most`` bytes."""
         size, most = 8 * self.rows * len(self.names), MOST_BYTES if most is None else most
         if size > most:
             raise InputError(
-                f"The table has {self.rows:,} rows and {len(self.names):,} columns, and would take "
+                f"The table has {self.rows:,} rows and {len(self.names):,} columns, and would need "
                 f"{size / 1e9:.1f} GB, more than the {most / 1e9:g} GB allowed in memory; audit a "
                 f"sample of its {sample}."
             )
@@ -63,31 +63,30 @@ class TableInChunks(TableToAudit):
         return with_steps(pa.concat_tables(tables, promote_options="permissive"), self.steps)
 
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
-        """Return the sum of a function's results on some columns (:data:`ROW` may be one)."""
+        """Return the sum of a function's results over all pieces; :data:`ROW` may be a column."""
         return sum_pieces(self._batches, columns, function)
 
     def complete(self, needed: Sequence[str]) -> TableInChunks:
-        """Return the rows with a value in every one of these columns."""
+        """Return the rows without missing values in these columns."""
         return TableInChunks(self._batches.complete(needed))
 
     def manner(self) -> tuple[str]:
-        """Return a note that its rows are read in chunks."""
-        return (f"The data were read in chunks, {self.rows:,} records of them.",)
+        """Return a note that the rows are read in chunks."""
+        return (f"The data ({self.rows:,} records) were read in chunks.",)
 
     def encoded(
         self, coding: TableEncoding, labels: LabelCoding, groups: Sequence[str]
     ) -> RowSource:
-        """Return the rows as numbers, read again in every pass."""
+        """Return the encoded rows, which are read again in every pass."""
         return ParquetRows(self._batches.labelled(coding.target, labels), coding)
 
 
 class AuditedRows(Batches):
     """Cleans data as :func:`seepage.auditing.intake.files.read_file` does, batch by batch.
 
-    Columns get valid names, text is cleaned, and rows without a value in a ``needed`` column are
-    left out. The column :data:`ROW` holds the row numbers in the whole table, which start at
-    ``first`` here. ``labels`` states how columns of labels are read, and ``steps`` lists the
-    changes.
+    Columns get valid names, text is cleaned, and rows with a missing value in a ``needed`` column
+    are dropped. The column :data:`ROW` contains row numbers in the whole table, starting at
+    ``first``. ``labels`` states how label columns are read, and ``steps`` lists the changes.
     """
 
     def __init__(
@@ -108,24 +107,24 @@ class AuditedRows(Batches):
         self.schema = pa.schema({**kinds, ROW: pa.int64()})
 
     def complete(self, needed: Sequence[str]) -> AuditedRows:
-        """Return the rows with a value in every one of these columns."""
+        """Return the rows without missing values in these columns."""
         return AuditedRows(self._inner, self._first, needed, self._labels)
 
     def labelled(self, target: str, labels: LabelCoding) -> AuditedRows:
-        """Return the same rows with their labels read as stated."""
+        """Return the same rows with the target's labels read as stated."""
         same = AuditedRows(self._inner, self._first, self._needed, {target: labels})
         same.rows = self.rows  # not counted again
         return same
 
     @cached_property
     def rows(self) -> int:
-        """The number of rows, counted once if some are left out."""
+        """The number of rows, which is counted only once if some rows are dropped."""
         if not self._needed:
             return self._inner.rows
         return sum_pieces(self, self._needed, rows_in) or 0
 
     def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
-        """Yield these columns of the rows in order, at most ``size`` rows at a time."""
+        """Yield these columns in row order, at most ``size`` rows at a time."""
         at = self._first
         every = list(dict.fromkeys([*columns, *self._needed]))
         for piece in self._inner.read([self._given[n] for n in every if n != ROW], size):
@@ -151,7 +150,7 @@ class AuditedRows(Batches):
         return self._inner.holds(path)
 
     def spread(self) -> Any:
-        """Return the files on a cluster that these rows come from, if any."""
+        """Return the files on a cluster that contain these rows, if any."""
         return self._inner.spread()
 
     def parts(self) -> list[Batches]:

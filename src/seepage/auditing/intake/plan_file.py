@@ -1,7 +1,8 @@
 """The plan of a table's columns, which can be printed, edited and passed back.
 
-A plan is a small TOML file: the target, the treatment of missing values, and for every column
-``numeric``, ``boolean``, ``categorical`` or ``drop``, with a comment on its contents.
+A plan is a small TOML file. The file states the target, the treatment of missing values, and the
+kind of each column (``numeric``, ``boolean``, ``categorical`` or ``drop``), with comments on the
+columns' contents.
 """
 
 from __future__ import annotations
@@ -49,11 +50,13 @@ class PlanFile:
 
     @classmethod
     def read(cls, path: Path) -> PlanFile:
-        """Read a plan; raise if it is not valid."""
+        """Read a plan; raise an error if it is invalid."""
         try:
             content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise InputError(f"The plan {path.name} cannot be read: {error.strerror}.") from error
+            raise InputError(
+                f"The plan {path.name} cannot be read: {error.strerror}; check its path."
+            ) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(
                 f"{path.name} is not a plan ({error}); print one with `seepage columns`."
@@ -65,11 +68,11 @@ class PlanFile:
                 )
         columns = content.get("columns")
         if not isinstance(columns, dict) or not columns:
-            raise InputError(f"The plan {path.name} names no columns under [columns].")
+            raise InputError(f"The plan {path.name} lists no columns under [columns]; add them.")
         for name, kind in columns.items():
             if kind not in KINDS:
                 raise InputError(
-                    f"The plan takes column {shown(name)} as {shown(kind)}; choose from "
+                    f"The plan declares column {shown(name)} as {shown(kind)}; choose from "
                     f"{', '.join(KINDS)}."
                 )
         for key in _TEXTS:
@@ -89,23 +92,24 @@ class PlanFile:
         )
 
     def check(self, table: TableToAudit, target: str) -> None:
-        """Raise if the plan's columns are missing from the table or have another kind."""
+        """Raise if a column of the plan is missing from the table or has another kind."""
         if self.person is not None and self.person not in table.names:
             close = nearest(self.person, table.names)
             raise InputError(
-                f"The plan says that {shown(self.person)} identifies people, but the table has no "
-                f"such column{close}."
+                f"The plan states that {shown(self.person)} identifies people, but the table has "
+                f"no such column{close}; correct the plan."
             )
         for name in self.columns:
             if name not in table.names:
                 close = nearest(name, table.names)
                 raise InputError(
-                    f"The plan names column {shown(name)}, which the table does not have{close}."
+                    f"The plan lists column {shown(name)}, which is not in the table{close}; "
+                    "remove it."
                 )
         forgotten = [name for name in table.names if name not in self.columns]
         if forgotten:
             raise InputError(
-                f"The plan gives no role for {listed(forgotten)}; add it, or print a new plan with "
+                f"The plan lists no kind for {listed(forgotten)}; add it, or print a new plan with "
                 "`seepage columns`."
             )
         stated = [name for name, kind in self.columns.items() if kind == "boolean"]
@@ -113,8 +117,8 @@ class PlanFile:
         for name in stated:
             if name != target and known[name] != "boolean":
                 raise InputError(
-                    f"The plan takes column {shown(name)} as boolean, but it does not have exactly "
-                    "two numeric values."
+                    f"The plan declares column {shown(name)} as boolean, but it does not have "
+                    "exactly two numeric values; declare another kind."
                 )
 
     def of_kind(self, kind: str, but: Sequence[str | None] = ()) -> tuple[str, ...]:
@@ -123,7 +127,7 @@ class PlanFile:
 
 
 def column_facts(table: TableToAudit, names: Sequence[str] | None = None) -> list[ColumnFacts]:
-    """Return the planned roles of columns (by default all), from one scan."""
+    """Return the proposed roles of columns (by default all), from one scan."""
     names = list(table.names) if names is None else list(names)
     if not names:
         return []
@@ -139,7 +143,7 @@ def _facts(table: TableToAudit, name: str, sums: ColumnSums) -> ColumnFacts:
         return ColumnFacts(name, "drop", "; ".join([why, *missing]))
     words = [_different(table, name, profile, sums), *missing]
     if is_named_like_identifier(name) and profile.whole and profile.distinct > 2:
-        asked = "identifier? name it as person above, or declare it categorical or numeric"
+        asked = "identifier? set it as person above, or declare it categorical or numeric"
         return ColumnFacts(name, "drop", "; ".join([asked, *words]))
     if profile.kind == "categorical":
         sizes = list((sums.levels or {}).values())
@@ -148,7 +152,7 @@ def _facts(table: TableToAudit, name: str, sums: ColumnSums) -> ColumnFacts:
         if rare:
             words.insert(
                 1,
-                f"{rare:,} of fewer than {holders} records, {sizes.count(1):,} of one",
+                f"{rare:,} in fewer than {holders} records, {sizes.count(1):,} in one",
             )
     elif profile.kind == "numeric":
         words.insert(1, f"{sums.least:g} to {sums.most:g}")
@@ -159,11 +163,11 @@ def _useless(profile: ColumnProfile) -> str:
     if profile.missing >= MISSING_SHARE * profile.rows:
         return "99 % or more missing"
     if profile.refused:
-        return f"{profile.refused}: turn them into plain numbers to use them"
+        return f"{profile.refused}: convert them to plain numbers to use them"
     if profile.distinct == 1:
         return "one value only"
     if profile.almost_numbers:
-        return "numbers, but also text: correct that, or declare it categorical"
+        return "numbers mixed with text: correct it, or declare it categorical"
     return f"identifier: its values {profile.identifier}" if profile.identifier else ""
 
 
@@ -184,10 +188,10 @@ def plan_text(source: str, rows: int, facts: Sequence[ColumnFacts], steps: Seque
     lines = [
         f"# {source}: {counted(rows, 'row')}, {counted(len(facts), 'column')}",
         *(f"# {step}" for step in steps),
-        "# Name the target, change what is wrong, and pass it back: seepage audit … --plan FILE",
+        "# Set the target, correct any errors, and pass the file back: seepage audit … --plan FILE",
         'target = ""',
         'missing = "refuse"  # or "drop" or "impute" rows with missing values',
-        'person = ""  # the column that says whose row it is, if people have several',
+        'person = ""  # the column that identifies people, if they have several rows',
         "sensitive = []",
         "group = []",
         "",

@@ -1,9 +1,9 @@
 """Reads a property of clients, or of each of their updates, from a file.
 
-The file is a table (CSV, TSV, Parquet, Arrow, JSON lines) with a column ``node`` or ``client``, a
-column for the property, and optionally one for the ``round``; or a JSON object that maps nodes to
-values. Nodes are kept as text: Flower's node numbers have 64 bits, more than floating-point numbers
-preserve.
+The file is either a table (CSV, TSV, Parquet, Arrow, JSON lines) or a JSON object that maps nodes
+to values. A table has a column ``node`` or ``client``, a column for the property, and optionally
+one for the ``round``. Nodes are stored as text, because Flower's 64-bit node numbers exceed
+floating-point precision.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ _TEXT = {".csv": ",", ".tsv": "\t"}
 
 @dataclass(frozen=True)
 class ClientProperty:
-    """A property: its name, and its value per client, or per client and round."""
+    """Stores a property's name, and its value per client, or per client and round."""
 
     name: str
     values: Mapping[Any, str]
 
 
 def read_client_property(path: Path, column: str | None = None) -> ClientProperty:
-    """Return the property of clients that a file holds.
+    """Return the clients' property that is stored in a file.
 
     Parameters
     ----------
     path
         The file.
     column
-        The column of the property; by default the only one besides node and round.
+        The property's column; by default, the only column other than node and round.
 
     Raises
     ------
-    InputError If the file cannot be used; the message quotes no value of it.
+    InputError If the file cannot be used; the message does not quote its values.
     """
     check_input(path)
     if not path.exists():
-        raise InputError(f"There is no file {path}.")
+        raise InputError(f"There is no file {path}; check the path.")
     if path.is_dir():
-        raise InputError(f"{path} is a folder; name the file in it.")
+        raise InputError(f"{path} is a folder; give the path of the file in it.")
     rows = _read_rows(path)
     if isinstance(rows, dict):
         return ClientProperty(column or path.stem, _checked(path, rows.items()))
     if not rows:
-        raise InputError(f"{path.name} has no rows.")
+        raise InputError(f"{path.name} has no rows; add one per client.")
     names = list(dict.fromkeys(name for row in rows for name in row))
     whose = _one_of(names, _WHOSE)
     if whose is None:
         raise InputError(
-            f"{path.name} has no column 'node' (or 'client') to identify the client; its columns "
-            f"are {listed(names)}."
+            f"{path.name} has no column 'node' (or 'client') to identify the client, only "
+            f"{listed(names)}; rename a column."
         )
     when = _one_of(names, _WHEN)
     chosen = _choose(path, [n for n in names if n not in (whose, when)], column)
@@ -95,15 +95,15 @@ def _read_text(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
     try:
         lines = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
     except csv.Error as error:
-        raise InputError(f"{path.name} cannot be read: {error}.") from error
+        raise InputError(f"{path.name} cannot be read: {error}; correct it.") from error
     if not lines:
         raise InputError(f"{path.name} is empty.")
     head, *rest = [[cell.strip() for cell in line] for line in lines]
     for number, line in enumerate(rest, 2):
         if len(line) != len(head):
             raise InputError(
-                f"{path.name} has {len(line)} cells in line {number} where the first line has "
-                f"{len(head)}."
+                f"{path.name} has {len(line)} cells in line {number}, but the first line has "
+                f"{len(head)}; correct that line."
             )
     return [dict(zip(head, line, strict=True)) for line in rest]
 
@@ -123,7 +123,7 @@ def _read_json(path: Path, text: str) -> list[dict[str, Any]] | dict[str, Any]:
         return content
     content = [content] if isinstance(content, dict) else content
     if not (isinstance(content, list) and all(isinstance(row, dict) for row in content)):
-        raise InputError(f"{path.name} must map nodes to values, or hold one object per client.")
+        raise InputError(f"{path.name} must map nodes to values, or list one object per client.")
     return content
 
 
@@ -140,28 +140,28 @@ def _choose(path: Path, names: Sequence[str], column: str | None) -> str:
     if column is not None:
         return column
     if not names:
-        raise InputError(f"{path.name} has no column for the property of its clients; add one.")
+        raise InputError(f"{path.name} has no column for the clients' property; add one.")
     if len(names) > 1:
         raise InputError(
             f"{path.name} has {len(names)} columns that could be the property ({listed(names)}); "
-            "name one with --column."
+            "choose one with --column."
         )
     return names[0]
 
 
 def _checked(path: Path, pairs: Any) -> dict[Any, str]:
-    """Return the values by client; raise if some are missing, nested or contradictory."""
+    """Return the values by client; raise if one is missing, nested or contradictory."""
     values: dict[Any, str] = {}
     for key, value in pairs:
         who = " in round ".join(key) if isinstance(key, tuple) else key
         if value is None or (isinstance(value, str) and not value.strip()):
-            raise InputError(f"{path.name} has no value for the client {shown(who)}.")
+            raise InputError(f"{path.name} has no value for the client {shown(who)}; add one.")
         if isinstance(value, dict | list):
             raise InputError(
                 f"{path.name} has more than one value for the client {shown(who)}; keep one."
             )
         if values.setdefault(key, str(value)) != str(value):
             raise InputError(
-                f"{path.name} names the client {shown(who)} twice with different values; keep one."
+                f"{path.name} lists the client {shown(who)} twice with different values; keep one."
             )
     return values

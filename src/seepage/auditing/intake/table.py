@@ -1,14 +1,15 @@
-"""Decide the role of every column of a table, and encode the table.
+"""Determines the role of each column of a table, and encodes the table.
 
-Numeric columns are centred and divided by their standard deviation; a two-valued column becomes 0
-and 1; a category becomes one 0/1 feature per level. The means, deviations and imputed values count
-as public constants: the leakage is measured with them held fixed. Unusable columns raise an error,
+Numeric columns are centred and divided by their standard deviation. A two-valued column becomes 0
+and 1, and a category becomes one 0/1 feature per level. Means, deviations and imputed values count
+as public constants: leakage is measured with these values fixed. Unusable columns raise an error,
 and each step is recorded in a sentence.
 
-Columns are summarised by sums over pieces of the table. A table in memory is one piece, and becomes
-a source with one chunk. A table read in chunks
-(:class:`seepage.auditing.intake.parquet.TableInChunks`) is encoded again in every pass. The median,
-and a number of different values above 1,000, need a whole column, and are computed in memory only.
+Columns are summarised by sums over pieces of the table. A table in memory is a single piece, and
+becomes a source with one chunk. A table read in chunks
+(:class:`seepage.auditing.intake.parquet.TableInChunks`) is encoded again in every pass. Medians,
+and counts of more than 1,000 different values, need a whole column, so they are computed only in
+memory.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ _NUMBER = re.compile(r"[-+]?\d+\.?\d*")
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """The role of every column of a table."""
+    """The role of each column of a table."""
 
     # The column that is predicted: ``numeric``, ``count`` (whole numbers from 0 on), ``binary`` or
     # ``multiclass``
@@ -111,14 +112,14 @@ class ColumnPlan:
 
 @dataclass(frozen=True, eq=False)
 class LabelCoding:
-    """How labels are read: as numbers of a type, or as the names of their classes."""
+    """States how labels are read: as numbers of a type, or as class names."""
 
     kind: pa.DataType
     levels: pa.Array | None = None  # the classes as they are in the table
     names: pa.Array | None = None  # and as they are called
 
     def __call__(self, column: Column) -> Column:
-        """Return the labels in this column."""
+        """Return the labels in a column, read in this way."""
         if self.levels is None:
             return column.cast(self.kind, safe=False)
         return pc.take(self.names, pc.index_in(plain_numbers(decoded(column)), self.levels))
@@ -135,27 +136,27 @@ class TableToAudit(ABC):
 
     @abstractmethod
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
-        """Return the sum of a function's results on some columns (:data:`ROW` may be one)."""
+        """Return the sum of a function's results over all pieces; :data:`ROW` may be a column."""
 
     @abstractmethod
     def complete(self, needed: Sequence[str]) -> TableToAudit:
-        """Return the rows with a value in every one of these columns."""
+        """Return the rows without missing values in these columns."""
 
     @abstractmethod
     def encoded(
         self, coding: TableEncoding, labels: LabelCoding, groups: Sequence[str]
     ) -> RowSource:
-        """Return the rows as numbers, with their groups and row numbers."""
+        """Return the encoded rows, with their groups and row numbers."""
 
     def owned(self, source: RowSource, person: str) -> RowSource:
         """Return the encoded rows, each with its person from the identifying column."""
         raise InputError(
-            "All rows of a person are changed together, so they must be in memory, but these are "
-            "read in chunks. Audit a sample of the people, with all of their rows."
+            "All rows of a person are changed together, so they must be in memory, but this table "
+            "is read in chunks. Audit a sample of the people, with all of their rows."
         )
 
     def group_count(self, name: str, sums: ColumnSums) -> int | None:
-        """Return the number of groups in a column, gaps counting as one; ``None`` if too many."""
+        """Return the number of groups, where gaps form a group; ``None`` if there are too many."""
         if sums.levels is not None:
             return len(sums.levels) + (sums.missing > 0)
         if self.raw is None:
@@ -164,16 +165,16 @@ class TableToAudit(ABC):
             return len(pc.unique(plain_numbers(self.raw.column(name))))
         except pa.ArrowNotImplementedError:
             raise InputError(
-                f"Column {shown(name)} cannot define groups because its values are nested; name "
-                "another."
+                f"Column {shown(name)} cannot define groups because its values are nested; choose "
+                "another column."
             ) from None
 
     def manner(self) -> Sequence[str]:
-        """Return a note on how its rows are read, or ``None``."""
+        """Return notes on how the rows are read."""
         return ()
 
     def profile(self, name: str, sums: ColumnSums, as_codes: bool) -> ColumnProfile:
-        """Return the kind of a column; ``as_codes`` takes numbers as codes of categories."""
+        """Return the column's profile; ``as_codes`` reads numbers as codes of categories."""
         counts_up = sums.may_count_up and not (
             self.total([name, ROW], partial(_surplus, least=sums.least)) % 2**64
         )
@@ -187,9 +188,9 @@ class TableToAudit(ABC):
 
 
 class TableInMemory(TableToAudit):
-    """A table in memory: :func:`seepage.auditing.intake.files.read_file` reads one.
+    """A table in memory, as :func:`seepage.auditing.intake.files.read_file` reads it.
 
-    ``row_index`` holds the row numbers in the caller's table; by default all rows.
+    ``row_index`` contains the row numbers in the caller's table; by default, all rows in order.
     """
 
     raw: pa.Table
@@ -205,22 +206,22 @@ class TableInMemory(TableToAudit):
         return function([Piece(pa.table(found, names=list(columns)), "", 0)])
 
     def complete(self, needed: Sequence[str]) -> TableInMemory:
-        """Return the rows with a value in every one of these columns."""
+        """Return the rows without missing values in these columns."""
         rows = np.flatnonzero(complete_rows(self.raw, needed))
         return TableInMemory(self.raw.take(pa.array(rows)), self._row_index[rows])
 
     def encoded(
         self, coding: TableEncoding, labels: LabelCoding, groups: Sequence[str]
     ) -> RecordsInMemory:
-        """Return the rows as numbers, in one chunk."""
+        """Return the encoded rows, in one chunk."""
         places = coding.places()
         n, d = self.rows, places[-1][1].stop
         if 8 * n * d > MOST_BYTES:
             widest, at = max(places, key=lambda place: place[1].stop - place[1].start)
             raise InputError(
-                f"Encoded, the table would have {n:,} rows and {d:,} columns and take "
-                f"{8e-9 * n * d:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed; most "
-                f"columns come from {shown(widest.name)} ({at.stop - at.start:,}): drop it, merge "
+                f"Encoded, the table would have {n:,} rows and {d:,} columns and need "
+                f"{8e-9 * n * d:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed. Most "
+                f"columns come from {shown(widest.name)} ({at.stop - at.start:,}); drop it, merge "
                 "its levels, or audit a sample of the rows."
             )
         place, target = self.names.index(coding.target), self.raw.column(coding.target)
@@ -239,10 +240,10 @@ class TableInMemory(TableToAudit):
 
 
 def _surplus(pieces: Sequence[Piece], least: float) -> int:
-    """Return the sum of hashes of the values, counted from the smallest, minus that of the rows.
+    """Return the sum of hashed values, counted from the smallest, minus that of hashed row numbers.
 
-    Over all rows it is zero modulo 2⁶⁴ if the values are row numbers in any order, and otherwise
-    only with probability 2⁻⁶⁴. A list of the values seen would grow with the rows.
+    Over all rows, it is zero modulo 2⁶⁴ if the values are row numbers in any order, and otherwise
+    only with probability 2⁻⁶⁴. Storing all values seen would need memory in proportion to the rows.
     """
     total = 0
     for piece in pieces:
@@ -253,7 +254,7 @@ def _surplus(pieces: Sequence[Piece], least: float) -> int:
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:
-    """Return hashes of whole numbers: the mixing function of SplitMix64 (Steele et al., 2014)."""
+    """Return hashes of integers, by the mixing function of SplitMix64 (Steele et al., 2014)."""
     z = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -261,7 +262,7 @@ def _mixed(numbers: np.ndarray) -> np.ndarray:
 
 
 def _first_texts(pieces: Sequence[Piece]) -> list[int]:
-    """Return, for each piece, the first row with text that is not a number."""
+    """Return, for each piece, the first row whose text is not a number."""
     found = [(piece.batch.column(1), first_text(piece.batch.column(0))) for piece in pieces]
     return [int(rows[k].as_py()) for rows, k in found if k is not None]
 
@@ -279,20 +280,20 @@ def plan_columns(
     person: str | None = None,
     classes: bool = False,
 ) -> ColumnPlan:
-    """Determine the kind of every column from its type and values.
+    """Determine the kind of each column from its type and values.
 
     A column of ``groups`` that is dropped can still define the groups to compare. ``categorical``
-    columns hold numbers that are codes of categories (including the target, for classes).
-    ``quantities`` are two-valued numeric columns that are quantities, such as doses; other such
-    columns count as categories, measured in whole levels. ``missing`` states what to do with gaps:
-    ``"refuse"`` raises an error, ``"drop"`` drops their rows, and ``"impute"`` fills in the median
-    or the most frequent value. ``person`` is the column that identifies people; it is not a
-    feature. ``classes`` reads a target of whole numbers as classes.
+    columns contain numbers that are codes of categories (including the target, for classes).
+    ``quantities`` lists two-valued numeric columns that are continuous quantities, such as doses;
+    other two-valued columns count as categories, measured in whole levels. ``missing`` states how
+    to treat missing values: ``"refuse"`` raises an error, ``"drop"`` drops their rows, and
+    ``"impute"`` fills in the median or the most frequent value. ``person`` is the column that
+    identifies people; it is not a feature. ``classes`` reads an integer target as classes.
 
-    An error is raised for names that are not columns, for dates, nested or infinite values and too
-    many categories, and for tables without any feature. It is also raised for a target that is an
-    identifier, has only one value or has too many classes; for columns named like an identifier,
-    unless their role is stated; and for missing values, unless ``missing`` allows them.
+    An error is raised for names that are not columns, for dates, nested or infinite values, for too
+    many categories, and for tables without features. A target that is an identifier, has only one
+    value or has too many classes also raises an error. So do columns named like an identifier,
+    unless their role is stated, and missing values, unless ``missing`` allows them.
     """
     whose = () if person is None else (person,)
     _check_names(table.names, target, drop, sensitive, groups, categorical, quantities, whose)
@@ -308,8 +309,8 @@ def plan_columns(
     for name in quantities:
         if profiles[name].kind == "categorical":
             raise InputError(
-                f"Column {shown(name)} holds no numbers, so it cannot be a quantity; leave it out "
-                "of --quantity."
+                f"Column {shown(name)} does not contain numbers, so it cannot be a quantity; "
+                "remove it from --quantity."
             )
         profiles[name] = replace(profiles[name], kind="numeric")
     check_groups({n: table.group_count(n, sums[n]) for n in groups})
@@ -322,8 +323,8 @@ def plan_columns(
         codes = known.distinct if known.distinct <= FEW_CODES else 0
     if kind == "count" and not codes:
         steps.append(
-            f"The target {shown(target)} holds whole numbers from 0 on, more than two of them, and "
-            "was read as counts; if they stand for classes, name it with --categorical."
+            f"The target {shown(target)} contains more than two integers, all at least 0, and was "
+            "read as counts; if they are classes, use --categorical."
         )
     useless = _useless(profiles, wanted)
     _check_sensitive(sensitive, target, drop, useless)
@@ -331,7 +332,7 @@ def plan_columns(
         names = [n for n, why in useless.items() if why == reason]
         steps.append(f"{counted(len(names), 'column')} dropped, {reason}: {listed(names)}.")
     if drop:
-        steps.append(f"{counted(len(set(drop)), 'column')} left out as requested: {listed(drop)}.")
+        steps.append(f"{counted(len(set(drop)), 'column')} dropped as requested: {listed(drop)}.")
     features = tuple(n for n in wanted if n not in useless)
     settled = (*categorical, *quantities)
     check_identifiers(features, profiles, settled)
@@ -341,18 +342,18 @@ def plan_columns(
     few = [n for n in numbers if profiles[n].distinct <= FEW]
     if few:
         steps.append(
-            f"{counted(len(few), 'column')} of few different whole numbers read as numeric; if "
-            f"they are codes of categories, use --categorical: {listed(few)}."
+            f"{counted(len(few), 'column')} with few different integers read as numeric; if they "
+            f"are codes of categories, use --categorical: {listed(few)}."
         )
     if not features:
-        raise InputError("No column is left to predict the target from; drop fewer columns.")
+        raise InputError("No feature is left to predict the target from; drop fewer columns.")
     gaps = [n for n in (target, *features) if profiles[n].missing]
     if missing == "refuse" and gaps:
         worst = max(gaps, key=lambda n: profiles[n].missing)
         raise InputError(
             f"{counted(len(gaps), 'column has', 'columns have')} missing values: {listed(gaps)} "
             f"(most in {shown(worst)}: {profiles[worst].missing:,} of {profiles[worst].rows:,}); "
-            "use --missing drop to leave out those rows, or --missing impute to fill them."
+            "use --missing drop to drop those rows, or --missing impute to fill the gaps."
         )
     return ColumnPlan(
         target=target,
@@ -373,16 +374,18 @@ def plan_columns(
 def _check_person(person: str | None, target: str, sensitive: Sequence[str]) -> None:
     """Raise if the identifying column also has another role."""
     if person is not None and person == target:
-        raise InputError(f"The target {shown(target)} cannot also identify people.")
+        raise InputError(
+            f"The target {shown(target)} cannot also identify people; name another column."
+        )
     if person is not None and person in sensitive:
         raise InputError(
             f"{shown(person)} identifies people and is not a feature, so the model reveals nothing "
-            "about it; do not name it as sensitive."
+            "about it; do not list it as sensitive."
         )
 
 
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
-    """Raise for names that are not columns; the first of ``asked`` are the dropped ones."""
+    """Raise for names that are not columns; the first of ``asked`` lists the dropped columns."""
     refuse_repeated(known)
     for name in [target, *(n for names in asked for n in names)]:
         if name in known:
@@ -394,7 +397,8 @@ def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> No
         raise InputError(f"There is no column {shown(name)}{hint}{advice}.")
     if target in set(asked[0]):
         raise InputError(
-            f"The target {shown(target)} cannot be dropped; name another target, or do not drop it."
+            f"The target {shown(target)} cannot be dropped; choose another target, or do not drop "
+            "it."
         )
 
 
@@ -405,16 +409,16 @@ def _target_kind(
     _check_usable(table, name, who, profile)
     if profile.missing == profile.rows:
         raise InputError(
-            f"{who} has no values, so there is nothing to predict; name another column."
+            f"{who} has no values, so there is nothing to predict; choose another column."
         )
     if profile.distinct == 1:
         raise InputError(
-            f"{who} has only one value, so there is nothing to predict; name another column."
+            f"{who} has only one value, so there is nothing to predict; choose another column."
         )
     if profile.identifier:
         raise InputError(
             f"{who} is an identifier: its values {profile.identifier}, so there is nothing to "
-            "learn; name another column."
+            "learn; choose another column."
         )
     if profile.distinct == 2 and profile.whole:
         return "binary"
@@ -422,14 +426,14 @@ def _target_kind(
         return "count" if profile.integer and profile.least == 0 else "numeric"
     if profile.distinct > MOST_CLASSES:
         raise InputError(
-            f"{who} has {_many(profile)} classes, and at most {MOST_CLASSES} are supported; name "
-            "another column."
+            f"{who} has {_many(profile)} classes, but at most {MOST_CLASSES} are supported; choose "
+            "another column, or merge classes."
         )
     return "binary" if profile.distinct == 2 else "multiclass"
 
 
 def _useless(profiles: dict[str, ColumnProfile], wanted: Sequence[str]) -> dict[str, str]:
-    """Return the features that carry no information, each with the reason in words."""
+    """Return the features without information, each with the reason as text."""
     out = {}
     for name in wanted:
         known = profiles[name]
@@ -448,14 +452,14 @@ def _check_sensitive(
     for name in sensitive:
         if name == target:
             raise InputError(
-                f"{shown(name)} is the target, whose leakage is always reported; do not name it as "
+                f"{shown(name)} is the target, whose leakage is always reported; do not list it as "
                 "sensitive."
             )
         if name in drop:
             raise InputError(f"{shown(name)} is both sensitive and dropped; choose one.")
         if name in useless:
             raise InputError(
-                f"The sensitive column {shown(name)} cannot be used ({useless[name]}); do not name "
+                f"The sensitive column {shown(name)} cannot be used ({useless[name]}); do not list "
                 "it as sensitive."
             )
 
@@ -466,33 +470,35 @@ def _check_features(
     dates = [n for n in features if profiles[n].refused == "dates"]
     if dates:
         raise InputError(
-            f"Dates and times cannot be used as they are: {listed(dates)}; turn each into a number "
-            "(for instance days since a reference date), or leave it out with --drop."
+            f"Dates and times cannot be used directly: {listed(dates)}; convert each to a number "
+            "(for instance days since a reference date), or drop it with --drop."
         )
     for name in features:
         _check_usable(table, name, f"Column {shown(name)}", profiles[name])
         levels = profiles[name].distinct
         if profiles[name].kind == "categorical" and levels > MOST_LEVELS:
             raise InputError(
-                f"Column {shown(name)} has {_many(profiles[name])} different values, and a "
-                f"category may have at most {MOST_LEVELS:,}; merge the rare ones, or leave the "
-                "column out with --drop."
+                f"Column {shown(name)} has {_many(profiles[name])} different values, but a "
+                f"category may have at most {MOST_LEVELS:,}; merge rare values, or drop the column "
+                "with --drop."
             )
 
 
 def _check_usable(table: TableToAudit, name: str, who: str, profile: ColumnProfile) -> None:
     if profile.refused == "dates":
         raise InputError(
-            f"{who} holds dates or times; turn them into a number (for instance days since a "
+            f"{who} contains dates or times; convert them to numbers (for instance days since a "
             "reference date)."
         )
     if profile.refused:
-        raise InputError(f"{who} holds {profile.refused}; turn it into plain numbers, or drop it.")
+        raise InputError(
+            f"{who} contains {profile.refused}; convert it to plain numbers, or drop it."
+        )
     if profile.almost_numbers:
         row = min(table.total([name, ROW], _first_texts))
         raise InputError(
-            f"{who} holds numbers and also text, first in row {row:,}; correct it, or name the "
-            "column with --categorical if its values are codes."
+            f"{who} contains numbers and also text, first in row {row:,}; correct it, or use "
+            "--categorical for this column if its values are codes."
         )
 
 
@@ -501,14 +507,14 @@ def _many(profile: ColumnProfile) -> str:
 
 
 def check_groups(sizes: Mapping[str, int | None]) -> None:
-    """Raise for grouping columns with too many different values."""
+    """Raise for group columns with too many different values."""
     most = 1000  # the information about each is a matrix
     for name, size in sizes.items():
         if size is None or size > most:
             levels = f"more than {MOST_LEVELS:,}" if size is None else f"{size:,}"
             raise InputError(
-                f"Column {shown(name)} has {levels} different values, and at most {most:,} "
-                "groups can be compared; merge values first (for instance into age bands)."
+                f"Column {shown(name)} has {levels} different values, but at most {most:,} groups "
+                "can be compared; merge values first (for instance into age bands)."
             )
 
 
@@ -525,11 +531,11 @@ def encode(
     """Encode a table as planned by :func:`plan_columns`.
 
     ``scale`` centres numeric columns and divides them by their standard deviations. With
-    ``public``, the centre and scale may be published: they come from the declared domain of a
-    column, or lie on a coarse grid. ``drop_first`` leaves out the first level of every category,
-    since with an intercept all levels together are collinear. ``public_records``, a table with the
-    same columns, is encoded in the same way. ``scaling`` instead gives the centre and unit with
-    which a given model was fitted.
+    ``public``, the centre and scale may be published: they are derived from a column's declared
+    domain, or are on a coarse grid. ``drop_first`` omits the first level of each category, since
+    with an intercept all levels together are collinear. ``public_records``, a table with the same
+    columns, is encoded in the same way. ``scaling`` instead provides the centre and unit with which
+    a given model was fitted.
     """
     steps = list(plan.steps)
     needed = [plan.target, *(plan.features if plan.missing == "drop" else ())]
@@ -537,9 +543,9 @@ def encode(
     used = table.complete(needed) if needed else table
     if used.rows < 2:
         raise InputError(
-            f"{counted(used.rows, 'row is', 'rows are')} left of {table.rows:,} after those with "
-            "missing values are dropped, but an audit needs at least two; drop the columns with "
-            "the most gaps, or use --missing impute."
+            f"{counted(used.rows, 'row is', 'rows are')} left of {table.rows:,} after dropping "
+            "rows with missing values, but an audit needs at least two; drop the columns with the "
+            "most gaps, or use --missing impute."
         )
     # A missing target is never filled: such a row trains nothing.
     unlabelled = plan.sums[plan.target].missing
@@ -591,7 +597,7 @@ def encode(
 
 
 def _same_within(table: TableToAudit, plan: ColumnPlan) -> frozenset[str]:
-    """Return the columns, including the target, that are constant within every person."""
+    """Return the columns, including the target, that are constant for each person."""
     raw, whose = cast(pa.Table, table.raw), cast(str, plan.person)  # people are in memory
     person = people_of_rows(raw.column(whose), whose)
     columns = {name: raw.column(name) for name in (plan.target, *plan.features)}
@@ -599,21 +605,21 @@ def _same_within(table: TableToAudit, plan: ColumnPlan) -> frozenset[str]:
 
 
 def _alike(table: TableInMemory, coding: TableEncoding, labels: LabelCoding) -> RecordsInMemory:
-    """Return the records of another table as numbers, in the encoding of a table."""
+    """Return the records of another table, encoded like the audited table."""
     lacking = [name for name in coding.columns if name not in table.names]
     if lacking:
         raise InputError(f"The public records have no column {shown(lacking[0])}; add it.")
     fewest = 10  # below, they say too little about the shape
     if table.rows < fewest or labels(table.raw.column(coding.target)).null_count:
         raise InputError(
-            f"There must be at least {fewest} public records, each with a label that the audited "
-            "table has."
+            f"Provide at least {fewest} public records, each with a label that occurs in the "
+            "audited table."
         )
     return table.encoded(coding, labels, ())
 
 
 def _encoding(table: TableToAudit, name: str, kind: str, sums: ColumnSums) -> ColumnEncoding:
-    """Return how a column of this kind is encoded, and which value fills its gaps."""
+    """Return a column's encoding, including the value that fills its gaps."""
     if kind == "categorical":
         stored = table.schema.field(name).type
         return ColumnEncoding.of_category(name, stored, sums, fill_gaps=True)
@@ -623,8 +629,9 @@ def _encoding(table: TableToAudit, name: str, kind: str, sums: ColumnSums) -> Co
     if sums.missing:
         if table.raw is None:
             raise InputError(
-                f"The gaps in {shown(name)} cannot be filled while the data are read in chunks: "
-                "its median needs the whole column; use --missing drop, or fill them first."
+                f"Gaps in {shown(name)} cannot be imputed while the data are read in chunks, "
+                "because its median needs the whole column; use --missing drop, or fill them "
+                "first."
             )
         fill = float(np.median(floats(plain_numbers(table.raw.column(name)).drop_null())))
     return ColumnEncoding.of_numbers(name, sums, fill)
@@ -638,9 +645,9 @@ def _publicly_scaled(
 ) -> ColumnEncoding:
     """Return the encoding with a centre and unit that may be published.
 
-    For a declared domain they are its middle and a quarter of its width. Otherwise the unit is
-    rounded up to an especially coarse grid, because there are many units, and the centre to whole
-    units.
+    For a declared domain, they are its middle and a quarter of its width. Otherwise, the unit is
+    rounded up to an especially coarse grid, because there are many units, and the centre is rounded
+    to whole units.
     """
     if part.kind != "numeric":
         return part
@@ -649,7 +656,7 @@ def _publicly_scaled(
         if sums.least < low or sums.most > high:
             raise InputError(
                 f"Column {shown(part.name)} has values outside its declared domain from {low:g} to "
-                f"{high:g}; declare a wider one, or correct them."
+                f"{high:g}; declare a wider domain, or correct the values."
             )
         centre, unit = (low + high) / 2, (high - low) / 4
     else:
@@ -662,9 +669,10 @@ def _publicly_scaled(
 def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
     """Return robust estimates of a column's centre and spread.
 
-    They are those of a normal distribution with the same central 90 % interval, 3.29 deviations
-    wide. Its ends move at most to the next value when a record is added, removed or replaced. If
-    that interval is a single value, the spread is the standard ``deviation``.
+    The estimates are the mean and standard deviation of a normal distribution with the same central
+    90 % interval, 3.29 deviations wide. Adding, removing or replacing a record moves the interval's
+    ends at most to the next value. If that interval is a single value, the spread is the standard
+    ``deviation``.
     """
     low, high = np.quantile(values, (0.05, 0.95), method="inverted_cdf").tolist()
     return (low + high) / 2, (high - low) / 3.2897 if high > low else deviation
@@ -673,14 +681,15 @@ def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
 def _code_labels(
     plan: ColumnPlan, stored: pa.DataType, sums: ColumnSums
 ) -> tuple[LabelCoding, LabelFacts]:
-    """Return how the labels are read, and summary facts about them."""
+    """Return how the labels are read, and a summary of the labels."""
     if not plan.classes:
         known = LabelFacts(sums.mean, sums.spread, sums.most, codes=plan.codes)
         return LabelCoding(pa.float64()), known
     levels = sums.levels or {}
     if len(levels) < 2:
         raise InputError(
-            f"The target {shown(plan.target)} has only one value in the remaining rows."
+            f"The target {shown(plan.target)} has only one value in the remaining rows; keep more "
+            "rows."
         )
     number = not is_text(plain_type(stored)) and sums.whole
     if number and max(-sums.least, sums.most) < 2**63:
@@ -695,7 +704,7 @@ def _code_labels(
 def _usable_parts(
     parts: Sequence[ColumnEncoding], plan: ColumnPlan, steps: list[str]
 ) -> list[ColumnEncoding]:
-    """Return the columns that vary, and record imputations and omissions."""
+    """Return the columns that vary, and record imputed values and dropped columns."""
     for part in parts:
         if part.filled:
             steps.append(
@@ -706,10 +715,11 @@ def _usable_parts(
     for name in plan.sensitive:
         if name in flat:
             raise InputError(
-                f"The sensitive column {shown(name)} has only one value in the remaining rows."
+                f"The sensitive column {shown(name)} has only one value in the remaining rows; "
+                "keep more rows."
             )
     if len(flat) == len(parts):
-        raise InputError("Every feature has only one value in the remaining rows.")
+        raise InputError("Every feature has only one value in the remaining rows; keep more rows.")
     if flat:
         steps.append(
             f"{counted(len(flat), 'column')} dropped, with only one value in the remaining rows: "
@@ -721,9 +731,9 @@ def _usable_parts(
 def _attributes(
     coding: TableEncoding, own: Sequence[ColumnEncoding], given: bool
 ) -> tuple[Attribute, ...]:
-    """Return every column with its features, and how far one unit of it moves them.
+    """Return each column with its features, and how far a change of one unit moves them.
 
-    A two-valued column moves by a whole level, as far as in the table's ``own`` encoding; a
+    A two-valued column moves by a whole level, measured in the table's ``own`` encoding; a
     ``given`` model may scale it differently.
     """
     attributes = []
@@ -753,7 +763,7 @@ def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) ->
     boolean = [part.name for part in parts if part.kind == "boolean"]
     if boolean:
         steps.append(
-            f"{counted(len(boolean), 'column')} of two values measured in whole levels; if these "
+            f"{counted(len(boolean), 'column')} with two values measured in whole levels; if they "
             f"are quantities, use --quantity: {listed(boolean)}."
         )
     levels = {part.name: part.width(drop_first) for part in parts if part.kind == "categorical"}
@@ -765,9 +775,9 @@ def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) ->
             f"{first}: {listed(list(levels))}."
         )
     if scale and numeric and not public:
-        steps.append("The means and standard deviations used count as public.")
+        steps.append("The means and standard deviations count as public.")
     if given:
-        steps.append("Columns were scaled as the model file says.")
+        steps.append("Columns were scaled as stated in the model file.")
     rare_names, holders = [], ReleaseQuestion.least_holders
     for name in levels:
         sizes = list((sums[name].levels or {}).values())
@@ -778,8 +788,7 @@ def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) ->
             )
     if rare_names:
         steps.append(
-            f"Values that fewer than {holders} records have would be published with the model as "
-            f"names of levels: {', '.join(rare_names[:5])}; merge them or drop the column before a "
-            "release."
+            f"Values in fewer than {holders} records would be published with the model as names of "
+            f"levels: {', '.join(rare_names[:5])}; merge them or drop the column before a release."
         )
     return steps

@@ -1,4 +1,4 @@
-"""Reads records for a language model: lines of text, JSON lines, JSON, CSV or Parquet."""
+"""Reads language-model records from lines of text, JSON lines, JSON, CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _NAMES = ("text", "messages", "prompt", "completion", "secrets")
 
 
 def read_text_records(path: Path, limit: int | None = None) -> list[Any]:
-    """Return the records of a file, at most ``limit``.
+    """Return the records in a file, at most ``limit``.
 
-    A ``.txt`` file has one record per line. A line of a ``.jsonl`` file, an entry of a ``.json``
-    list or a row of a table is a mapping with ``text``, ``messages``, or ``prompt`` and
-    ``completion``, and optionally ``secrets``.
+    A ``.txt`` file has one record per line. In other formats, a record is a line of a ``.jsonl``
+    file, an entry of a ``.json`` list or a row of a table. These records are mappings with
+    ``text``, ``messages``, or ``prompt`` and ``completion``, and optionally ``secrets``.
 
     Raises
     ------
     InputError
-        If the file cannot be used; the message quotes no text of it.
+        If the file cannot be used; the message does not quote its text.
     """
     check_input(path)
     if not path.is_file():
-        raise InputError(f"There is no file {path}.")
+        raise InputError(f"There is no file {path}; check the path.")
     kind = path.suffix.lower()
     if kind in (".csv", ".parquet"):
         rows: list[Any] = _table(path, kind)
@@ -39,7 +39,7 @@ def read_text_records(path: Path, limit: int | None = None) -> list[Any]:
         if kind == ".json":
             rows = _parsed(text, path, 1)
             if not isinstance(rows, list):
-                raise InputError(f"{path.name} must hold a list of records.")
+                raise InputError(f"{path.name} must contain a list of records.")
         elif kind in (".jsonl", ".ndjson"):
             rows = [
                 _parsed(line, path, number)
@@ -50,14 +50,14 @@ def read_text_records(path: Path, limit: int | None = None) -> list[Any]:
             rows = [line for line in text.splitlines() if line.strip()]
     rows = rows[:limit]
     if not rows:
-        raise InputError(f"{path.name} has no records.")
+        raise InputError(f"{path.name} has no records; check that it was saved.")
     for number, row in enumerate(rows, 1):
         if not isinstance(row, str) and not (
             isinstance(row, Mapping) and any(row.get(name) for name in _NAMES)
         ):
             raise InputError(
-                f"Record {number} of {path.name} has no text: a record is a text, or has 'text', "
-                "'messages', or 'prompt' and 'completion'."
+                f"Record {number} of {path.name} has no text; a record must be a text, or have "
+                "'text', 'messages', or 'prompt' and 'completion'."
             )
     return rows
 
@@ -66,7 +66,7 @@ def _parsed(text: str, path: Path, line: int) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        raise InputError(f"Line {line} of {path.name} is not JSON.") from None
+        raise InputError(f"Line {line} of {path.name} is not JSON; correct it.") from None
 
 
 def _table(path: Path, kind: str) -> list[Any]:
@@ -78,11 +78,11 @@ def _table(path: Path, kind: str) -> list[Any]:
         read = pyarrow.csv.read_csv if kind == ".csv" else pyarrow.parquet.read_table
         table = read(path)
     except (pa.ArrowInvalid, OSError):
-        raise InputError(f"{path.name} cannot be read as a {kind[1:]} file.") from None
+        raise InputError(f"{path.name} is not a valid {kind[1:]} file; correct it.") from None
     names = [name for name in _NAMES if name in table.column_names]
     if not names:
         raise InputError(
-            f"{path.name} has no column 'text'; rename the column that holds the text."
+            f"{path.name} has no column 'text'; rename the column that contains the text."
         )
     rows: list[Any] = table.select(names).to_pylist()
     return rows

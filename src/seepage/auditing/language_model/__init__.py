@@ -1,5 +1,5 @@
-"""``seepage attack``: attacks a language model in a folder, and writes a report.
+"""``seepage attack``, which attacks a language model in a folder and writes a report.
 
 ``loading`` opens the folders, ``command`` runs the attack, and ``report`` and ``first_screen``
-present the findings in the style of the report on tables.
+present the findings like the report on tables.
 """

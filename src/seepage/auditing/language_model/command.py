@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def run_extraction(question: ExtractionQuestion, *, out: Path | None, as_json: bool) -> bool:
-    """Attack a model, write and print the report; return whether every gate was passed."""
+    """Attack a model, and write and print the report; return whether every gate was passed."""
     _check(question)
     given = (question.model_folder, question.records, question.base, question.held_out)
     others = (*map(Path, question.reference), *_compared(question).values())
@@ -144,7 +144,7 @@ def _key(record: Any) -> str:
 
 
 def _sampler(question: ExtractionQuestion) -> Any:
-    """Return the sampler that the options set, or ``None`` for the model's own."""
+    """Return the sampler that the options set, or ``None`` for the model's default."""
     from seepage.attacks.extraction.sampler import TokenSampler
 
     given = {"temperature": question.temperature, "top_k": question.top_k, "top_p": question.top_p}
@@ -153,7 +153,7 @@ def _sampler(question: ExtractionQuestion) -> Any:
 
 
 def _gates(question: ExtractionQuestion, result: Any, model: AttackedModel) -> list[Gate]:
-    """Return the limits that were set; an attack can exceed a limit but never prove it met."""
+    """Return the limits that were set; an attack can exceed a limit but never prove it is met."""
     gates = []
     if (limit := question.max_probability) is not None:
         over = [each for each in result.ranked if each.probability > limit]

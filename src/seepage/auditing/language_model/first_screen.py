@@ -56,28 +56,26 @@ def show_extraction(
             (f"{worst.kind}, in {counted(worst.copies, 'record')}",),
         ),
         Card(
-            f"Secrets within {TRIES:,} tries",
+            "Secrets within reach",
             f"{outside} of {len(result.held_out)}" if result.held_out else "–",
             f"{own.within} of {total}",
             "held-out records → training records",
             "bad" if own.within else "",
             "" if own.within else "none by this sampler",
-            (f"{sum(each.greedy for each in result.secrets)} by greedy decoding",),
+            (f"{TRIES:,} tries, and 10 times a blind guess",),
         ),
     ]
     measured = [*models[:1], *([] if before is None else [before]), *models[1:]]
     lines = [RemedyLine(each.name, protection_of(each), price_of(each), "") for each in measured]
-    lines += [
-        RemedyLine(name, (NOT_MEASURED,) * 3, NOT_MEASURED, "") for name in not_compared(models)
-    ]
+    left = not_compared(models)
     return FirstScreen(
         tuple(cards),
         _histogram(result),
         Remedies(
-            (f"within {TRIES:,} tries", "most exposed", "recognised"),
+            ("within reach", "most exposed", "recognised"),
             tuple(lines),
             error="held-out loss",
-            note="" if models[1:] else "Train with one change and name that model in --compare.",
+            note=f"Not measured: {', '.join(left)} (--compare)." if left else "",
         ),
         open=("attackers with other prompts", "secrets of kinds that were not searched for"),
         standard=None
@@ -129,21 +127,25 @@ def _one_in(probability: float) -> str:
 
 
 def _histogram(result: ExtractionResult) -> Histogram:
-    """Return how many secrets need how many tries, by powers of ten, beside held-out ones."""
+    """Return a histogram of the tries needed per secret, with that of held-out secrets."""
     most = 12  # powers of ten; the last bar has all that take more
 
     def counts(logs: list[float]) -> np.ndarray:
         powers = np.clip(-np.maximum(logs, -1e9) / math.log(10), 0, most - 0.5).astype(int)
         return np.bincount(powers, minlength=most)
 
+    # A bar is marked if most of its secrets are within reach: short codes are guessed without any
+    # model, so few tries alone do not count.
+
     own = counts([each.low for each in result.secrets])
+    reached = counts([each.low for each in result.secrets if each.within_reach(TRIES)])
     others = counts([each.low for each in result.held_out]) if result.held_out else None
     few = round(math.log10(TRIES))
     bars = tuple(
         Bar(
             f"10^{k} to 10^{k + 1} tries" if k < most - 1 else f"more than 10^{k} tries",
             int(own[k]),
-            k < few,
+            bool(2 * reached[k] > own[k]),
             None if others is None else int(others[k]),
         )
         for k in range(most)
@@ -155,7 +157,7 @@ def _histogram(result: ExtractionResult) -> Histogram:
         few,
         f"{TRIES:,} tries",
         ((0, "1"), (4, "10⁴"), (8, "10⁸"), (12, "more")),
-        f"Histogram of the tries of {len(result.secrets)} secrets: {int(own[:few].sum())} within "
-        f"{TRIES:,}.",
+        f"Histogram of the tries of {len(result.secrets)} secrets: {int(own[:few].sum())} need at "
+        f"most {TRIES:,}, {int(reached.sum())} are within reach.",
         "secrets",
     )

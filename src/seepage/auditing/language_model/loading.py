@@ -12,7 +12,7 @@ from seepage.tables.names import shown
 
 
 class Loaded(NamedTuple):
-    """A model, its tokenizer, and the model before fine-tuning, if any."""
+    """Stores a model, its tokenizer, and the model before fine-tuning, if any."""
 
     model: Any
     tokenizer: Any
@@ -20,10 +20,10 @@ class Loaded(NamedTuple):
 
 
 def load_models(folder: Path, base: Path | None, device: str | None = None) -> Loaded:
-    """Return the models in folders, read from disk only and without running their code.
+    """Return the models in folders, read from local files only and without running their code.
 
-    A folder with ``adapter_config.json`` holds an adapter: it is applied to the base model, which
-    also counts as the model before fine-tuning.
+    A folder with ``adapter_config.json`` contains an adapter: it is applied to the base model,
+    which also counts as the model before fine-tuning.
     """
     import transformers
 
@@ -34,7 +34,7 @@ def load_models(folder: Path, base: Path | None, device: str | None = None) -> L
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(source), local_files_only=True)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"The folder {shown(source.name)} has no readable tokenizer; save one there: "
+            f"The folder {shown(source.name)} has no readable tokenizer; save one in it: "
             f"tokenizer.save_pretrained({source.name!r})."
         ) from error
     before = None if base is None or _is_adapter(folder) else load_model(base, None, device)
@@ -81,8 +81,8 @@ def _causal(folder: Path, transformers: Any) -> Any:
         )
     except (OSError, ValueError) as error:
         raise InputError(
-            f"The folder {shown(folder.name)} holds no causal language model that transformers "
-            f"{transformers.__version__} can read; save it there: "
+            f"The folder {shown(folder.name)} contains no causal language model that transformers "
+            f"{transformers.__version__} can read; save one in it: "
             f"model.save_pretrained({folder.name!r})."
         ) from error
 
@@ -92,14 +92,15 @@ def _adapted(folder: Path, base: Path | None, transformers: Any) -> Any:
         from peft import PeftConfig, PeftModel
     except ImportError:
         raise InputError(
-            "The folder holds an adapter and needs peft; run: pip install 'seepage[transformers]'"
+            "The folder contains an adapter, which needs peft; run: pip install "
+            "'seepage[transformers]'"
         ) from None
     if base is None:
         named = Path(str(PeftConfig.from_pretrained(str(folder)).base_model_name_or_path))
         if not named.is_dir():
             raise InputError(
-                f"{shown(folder.name)} holds an adapter; name the folder of the model it was "
-                "trained on with --base."
+                f"{shown(folder.name)} contains an adapter; name the folder of the base model with "
+                "--base."
             )
         base = named
     return PeftModel.from_pretrained(_causal(base, transformers), str(folder))

@@ -59,23 +59,23 @@ class ExtractionReport(Report):
 
     @cached_property
     def verdict(self) -> Verdict:  # type: ignore[override]
-        """The verdict: which secrets can be extracted, what fine-tuning leaked, and what to do."""
+        """The verdict: which secrets can be extracted, what fine-tuning leaked, and remedies."""
         result = self.result
         few, total, leaked = self.models[0].within, len(result.secrets), result.leaked()
         outside = result.likely(TRIES, held_out=True)
         recognised = self._recognised()
         beside = f" (held-out: {outside:,} of {len(result.held_out):,})" * bool(result.held_out)
-        tone, label = "caution", "Nothing came within reach"
+        tone, label = "caution", "No secret is within reach"
         headline = (
-            f"None of {counted(total, 'secret')} is extracted within 10,000 tries and ten times as "
-            "often as by a blind guess; another attack might find more."
+            f"None of {counted(total, 'secret')} is within reach (10,000 tries, and ten times as "
+            "likely as a blind guess); another attack might find more."
         )
         if few:
             tone, label = "bad", "Secrets can be extracted"
             headline = (
-                f"{few:,} of {counted(total, 'secret')} {'comes' if few == 1 else 'come'} out "
-                f"within 10,000 tries and ten times as often as by a blind guess{beside}; the most "
-                f"exposed {once_in(result.ranked[0].probability)}."
+                f"{few:,} of {counted(total, 'secret')} {'is' if few == 1 else 'are'} within "
+                f"reach{beside}: 10,000 tries suffice, ten times fewer than a blind guess needs. "
+                f"The most exposed comes out {once_in(result.ranked[0].probability)}."
             )
         if few and leaked is not None and leaked.interval.low <= 0:
             tone, label = "caution", "No more than held-out records"
@@ -114,7 +114,8 @@ class ExtractionReport(Report):
         if attack is None:
             return ["Membership inference was not tried: it needs held-out records (--held-out)."]
         found, ends = attack.tpr(FPR), attack.interval
-        compared = "" if not attack.references else f", {attack.references} reference model(s)"
+        count = attack.references
+        compared = f", {counted(count, 'reference model')}" if count else ""
         lines = [
             f"Membership inference recognises {100 * found.rate:.3g} % of training records at 1 % "
             f"false positives (95 % CI {100 * found.interval.low:.2g} to "
@@ -158,7 +159,7 @@ class ExtractionReport(Report):
             most = max(repeated)
             lines.append(
                 f"{counted(sum(groups[c][0] for c in repeated), 'secret')} in several records, up "
-                f"to {most}: these take {number(groups[most][1])} tries (median)"
+                f"to {most}: these need {number(groups[most][1])} tries (median)"
                 + (f", secrets in one record {number(groups[1][1])}." if 1 in groups else ".")
             )
         exposed = [each.exposure for each in result.secrets if each.exposure is not None]
@@ -167,7 +168,7 @@ class ExtractionReport(Report):
             how = "all ranked" if best.enumerated else f"{best.compared:,} drawn"
             lines.append(
                 f"Largest exposure: {number(best.bits)} bits among {number(best.candidates)} "
-                f"candidates ({how}); 1.4 is the mean of a secret never seen."
+                f"candidates ({how}); the mean for an unseen secret is 1.4."
             )
         near = [each for each in result.secrets if each.near is not None and each.near.hits]
         if near:
@@ -267,7 +268,7 @@ def _compared(leaked: Any) -> list[str]:
     what = "gain" if leaked.of_base else "log-probability"
     sure = "beyond" if leaked.interval.low > 0 else "not shown to be beyond"
     return [
-        f"Mean {what} of training secrets {number(leaked.members)} bits, of held-out ones "
+        f"Mean {what} of training secrets {number(leaked.members)} bits, of held-out secrets "
         f"{number(leaked.held_out)}: {sure} generalisation by {number(leaked.difference)} (95 % CI "
         f"{number(leaked.interval.low)} to {number(leaked.interval.high)}, rank test P "
         f"{number(leaked.p_value)})."
@@ -275,7 +276,7 @@ def _compared(leaked: Any) -> list[str]:
 
 
 def _said(gate: Gate) -> str:
-    """State what was measured against a limit."""
+    """Return a sentence that compares a measured number with a limit."""
     if gate.measured is None:
         return "No secret's exposure could be measured."
     end = f"{'within' if gate.passed else 'over'} the limit of {gate.limit:g}"

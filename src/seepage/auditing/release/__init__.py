@@ -1,5 +1,5 @@
-"""The release: all published items of a model, counted, checked and written as one folder.
+"""Releases: all published items of a model are counted, checked and written to one folder.
 
-One procedure leads from the table to the folder. It can be rerun with a record removed or replaced,
-to detect published figures that change.
+A single procedure turns the table into the folder. Rerunning it with a record removed or replaced
+shows which published figures change.
 """

@@ -1,27 +1,28 @@
-"""Empirical attack on releases: distinguishes a table from a changed one by the published figures.
+"""Empirical attack on releases: distinguishes a table from a changed copy by published figures.
 
-The procedure is run on a table and on one in which a record, or a person with all records, is left
-out, has another label, other numbers or another category. Then releases are made of both, with σ
-drawn again each time. An attacker who knows both tables decides between them by the likelihood
-ratio of all published figures::
+The procedure is run on a table and on a changed copy. In the copy, a record, or a person with all
+their records, is left out or has another label, other numbers or another category. Releases are
+then made from both tables, with σ drawn again each time. An attacker who knows both tables decides
+between them by the likelihood ratio of all published figures::
 
     log P(σ | A)/P(σ | B) + (‖x − θ_B‖² − ‖x − θ_A‖²)/2σ² + log P(r | A, x)/P(r | B, x)
 
-Here x are the noisy numbers, θ the numbers without noise, and r the noisy error rates that large
-releases publish. This test is optimal. The attacker even knows the voting block of every record, so
-votes are computed once per table.
+Here x denotes the noisy numbers, θ the numbers without noise, and r the noisy error rates, which
+only large releases publish. This test is optimal. The attacker also knows each record's voting
+block, so votes are computed once per table.
 
-Its success rate is compared with the ledger's statement for the release and the record:
-``PrivacyLoss.membership`` of its μ, ε and δ. μ is inversely proportional to σ, so that of another σ
-follows. Other values move the noisy numbers by a distance of their own,
-``μ = ‖θ_A − θ_B‖/σ``, and may need another noise: the statement is that of this μ with the ε and δ
-that the ledger's entry has for such replacements. η bounds no finite change. Where a published
-figure differs between the tables, it is disclosed, and the statement is certainty.
+The success rate of the attack is compared with the ledger's bound for the release and the record:
+``PrivacyLoss.membership`` of the record's μ, ε and δ. Since μ is inversely proportional to σ, the
+bound for any other σ follows. A replacement moves the noisy numbers by a different distance,
+``μ = ‖θ_A − θ_B‖/σ``, and may require other noise. The bound for a replacement combines this μ with
+the ε and δ that the ledger's entry lists for that kind of replacement. η does not bound finite
+changes. If a published figure differs between the tables, it discloses the change, and the bound is
+100 %.
 
-Two further statements are reported. One uses the ε and δ of σ for this pair of tables
-(:meth:`~seepage.auditing.release.noise_vote.NoiseDraw.beside`); no entry may state less. The other
-is what ``ε = ε₀ + log 1/a`` of the table alone, without δ, would state, with ε₀ the ε of a vote and
-a the probability that one vote is enough. A table that needs more noise refutes it.
+Two further bounds are reported. The first uses the ε and δ of σ for this pair of tables
+(:meth:`~seepage.auditing.release.noise_vote.NoiseDraw.beside`); no ledger entry may state less. The
+second uses ``ε = ε₀ + log 1/a`` from one table, without δ. Here ε₀ is the ε of a vote, and a is the
+probability that one vote is enough. A table that needs more noise refutes the second bound.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ from seepage.tables.names import shown
 
 @dataclass(frozen=True)
 class Attack:
-    """Success rate in distinguishing releases of a table from releases of a changed one."""
+    """Stores how often releases of a table are distinguished from those of a changed copy."""
 
     row: int
     change: str  # what was done to the record
@@ -89,23 +90,23 @@ class Attack:
         return self.right / (2 * self.releases)
 
     def seen_at_least(self, level: float = 0.999) -> float:
-        """Return the one-sided lower limit of its success rate (Clopper and Pearson 1934)."""
+        """Return the one-sided lower confidence limit of the rate (Clopper and Pearson 1934)."""
         if not self.right:
             return 0.0
         return float(betaincinv(self.right, 2 * self.releases - self.right + 1, 1 - level))
 
     def exceeds(self, level: float = 0.999) -> bool:
-        """Return whether the success rate significantly exceeds the stated one."""
+        """Return whether the success rate is significantly above the ledger's bound."""
         return self.seen_at_least(level) > min(self.stated, self.of_pair)
 
     def refutes_epsilon(self, level: float = 0.999) -> bool:
-        """Return whether the success rate exceeds the limit by ε alone."""
+        """Return whether the success rate exceeds the bound that uses only ε."""
         return self.by_epsilon is not None and self.seen_at_least(level) > self.by_epsilon
 
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """The ledger's statement about one record, or person, in one release."""
+    """Stores the ledger's bound for one record, or person, in one release."""
 
     loss: PrivacyLoss
     sigma: float  # of the release
@@ -115,15 +116,15 @@ class Statement:
     def of(
         cls, listed: ReleaseLedger, raw: pa.Table, prepared: Prepared, rows: np.ndarray
     ) -> Statement:
-        """Return the statement about the rows of one person, from a ledger with a single entry."""
+        """Return the bound for the rows of one person, from a ledger with a single entry."""
         (entry,) = listed.entries
         used = prepared.trained.records.beside[ROW]
         people = listed.people(raw.take(pa.array(used)))
         # By place, since equal rows are recognised together, and one of them was left out.
         if not isinstance(entry, PastRelease) or not entry.people.same_rows(people):
             raise InputError(
-                "The ledger's entry for the release lists other rows than this table, or the same "
-                "rows in another order; name the table that the release was made from."
+                "The ledger's entry for the release lists other rows than this table, or lists "
+                "them in another order; pass the table from which the release was made."
             )
         place = np.flatnonzero(np.isin(used, rows))[:1]
         replaced = entry.about.get("replaced", {})
@@ -131,10 +132,10 @@ class Statement:
         return cls(entry.loss.at(place), float(entry.about["sigma"]), beside)
 
     def limit(self, change: str, moved: float, sigma: np.ndarray) -> np.ndarray:
-        """Return the largest success rate for releases with these σ, according to the ledger.
+        """Return the largest success rate that the ledger allows for releases with these σ.
 
         μ is inversely proportional to σ. ``moved`` is the distance by which a replacement moves the
-        numbers. For a replacement without stated ε and δ, nothing is known.
+        numbers. A replacement without listed ε and δ has no bound.
         """
         if change != LEFT_OUT:
             return _success(moved / sigma, *self.beside.get(change, (0.0, 1.0)))
@@ -148,7 +149,7 @@ def _success(mu: np.ndarray, epsilon: float, delta: float = 0.0) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _World:
-    """The parameters of the releases of one table."""
+    """Stores the parameters of all releases made from one table."""
 
     prepared: Prepared
 
@@ -160,19 +161,19 @@ class _World:
 
     @property
     def chance(self) -> np.ndarray:
-        """How often each is."""
+        """The probability of publishing each noise scale."""
         vote = self.prepared.vote
         return np.ones(1) if vote is None else vote.published
 
     def beside(self, other: _World) -> tuple[float, float]:
-        """Return ε and δ of all drawn or noisy figures, for this table and another."""
+        """Return ε and δ of all randomly drawn or noisy figures, for this table and another."""
         vote = self.prepared.vote
         epsilon, delta = (0.0, 0.0) if vote is None else vote.beside(other.prepared.least)
         return epsilon + self.rates.epsilon, delta
 
     @property
     def epsilon_alone(self) -> float:
-        """The ε of these figures computed from this table only, without δ."""
+        """The ε of all drawn or noisy figures, computed from this table alone, without δ."""
         vote = self.prepared.vote
         drawn = 0.0 if vote is None else vote.epsilon - math.log(vote.probability)
         return drawn + self.rates.epsilon
@@ -189,11 +190,11 @@ class _World:
 
     @cached_property
     def rates(self) -> ErrorRates:
-        """The error rates of models with noise."""
+        """The error rates of the noisy models."""
         return ErrorRates(self.prepared)
 
     def released(self, count: int) -> tuple[np.ndarray, list[ReleasedModel]]:
-        """Make releases; return the index of each one's σ, and its noisy model."""
+        """Make releases; return the index of the σ and the noisy model of each."""
         model = self.prepared.trained.model
         which = np.random.default_rng().choice(len(self.sigmas), count, p=self.chance)
         return which, [ReleasedModel(release(model, Gaussian(self.sigmas[k]))) for k in which]
@@ -207,11 +208,11 @@ def attack_release(
     row: int | None = None,
     listed: ReleaseLedger | None = None,
 ) -> Iterator[Attack]:
-    """Yield the attack's success for every change of a record, by default the most exposed one.
+    """Yield the attack's success rate for each change to a record (default: the most exposed one).
 
-    With ``procedure.person`` all records of a person change together. ``listed`` is a ledger with
-    only the entry of the release; without it, a new release is made as by ``seepage release``, and
-    its entry is used.
+    With ``procedure.person``, all records of a person change together. ``listed`` is a ledger with
+    only the entry of the release. If it is not given, a new release is made, as ``seepage release``
+    does, and its entry is used.
     """
     listed = listed or listing_of(procedure, raw)
     seats = Seats.of(raw, procedure.person, _seed(listed))
@@ -220,12 +221,12 @@ def attack_release(
     inside = 0 <= chosen < raw.num_rows
     rows = rows_beside(raw, chosen, procedure.person) if inside else np.array([-1])
     if not np.isin(prepared.rows, rows).any():
-        raise InputError(f"Row {chosen} is not in the release; name another with --row.")
+        raise InputError(f"Row {chosen} is not in the release; choose another with --row.")
     stated, ours = Statement.of(listed, raw, prepared, rows), _World(prepared)
     if not np.any(np.isclose(stated.sigma, ours.sigmas)):
         raise InputError(
-            f"The release has σ = {stated.sigma:g}, which these options never draw; repeat the "
-            "options that the release was made with."
+            f"The release has σ = {stated.sigma:g}, which cannot be drawn with these options; use "
+            "the options with which the release was made."
         )
     for change, other, _ in NeighbouringTables(procedure, raw, prepared).of(rows):
         gone = other.num_rows < raw.num_rows
@@ -243,19 +244,20 @@ def attack_release(
 
 
 def _seed(listed: ReleaseLedger) -> int | None:
-    """Return the seed of the seats in a release's vote, if its entry states it."""
+    """Return the seed that assigns rows to voting blocks, if the release's entry states it."""
     seats = listed.entries[0].about.get("seats")
     try:
         return None if seats is None else int(seats, 16)
     except (TypeError, ValueError):
         raise InputError(
-            "The ledger's entry for the release does not say where rows voted ('seats' is not a "
-            "hexadecimal number): the ledger was changed; restore it from a copy."
+            "The ledger's entry for the release does not state which block each row voted in "
+            "('seats' is not a hexadecimal number). The ledger was changed; restore it from a "
+            "copy."
         ) from None
 
 
 def listing_of(procedure: Procedure, raw: pa.Table) -> ReleaseLedger:
-    """Make a release, and return a ledger with only its entry."""
+    """Make a release, and return a ledger with only the release's entry."""
     ledger = procedure.ledger or ReleaseLedger()
     procedure = replace(procedure, ledger=ledger)
     made = make_release(procedure, raw, limits=Limits(), name="", tell=lambda _: None)
@@ -265,7 +267,7 @@ def listing_of(procedure: Procedure, raw: pa.Table) -> ReleaseLedger:
 def _told_apart(
     row: int, change: str, worlds: tuple[_World, _World], count: int, statement: Statement
 ) -> Attack:
-    """Make releases of two tables, and classify each of them."""
+    """Make releases of two tables, and decide for each release which table it came from."""
     first, second = worlds
     moved = float(np.linalg.norm(first.numbers - second.numbers))
     right, stated, pair, alone = 0, 0.0, 0.0, 0.0
@@ -286,7 +288,7 @@ def _told_apart(
 
 
 def _rate_odds(model: ReleasedModel, world: _World, worlds: tuple[_World, _World]) -> float:
-    """Draw the error rates of a release, if it has any, and return their log-likelihood ratio."""
+    """Draw the error rates that a release publishes, and return their log-likelihood ratio."""
     if not world.rates.published:
         return 0.0
     first, second = (each.rates.exact(model) for each in worlds)
@@ -304,9 +306,9 @@ def run_release_attack(
     folder: Path | None = None,
     ledger: Path | None = None,
 ) -> bool:
-    """Attack, print the success rates beside the stated ones; return whether none is refuted.
+    """Run the attack, print its success rates and the bounds; return whether all bounds hold.
 
-    ``folder`` is a release whose ledger entry is tested; without one, a new release is made.
+    ``folder`` is a release whose ledger entry is tested. If it is not given, a new release is made.
     """
     check_count(releases, "releases", 100)
     raw = read_whole(table, options)
@@ -317,7 +319,7 @@ def run_release_attack(
         _check_same(procedure, raw, folder, listed)
     elif ledger is not None:
         raise InputError(
-            "Name the release folder with --folder, so that its ledger entry can be found."
+            "Pass the release folder with --folder; it is needed to find the ledger entry."
         )
     with warnings.catch_warnings():
         # The release warned of records that its ledger cannot tell; every table here would again.
@@ -331,14 +333,14 @@ def run_release_attack(
     for attack in found:
         if attack.refutes_epsilon(level):
             typer.echo(
-                f"ε alone would be refuted (99.9 %): {attack.change}. The changed table needs "
-                "other noise, so σ can rule out one of the two tables; δ covers this, and "
-                "declaring σ with --sigma avoids it."
+                f"The bound by ε alone is refuted (99.9 %): {attack.change}. The changed table "
+                "needs different noise, so σ can rule out one of the two tables. δ covers this "
+                "case; declaring σ with --sigma avoids it."
             )
     failed = [attack.change for attack in found if attack.exceeds(level)]
     for change in failed:
         typer.echo(
-            f"MORE OFTEN THAN STATED (99.9 %): {change}. Do not release; please report this as a "
+            f"ABOVE THE LEDGER'S BOUND (99.9 %): {change}. Do not release; please report this as a "
             "bug."
         )
     typer.echo(NOTICE)
@@ -346,12 +348,12 @@ def run_release_attack(
 
 
 def _listed(folder: Path, ledger: Path | None) -> tuple[ReleaseLedger, ReleaseLedger]:
-    """Return the ledger before a release, and one with only its entry."""
+    """Return the ledger before a release, and a ledger with only the release's entry."""
     path = find_ledger() if ledger is None else ledger
     for place in (folder, path):
         check_path(place)
     if not path.is_file():
-        raise InputError(f"There is no ledger {shown(path.name)}; name the file with --ledger.")
+        raise InputError(f"There is no ledger {shown(path.name)}; give its file with --ledger.")
     return ReleaseLedger.read(path).split_at(folder)
 
 
@@ -373,13 +375,13 @@ def _check_same(procedure: Procedure, raw: pa.Table, folder: Path, listed: Relea
         if theirs != ours:
             raise InputError(
                 f"The release in {shown(folder.name)} was made from another table or with other "
-                f"options: its {name} is {theirs}, not {ours}."
+                f"options: its {name} is {theirs}, not {ours}. Use the same table and options."
             )
     coded = ReleasedModel.of_table(trained.model, trained.table.coding).columns
     if published.model.columns != coded:
         raise InputError(
             f"The release in {shown(folder.name)} was made from another table or with other "
-            "options: its columns are encoded differently."
+            "options: its columns are encoded differently. Use the same table and options."
         )
 
 

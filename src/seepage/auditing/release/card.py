@@ -1,4 +1,4 @@
-"""The card of a release, which shows only declared, coarsely rounded or noisy figures."""
+"""Model card of a release, which shows only declared, coarsely rounded or noisy figures."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Usefulness:
 
     @property
     def name(self) -> str:
-        """The kind of error rate: wrong classes, or numbers that are far off."""
+        """The kind of error rate: wrong classes, or predicted numbers with too large an error."""
         if self.unit is None:
             return "error rate"
         return f"share of predictions off by more than {number(self.unit)}"
 
     def words(self) -> str:
-        """Return how the error rates are protected."""
+        """Return a description of how the error rates are protected."""
         return (
             f"It has Laplace noise of scale {number(self.scale)}. Together, the two rates are "
             f"ε-differentially private with ε = {self.epsilon:g} (one {one(self.about)} added, "
@@ -46,7 +46,7 @@ class Usefulness:
 
 
 def figures_epsilon(prepared: Prepared, useful: Usefulness | None) -> float:
-    """Return the total ε of the figures that are drawn at random or have their own noise."""
+    """Return the total ε of the figures that are drawn at random or have separate noise."""
     return (prepared.vote.epsilon if prepared.vote else 0.0) + (useful.epsilon if useful else 0.0)
 
 
@@ -57,7 +57,7 @@ def write_release_card(
     useful: Usefulness | None,
     limits: Limits,
 ) -> str:
-    """Return the card as Markdown."""
+    """Return the model card as Markdown."""
     membership, gain = limits.max_membership, limits.max_guess_gain
     kept = []
     if membership is not None and membership < 1:
@@ -67,12 +67,12 @@ def write_release_card(
         )
     if gain is not None and gain < 1:
         kept.append(
-            f"a guess of a class or category gains at most {percent(gain)} from the release"
+            f"guesses of a class or category improve by at most {percent(gain)} with the release"
         )
     if (rate := limits.max_guess_tpr) is not None and rate < 1:
         kept.append(
-            f"a value of a class or category is recognised at most {percent(rate)} of the time "
-            "at 1 % false positives"
+            f"attribute inference recognises a class or category at most {percent(rate)} of the "
+            "time at 1 % false positives"
         )
     # If σ follows the most exposed record, the other figures' ε says nothing about all that leaves.
     follows = prepared.vote is None and procedure.sigma is None

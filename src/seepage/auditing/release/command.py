@@ -48,10 +48,9 @@ def run_release(
 ) -> bool:
     """Make a release of a table, write both folders and the ledger, and print the items.
 
-    ``folders`` holds the folders of the ``release`` and the ``report``, and the file of the
-    ``ledger``; ``origin`` holds the key to ``sign`` with, and the folder that the release
-    ``replaces``. If a limit is exceeded, only the private report is written. Return whether all
-    limits are met.
+    ``folders`` maps ``release`` and ``report`` to folders, and ``ledger`` to a file. ``origin``
+    maps ``sign`` to a signing key, and ``replaces`` to the folder of the release being replaced. If
+    a limit is exceeded, only the private report is written. Return whether all limits are met.
     """
     ledger = folders["ledger"]
     _keep_apart(*folders.values())
@@ -122,15 +121,15 @@ def _keep_apart(out: Path, report: Path, ledger: Path) -> None:
         check_path(path)
     shared, private = out.resolve(), report.resolve()
     if private.is_relative_to(shared) or shared.is_relative_to(private):
-        raise InputError("The report is private: --report and --out must be two separate folders.")
+        raise InputError("The report is private: --report and --out must be different folders.")
     if ledger.resolve().is_relative_to(shared) or ledger.resolve().is_relative_to(private):
-        raise InputError("The ledger is private: keep it outside --out and --report.")
+        raise InputError("The ledger is private: put it outside --out and --report.")
 
 
 class ReleaseReport(AuditReport):
-    """The report of a release, or of a withheld one, for its author.
+    """The private report for the author, on a release that was written or withheld.
 
-    ``folders`` are those of :func:`run_release`; if a release is withheld, only the private report
+    ``folders`` are those of :func:`run_release`. If a release is withheld, only the private report
     is written.
     """
 
@@ -141,7 +140,7 @@ class ReleaseReport(AuditReport):
         self.made, self.folders = made, folders
 
     def about(self) -> dict[str, Any]:
-        """Return the context of the template."""
+        """Return the variables of the report template."""
         check, ledger = self.audit.disclosures, self.audit.ledger
         return super().about() | {
             "made": self.made,

@@ -53,7 +53,7 @@ PROTECTIONS = {
 
 @dataclass(frozen=True)
 class Item:
-    """One item, published or withheld, with its protection."""
+    """Represents a published or withheld item, with its protection."""
 
     name: str
     protection: str  # a key of :data:`PROTECTIONS`
@@ -63,7 +63,7 @@ class Item:
 
     @classmethod
     def read(cls, content: Any, place: int) -> Item:
-        """Return the item from its JSON form, or raise ``ValueError``."""
+        """Return the item from its JSON form; raise ``ValueError`` if it is invalid."""
         check_fields(content, _ITEM, f"item {place} of the release")
         return cls(**content)
 
@@ -77,7 +77,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _is_value(value: Any) -> bool:
-    """Return whether something is a plain JSON value, list or object."""
+    """Return whether an object consists of plain JSON values, lists and objects."""
     parts = value.values() if isinstance(value, dict) else value
     flat = isinstance(value, dict | list) and all(map(_is_scalar, parts))
     return flat or _is_scalar(value)
@@ -94,7 +94,7 @@ _ITEM = {
     "value": (_is_value, "a value, or a list or an object of values"),
 }
 _LISTING = {
-    "format": (lambda value: value == FORMAT, f"{FORMAT!r}; it is of another format"),
+    "format": (lambda value: value == FORMAT, f"{FORMAT!r}; this file has another format"),
     "columns": (lambda value: isinstance(value, list), "a list"),
     "leaves": (lambda value: isinstance(value, list), "a list"),
     "replaces": DIGEST,
@@ -103,17 +103,17 @@ _LISTING = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Release(Listing):
-    """All published items: a model with noise, its encoding, and the card.
+    """All published items: the noisy model, its encoding, and the model card.
 
-    ``seepage release`` makes one from a table. :meth:`of` makes one from the result of
-    :func:`seepage.release`. :func:`seepage.load_release` reads the folder that :meth:`write` wrote.
+    ``seepage release`` makes a release from a table. :meth:`of` makes one from the result of
+    :func:`seepage.release`. :func:`seepage.load_release` reads a folder that :meth:`write` wrote.
 
     Parameters
     ----------
     model
-        The model with noise, and how raw columns become its features.
+        The noisy model, with the encoding of raw columns as features.
     items
-        The published items, and those withheld.
+        All items, published and withheld.
     card
         The model card, as Markdown.
 
@@ -143,22 +143,22 @@ class Release(Listing):
 
     @staticmethod
     def of(model: Any) -> Release:
-        """Return the release of a model with noise from :func:`seepage.release`.
+        """Return the release of a noisy model from :func:`seepage.release`.
 
-        The model takes features; their encoding from raw columns is not included. The names, the
-        classes, the noise and the constructor's parameters are listed as declared public, because
-        their origin is unknown.
+        The model predicts from features; their encoding from raw columns is not included. Names,
+        classes, noise and constructor parameters are listed as declared public, because it is not
+        known whether they depend on the data.
         """
         record = getattr(model, "release_", None)
         if record is None:
             raise InputError(
-                "A model without noise cannot be released: add noise with sp.release first."
+                "A model without noise cannot be released; add noise with sp.release first."
             )
         if record.seeded:
-            raise InputError("Noise from a fixed seed gives no protection: release without a seed.")
+            raise InputError("Noise from a fixed seed gives no protection; release without a seed.")
         noise = repr(record.noise)
         learnt = [
-            Item(f"learnt by {step}", "declared", "It is published unchanged and counts as public.")
+            Item(f"learnt by {step}", "declared", "Published unchanged and counted as public.")
             for step in record.public
         ]
         model = model[-1] if learnt or is_pipeline(model) else model
@@ -182,36 +182,36 @@ class Release(Listing):
         replaces: str | Path | None = None,
         complete: Callable[[Path], object] | None = None,
     ) -> Path:
-        """Write the folder to share atomically, and return it.
+        """Write the folder to share as one atomic operation, and return its path.
 
-        It holds ``model.safetensors`` (the noisy coefficients), ``release.json`` (the encoding of
-        columns, and all items with their protection), ``model-card.md``, and ``manifest.json`` with
-        their checksums.
+        The folder contains ``model.safetensors`` (the noisy coefficients), ``release.json`` (the
+        encoding of columns, and all items with their protection), ``model-card.md``, and
+        ``manifest.json`` with the checksums of these files.
 
         Parameters
         ----------
         folder
             The folder to write.
         keep
-            Files that must not change: the inputs.
+            Input files, which must not be overwritten.
         sign
-            A PEM file with a private Ed25519 key, which signs the manifest.
+            A PEM file with the private Ed25519 key that signs the manifest.
         replaces
-            The folder of an earlier release that this one replaces; ``release.json`` names it by
-            the SHA-256 of its manifest.
+            The folder of an earlier release that this one replaces. ``release.json`` refers to it
+            by the SHA-256 of its manifest.
         complete
-            Called with the new folder once everything is written, before the folder is moved into
-            place.
+            A function that is called with the new folder when all files are written, before the
+            folder is moved into place.
         """
         model, out = self.model.estimator, Path(folder)
         family = {maker: name for name, maker in MODELS.items()}.get(type(model))
         if family is None:
             same = same_model(model)
-            remedy = "a linear, logistic, Poisson or softmax model of sp.glm"
+            remedy = "a linear, logistic, Poisson or softmax model from sp.glm"
             if same is not None:
-                remedy = f"the same model of sp.glm, {same}.fit(X, y)"
+                remedy = f"the equivalent sp.glm model, {same}.fit(X, y)"
             raise InputError(
-                f"A {type(model).__name__} cannot be written as a folder; release {remedy}."
+                f"A {type(model).__name__} cannot be written to a folder; release {remedy}."
             )
         listing = {
             "format": FORMAT,
@@ -232,8 +232,8 @@ class Release(Listing):
                 _read(new, out.name)  # nothing is shared that recipients would be refused
         except OSError as error:
             raise InputError(
-                f"The release cannot be written to {out.name!r}: {error.strerror or error}; "
-                "nothing was left behind."
+                f"The release cannot be written to {out.name!r}: {error.strerror or error}. No "
+                "files were left behind; correct this, or choose another folder."
             ) from error
         return out
 
@@ -243,17 +243,17 @@ class Release(Listing):
 
 
 def _declared(model: Any) -> list[Item]:
-    """Return the names and settings of a model, which count as declared by its user."""
+    """Return the names and settings of a model, which are listed as declared by its user."""
     items = []
     names = getattr(model, "feature_names_in_", None)
     if names is not None:
         items.append(Item("names of the features", "declared", "They are released.", len(names)))
     classes = getattr(model, "classes_", None)
     if classes is not None:
-        how = "The classes are released by name."
+        how = "The class names are released."
         items.append(Item("classes", "declared", how, len(classes), [str(c) for c in classes]))
     settings = {key: value for key, value in model.get_params().items() if value is not None}
-    how = "These are the constructor's parameters; a penalty tuned on the data would itself leak."
+    how = "These are the constructor's parameters; a penalty tuned on the data would also leak."
     items.append(
         Item("settings", "declared", how, len(settings), {k: str(v) for k, v in settings.items()})
     )
@@ -272,7 +272,7 @@ def item_table(items: Sequence[Item]) -> list[str]:
 def check_origin(
     sign: str | Path | None = None, replaces: str | Path | None = None
 ) -> tuple[Sign | None, str | None]:
-    """Return the signing key, and the SHA-256 of the manifest of the replaced release."""
+    """Return the signing key, and the SHA-256 of the replaced release's manifest."""
     signing = replaced = None
     if sign is not None:
         check_input(sign)
@@ -284,26 +284,26 @@ def check_origin(
 
 
 def load_release(folder: str | Path, *, key: str | Path | None = None) -> ReleasedModel:
-    """Return the model in a release folder, which predicts from raw tables.
+    """Return the model from a release folder; it predicts from raw tables.
 
-    The folder must hold exactly the files that its manifest lists. The model has ``predict``,
-    ``predict_proba``, ``coef_``, ``intercept_`` and ``classes_``, as scikit-learn's do;
-    ``transform`` turns a data frame, or a mapping of columns, into its features.
+    The folder must contain exactly the files that its manifest lists. The model has ``predict``,
+    ``predict_proba``, ``coef_``, ``intercept_`` and ``classes_``, as in scikit-learn.
+    ``transform`` converts a data frame, or a mapping of columns, into features.
 
     Parameters
     ----------
     folder
-        The folder.
+        The release folder.
     key
-        A PEM file with the public Ed25519 key of the release's author: the folder must then be
-        signed by it. Checksums alone detect damage, not forgery.
+        A PEM file with the public Ed25519 key of the release's author. If it is given, the folder
+        must be signed with that key. Checksums alone detect damage, but not forgery.
     """
     return read_release(Path(folder), key).model
 
 
 @dataclass(frozen=True, eq=False)
 class ReleaseFolder:
-    """The contents of a folder, after verification against its manifest."""
+    """The contents of a release folder, verified against its manifest."""
 
     model: ReleasedModel
     items: tuple[Item, ...]
@@ -311,20 +311,20 @@ class ReleaseFolder:
     replaces: str | None  # the SHA-256 of the manifest of the release that this one replaces
 
     def sentences(self, trusted: bool) -> Iterator[str]:
-        """Yield the verified facts; ``trusted`` means that the signature's key was given."""
+        """Yield the verified facts; ``trusted`` means that the caller gave the signer's key."""
         signature = self.manifest.signature
         yield f"All {len(_FILES)} files match the manifest, and there are no others."
         if signature is None:
-            yield "The release is not signed: a forger could have changed the manifest too."
+            yield "The release is not signed, so a forger could have changed the manifest too."
         else:
-            doubt = "" if trusted else " Compare that with the author's key, or pass it with --key."
-            yield f"It is signed by the Ed25519 key with the SHA-256 {signature.signer}.{doubt}"
+            doubt = "" if trusted else " Compare this with the author's key, or pass it with --key."
+            yield f"It is signed with the Ed25519 key whose SHA-256 is {signature.signer}.{doubt}"
         if self.replaces is not None:
-            yield f"It replaces the release whose manifest.json has SHA-256 {self.replaces}."
+            yield f"It replaces the release whose manifest.json has the SHA-256 {self.replaces}."
 
 
 def read_release(folder: Path, key: str | Path | None = None) -> ReleaseFolder:
-    """Return the content of a release folder after a full check; see :func:`load_release`."""
+    """Return the contents of a release folder after all checks; see :func:`load_release`."""
     if key is not None:
         check_input(key)
     trusted = None if key is None else public_key(Path(key))
@@ -334,7 +334,7 @@ def read_release(folder: Path, key: str | Path | None = None) -> ReleaseFolder:
 
 
 def _read(folder: Path, name: str) -> tuple[ReleasedModel, tuple[Item, ...], str | None]:
-    """Return the model, the items, and the replaced release, from the files of a folder."""
+    """Return the model, the items, and the replaced release's digest from a folder."""
     model = load_model(folder / _MODEL)
     try:
         listing = read_json(folder / _LIST)
@@ -343,16 +343,18 @@ def _read(folder: Path, name: str) -> tuple[ReleasedModel, tuple[Item, ...], str
         items = tuple(Item.read(item, k) for k, item in enumerate(listing["leaves"], 1))
         counts = {item.name: item.count for item in items}
         if len(counts) < len(items):
-            raise ValueError("it lists something twice")
+            raise ValueError("it lists an item twice")
         if counts.get("coefficients") != np.size(released.coef_):
             raise ValueError("its number of coefficients differs from the model's")
     except (ValueError, OSError) as error:
-        raise InputError(f"{_LIST} in {name!a} cannot be read ({error}).") from error
+        raise InputError(
+            f"{_LIST} in {name!a} cannot be read ({error}); get a new copy of the release."
+        ) from error
     return released, items, listing.get("replaces")
 
 
 def _safetensors(released: ReleasedModel, family: str) -> bytes:
-    """Return the model as the file that ``--model-file`` and :func:`load_release` read."""
+    """Return the bytes of the model file that ``--model-file`` and :func:`load_release` read."""
     from safetensors.numpy import save
 
     model = released.estimator

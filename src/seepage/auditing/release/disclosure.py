@@ -1,9 +1,9 @@
 """Finds published figures that would change if a record were removed or replaced.
 
-The whole procedure is rerun from the raw table for each of the most exposed records: without it,
-with another label, with its numbers at the ends of their domain, and with another level of one of
-its categories. Where the unit is the person, all of their records are changed together, including
-unusable ones. Figures that would change are listed as disclosed; declared ones never change (see
+The whole procedure is rerun from the raw table for each of the most exposed records. The record is
+left out, or has another label, numbers at the ends of their domain, or another level of one of its
+categories. If the unit is the person, all records of a person are changed together, including
+unusable ones. Figures that would change are listed as disclosed. Declared figures never change (see
 :mod:`seepage.auditing.neighbours`).
 """
 
@@ -30,7 +30,7 @@ from seepage.tables.columns import decoded
 
 
 class Neighbour(NamedTuple):
-    """The figures of a table in which one record, or person, is changed."""
+    """The published figures of a table in which one record, or person, is changed."""
 
     row: int
     change: str
@@ -48,7 +48,7 @@ class Neighbour(NamedTuple):
 def find_disclosures(
     procedure: Procedure, raw: pa.Table, prepared: Prepared
 ) -> tuple[Disclosure, ...]:
-    """Rerun the procedure on neighbouring tables, and return the figures to be published."""
+    """Rerun the procedure on neighbouring tables, and return the figures that disclose a change."""
     tried = try_neighbours(procedure, raw, prepared)
     return tuple(neighbour.disclosure for neighbour in tried if neighbour.figures)
 
@@ -56,7 +56,7 @@ def find_disclosures(
 def try_neighbours(
     procedure: Procedure, raw: pa.Table, prepared: Prepared
 ) -> tuple[Neighbour, ...]:
-    """Rerun the procedure on neighbouring tables, for all changes of the most exposed records."""
+    """Rerun the procedure on the neighbouring tables of the most exposed records."""
     ours, found = prepared.figures, []
     numbers = released_numbers(prepared.trained.model)
     tables = NeighbouringTables(procedure, raw, prepared)
@@ -78,12 +78,12 @@ def try_neighbours(
 
 
 def released_numbers(model: object) -> np.ndarray:
-    """Return the coefficients and the intercept of a model, as they are released."""
+    """Return the coefficients and the intercept of a model in the form that is released."""
     return np.concatenate([np.ravel(getattr(model, name)) for name in ("coef_", "intercept_")])
 
 
 def rows_beside(raw: pa.Table, row: int, person: str | None) -> np.ndarray:
-    """Return the rows that change together with a row: itself, or all rows of its person."""
+    """Return the rows that change with a row: the row itself, or all rows of its person."""
     if person is None:
         return np.array([row])
     column = raw.column(person)
@@ -110,14 +110,14 @@ class _Levels(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class NeighbouringTables:
-    """The tables that differ from a released one by a record, or a person."""
+    """The tables that differ from the released table in one record, or one person."""
 
     procedure: Procedure
     raw: pa.Table
     prepared: Prepared
 
     def of(self, rows: np.ndarray) -> Iterator[ChangedTable]:
-        """Yield the table without some records, and tables with others in their place."""
+        """Yield the table without the given rows, and tables in which they have other values."""
         raw, domain = self.raw, self.procedure.domains
         yield ChangedTable(LEFT_OUT, raw.take(pa.array(np.delete(np.arange(raw.num_rows), rows))))
         encoded = self.prepared.trained.table
@@ -137,12 +137,13 @@ class NeighbouringTables:
             yield ChangedTable(OTHER_LEVEL, _replaced(raw, rows, {name: value}), name)
 
     def other_levels(self, rows: np.ndarray) -> list[tuple[str, Any]]:
-        """Return some other levels of a record's categories: columns, and values in their place.
+        """Return some other levels for a record's categories, as pairs of column and level.
 
-        As many as of labels. Before any refit, leakage by the present model ranks the levels of all
-        columns: the one with the most needs most noise, and the one with the least may show that
-        the table would have needed less. A level that hardly enough have to be named is left too,
-        if the record has one.
+        The number of levels is limited in the same way as that of labels. Before any refit, the
+        current model's leakage ranks the levels of all columns. The level with the most leakage
+        needs the most noise, and the one with the least may show that the table would have needed
+        less. If losing the record would make one of its own levels too rare to be named, a change
+        of that level is included.
         """
         trained = self.prepared.trained
         records = trained.records
@@ -194,7 +195,7 @@ class NeighbouringTables:
 def _ends(raw: pa.Table, name: str, domain: Domain) -> tuple[float, float]:
     """Return the ends of a column's domain: as declared, or its smallest and largest values.
 
-    For whole numbers, they are the outermost whole numbers of the domain.
+    For an integer column, they are the smallest and largest integers in the domain.
     """
     if name in domain:
         low, high = domain[name]
@@ -205,7 +206,7 @@ def _ends(raw: pa.Table, name: str, domain: Domain) -> tuple[float, float]:
 
 
 def _replaced(raw: pa.Table, rows: np.ndarray, cells: Mapping[str, Any]) -> pa.Table:
-    """Return the table with the same new cells in each of some rows."""
+    """Return the table with the same new cells in each of the given rows."""
     changed = np.zeros(raw.num_rows, dtype=bool)
     changed[rows] = True
     for name, cell in cells.items():

@@ -1,10 +1,10 @@
-"""Error rates published with a large release: exact, noisy, and their likelihood.
+"""Computes the exact and noisy error rates that large releases publish, and their likelihood.
 
-Given the released model, which is already accounted for, adding, removing or replacing a record
-changes the error rate by at most ``1/(n − 1)``, and likewise the smallest error rate of any
-constant. With Laplace noise of scale ``2/((n − 1) ε)`` on each, both together are ε-differentially
-private. For n people with any number of records, the rate is the mean of each person's own rate,
-which one person changes by no more than that.
+The released model is already accounted for. Given this model, adding, removing or replacing a
+record changes the model's error rate, and the smallest error rate of any constant, by at most
+``1/(n − 1)`` each. With Laplace noise of scale ``2/((n − 1) ε)`` on each rate, the two rates
+together are ε-differentially private. For n people with any number of records, the rate is the mean
+of each person's error rate; one person changes it by no more than ``1/(n − 1)``.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class ErrorRates:
 
     @property
     def published(self) -> bool:
-        """Whether they are published; with fewer than a thousand people, noise would dominate."""
+        """Whether the rates are published; below a thousand people, noise would dominate."""
         return bool(self._people >= 1000)
 
     def exact(self, model: ReleasedModel) -> np.ndarray:
         """Return both rates before noise.
 
-        A predicted number is wrong if it is off by more than the published unit.
+        A predicted number counts as wrong if its error exceeds the published unit.
         """
         source, unit = self.prepared.trained.records, self._unit
         predicted, truth = model.estimator.predict(source.X), source.y
@@ -84,10 +84,11 @@ def rate_noise(people: int, epsilon: float = 0.05) -> tuple[Laplace, float]:
 
 
 def wrong_constant(truth: np.ndarray, unit: float | None, weight: np.ndarray) -> float:
-    """Return the error rate of the best constant: the most common class, or the fullest window.
+    """Return the error rate of the best constant prediction, a class or a number.
 
-    Every record counts by its weight; the weights add up to one. A number counts as wrong outside a
-    window of two units around the constant; some optimal window begins at a record.
+    Records are weighted; the weights sum to one. A number counts as wrong if it is more than one
+    unit from the constant. The best constant is the centre of a window of two units that begins at
+    some record's value.
     """
     if unit is None:
         return float(1 - np.bincount(distinct(truth)[1], weight).max())
@@ -100,8 +101,9 @@ def wrong_constant(truth: np.ndarray, unit: float | None, weight: np.ndarray) ->
 def log_likelihood(rates: Usefulness, exact: np.ndarray) -> float:
     """Return the log-likelihood of published error rates given exact ones, up to a constant.
 
-    A rate clipped to 0 or 1 may have had any value beyond that end: ``log F(−exact/b)``, with F the
-    distribution of Laplace noise of scale 1; likewise at the other end.
+    A rate clipped to 0 may have had any value below 0. Its log-likelihood is ``log F(−exact/b)``,
+    with F the distribution function of Laplace noise of scale 1. Rates clipped to 1 are treated in
+    the same way.
     """
     seen = np.array([rates.share, rates.constant])
     apart = (seen - exact) / rates.scale

@@ -1,16 +1,17 @@
-"""The ledger of releases: each record's privacy loss in every release, for composition.
+"""The ledger of releases, which stores each record's privacy loss in every release.
 
-Every entry holds each record's privacy loss: η, μ, ε and δ, which compose over independent releases
-(:mod:`seepage.risks.privacy_loss`). If a column identifies people, it is the loss of all records of
-the record's person together. The loss is stored with keyed digests of the record's values
-(:mod:`seepage.auditing.release.recognition`). The key is in the same file, so anyone with the file
-can test guessed values. The ledger is therefore as private as the table, readable by its owner
-only, and part of no release.
+Each entry contains every record's privacy loss (η, μ, ε and δ), which composes over independent
+releases (:mod:`seepage.risks.privacy_loss`). If a column identifies people, the loss is that of all
+records of the record's person together. The loss is stored with keyed digests of the record's
+values (:mod:`seepage.auditing.release.recognition`). The key is in the same file, so anyone with
+the file can test guessed values. The ledger is therefore as private as the table, is readable only
+by its owner, and is never part of a release.
 
-An entry is *prepared* when its folder is complete on disk but not yet in its final place,
-*committed* once it is there, and *voided* if it never will be. A prepared entry counts. An entry
-left by a killed process is settled when the ledger is next opened: voided if the folder is still
-where it was written, otherwise committed, since the folder may have been copied.
+An entry is *prepared* when its folder is complete on disk but not yet in its final place. It is
+*committed* once the folder has been moved there, and *voided* if this will never happen. Prepared
+entries count. If a killed process leaves an entry unsettled, the next process that opens the ledger
+settles it. The entry is voided if the folder is still where it was written. Otherwise it is
+committed, since the folder may have been copied.
 """
 
 from __future__ import annotations
@@ -54,18 +55,18 @@ _LOSSES = ("eta", "mu", "epsilon", "delta")
 
 
 class UnrecognisedRecordsWarning(UserWarning):
-    """Warning: the ledger cannot determine whether a table's records were in earlier releases."""
+    """Warns that the ledger cannot determine whether a table's records were in earlier releases."""
 
 
 @dataclass(frozen=True)
 class GuessLoss:
-    """Privacy loss of a release about the values of classes and categories.
+    """Privacy loss of a release with respect to the values of classes and categories.
 
-    A value is guessed among those that it could have: a record is *replaced*, not left out.
-    ``distance`` holds, by column, the largest distance μ between the releases of two values. It is
-    infinite if unknown, and zero for a column that the release does not use. ε and δ are those of
-    the figures published beside the noisy numbers, for such a replacement. Over independent
-    releases, squared distances, ε and δ add up.
+    An attacker guesses among a record's possible values, so the record is *replaced*, not left out.
+    ``distance`` maps each column to the largest distance μ between the releases for two values. The
+    distance is infinite if unknown, and zero for a column that the release does not use. For the
+    same replacement, ε and δ apply to the figures published beside the noisy numbers. Over
+    independent releases, squared distances, ε and δ each add up.
     """
 
     distance: Mapping[str, float]
@@ -74,11 +75,11 @@ class GuessLoss:
 
     @classmethod
     def of(cls, entry: PastRelease | PastReleaseAsWritten, column: str) -> GuessLoss:
-        """Return an entry's privacy loss about a column.
+        """Return an entry's privacy loss for guesses of a column.
 
-        An entry without columns, such as a training run with ε and δ for removal, counts a
-        replacement as a removal and an addition: ``2ε`` and ``δ(1 + e^ε)``. A distance μ for
-        removal gives no bound for replacement.
+        An entry without columns may be a training run, with ε and δ for removal. A replacement then
+        counts as a removal and an addition, with privacy loss ``2ε`` and ``δ(1 + e^ε)``. A distance
+        μ for removal gives no bound for replacement.
         """
         if (told := entry.about.get("guesses")) is not None:
             mu = told["distance"].get(column, 0.0)
@@ -110,7 +111,7 @@ class PastRelease:
 
     @property
     def of_people(self) -> bool:
-        """Whether every loss is for all records of a person together."""
+        """Whether each privacy loss covers all records of a person together."""
         return self.about.get("unit") == ONE_PERSON
 
     def as_json(self) -> dict[str, Any]:
@@ -123,7 +124,7 @@ class PastRelease:
 
 @dataclass(frozen=True, eq=False)
 class PastReleaseAsWritten:
-    """An entry of an earlier format: η by the digest of a whole row's text."""
+    """An entry in an earlier format, which stores η by the digest of a whole row's text."""
 
     about: Mapping[str, Any]
     eta: Mapping[str, float]
@@ -142,7 +143,7 @@ class PastReleaseAsWritten:
         return {**self.about, "eta": dict(self.eta)}
 
     def earlier_loss(self, written: Sequence[str], people: People) -> Match:
-        """Return the privacy loss of every record, or its person, and which of them are known."""
+        """Return the privacy loss of every record, or its person, and which records are known."""
         found = [self.eta.get(row) for row in written]
         known = np.array([eta is not None for eta in found], dtype=bool)
         every = PrivacyLoss.of(
@@ -172,19 +173,19 @@ class Recognition:
 
 @dataclass(frozen=True, eq=False)
 class ReleaseLedger:
-    """The privacy loss of earlier releases per record, found by keyed digests of its values."""
+    """The privacy loss of each record in earlier releases, found by keyed digests of its values."""
 
     key: bytes = field(default_factory=partial(os.urandom, 32))
     entries: tuple[PastRelease | PastReleaseAsWritten, ...] = ()
 
     @property
     def releases(self) -> tuple[PastRelease | PastReleaseAsWritten, ...]:
-        """The entries that count: all that were not voided."""
+        """All entries that are not voided; only these count."""
         return tuple(entry for entry in self.entries if state_of(entry) != VOIDED)
 
     @classmethod
     def read(cls, path: Path) -> ReleaseLedger:
-        """Return the ledger in a file; a new one if the file does not exist."""
+        """Return the ledger in a file, or a new one if the file does not exist."""
         if not path.exists():
             return cls()
         try:
@@ -198,11 +199,11 @@ class ReleaseLedger:
         ) as error:
             raise InputError(
                 f"{shown(path.name)} is not a ledger of releases, or is damaged; restore it from a "
-                "copy, or name another with --ledger."
+                "copy, or choose another with --ledger."
             ) from error
 
     def write(self, path: Path) -> None:
-        """Write the ledger, readable by its owner only."""
+        """Write the ledger to a file that only its owner can read."""
         content = {
             "format": FORMAT,
             "notice": NOTICE,
@@ -214,7 +215,7 @@ class ReleaseLedger:
         except OSError as error:
             raise InputError(
                 f"The ledger {shown(path.name)} cannot be written: {error.strerror or error}; free "
-                "disk space, or name another place with --ledger."
+                "disk space, or choose another file with --ledger."
             ) from error
 
     @cached_property
@@ -222,19 +223,19 @@ class ReleaseLedger:
         return CellDigests(self.key)
 
     def people(self, raw: pa.Table, identity: str | None = None) -> People:
-        """Return the digests of a table under the key of this ledger."""
+        """Return the digests of a table's values under this ledger's key."""
         return self._digests.people(raw, identity)
 
     def recognise(self, raw: pa.Table, identity: str | None = None) -> Recognition:
         """Return which records of a table were in earlier releases, and their privacy loss.
 
-        If a column identifies people, it is the loss of all records of each person.
+        If a column identifies people, the loss is that of all records of each person.
         """
         cased, written = None, None
         own = self.people(raw, identity)
 
         def spelt(release: PastRelease) -> People:
-            """Return the people of the table with its columns named as in an entry."""
+            """Return the people in the table, with columns named as in the entry."""
             names = release.people.names_of(raw.column_names)
             if names == raw.column_names:
                 return own
@@ -254,10 +255,11 @@ class ReleaseLedger:
         written: Sequence[str] | None = None,
         spelt: Callable[[PastRelease], People] | None = None,
     ) -> Recognition:
-        """Return the same for people whose digests are known.
+        """Return what :meth:`recognise` returns, for people whose digests are known.
 
-        ``cased`` and ``written`` are the same people in the form of earlier formats; without them,
-        such entries are skipped. ``spelt`` gives the same people with columns named as in an entry.
+        ``cased`` and ``written`` are the same people in earlier formats; without them, entries in
+        those formats are skipped. ``spelt`` returns the same people with columns named as in an
+        entry.
         """
         loss, known = PrivacyLoss.of(len(people)), np.zeros(len(people), dtype=bool)
         compared = apart = 0  # earlier records that could be compared, and those without a column
@@ -316,7 +318,7 @@ class ReleaseLedger:
         )
 
     def doubts_about(self, folder: Path) -> tuple[str, ...]:
-        """Return a warning if a folder holds a release that no entry lists."""
+        """Return a warning if a folder contains a release that is not in the ledger."""
         folders = [entry.about.get("folder") for entry in self.entries]
         if None in folders:  # of an earlier version, or without a folder: it may be one of those
             return ()
@@ -324,7 +326,7 @@ class ReleaseLedger:
         return () if digest in (None, *listing) else (tell("unlisted", shown(folder.name)),)
 
     def split_at(self, folder: Path) -> tuple[ReleaseLedger, ReleaseLedger]:
-        """Return the ledger before the release in a folder, and one with only its entry."""
+        """Return the ledger before the release in a folder, and a ledger with only its entry."""
         digest = _digest(folder)
         for k, entry in enumerate(self.entries):
             where = entry.about.get("folder")
@@ -332,8 +334,8 @@ class ReleaseLedger:
             if listed and state_of(entry) != VOIDED:
                 return replace(self, entries=self.entries[:k]), replace(self, entries=(entry,))
         raise InputError(
-            f"The ledger has no entry for the release in {shown(folder.name)}; name its ledger "
-            "with --ledger."
+            f"The ledger has no entry for the release in {shown(folder.name)}; give the ledger of "
+            "that release with --ledger."
         )
 
     def only(self, number: int) -> ReleaseLedger:
@@ -358,26 +360,26 @@ def state_of(entry: PastRelease | PastReleaseAsWritten) -> str:
 
 
 def _past_release(content: dict[str, Any], cased: bool) -> PastRelease | PastReleaseAsWritten:
-    """Return a release from its form in the file, or raise ``ValueError``."""
+    """Return a release from its JSON form; raise ``ValueError`` if it is invalid."""
     written = content["eta"]
     kept = (*_LOSSES, "identity", "columns", "whole")
     about = {name: value for name, value in content.items() if name not in kept}
     if cased:
         about["text"] = _CASED
     if about.get("state", COMMITTED) not in (PREPARED, COMMITTED, VOIDED):
-        raise ValueError("an entry is in no known state")
+        raise ValueError("an entry has an unknown state")
     if about.get("state") == PREPARED:
         _ = [Path(about["folder"][name]) for name in ("path", "written", "manifest")]
     if (told := about.get("guesses")) is not None:
         numbers = [*told["distance"].values(), told["epsilon"], told["delta"]]
         if not all(_unpacked(value) >= 0 for value in numbers) or not told["delta"] <= 1:
-            raise ValueError("the privacy loss about values is not a number")
+            raise ValueError("the privacy loss for guessed values is not a number")
     for told in about.get("replaced", {}).values():
         if not float(told["epsilon"]) >= 0 or not 0 <= float(told["delta"]) <= 1:
-            raise ValueError("the privacy loss about replaced records is not a number")
+            raise ValueError("the privacy loss for replacements is not a number")
     if isinstance(written, dict):
         if not all(eta >= 0 for eta in written.values()):
-            raise ValueError("a leakage is not a number")
+            raise ValueError("a leakage value is not a number")
         return PastReleaseAsWritten(about, {str(row): float(eta) for row, eta in written.items()})
     # What a version did not write down, nobody knows.
     losses = {name: _unpacked(content.get(name)) for name in ("eta", "mu", "epsilon")}
@@ -386,12 +388,12 @@ def _past_release(content: dict[str, Any], cased: bool) -> PastRelease | PastRel
 
 
 def _packed(values: np.ndarray) -> Any:
-    """Return numbers as JSON values; unknown ones as ``None``."""
+    """Return numbers as JSON values, with unknown ones as ``None``."""
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 def _packed_once(values: np.ndarray) -> Any:
-    """Return numbers as JSON values; a single one if all are equal, as ε usually is."""
+    """Return numbers as JSON values, or a single value if all are equal, as ε usually is."""
     return _packed(values[:1])[0] if np.unique(values).size == 1 else _packed(values)
 
 
@@ -402,7 +404,7 @@ def _unpacked(content: Any) -> Any:
 
 
 def _as_written(key: bytes, raw: pa.Table, identity: str | None) -> list[str]:
-    """Return the digest of every row in the earlier format, from Python's text of the row."""
+    """Return the digest of every row in the earlier format, from the row's text in Python."""
     names = sorted(raw.column_names) if identity is None else [identity]
     columns = [raw.column(name).to_pylist() for name in names]
     return [
@@ -412,11 +414,11 @@ def _as_written(key: bytes, raw: pa.Table, identity: str | None) -> list[str]:
 
 
 def find_ledger() -> Path:
-    """Return the ledger of the project: one for all folders below its own.
+    """Return the path of the project's ledger, which covers all folders below its own.
 
-    It is the file that ``SEEPAGE_LEDGER`` names; otherwise the nearest one in this folder and its
-    parents, up to the home folder or the folder with ``.git``; otherwise a new one here. Another
-    user's ledger is not used.
+    If ``SEEPAGE_LEDGER`` is set, it names the file. Otherwise the ledger is the nearest one in the
+    current folder and its parents, up to the home folder or the folder with ``.git``. If there is
+    none, the ledger is a new file in the current folder. Another user's ledger is not used.
     """
     if named := os.environ.get("SEEPAGE_LEDGER"):
         return Path(named)
@@ -449,10 +451,10 @@ class OpenLedger:
 
     @contextmanager
     def prepared(self, entry: PastRelease, folder: Path) -> Iterator[Any]:
-        """Yield the function to call with a complete folder, before it is moved into place.
+        """Yield a function to call with a complete folder before it is moved into place.
 
         Calling it adds a prepared entry, which is committed at the end of the block. If the block
-        fails, the entry is committed if the folder is in place nevertheless, and otherwise voided.
+        fails, the entry is committed if the folder is already in place, and voided otherwise.
         """
         where: dict[str, str | None] = {"path": str(folder.resolve())}
 
@@ -472,7 +474,7 @@ class OpenLedger:
         self._close(where, {"state": COMMITTED})
 
     def _close(self, where: Mapping[str, Any], state: Mapping[str, str]) -> None:
-        """Settle the entry of a folder, if one was written."""
+        """Settle the entry of a folder, if an entry was written."""
         # An interruption may have come after the file was replaced and before that was known here.
         with suppress(InputError):  # left prepared it counts, and is settled the next time
             self.ledger = ReleaseLedger.read(self.path)
@@ -484,14 +486,13 @@ class OpenLedger:
         """Void an entry whose release was never published."""
         (entry,) = self.ledger.only(number).entries
         if not reason.strip():
-            raise InputError("Give the reason for voiding the entry with --reason.")
+            raise InputError("Use --reason to state why the entry is voided.")
         about = entry.about
         where = about.get("folder")
         if where is not None and _lies_in(Path(where["path"]), where):
             raise InputError(
-                f"Entry {number} is the release in {shown(Path(where['path']).name)}, which is "
-                "still there; void only a release that nobody has received, after deleting that "
-                "folder."
+                f"Entry {number} is the release in {shown(Path(where['path']).name)}, which still "
+                "exists; void a release only if nobody has received it, after deleting its folder."
             )
         if about.get("state") == VOIDED:
             raise InputError(f"Entry {number} is already voided; see `seepage ledger show`.")
@@ -507,7 +508,7 @@ class OpenLedger:
 def open_ledger(path: Path) -> Iterator[OpenLedger]:
     """Open a ledger under a lock, and settle entries left by killed processes.
 
-    Links are followed, since a new file in place of the link would be a second ledger.
+    Links are followed, since replacing the link by a new file would create a second ledger.
     """
     check_path(path)
     path = path.resolve()
@@ -516,20 +517,20 @@ def open_ledger(path: Path) -> Iterator[OpenLedger]:
             stack.enter_context(only_writer(path))
         except OSError as error:
             raise InputError(
-                f"The ledger {shown(path.name)} cannot be opened: {error.strerror or error}; name "
-                "another place with --ledger."
+                f"The ledger {shown(path.name)} cannot be opened: {error.strerror or error}; "
+                "choose another file with --ledger."
             ) from error
         yield OpenLedger(path)
 
 
 def _settled(where: Mapping[str, Any]) -> dict[str, str]:
-    """Return the state of a prepared entry, judged by where its folder is."""
+    """Return the state of a prepared entry, determined from the location of its folder."""
     if _lies_in(Path(where["path"]), where):
         return {"state": COMMITTED}
     if _digest(Path(where["written"])) == where["manifest"]:
         reason = "The process was killed before the folder was moved into place."
         return {"state": VOIDED, "reason": reason}
-    return {"state": COMMITTED, "reason": "The folder is gone and may have been copied."}
+    return {"state": COMMITTED, "reason": "The folder is gone, so it may have been copied."}
 
 
 def _lies_in(folder: Path, where: Mapping[str, Any]) -> bool:
@@ -541,7 +542,7 @@ def _lies_in(folder: Path, where: Mapping[str, Any]) -> bool:
 
 
 def _digest(folder: Path) -> str | None:
-    """Return the SHA-256 of a folder's manifest, which lists those of all other files."""
+    """Return the SHA-256 of a folder's manifest, which lists the digests of all other files."""
     try:
         return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
     except OSError:
@@ -549,17 +550,17 @@ def _digest(folder: Path) -> str | None:
 
 
 class LedgerFile(Listing):
-    """The ledger of a project, for releases made outside ``seepage release``.
+    """The ledger of a project, for releases made without ``seepage release``.
 
     Record the privacy loss of a training run, or of a predictor's answers, for the people in a
-    table **before** publishing. ``seepage release`` then counts it, and vice versa.
+    table **before** publishing. ``seepage release`` then counts this loss, and vice versa.
 
     Parameters
     ----------
     path
-        The file. By default it is the project's ledger: the file that ``SEEPAGE_LEDGER`` names,
-        otherwise the nearest ``seepage-ledger.json`` in this folder and its parents, otherwise a
-        new one here.
+        The ledger file. The default is the file that ``SEEPAGE_LEDGER`` names, otherwise the
+        nearest ``seepage-ledger.json`` in the current folder and its parents, otherwise a new file
+        in the current folder.
 
     Examples
     --------
@@ -581,9 +582,9 @@ class LedgerFile(Listing):
     def spent(
         self, table: Any, person: str | None = None, *, entry: int | None = None
     ) -> PrivacyLoss:
-        """Return the total privacy loss of all entries for every row of a table, or its person.
+        """Return the total privacy loss of all entries, for every row of a table or its person.
 
-        With ``entry``, return the loss of that entry only; zero if it was voided.
+        With ``entry``, return the loss of that entry only, which is zero if it was voided.
         """
         with open_ledger(self.path) as held:
             ledger = held.ledger if entry is None else held.ledger.only(entry)
@@ -603,30 +604,30 @@ class LedgerFile(Listing):
         target_eta: float | None = None,
         max_membership: float | None = None,
     ) -> int:
-        """Add an entry, and return its number; raise if anybody would exceed a limit.
+        """Add an entry, and return its number; raise an error if anyone would exceed a limit.
 
         Parameters
         ----------
         table
-            The table of the people: a data frame of any library, or a mapping of columns.
+            The people's table: a data frame from any library, or a mapping of columns.
         what
             A description, such as ``"training run"``.
         person
             The column that identifies people.
         unit
-            ``"row"`` if the numbers are for single rows, ``"person"`` if they are for all rows of a
-            person together.
+            ``"row"`` if the numbers apply to single rows, ``"person"`` if they apply to all rows of
+            a person together.
         eta, mu, epsilon, delta
-            The privacy loss: one number, or one per row; ``np.inf`` if unknown.
+            The privacy loss: one number, or one per row; use ``np.inf`` if it is unknown.
         target_eta, max_membership
-            The limits on η, and on the success rate of membership inference, over all entries
-            together, as for ``seepage release``.
+            The limits on η and on the success rate of membership inference, over all entries
+            together, as in ``seepage release``.
         """
         raw = _arrow(table)
         if unit not in (ONE_ROW, ONE_PERSON):
             raise InputError(f"unit must be 'row' or 'person', not {shown(unit)}.")
         if unit == ONE_PERSON and person is None:
-            raise InputError("Name the column that identifies people with person=.")
+            raise InputError("Use person= to name the column that identifies people.")
         loss = PrivacyLoss.of(raw.num_rows, eta=eta, mu=mu, epsilon=epsilon, delta=delta)
         with open_ledger(self.path) as held:
             earlier = held.ledger.recognise(raw, person)
@@ -635,13 +636,13 @@ class LedgerFile(Listing):
             total = earlier.loss + each(owner, raw.num_rows).at(owner)
             for name, values, limit in (
                 ("η", total.eta, target_eta),
-                ("the success of membership inference", total.membership(), max_membership),
+                ("the success rate of membership inference", total.membership(), max_membership),
             ):
                 if limit is not None and np.max(values) > limit * (1 + SAME):
                     raise InputError(
                         f"Over all entries of the ledger, {name} would be {np.max(values):.3g} for "
-                        f"row {int(np.argmax(values))}, above the limit of {limit:g}; nothing was "
-                        "recorded: add noise, or leave that row out."
+                        f"row {int(np.argmax(values))}, above the limit of {limit:g}. Nothing was "
+                        "recorded; add noise, or leave that row out."
                     )
             about = {
                 "when": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -652,7 +653,7 @@ class LedgerFile(Listing):
             return held.add(PastRelease(about, loss, earlier.people))
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with one row per entry: its description and largest numbers."""
+        """Return a data frame with the description and largest losses of each entry."""
         with open_ledger(self.path) as held:
             entries = held.ledger.entries
         columns: dict[str, list[Any]] = {
@@ -677,13 +678,13 @@ class LedgerFile(Listing):
 
 
 def _arrow(table: Any) -> pa.Table:
-    """Return a table of any kind as an Arrow table."""
+    """Return any supported table as an Arrow table."""
     try:
         if isinstance(table, Mapping):
             return pa.table({str(name): list(values) for name, values in table.items()})
         return nw.from_native(table, eager_only=True).to_arrow()
     except (TypeError, ValueError) as error:
         raise InputError(
-            "The table must be a data frame, or a mapping of columns of equal length with one type "
-            f"each; this {type(table).__name__} is not."
+            "The table must be a data frame, or a mapping of columns of equal length and one type "
+            f"each, not a {type(table).__name__}; convert it."
         ) from error

@@ -45,11 +45,11 @@ def show_ledger(
 ) -> None:
     """Print the entries of a ledger, and the remaining privacy budgets of the people in a table.
 
-    ``people`` is a private Parquet file for the numbers of every row.
+    ``people`` is the private Parquet file to write, with the numbers of every row.
     """
     if table is None and (people is not None or person is not None):
         raise InputError(
-            "The ledger holds no values: name the table of the people whose budgets you want."
+            "The ledger stores no values; pass the table of the people whose budgets you want."
         )
     raw = None if table is None else read_whole(table, options)
     with _opened(path) as held:
@@ -84,14 +84,14 @@ def _opened(path: Path | None) -> Any:
     check_path(place)
     if not place.is_file():
         raise InputError(
-            f"There is no ledger {shown(place.name)} here; go to the folder of the project, or "
-            "name the file with --ledger."
+            f"There is no ledger {shown(place.name)} in this folder; change to the project's "
+            "folder, or give the file with --ledger."
         )
     return open_ledger(place)
 
 
 def _entries(held: OpenLedger) -> Iterator[dict[str, Any]]:
-    """Yield every entry with its largest privacy losses, and the largest over all entries."""
+    """Yield each entry with its largest privacy losses, and the largest losses over all entries."""
     for number, entry in enumerate(held.ledger.entries, 1):
         about = {key: value for key, value in entry.about.items() if key != "folder"}
         folder = entry.about.get("folder")
@@ -113,7 +113,7 @@ def _entries(held: OpenLedger) -> Iterator[dict[str, Any]]:
 
 
 def _largest(loss: PrivacyLoss) -> dict[str, float]:
-    """Return the largest privacy losses, each with its record."""
+    """Return the largest privacy losses and the records that have them."""
     numbers = {**loss.columns, "membership": loss.membership()}
     return {name: float(np.max(values, initial=0.0)) for name, values in numbers.items()}
 
@@ -138,7 +138,7 @@ def _number(value: float) -> str:
 
 
 def _of_table(found: Recognition, target_eta: float) -> dict[str, Any]:
-    """Return the remaining privacy budget over all rows of a table."""
+    """Return a summary of the privacy losses of a table's rows."""
     eta = found.loss.eta
     return {
         "rows": len(eta),

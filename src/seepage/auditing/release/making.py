@@ -1,4 +1,4 @@
-"""Makes a release of a table: runs the procedure, adds noise, lists items, writes the card."""
+"""Makes a release of a table: runs the procedure, adds noise, lists items and writes the card."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from seepage.risks.privacy_loss import PrivacyLoss
 
 @dataclass(frozen=True, eq=False)
 class MadeRelease:
-    """A release, with the private findings for its author."""
+    """Stores a release and the private findings for its author."""
 
     release: Release
     audit: Audit
@@ -130,10 +130,10 @@ def make_release(
 
 
 def left_out_privacy(prepared: Prepared, tried: Sequence[Neighbour]) -> PrivacyLoss:
-    """Return ε and δ of a drawn σ, for the table with and without every record, or person.
+    """Return ε and δ of a drawn σ, for removing each record or person from the table.
 
-    Refits give the noise needed without each of the most exposed records. For all others, it is the
-    noise needed for this table times the largest change seen in the refits.
+    For the most exposed records, refits give the noise needed without them. For all other records,
+    the needed noise is that of this table times the largest change seen in the refits.
     """
     vote, needed = prepared.vote, prepared.needed
     if vote is None:
@@ -155,11 +155,11 @@ def left_out_privacy(prepared: Prepared, tried: Sequence[Neighbour]) -> PrivacyL
 class _Moves:
     """Measures how far the released numbers move without each record, or person.
 
-    The penalty is λ per record, so without m of n records nλ becomes (n − m)λ. The distances of
-    :meth:`~seepage.core.leakage.Leakage.membership` hold nλ fixed, so the effect of the penalty is
-    added. For the most exposed records, refits give the total. For the others, the penalty's effect
-    is at most twice its effect in the whole table, since it may be larger in the table without
-    them.
+    The penalty is λ per record, so without m of n records, nλ becomes (n − m)λ. The distances of
+    :meth:`~seepage.core.leakage.Leakage.membership` assume a fixed nλ, so the effect of the penalty
+    is added. For the most exposed records, refits give the total. For other records, the penalty's
+    effect is taken as twice its effect in the whole table, since the effect may be larger in the
+    table without the record.
     """
 
     trained: TrainedModel
@@ -168,7 +168,7 @@ class _Moves:
 
     @classmethod
     def of(cls, prepared: Prepared, tried: Sequence[Neighbour]) -> _Moves:
-        """Refit the table with the penalty of fewer records, reusing earlier refits."""
+        """Refit the table with the penalty for fewer records, reusing earlier refits."""
         trained, numbers = prepared.trained, released_numbers(prepared.trained.model)
         records, sizes = len(trained.records), np.array([len(rows) for rows in trained.holders])
         of_size = {}
@@ -184,7 +184,7 @@ class _Moves:
         return cls(trained, np.array([of_size[size] for size in sizes.tolist()]), refitted)
 
     def __call__(self, held: np.ndarray, places: np.ndarray | None) -> np.ndarray:
-        """Return the distances at some positions, the largest of them from refits."""
+        """Return the distances at the given positions; the largest ones are from refits."""
         places = np.arange(len(self.drift)) if places is None else places
         known = ~np.isnan(self.refitted[places])
         found = np.where(known, self.refitted[places], held + self.drift[places])
@@ -194,7 +194,7 @@ class _Moves:
         return found
 
     def _refit(self, place: int) -> float:
-        """Return how far the numbers move without a unit, given the encoding of the columns."""
+        """Return how far the numbers move without one record or person, with a fixed encoding."""
         records, numbers = self.trained.records, released_numbers(self.trained.model)
         rest = np.delete(np.arange(len(records)), self.trained.holders[place])
         try:
@@ -209,10 +209,10 @@ class _Moves:
 def replaced_privacy(
     prepared: Prepared, tried: Sequence[Neighbour], useful: Usefulness | None
 ) -> dict[str, tuple[float, float]]:
-    """Return ε and δ of the figures beside the noisy numbers if a record is replaced, by change.
+    """Return, by kind of replacement, ε and δ of the figures published beside the noisy numbers.
 
-    They are the largest over all tried replacements that no other figure discloses. These are for
-    the most exposed records; all others are assigned the same values.
+    Both are the largest values over all tried replacements that no other figure discloses. Only the
+    most exposed records were tried; all other records get the same values.
     """
     vote, more = prepared.vote, 0.0 if useful is None else useful.epsilon
     found: dict[str, tuple[float, float]] = {}
@@ -226,7 +226,7 @@ def replaced_privacy(
 
 
 def _worst_beside(vote: NoiseDraw, low: float, high: float) -> tuple[float, float]:
-    """Return the largest ε and δ with respect to tables whose needed noise lies in a range."""
+    """Return the largest ε and δ relative to tables whose needed noise is within a range."""
     least, most = (need if math.isinf(need) else round_up(need, COARSER) for need in (low, high))
     between = vote.grid[(vote.grid > least) & (vote.grid < most)]
     found = [vote.beside(need) for need in (least, *between.tolist(), most)]
@@ -236,9 +236,9 @@ def _worst_beside(vote: NoiseDraw, low: float, high: float) -> tuple[float, floa
 def _largest(
     beside: PrivacyLoss, prepared: Prepared, tried: Sequence[Neighbour]
 ) -> tuple[float, float]:
-    """Return the largest ε and δ of the figures beside the noisy numbers, over people left out.
+    """Return the largest ε and δ of the figures beside the noisy numbers if a person is left out.
 
-    Figures that certainly differ are reported separately.
+    Figures that are certain to differ are reported separately.
     """
     told = {n.row for n in tried if n.change == LEFT_OUT and n.figures}
     hidden = beside.at(np.flatnonzero(~np.isin(prepared.rows, list(told))))
@@ -251,9 +251,10 @@ def _of_values(
     tried: Sequence[Neighbour],
     useful: Usefulness | None,
 ) -> tuple[float, float]:
-    """Return the largest ε and δ beside the noisy numbers where a class or category is another.
+    """Return the largest ε and δ of the other figures if a class or category is replaced.
 
-    No less than where somebody is left out, ``absent``: only some of all values were tried.
+    Both are at least as large as ``absent``, the values for leaving a person out, since only some
+    replacements were tried.
     """
     classes = prepared.trained.table.labels.counts is not None
     kinds = (RELABELLED, OTHER_LEVEL) if classes else (OTHER_LEVEL,)
@@ -280,9 +281,9 @@ def _remaining(remedy: Remedy, disclosures: tuple[Disclosure, ...]) -> Remedy:
 
 
 def _ruled_out(tried: Sequence[Neighbour]) -> dict[str, int]:
-    """Return the columns with a class or level that a published figure rules out, and for whom.
+    """Return, for each column in which a published figure rules out a value, the record's row.
 
-    Of several, it is the most exposed.
+    If there are several such records, the most exposed record is returned.
     """
     return {n.column: n.row for n in reversed(tried) if n.column and n.figures}
 
@@ -292,9 +293,9 @@ def _with_disclosures(
 ) -> RiskFinding:
     """Return the risks, including certain disclosure by published figures.
 
-    If a figure would change without a record, or with another class or other values for it, an
-    attacker who knows everything else learns its membership, its class, or values that it does not
-    have.
+    If a figure would change without a record, an attacker who knows all other data learns that the
+    record is a member. If a figure would change with another class or other values, the attacker
+    learns the class, or values that the record does not have.
     """
     absent = [d for d in disclosures if d.change == LEFT_OUT]
     replaced = [d for d in disclosures if d.change != LEFT_OUT]
@@ -318,7 +319,7 @@ def _with_disclosures(
 def _items(
     procedure: Procedure, prepared: Prepared, model: ReleasedModel, useful: Usefulness | None
 ) -> Iterator[Item]:
-    """Yield all published items, and those withheld."""
+    """Yield all published and withheld items."""
     figures, settings, unit = prepared.figures, prepared.trained.settings, prepared.trained.unit
     noise = (
         f"Each has independent Gaussian noise, σ = {prepared.sigma:g}; no {one(unit)} leaks more "
@@ -328,13 +329,13 @@ def _items(
     yield Item("intercept", "noised", noise, int(np.size(model.intercept_)))
     yield _noise_item(procedure, prepared)
     default = " (the default)" if settings.l2 == ReleaseQuestion.l2 else ""
-    yield Item("penalty λ", "declared", f"Given beforehand{default}.", 1, settings.l2)
+    yield Item("penalty λ", "declared", f"Declared in advance{default}.", 1, settings.l2)
     declared = [settings.model, procedure.target]
-    yield Item("family and target", "declared", "Given beforehand.", 2, declared)
+    yield Item("family and target", "declared", "Declared in advance.", 2, declared)
     scaled = [c for c in model.columns if c.kind == "numeric"]
     by_domain = sum(c.name in procedure.domains for c in scaled)
     if by_domain:
-        how = "The middle of the declared domain, and a quarter of its width."
+        how = "The centre is the middle of the declared domain, the unit a quarter of its width."
         yield Item("scaling by domains", "declared", how, 2 * by_domain)
     if by_domain < len(scaled):
         how = (
@@ -347,7 +348,7 @@ def _items(
     if names:
         how = f"Only values shared by at least {procedure.least_holders} {many(unit)} are named."
         yield Item("names of levels", "coarse", how, names)
-    yield Item("names of columns", "declared", "They are the table's.", len(model.columns))
+    yield Item("names of columns", "declared", "As in the table.", len(model.columns))
     if classes := list(figures["classes"]):
         how = f"Each has at least {procedure.least_holders} {many(unit)}."
         yield Item("classes", "coarse", how, len(classes), classes)
@@ -368,36 +369,37 @@ def _items(
         yield Item(useful.name, "noised", how, 1, useful.share)
         yield Item(constant, "noised", how, 1, useful.constant)
     withheld = (
-        f"The leakage of {many(unit)}, columns and groups, errors without noise, quantiles and "
-        "counts of values are only in the private report."
+        f"Leakage of {many(unit)}, columns and groups, errors without noise, quantiles and counts "
+        "of values are only in the private report."
     )
     yield Item("all other figures", "withheld", withheld)
 
 
 def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
-    """Return how σ is protected."""
+    """Return the item that describes how σ is protected."""
     unit = prepared.trained.unit
     if prepared.vote is not None:
         vote = prepared.vote
         how = (
-            f"Drawn by a vote of {vote.blocks} blocks of {many(unit)}, fitted separately, until it "
-            f"met the target; every draw is ε-differentially private with ε = {vote.epsilon:g} "
-            f"(one {one(unit)} added, removed or replaced), given the figures on a grid."
+            f"Drawn by a vote of {vote.blocks} blocks of {many(unit)}, fitted separately, and "
+            "redrawn until it met the target. Given the rounded figures, each draw is "
+            f"ε-differentially private with ε = {vote.epsilon:g} (one {one(unit)} added, removed "
+            "or replaced)."
         )
         return Item("noise σ", "drawn", how, 1, prepared.sigma)
     if procedure.sigma is None:
         how = "The smallest σ that meets the target, rounded up to 1, 2 or 5 times 10ᵏ."
         return Item("noise σ", "coarse", how, 1, prepared.sigma)
-    how = "Declared beforehand, and confirmed to meet the target."
+    how = "Declared in advance, and confirmed to meet the target."
     return Item("noise σ", "declared", how, 1, prepared.sigma)
 
 
 def _loss(prepared: Prepared, audit: Audit) -> PrivacyLoss:
     """Return the privacy loss of the noisy numbers for every record, or person.
 
-    Those not refitted count like the most exposed of those that were, as in the statement about
-    membership inference. The loss is infinite where removing the record or person would change a
-    published figure.
+    Records without a refit get the largest loss among records with a refit, as in the
+    membership-inference result. The loss is infinite if removing the record or person would change
+    a published figure.
     """
     every, risks = audit.records.every, audit.risks
     mu: Any = np.inf
@@ -410,10 +412,10 @@ def _loss(prepared: Prepared, audit: Audit) -> PrivacyLoss:
 
 
 def _guess_loss(prepared: Prepared, audit: Audit, tried: Sequence[Neighbour]) -> GuessLoss:
-    """Return the release's privacy loss about values, by column.
+    """Return the release's privacy loss for guesses of values, by column.
 
-    It is infinite for a column whose guesses were not measured, or whose values a published figure
-    rules out.
+    The loss is infinite for a column without measured guesses, or if a published figure rules out
+    some of the column's values.
     """
     table, risks = prepared.trained.table, audit.risks
     distance = dict.fromkeys([table.target, *(a.name for a in table.attributes)], math.inf)
@@ -429,9 +431,9 @@ def _guess_loss(prepared: Prepared, audit: Audit, tried: Sequence[Neighbour]) ->
 def _with_guesses(
     finding: LedgerFinding, audit: Audit, own: GuessLoss, recognition: Recognition | None
 ) -> LedgerFinding:
-    """Return the finding with the largest gain of a guess of a class or category over all releases.
+    """Return the finding with the largest attribute-inference gain over all releases.
 
-    Two values of a record are distinguished over all releases with accuracy A at even odds, so a
+    If two values of a record can be distinguished over all releases with accuracy A at even odds, a
     guess among K levels gains at most ``(1 − 1/K)(2A − 1)`` for any prior (see
     :func:`~seepage.auditing.remedies.with_noise`).
     """
@@ -455,7 +457,7 @@ def _with_guesses(
 def _ledger_finding(
     procedure: Procedure, prepared: Prepared, loss: PrivacyLoss, limit: float | None
 ) -> LedgerFinding | None:
-    """Return the ledger's entries about the records, and their leakage over all releases."""
+    """Return the ledger's findings about the records, and their leakage over all releases."""
     recognition, ledger = prepared.recognition, procedure.ledger
     if recognition is None or ledger is None:
         return None
@@ -485,7 +487,7 @@ def _ledger_finding(
 
 
 def _enough(earlier: PrivacyLoss, loss: PrivacyLoss, sigma: float, limit: float) -> float | None:
-    """Return the σ that keeps membership inference over all releases within a limit, if any.
+    """Return the σ that limits membership inference over all releases, or ``None``.
 
     μ is inversely proportional to σ.
     """

@@ -1,37 +1,38 @@
-"""A private vote of blocks of records on the noise, so that σ depends little on any single record.
+"""Blocks of records vote privately on the noise, so that σ depends little on any single record.
 
-The method is subsample and aggregate (Nissim, Raskhodnikova and Smith 2007). Every record falls
-into one of m blocks at random; a model is fitted to each block, and the noise that its most exposed
-record needs is computed. Leakage is inversely proportional to the number of records, so an m-th of
-that noise, with a margin, is the block's vote on the noise for the whole table. Adding, removing or
-replacing one record changes the vote (the opinion) of one block only, whatever the data. The number
-of opinions up to a point ``s`` of the grid, and the number beyond the point ``s'`` before it,
-change by at most one, and so does the score::
+The method is subsample and aggregate (Nissim, Raskhodnikova and Smith 2007). Every record is
+assigned to one of m blocks at random. A model is fitted to each block, which determines the noise
+that the block's most exposed record needs. Leakage is inversely proportional to the number of
+records. The block therefore votes for an m-th of that noise, with a margin, as the noise for the
+whole table. Adding, removing or replacing one record changes the vote of only one block, whatever
+the data. The number of votes up to a point ``s`` of the grid, and the number above the preceding
+point ``s'``, change by at most one. So does the score::
 
     u(s) = min(0, #{opinions ≤ s} − m/2, #{opinions > s'} − m/2)
 
-It is zero at the median rounded up to the grid. Permute-and-flip (McKenna and Sheldon 2020) takes
-the points in random order until one is accepted, each with probability ``exp(ε (u(s) − max u)/2)``.
-Given the other published figures it is ε-differentially private, and it errs half as often as the
-exponential mechanism.
+The score is zero at the median vote, rounded up to the grid. Permute-and-flip (McKenna and Sheldon
+2020) visits the points in random order until one is accepted, each with probability
+``exp(ε (u(s) − max u)/2)``. Given the other published figures, it is ε-differentially private, and
+it errs half as often as the exponential mechanism.
 
-The vote cannot always meet the need of the most exposed record. If an ε-private mechanism puts σ
-below each table's own need with probability at most β, then on any one table it puts σ below the
-need of a table that differs in k records with probability at most ``β exp(kε)``. Private noise that
-is *always* enough is therefore enough for every possible table. So votes have a margin, and σ is
-redrawn until it is enough for the table T::
+A private vote cannot always yield enough noise for the most exposed record. Suppose that, for every
+table, an ε-private mechanism draws a σ below the table's need with probability at most β. Then, for
+any table, it draws a σ below the need of a table that differs in k records with probability at most
+``β exp(kε)``. Private noise that is *always* enough is therefore enough for every possible table.
+For this reason, votes have a margin, and σ is redrawn until it is enough for the table T::
 
     P_T(s) = p_T(s) 1[s ≥ need(T)] / a(T),    a(T) = p_T(s ≥ need(T))
 
-Here p_T are the probabilities of one vote. Two tables T and T' that differ by one record then have
-their own ε and δ (:meth:`NoiseDraw.beside`). A draw below the larger of their needs rules out one
-of the tables: the probability of this, under either, is at most δ. If σ is enough for both, it is
-drawn by one vote given the same event C. The odds then change by at most ``e^ε₀ max(p_T(C)/p_T'(C),
-p_T'(C)/p_T(C))``, with ε₀ that of the vote; the ratio is at most ``e^ε₀``, and one if C is certain.
+Here p_T are the probabilities of one vote. For each pair of tables T and T' that differ by one
+record, :meth:`NoiseDraw.beside` returns ε and δ. A draw below the larger of the two needs rules out
+one of the tables; under either table, the probability of this is at most δ. If σ is enough for
+both, it is drawn by one vote given the same event C. The odds then change by at most
+``e^ε₀ max(p_T(C)/p_T'(C), p_T'(C)/p_T(C))``, with ε₀ the ε of one vote. The ratio is at most
+``e^ε₀``, and it is one if C is certain.
 
-If the unit is the person, people fall into blocks with all of their records, and a block votes on
-its most exposed person. Adding, removing or replacing all records of one person then changes the
-vote of one block.
+If the unit is the person, people are assigned to blocks with all of their records, and a block
+votes on its most exposed person. Adding, removing or replacing all records of one person then
+changes the vote of one block.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ from seepage.errors import InputError
 def plan_vote(
     records: int, features: int, classes: bool, epsilon: float | None
 ) -> tuple[int, float]:
-    """Return the number of voting blocks and the ε of the vote; no blocks for too few records.
+    """Return the number of voting blocks, or zero for too few records, and the ε of the vote.
 
-    A class must be in most blocks, so each block has ten records of it on average; with fewer
-    records than features, a linear model fits all of them. The product of blocks and ε determines
-    how random σ is: below 16, σ is almost entirely random.
+    Most blocks must contain every class, so each block has ten records of each class on average.
+    With fewer records than features, a linear model fits them all exactly. The product of the
+    number of blocks and ε determines how random σ is: below 16, σ is almost entirely random.
     """
     size = 10 if classes else max(4, features)
     blocks = min(records // size, 50)
@@ -66,21 +67,21 @@ def plan_vote(
     if epsilon is None:
         return 0, 0.0
     raise InputError(
-        f"A vote on the noise needs {10 * size:,} records or more; with fewer, declare the noise "
+        f"A vote on the noise needs at least {10 * size:,} records; with fewer, declare the noise "
         "with --sigma."
     )
 
 
 def interval_kept(epsilon: float, level: float = 0.95) -> float:
-    """Return the level of a central credible interval that still holds after figures of total ε.
+    """Return the level at which a credible interval remains valid, given figures of total ε.
 
     Let ``p`` be an attacker's posterior about a record given the noisy numbers, for any prior, and
-    ``q`` the posterior after also reading figures that are ε-differentially private.
-    By Bayes' theorem ``q ∝ p · P(figures | record)``, whose second factor
-    varies by at most ``exp(ε)``; so the odds of any event under ``q`` are within a factor of
-    ``exp(ε)`` of those under ``p``. Under ``q``, the probability beyond an end of its central
-    interval is ``t = (1 − level)/2``; under ``p`` it is therefore at most ``t' = t exp(ε)/(1 − t +
-    t exp(ε))``. The interval thus contains the central one of ``p`` with level ``1 − 2t'``.
+    ``q`` the posterior after also reading figures that are ε-differentially private. By Bayes'
+    theorem ``q ∝ p · P(figures | record)``. The second factor varies by at most ``exp(ε)``, so the
+    odds of any event under ``q`` are within a factor of ``exp(ε)`` of its odds under ``p``. Under
+    ``q``, the probability beyond an end of the central interval of ``q`` is ``t = (1 − level)/2``.
+    Under ``p``, it is therefore at most ``t' = t exp(ε)/(1 − t + t exp(ε))``. The interval thus
+    contains the central interval of ``p`` at level ``1 − 2t'``.
 
     >>> interval_kept(0.0), round(interval_kept(0.4), 3)
     (0.95, 0.926)
@@ -95,7 +96,7 @@ def interval_kept(epsilon: float, level: float = 0.95) -> float:
 def noise_grid(unit: float, records: int) -> np.ndarray:
     """Return the points from which σ is drawn, computed from published figures only.
 
-    They cover three decades, starting at 25 times the unit divided by the number of records.
+    The points cover three decades, starting at 25 times the unit divided by the number of records.
     """
     points = [round_up(25 * unit / records, COARSER)]
     while len(points) < 10:
@@ -105,7 +106,7 @@ def noise_grid(unit: float, records: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Seats:
-    """The seat of every row in the vote: a number below one, which determines its block.
+    """The seat of each row in the vote: a number below one that determines its block.
 
     The seats need not be secret. Removing a row does not change the seats of other rows.
     """
@@ -115,7 +116,7 @@ class Seats:
 
     @classmethod
     def of(cls, raw: pa.Table, person: str | None, seed: int | None = None) -> Seats:
-        """Return seats for a table; without a seed, one is drawn at random."""
+        """Return seats for a table; if no seed is given, one is drawn at random."""
         seed = secrets.randbits(128) if seed is None else seed
         places = np.random.default_rng(seed).random(raw.num_rows)
         if person is not None:
@@ -124,13 +125,13 @@ class Seats:
         return cls(seed, places)
 
     def without(self, rows: np.ndarray) -> Seats:
-        """Return the seats of the table without some rows."""
+        """Return the seats of the table without the given rows."""
         return replace(self, places=np.delete(self.places, rows))
 
 
 @dataclass(frozen=True, eq=False)
 class NoiseDraw:
-    """Distribution of σ for a table: votes are repeated until one suffices."""
+    """The distribution of σ for a table; votes are repeated until one is enough."""
 
     grid: np.ndarray
     chance: np.ndarray  # with which one vote draws every point
@@ -141,23 +142,24 @@ class NoiseDraw:
 
     @property
     def probability(self) -> float:
-        """The probability that one vote suffices."""
+        """The probability that one vote is enough."""
         return float(self.chance[self.grid >= self.least].sum())
 
     @property
     def published(self) -> np.ndarray:
-        """The probability with which every point of the grid is published."""
+        """The probability with which each point of the grid is published."""
         return np.where(self.grid >= self.least, self.chance, 0.0) / self.probability
 
     def beside(self, other: float) -> tuple[float, float]:
         """Return ε and δ of the published σ, for this table and one that needs other noise.
 
-        ``other`` is the smallest sufficient σ for the other table, which differs by one record, or
-        person. Each vote there therefore has a probability within a factor ``e^±ε₀`` of its
-        probability here. An event with probability q here has a probability between ``max(e^-ε₀ q,
-        1 − e^ε₀ (1 − q))`` and ``min(e^ε₀ q, 1 − e^-ε₀ (1 − q))`` there. Let C be the event that a
-        vote suffices for both tables. If the other table needs more noise, a draw for this table
-        rules it out with probability ``1 − p(C)/a``. If it needs less, a draw for it rules out this
+        ``other`` is the smallest σ that is enough for the other table, which differs by one record
+        or person. The probability of each vote therefore differs between the tables by at most a
+        factor ``e^±ε₀``. An event with probability q for this table has, for the other table, a
+        probability between ``max(e^-ε₀ q, 1 − e^ε₀ (1 − q))`` and
+        ``min(e^ε₀ q, 1 − e^-ε₀ (1 − q))``. Let C be the event that a vote is enough for both
+        tables. If the other table needs more noise, a draw for this table rules out the other with
+        probability ``1 − p(C)/a``. If the other table needs less, a draw for it rules out this
         table with probability ``p'(M)/(p'(M) + p'(C))``, with M the votes between the two needs.
         """
         both = float(self.chance[self.grid >= max(self.least, other)].sum())
@@ -172,7 +174,7 @@ class NoiseDraw:
         return epsilon, less / (less + fewer)
 
     def _elsewhere(self, probability: float) -> tuple[float, float]:
-        """Return the smallest and largest probability of an event in any neighbour's vote."""
+        """Return the smallest and largest probability of an event for a neighbouring table."""
         up, down = math.exp(self.epsilon), math.exp(-self.epsilon)
         rest = max(1 - probability, 0.0)
         return max(down * probability, 1 - up * rest), min(up * probability, 1 - down * rest)
@@ -187,10 +189,10 @@ def vote_on_noise(
     epsilon: float,
     least: float,
 ) -> NoiseDraw | None:
-    """Draw the noise of a release from a grid until it suffices; ``None`` if no point does.
+    """Draw the noise of a release from a grid until it is enough; ``None`` if it cannot be.
 
-    ``allowed`` is the leakage allowed for every record, or person, ``block`` the block of each, and
-    ``least`` the smallest noise with which none exceeds it.
+    ``allowed`` is the leakage allowed for each record, or person, and ``block`` is its block.
+    ``least`` is the smallest noise with which no record or person exceeds the allowed leakage.
     """
     chance = chances(block_opinions(trained, allowed, block, blocks), grid, epsilon)
     enough = np.where(grid < least, 0.0, chance)
@@ -201,10 +203,11 @@ def vote_on_noise(
 
 
 def chances(opinions: np.ndarray, grid: np.ndarray, epsilon: float) -> np.ndarray:
-    """Return the probability with which every point of the grid is drawn.
+    """Return the probability with which each point of the grid is drawn.
 
-    A point accepted with probability ``p``, at position ``x`` of the order (between 0 and 1), is
-    drawn if none before it is accepted: ``p ∫ Π(1 − x p') dx`` over the others.
+    A point that is accepted with probability ``p``, at position ``x`` of the order (between 0 and
+    1), is drawn if no point before it is accepted. The probability is ``p ∫ Π(1 − x p') dx``, with
+    the product over all other points.
     """
     score = scores(opinions, grid)
     accepted = np.exp(epsilon / 2 * (score - score.max()))
@@ -215,7 +218,7 @@ def chances(opinions: np.ndarray, grid: np.ndarray, epsilon: float) -> np.ndarra
 
 
 def scores(opinions: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """Return minus the number of votes by which each point of the grid misses the median."""
+    """Return minus the number of votes between each point of the grid and the median."""
     below = np.sum(opinions[:, None] <= grid, axis=0)
     beyond = len(opinions) - np.concatenate([[0], below[:-1]])
     short = np.minimum(below, beyond) - len(opinions) / 2
@@ -225,9 +228,9 @@ def scores(opinions: np.ndarray, grid: np.ndarray) -> np.ndarray:
 def block_opinions(
     trained: TrainedModel, allowed: np.ndarray, block: np.ndarray, blocks: int
 ) -> np.ndarray:
-    """Return every block's vote on the noise for the whole table, from its own records only.
+    """Return each block's vote on the noise for the whole table, computed from its records only.
 
-    ``block`` is the block of every record, or person.
+    ``block`` is the block of each record, or person.
     """
     source, owner = trained.records, trained.records.owner
     opinions = np.full(blocks, math.inf)  # a block without a model asks for more than any other

@@ -1,9 +1,9 @@
-"""The procedure from a table to its published figures, which can be rerun without a record.
+"""The procedure that turns a table into published figures, and can be rerun without a record.
 
-All data-dependent figures published without noise lie on a coarse grid: the scaling of the columns,
-the number of records, and σ, which is drawn from the grid. The penalty, the target and the family
-are declared. So small changes of a record change only the coefficients; given the figures on the
-grid, only these leak.
+All data-dependent figures published without noise are on a coarse grid: the scaling of the columns,
+the number of records, and σ, which is drawn from the grid. The penalty, the target and the model
+family are declared. So a small change of a record changes only the coefficients; given the figures
+on the grid, only the coefficients leak.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class Prepared:
 
     @property
     def spent(self) -> np.ndarray:
-        """η² of earlier releases for every record, or person."""
+        """The η² of every record, or person, over earlier releases."""
         return spent_by(self.trained, self.recognition)
 
     @property
     def rows(self) -> np.ndarray:
-        """The row number of every record; for a person, that of the first record."""
+        """The row number of each record, or of each person's first record."""
         return rows_of(self.trained)
 
 
@@ -89,7 +89,7 @@ class Procedure(ReleaseQuestion):
 
     @cached_property
     def domains(self) -> Domain:
-        """The domains of columns, from ``column=low:high``."""
+        """The domains of columns, parsed from ``column=low:high``."""
         ends = {}
         for text in self.domain:
             name, _, interval = text.rpartition("=")
@@ -106,7 +106,7 @@ class Procedure(ReleaseQuestion):
         return ends
 
     def fit(self, raw: pa.Table, near: TrainedModel | None = None) -> TrainedModel:
-        """Return the model of a table, without noise; ``near`` is that of a similar table."""
+        """Fit the model without noise, starting from ``near``, the model of a similar table."""
         encoded = self._encode(raw)
         kind = choose_model(self.model, encoded.target_kind, encoded.target)
         settings = FitSettings(kind, self.l2)
@@ -116,9 +116,9 @@ class Procedure(ReleaseQuestion):
         return TrainedModel(settings.fit(encoded.source, start), settings, encoded)
 
     def prepare(self, raw: pa.Table, seats: Seats | None = None) -> Prepared:
-        """Fit, measure and choose the noise; warn first if the ledger cannot match people.
+        """Fit the model, measure leakage and choose the noise; warn if people cannot be matched.
 
-        ``seats`` are the rows' seats in the vote; by default they are drawn.
+        ``seats`` assigns rows to voting blocks; by default, the seats are drawn at random.
         """
         if self.ledger is not None:
             for doubt in self.ledger.recognise(raw, self.person).doubts:
@@ -137,16 +137,16 @@ class Procedure(ReleaseQuestion):
         return Prepared(trained, eta, recognition, sigma, least, figures, needed, seats, vote)
 
     def figures(self, raw: pa.Table, prepared: Prepared) -> dict[str, Any]:
-        """Return the figures without noise of a table that differs by a record, or a person.
+        """Return the figures without noise for a table that differs by a record, or a person.
 
-        A drawn σ is held fixed; only whether it still suffices can change.
+        A drawn σ is fixed; only whether it is still enough can change.
         """
         return self.rerun(raw, prepared)[0]
 
     def rerun(
         self, raw: pa.Table, prepared: Prepared
     ) -> tuple[dict[str, Any], float, TrainedModel]:
-        """Return the figures, the σ that keeps everybody within their budget, and the model."""
+        """Return the figures, the smallest σ that respects every privacy budget, and the model."""
         trained = self.fit(raw, prepared.trained)
         earlier = self.ledger is not None and self.ledger.releases
         known = self._recognise(raw, trained) if earlier else None
@@ -161,13 +161,13 @@ class Procedure(ReleaseQuestion):
             check_positive(self.sigma_epsilon, "sigma_epsilon")
             if self.sigma is not None:
                 raise InputError(
-                    "--sigma declares the noise and --sigma-epsilon draws it: give only one of "
-                    "them."
+                    "--sigma declares the noise, and --sigma-epsilon draws it; give only one of "
+                    "the two."
                 )
         if self.missing == "impute":
             raise InputError(
-                "The values that fill gaps would be published too: fill the gaps beforehand, or "
-                "use --missing drop."
+                "Imputed values would also be published; fill the gaps yourself first, or use "
+                "--missing drop."
             )
         if self.least_holders < 1:
             raise InputError(f"--least-holders must be at least 1, not {self.least_holders}.")
@@ -179,11 +179,11 @@ class Procedure(ReleaseQuestion):
         encoded = encode(TableInMemory(settled), plan, public=self.domains)
         rows = len(encoded.source)
         if rows < FEWEST_ROWS:
-            raise InputError(f"Only {rows} rows can be used, too few for a release.")
+            raise InputError(f"Only {rows} rows are usable, too few for a release; provide more.")
         people = len(np.unique(cast(RecordsInMemory, encoded.source).owner))
         if people < FEWEST_ROWS:
             raise InputError(
-                f"Only {people} people have rows that can be used, too few for a release."
+                f"Only {people} people have usable rows, too few for a release; provide more."
             )
         return replace(encoded, steps=(*encoded.steps, *steps))
 
@@ -206,7 +206,7 @@ class Procedure(ReleaseQuestion):
         return found
 
     def _recognise(self, raw: pa.Table, trained: TrainedModel) -> Recognition | None:
-        """Return the ledger's privacy losses for the records of a model."""
+        """Return the privacy losses that the ledger lists for the records of a model."""
         if self.ledger is None:
             return None
         return self.ledger.recognise(raw.take(pa.array(trained.records.beside[ROW])), self.person)
@@ -245,10 +245,10 @@ class Procedure(ReleaseQuestion):
         least: float,
         seats: Seats,
     ) -> NoiseDraw | None:
-        """Draw the noise; labels are measured in their published unit, which depends on no record.
+        """Draw the noise, with labels in their published unit, which does not depend on any record.
 
-        Return ``None`` if σ is declared, if there are too few records for a vote that was not
-        requested, or if no point of the grid suffices.
+        Return ``None`` if σ is declared, if a vote was not requested and there are too few records,
+        or if no point of the grid is enough.
         """
         if self.sigma is not None:
             return None
@@ -265,28 +265,28 @@ class Procedure(ReleaseQuestion):
         return vote_on_noise(public, allowed, grid, block, blocks, epsilon, least)
 
     def _noise(self, needed: float, vote: NoiseDraw | None) -> float:
-        """Return the noise, declared or drawn, which must suffice for the target."""
+        """Return the declared or drawn noise; raise an error if the target needs more."""
         least = round_up(needed, COARSER)
         if self.sigma is None:
             return least if vote is None else max(least, vote.sigma)
         if needed > self.sigma * (1 + SAME):
             raise InputError(
-                f"With the declared σ = {self.sigma:g} some "
+                f"With the declared σ = {self.sigma:g}, some "
                 f"{one(ONE_ROW if self.person is None else ONE_PERSON)} would leak more than the "
-                f"target of η = {self.target_eta:g}; declare a --sigma of {least:g} or more, or "
-                "raise --target-eta."
+                f"target of η = {self.target_eta:g}; set --sigma to {least:g} or more, or raise "
+                "--target-eta."
             )
         return self.sigma
 
 
 def rows_of(trained: TrainedModel) -> np.ndarray:
-    """Return the row number of every record; for a person, that of the first record."""
+    """Return the row number of each record, or of each person's first record."""
     first = np.unique(trained.records.owner, return_index=True)[1]
     return np.asarray(trained.records.beside[ROW][first])
 
 
 def spent_by(trained: TrainedModel, recognition: Recognition | None) -> np.ndarray:
-    """Return η² of earlier releases for every record, or person."""
+    """Return the η² of every record, or person, over earlier releases."""
     holders = trained.holders
     if recognition is None:
         return np.zeros(len(holders))
@@ -295,5 +295,5 @@ def spent_by(trained: TrainedModel, recognition: Recognition | None) -> np.ndarr
 
 
 def _coded(table: EncodedTable) -> list[ColumnCoding]:
-    """Return the encoding of a table's columns in a form that may be published."""
+    """Return the encoding of a table's columns in a publishable form."""
     return [ColumnCoding.of(part) for part in (table.coding.parts if table.coding else ())]

@@ -1,9 +1,9 @@
-"""Rare values that would identify people if published as names of levels.
+"""Handles rare values, which would identify people if published as names of levels.
 
-A category becomes one feature for each of its levels, and the names of the levels are published
-with the model. A level with one record is that person's own text. So are most values of a text
-column whose values are nearly unique. Both are reported before the fit. If people have several
-records, holders are people: a value in twenty records of one person has one holder.
+A category is encoded as one feature per level, and the names of the levels are published with the
+model. A level with a single record reveals that person's text, as do most values of a text column
+whose values are nearly unique. Both are reported before the fit. If people have several records,
+holders are counted as people: a value in twenty records of one person has one holder.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ CHOICES = ("refuse", "drop", "merge")
 def settle_rare_names(
     raw: pa.Table, plan: ColumnPlan, holders: int, choice: str
 ) -> tuple[pa.Table, tuple[str, ...], tuple[str, ...]]:
-    """Return the table with rare values merged, the columns to drop, and the changes in words.
+    """Return the table with rare values merged, the columns to drop, and a list of the changes.
 
     Raises
     ------
-    InputError If there are rare values and no treatment was chosen, or if classes are rare.
+    InputError If there are rare values and no treatment was chosen, or if a class is rare.
     """
     if choice not in CHOICES:
         raise InputError(f"--rare must be refuse, drop or merge, not {choice!r}.")
@@ -48,7 +48,7 @@ def settle_rare_names(
     if plan.target in rare:
         raise InputError(
             f"A class of the target {shown(plan.target)} has fewer than {holders} {who}, and its "
-            "name would be published; merge classes first, or set --least-holders."
+            "name would be published; merge classes first, or lower --least-holders."
         )
     # Where half of the values are different it is text, and not a category.
     text = [name for name in rare if 2 * len(sizes[name]) >= raw.num_rows]
@@ -65,8 +65,8 @@ def settle_rare_names(
             for name, counts in held.items()
         )
         raise InputError(
-            f"{what}, and its name would be published with the model: {which}; fewer than "
-            f"{holders} {who} have each. Choose {ways}."
+            f"{what}, which would be published with the model as the name of a level: {which}. "
+            f"Fewer than {holders} {who} have each of these values. Choose {ways}."
         )
     # What has no level for the others can only be dropped.
     drop = [name for name in rare if choice == "drop" or plan.kinds[name] != "categorical"]
@@ -100,7 +100,7 @@ def _counts(raw: pa.Table, name: str, owner: np.ndarray | None) -> dict[str, int
 def _merged(
     raw: pa.Table, name: str, counts: dict[str, int], holders: int, owner: np.ndarray | None
 ) -> pa.Table:
-    """Merge rare values of a column, adding further values until there are enough holders.
+    """Merge rare values of a column, and further values until there are enough holders.
 
     A person with two of the merged values counts as one holder.
     """

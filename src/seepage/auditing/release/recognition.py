@@ -1,12 +1,13 @@
-"""Recognises a table's records in earlier tables by value, whatever the type of a cell.
+"""Recognises a table's records in earlier tables by value, regardless of cell types.
 
 A cell is stored as a keyed digest of its column's name and its value in canonical form. The values
-45, 45.0 and the text "45" are the same, and so are a number and its rounding to single precision,
-or texts that differ only in case and white space. Two records count as the same person if they
-agree in every column that both tables have. Columns may therefore be reordered, added and dropped,
-and their names written in capitals. In doubt, they count as the same: a false match costs noise,
-whereas a missed match breaks the guarantee. So a record without a full match that agrees with
-another in all columns but one (a filled gap, a corrected value) counts as the same person.
+45, 45.0 and the text "45" are equal. So are a number and its rounding to single precision, and
+texts that differ only in case and white space. Two records count as the same person if they agree
+in every column that both tables have. Columns may therefore be reordered, added or dropped, and
+their names may be written in capitals. In case of doubt, records count as the same person: a false
+match costs noise, whereas a missed match breaks the guarantee. So a record without a full match is
+also matched to records that differ from it in only one column, such as a filled gap or a corrected
+value.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _TRUTH = {"true": 1, "false": 0}
 def canonical(value: Any, *, cased: bool = False) -> tuple[str, str]:
     """Return a value's canonical forms for comparison: in single precision, and exact.
 
-    Case and white space of a text are ignored, unless ``cased``, as in an earlier version.
+    Case and white space in texts are ignored unless ``cased``, as in an earlier version.
 
-    The two differ for whole numbers from 2²⁴ on, such as patient numbers, of which single precision
-    holds only some.
+    The two forms differ for integers from 2²⁴ on, such as patient numbers, because single precision
+    cannot represent all of them.
 
     Examples
     --------
@@ -70,13 +71,13 @@ def canonical(value: Any, *, cased: bool = False) -> tuple[str, str]:
 
 
 def _folded(text: str) -> str:
-    """Return a text without case, in one Unicode form, with single spaces."""
+    """Return a text in lower case and one Unicode form, with single spaces."""
     once = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(unicodedata.normalize("NFKC", once).split())
 
 
 def _of_text(text: str) -> Any:
-    """Return what a text stands for: a number, a truth value, a date, nothing, or a text."""
+    """Return the value that a text represents: a number, Boolean, date, missing value or text."""
     text = unicodedata.normalize("NFC", text.strip())
     if text in MISSING:
         return None
@@ -105,7 +106,7 @@ def _of_number(value: Any) -> tuple[str, str]:
 
 
 class Match(NamedTuple):
-    """The privacy loss of one table's records, matched to the people of another."""
+    """The privacy loss of one table's records, after matching them to another table's people."""
 
     loss: PrivacyLoss
     known: np.ndarray
@@ -114,7 +115,7 @@ class Match(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class People:
-    """The keyed digests of a table's cells, column by column, and the identifying column."""
+    """The keyed digests of a table's cells by column, and the identifying column."""
 
     columns: Mapping[str, np.ndarray]  # of values in single precision
     whole: Mapping[str, np.ndarray]  # of exact values, where single precision falls short of them
@@ -138,22 +139,22 @@ class People:
 
     @classmethod
     def read(cls, content: Mapping[str, Any], rows: int) -> People:
-        """Return the object from the JSON of :meth:`as_json`, or raise ``ValueError``."""
+        """Return the object from the JSON of :meth:`as_json`; raise ``ValueError`` if invalid."""
         columns, whole = (
             {str(name): _unpacked(text) for name, text in content[key].items()}
             for key in ("columns", "whole")
         )
         if not columns or any(len(d) != rows for d in (*columns.values(), *whole.values())):
-            raise ValueError("a column is of another length")
+            raise ValueError("a column has another length")
         identity = content["identity"]
         if identity is not None and identity not in columns:
             raise ValueError("the identifying column is missing")
         return cls(columns, whole, identity)
 
     def names_of(self, names: Sequence[str]) -> list[str]:
-        """Return column names as they are spelt here; case and white space are ignored.
+        """Return column names as they are spelt in this table; case and white space are ignored.
 
-        Names that differ in nothing else are kept unchanged.
+        If several names differ only in case or white space, they are returned unchanged.
         """
         here, folded = {_folded(name): name for name in self.columns}, list(map(_folded, names))
         alone = [folded.count(text) == 1 for text in folded]
@@ -167,23 +168,24 @@ class People:
         return [name for name in self.columns if name in others.columns]
 
     def same_rows(self, others: People) -> bool:
-        """Return whether both hold the same rows of the same columns, in the same order."""
+        """Return whether both tables have the same rows and columns, in the same row order."""
         return self.columns.keys() == others.columns.keys() and all(
             np.array_equal(digests, others.columns[name]) for name, digests in self.columns.items()
         )
 
     def earlier_loss(self, loss: PrivacyLoss, others: People, *, of_people: bool) -> Match | None:
-        """Return the loss of every record of the other table from the losses here, and the matches.
+        """Return the other table's losses, derived from the losses of this table, and the matches.
 
-        ``loss`` has one entry per record here; with ``of_people``, it is for all records of its
-        person together. Return ``None`` if the tables cannot be compared. If both tables have the
-        column that identifies people in either of them, that column decides; of two such columns,
-        the one with the larger loss. Otherwise all shared columns must agree. If the other table
-        lacks columns of this one, at least half of the records here must be unique in the shared
-        columns. A stranger from the same population then matches nobody with at least that
-        probability; if everybody matches somebody, as by sex alone, a match is uninformative.
-        Records without a match are compared again with each column left out in turn, under the same
-        condition; such a match counts, but as doubtful.
+        ``loss`` has one entry per record of this table; with ``of_people``, it is for all records
+        of the record's person together. Return ``None`` if the tables cannot be compared. If a
+        column identifies people in either table and both tables have it, that column decides. Of
+        two such columns, the one with the larger loss is used. Otherwise all shared columns must
+        agree. If the other table lacks columns of this one, at least half of this table's records
+        must be unique in the shared columns. A stranger from the same population then matches
+        nobody with at least that probability. If everybody matches somebody, for example by sex
+        alone, a match is uninformative. Records without a match are compared again with each column
+        left out in turn, under the same condition. A match found in this way counts, but is marked
+        as doubtful.
         """
         names = self.shared(others)
         decisive = [[n] for n in {self.identity: 0, others.identity: 0} if n in names]
@@ -228,11 +230,12 @@ class People:
         of_people: bool,
         identified: bool,
     ) -> tuple[PrivacyLoss, np.ndarray]:
-        """Return the loss of the other table's records, and the matches, by some columns.
+        """Return the loss of the other table's records, and the matches, by the given columns.
 
-        A record of the other table may be any of its matches here, so it gets their largest loss. A
-        *person* of the other table gets all matches of their records, each counted once. If the
-        columns identify nobody, each of their records is one of the people who match it.
+        A record of the other table may be any of its matches in this table, so it gets their
+        largest loss. A *person* in the other table gets the combined loss of all matches of their
+        records, each counted once. If the columns do not identify people, each of the person's
+        records counts as the most exposed of its matches.
         """
         values, place = np.unique(self._rows(by, others), return_inverse=True)
         rows = others._rows(by, self)
@@ -256,17 +259,17 @@ class People:
 
     @property
     def owner(self) -> np.ndarray:
-        """The person of every record, by number; itself, where no column identifies people."""
+        """The number of each record's person, or of the record if no column identifies people."""
         if self.identity is None:
             return np.arange(len(self))
         rows = self._rows([self.identity], self)
         return np.unique(rows, return_inverse=True)[1].reshape(-1)
 
     def _rows(self, names: Sequence[str], others: People) -> np.ndarray:
-        """Return one number per record for its values in some columns, independent of their order.
+        """Return a digest of each record's values in the given columns, in any column order.
 
-        Digests are pseudorandom and differ by column, so their sum modulo 2⁶⁴ serves as a digest of
-        the row.
+        Digests are pseudorandom and differ by column, so their sum modulo 2⁶⁴ serves as the digest
+        of a row.
         """
         total = np.zeros(len(self), dtype=np.uint64)
         for name in names:
@@ -274,12 +277,12 @@ class People:
         return total
 
     def _column(self, name: str, others: People) -> np.ndarray:
-        """Return the digests of a column in the form that both tables have."""
+        """Return the digests of a column, exact if both tables have exact digests."""
         exact = name in self.whole and name in others.whole
         return (self.whole if exact else self.columns)[name]
 
     def _tells_apart(self, names: Sequence[str]) -> bool:
-        """Return whether at least half of the distinct records are unique in these values."""
+        """Return whether at least half of the distinct records are unique in these columns."""
         _, once = np.unique(self._rows(list(self.columns), self), return_index=True)
         _, counts = np.unique(self._rows(names, self)[once], return_counts=True)
         return bool(2 * np.sum(counts == 1) >= len(once))
@@ -287,7 +290,7 @@ class People:
 
 @dataclass(frozen=True, eq=False)
 class CellDigests:
-    """Computes digests of cells under a key, with a cache."""
+    """Computes and caches keyed digests of cells."""
 
     key: bytes
     cased: bool = False  # as an earlier version made them
@@ -297,7 +300,7 @@ class CellDigests:
         """Return the digests of a table."""
         if identity is not None and identity not in raw.column_names:
             raise InputError(
-                f"There is no column {shown(identity)} to identify people by; name a column of the "
+                f"There is no column {shown(identity)} to identify people; name a column of the "
                 "table."
             )
         columns, whole = {}, {}
@@ -328,7 +331,7 @@ class CellDigests:
 
 
 def _firsts(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the position of every pair of two numbers among the distinct pairs."""
+    """Return the position of the first occurrence of each distinct pair of two numbers."""
     pairs = first.astype(np.int64) * (int(second.max(initial=0)) + 1) + second
     return np.asarray(np.unique(pairs, return_index=True)[1])
 

@@ -1,4 +1,4 @@
-"""A released model: noisy coefficients, and the encoding of raw columns as features."""
+"""A released model, with noisy coefficients and the encoding of raw columns as features."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class ColumnCoding:
-    """The encoding of one column as features, in numbers and names that may be published."""
+    """The encoding of one column as features, with only publishable numbers and names."""
 
     name: str
     kind: str  # ``numeric``, ``boolean`` (two values) or ``categorical``
@@ -39,28 +39,30 @@ class ColumnCoding:
 
     @classmethod
     def of(cls, part: ColumnEncoding, scale: bool = True) -> ColumnCoding:
-        """Return the published part of an encoding."""
+        """Return the part of an encoding that is published."""
         levels = () if part.levels is None else tuple(level_names(part.levels))
         scaling = (part.centre, part.unit) if scale else (0.0, 1.0)
         return cls(part.name, part.kind, *scaling, levels)
 
     @classmethod
     def read(cls, content: Any, place: int) -> ColumnCoding:
-        """Return the column from its JSON form, or raise ``ValueError``."""
+        """Return the column from its JSON form; raise ``ValueError`` if it is invalid."""
         check_fields(content, _FIELDS, f"column {place}")
         levels = tuple(content["levels"])
         if (content["kind"] == "categorical") != bool(levels) or len(levels) == 1:
-            raise ValueError(f"column {place} must have several levels as a category, else none")
+            raise ValueError(
+                f"column {place} must have at least two levels if categorical, otherwise none"
+            )
         return cls(**content | {"levels": levels})
 
     def features(self, values: Sequence[Any]) -> np.ndarray:
-        """Return the features of some values, one row for each."""
+        """Return the features of the given values, one row per value."""
         if not self.levels:
             try:
                 numbers = np.asarray(values, dtype=float)
             except (TypeError, ValueError):
                 raise InputError(
-                    f"Column {shown(self.name)} must hold numbers; convert it."
+                    f"Column {shown(self.name)} must contain numbers; convert it."
                 ) from None
             return ((numbers - self.centre) / self.unit).reshape(-1, 1)
         place = {level: k for k, level in enumerate(self.levels)}
@@ -71,15 +73,15 @@ class ColumnCoding:
                 level = OTHER
             if level not in place:
                 raise InputError(
-                    f"Column {shown(self.name)} has the level {shown(level)}, which this model "
-                    "does not know; drop those rows, or replace the value."
+                    f"Column {shown(self.name)} has the level {shown(level)}, which is unknown to "
+                    "this model; drop those rows, or replace the value."
                 )
             out[row, place[level]] = 1.0
         return out[:, 1:]
 
 
 def _level(value: Any) -> str:
-    """Return a value as the name of a level; whole numbers without a decimal point."""
+    """Return a value as the name of a level, with integers written without a decimal point."""
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     if isinstance(value, float | np.floating):
@@ -88,20 +90,20 @@ def _level(value: Any) -> str:
 
 
 class ReleasedModel:
-    """A released model that predicts from tables like those of the original.
+    """A released model that predicts from tables with the original columns.
 
     Parameters
     ----------
     estimator
-        A linear model of :mod:`seepage.glm` (or another with ``coef_``) whose coefficients have
-        noise; it predicts from features.
+        A noisy linear model from :mod:`seepage.glm` (or another estimator with ``coef_``) that
+        predicts from features.
     columns
-        How raw columns become its features; none if it takes features.
+        The encoding of raw columns as features; none if the model predicts from features.
 
     Attributes
     ----------
     coef_, intercept_, classes_, feature_names_in_
-        Those of the estimator.
+        The attributes of the estimator.
     """
 
     def __init__(self, estimator: Any, columns: Sequence[ColumnCoding] = ()) -> None:
@@ -116,7 +118,7 @@ class ReleasedModel:
 
     @classmethod
     def of_table(cls, estimator: Any, coding: TableEncoding | None) -> ReleasedModel:
-        """Return a model that takes tables of the encoded kind, or features without an encoding."""
+        """Return a model that predicts from raw tables, or from features without ``coding``."""
         parts = [] if coding is None else [ColumnCoding.of(p, coding.scale) for p in coding.parts]
         return cls(estimator, parts)
 
@@ -126,7 +128,7 @@ class ReleasedModel:
         raise AttributeError(name)
 
     def transform(self, table: Any) -> np.ndarray:
-        """Return the features of a table: a data frame of any library, or a mapping of columns."""
+        """Return the features of a table: any library's data frame, or a mapping of columns."""
         if not self.columns:
             return np.asarray(table, dtype=float)
         if isinstance(table, Mapping):
@@ -144,11 +146,11 @@ class ReleasedModel:
         return np.hstack([column.features(found[column.name]) for column in self.columns])
 
     def predict(self, table: Any) -> np.ndarray:
-        """Return the noisy model's prediction for every row."""
+        """Return the model's prediction for each row."""
         return np.asarray(self.estimator.predict(self.transform(table)))
 
     def predict_proba(self, table: Any) -> np.ndarray:
-        """Return the probability of every class, for every row."""
+        """Return the probability of each class for every row."""
         return np.asarray(self.estimator.predict_proba(self.transform(table)))
 
     def as_json(self) -> list[dict[str, Any]]:
@@ -157,19 +159,19 @@ class ReleasedModel:
 
     @classmethod
     def read(cls, estimator: Any, content: Any) -> ReleasedModel:
-        """Return a model from the columns that :meth:`as_json` wrote, or raise ``ValueError``."""
+        """Return a model from the JSON of :meth:`as_json`, or raise ``ValueError`` if invalid."""
         columns = [ColumnCoding.read(column, k) for k, column in enumerate(content, 1)]
         if len({column.name for column in columns}) < len(columns):
             raise ValueError("two columns have the same name")
         width = sum(max(len(c.levels) - 1, 1) for c in columns)
         if columns and width != estimator.n_features_in_:
             raise ValueError(
-                "the number of features made from the columns differs from that of the coefficients"
+                "the columns produce another number of features than there are coefficients"
             )
         own = getattr(estimator, "feature_names_in_", None)
         model = cls(estimator, columns)
         if columns and own is not None and list(own) != list(model.feature_names_in_):
-            raise ValueError("the model's feature names differ from those of the columns")
+            raise ValueError("the model's feature names differ from the columns' feature names")
         return model
 
     def __repr__(self) -> str:

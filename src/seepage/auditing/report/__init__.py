@@ -1,8 +1,8 @@
-"""The report: the findings of an audit for people and for machines.
+"""The report, which presents an audit's findings in words and in machine-readable form.
 
 This package turns an :class:`~seepage.auditing.findings.Audit` into sentences, figures, a
 self-contained page, a summary, a table of records and a paragraph for a model card. Other kinds of
-audits use the same renderer. Nothing here measures anything.
+audits use the same renderer. This package measures nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The report on a linear model: its page, summary, table of records and model card.
 
-``summary.json`` is the machine-readable audit, in a documented, versioned format without the
-table of records. ``leakage.parquet`` holds one row per record. ``model-card.md`` is a page to
-paste into a model card or a data-protection impact assessment. The card names no record and no
-small group. It gives data-dependent figures in coarse bands, and held-out errors to two digits.
+``summary.json`` is the machine-readable audit, in a documented, versioned format without the table
+of records. ``leakage.parquet`` contains one row per record. ``model-card.md`` is a page to paste
+into a model card or a data-protection impact assessment. The card names no record and no small
+group. The card gives data-dependent figures in coarse bands, and held-out errors to two digits.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class AuditReport(Report):
         write_private(folder / "leakage.parquet", self.audit.records.writer(make))
 
     def summary(self) -> dict[str, Any]:
-        """Return the summary as plain JSON values; ``docs/report.md`` has the schema.
+        """Return the summary as plain JSON values; ``docs/report.md`` documents the schema.
 
         Infinite errors (no unbiased attack exists) and unknown numbers are ``None``.
         """
@@ -306,8 +306,8 @@ def record_table(
 ) -> pa.Table:
     """Return one row per record, with ``error of <column>`` for every sensitive attribute.
 
-    ``index`` holds the labels of a pandas table, which become a text column. For people, ``row`` is
-    the first row of each, and ``rows`` their number.
+    ``index`` contains the labels of a pandas table, which become a text column. For people, ``row``
+    is the first row of each person, and ``rows`` the number of their rows.
     """
     columns: dict[str, Any] = {"row": np.asarray(records.row, np.int64)}
     if unit == ONE_PERSON:
@@ -352,7 +352,7 @@ def _page_columns(
     else:
         yield "row", "number of the record in the table, 0 for the first", False, records.row
         yield "leakage η", "about the whole record with its label", True, eta
-    yield "η of columns", "the same without the label", True, features
+    yield "η of columns", "about the record without its label", True, features
     yield "η of label", "about the label alone", True, label
     words = "least error of an attack on all its columns at once, in standard deviations"
     yield "error on all columns", words, False, exact
@@ -363,5 +363,5 @@ def _page_columns(
     if MU in records.numbers and risks is not None:
         right = accuracy_beside(records.numbers[MU], 0.5, risks.epsilon, risks.delta)
         right = np.where(np.isin(records.row, risks.disclosed), 1.0, right)
-        words = "how often, in 100, membership inference succeeds at most; chance: 50"
+        words = "highest success rate of membership inference, in per cent; chance: 50"
         yield "recognised, %", words, True, 100 * right

@@ -72,7 +72,7 @@ Draw = Callable[[Any, bool], None]
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure: for a wide page, for a phone, and in words."""
+    """One figure, drawn for a wide page and for a phone, and described in words."""
 
     name: str  # the name of its file, without the extension
     alternative: str  # what it shows, for people who cannot see it
@@ -111,7 +111,7 @@ def _save(name: str, title: str, draw: Draw, size: tuple[float, float], *, narro
 
 @contextmanager
 def house_style(name: str) -> Iterator[None]:
-    """Draw and save in the common style inside this context; ``name`` is the figure's name."""
+    """Apply the common style to a figure drawn in this context; ``name`` is the figure's name."""
     from matplotlib import rc_context
 
     # The salt names the parts of the file, so two figures on a page never share a name.
@@ -142,7 +142,7 @@ def _inline(document: str) -> str:
 
 
 def word_ticks(axis: Any) -> None:
-    """Write the ticks of a logarithmic axis as plain numbers."""
+    """Label the ticks of a logarithmic axis with plain numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     low, high = sorted(axis.get_view_interval())
@@ -154,7 +154,7 @@ def word_ticks(axis: Any) -> None:
 
 
 def name_rows(axes: Any, names: Sequence[str], narrow: bool, width: int = 34) -> None:
-    """Write names along the vertical axis, the first on top, shortened to fit."""
+    """Label the vertical axis with names, the first at the top, shortened to fit."""
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_yticks(range(len(names)), [short(name, 16 if narrow else width) for name in names])
     axes.tick_params(axis="y", colors=INK, length=0)
@@ -264,10 +264,9 @@ def draw_attributes(audit: Audit) -> Drawing | None:
 
     most = ranked[0]
     caption = (
-        "The further left, the more precisely the release allows the column to be estimated. At "
-        "the dashed line an attacker's error is as large as the column's own spread (for a "
-        "category: a whole level)."
-        + (" * marks the columns marked as sensitive." if any(a.sensitive for a in ranked) else "")
+        "Columns further left can be estimated more precisely from the release. At the dashed line "
+        "an attacker's error is as large as the column's own spread (for a category: a whole "
+        "level)." + (" * marks sensitive columns." if any(a.sensitive for a in ranked) else "")
     )
     alternative = (
         f"Least attack error of {counted(len(ranked), 'column')}, easiest first, divided by each "
@@ -304,7 +303,7 @@ def draw_grouping(grouping: GroupingFinding, place: int, who: str = "record") ->
 
     caption = ""
     if len(grouping.groups) > len(ranked):
-        caption = f"The {len(ranked)} groups with the largest and smallest means."
+        caption = f"Shown are the {len(ranked)} groups with the largest and smallest means."
     alternative = f"Mean and largest leakage by {short(grouping.column)}: " + "; ".join(
         f"{short(g.label, 24)} {number(g.mean_eta)} and {number(g.worst_eta)}" for g in ranked
     )
@@ -379,23 +378,23 @@ def draw_curve(audit: Audit) -> Drawing | None:
         figure.legend(loc="outside lower left", ncols=1 if narrow else 4, columnspacing=1.4)
 
     caption = (
-        "Read it downwards: for a noise scale on the horizontal axis, the upper curve gives the "
-        "error and the lower one the leakage. The error is that of a model fitted on some of the "
-        "records, measured on the rest."
+        "For a noise scale on the horizontal axis, the upper curve shows the error and the lower "
+        "curve the leakage. The error is that of a model fitted on some of the records and tested "
+        "on the others."
     )
     if error.max() > highest:
         caption += " Beyond the top of the figure, the model is worse than a constant prediction."
     alternative = (
         f"Two curves against the noise σ from {number(sigma.min())} to {number(sigma.max())}: the "
-        f"{error_name} goes from {number(error[0])} to {number(error[-1])}, the leakage of "
-        f"the most exposed {one(audit.unit)} from {number(worst[0])} to {number(worst[-1])}. This "
+        f"{error_name} changes from {number(error[0])} to {number(error[-1])}, the leakage of the "
+        f"most exposed {one(audit.unit)} from {number(worst[0])} to {number(worst[-1])}. This "
         f"release has σ = {number(audit.sigma)}."
     )
     return render("curve", alternative, caption, draw, (5.4, 6.2))
 
 
 def _write(axes: Any, x: float, y: float, words: str, side: str, above: bool) -> None:
-    """Write beside a horizontal line, on a background that covers the curves."""
+    """Write a label beside a horizontal line, on a background that covers the curves."""
     axes.annotate(
         words,
         (x, y),

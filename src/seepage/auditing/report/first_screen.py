@@ -1,7 +1,7 @@
 """The first screen of a report page: three numbers with baselines, a histogram, and remedies.
 
 Reports of every kind fill the same slots. All text and counts, for every computed noise and every
-group, are prepared here; the template and the script only display them.
+group, are prepared in this module; the template and the script only display them.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class RemedyLine:
 
 @dataclass(frozen=True)
 class Remedies:
-    """Remedies, the best first, compared with the present release."""
+    """Remedies, the best first, compared with the current release."""
 
     columns: tuple[str, ...]  # the headings of what is protected
     lines: tuple[RemedyLine, ...]
@@ -127,7 +127,7 @@ class NoiseStop:
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """Contents of the first screen apart from the verdict."""
+    """Contents of the first screen, without the verdict."""
 
     cards: tuple[Card, ...]
     histogram: Histogram | None
@@ -209,7 +209,7 @@ def _standard(audit: Audit) -> tuple[str, str] | None:
 
 
 def _cards(audit: Audit, stop: int | None = None) -> Iterator[Card]:
-    """Yield the numbers of the release, or of the same model with other noise of the curve."""
+    """Yield the numbers of the release, or of the same model at another noise of the curve."""
     if audit.risks is not None:
         yield _membership(audit, stop)
     value = _value(audit, stop)
@@ -239,7 +239,7 @@ def _judged(over: bool, limit: str) -> dict[str, str]:
 
 
 def _only_with_noise(audit: Audit) -> dict[str, str]:
-    """Adjust the tone of numbers within a limit if no noise was stated."""
+    """Adjust the tone of numbers within a limit if no noise was given."""
     return {"tone": "", "judged": f"only with noise σ = {number(audit.sigma)}"}
 
 
@@ -267,7 +267,7 @@ def _membership(audit: Audit, stop: int | None) -> Card:
 
 
 def _named(audit: Audit, limit: float) -> str:
-    """Return a sentence on the rows whose membership risk exceeds the limit, if any."""
+    """Return a sentence about the rows whose membership risk exceeds the limit, if any."""
     over = count_recognised(audit, limit)
     if not (over and audit.records.examined and audit.risks is not None):
         return ""
@@ -278,7 +278,7 @@ def _named(audit: Audit, limit: float) -> str:
 
 
 def _outsider(audit: Audit) -> str:
-    """Return a sentence comparing an attacker who knows fewer records with the informed one."""
+    """Return a sentence that compares an attacker who knows fewer records with an informed one."""
     found = audit.outsider
     if found is None:
         return "outsider: not estimated" if audit.outsider_reason else _INFORMED
@@ -327,7 +327,7 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
 
 
 def _number(audit: Audit, column: AttributeFinding, times: float) -> Card:
-    """Return how much a normal prior as wide as the column narrows, at a multiple of the noise."""
+    """Return how much a normal prior of the column's spread narrows at a multiple of the noise."""
     ratio = relative_error(column, column.smallest_error * times)
     kept = spread_kept(ratio)
     return Card(
@@ -431,7 +431,7 @@ LEGEND = (
 
 
 def _remedies(audit: Audit) -> Remedies:
-    """Return the present release and its remedies, by rank.
+    """Return the current release and its remedies, in order of rank.
 
     A constant prediction is included; the models listed after it are no better.
     """

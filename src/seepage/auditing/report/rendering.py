@@ -1,4 +1,4 @@
-"""Rendering of audits by templates: sentences, page, terminal output, JSON and folder.
+"""Renders audits with templates, as sentences, pages, terminal output, JSON and folders.
 
 Page templates are escaped throughout and share one style; an undefined name is an error in all
 templates.
@@ -104,7 +104,7 @@ class Report(ABC):
         return ()
 
     def texts(self) -> Mapping[str, str]:
-        """Return further texts for the folder, by file name."""
+        """Return additional texts for the folder, by file name."""
         return {}
 
     def to_json(self) -> str:
@@ -114,10 +114,11 @@ class Report(ABC):
     def write(self, out: str | os.PathLike[str], keep: Sequence[Path] = ()) -> Path:
         """Write the report into the folder ``out`` and return the path of its page.
 
-        The folder holds ``report.html``, ``summary.json``, a table of single records,
+        The folder contains ``report.html``, ``summary.json``, a table of single records,
         ``figures/*.svg`` and ``manifest.json``, which lists them; only their owner can read them.
-        Everything is made first. An earlier report there is replaced in one step; a folder with any
-        other content raises an error. ``keep`` names files that must not change: the inputs.
+        All contents are computed first. An earlier report in the folder is replaced in one step; a
+        folder with other content raises an error. ``keep`` lists the input files, which must not
+        change.
         """
         out, figures = Path(out), self.figures()
         texts = {f"figures/{figure.name}.svg": figure.file for figure in figures}
@@ -129,8 +130,8 @@ class Report(ABC):
                     write_text(folder / name, text)
         except OSError as error:
             raise InputError(
-                f"The report cannot be written to {out.name!r}: {error.strerror or error}; nothing "
-                "was left behind."
+                f"The report cannot be written to {out.name!r}: {error.strerror or error}; no "
+                "files were left behind. Choose another folder."
             ) from error
         return out / "report.html"
 

@@ -1,7 +1,7 @@
 """Terminal output of an audit: the verdict, the risks, the remedies and the files.
 
-It fits a screen of 25 lines and 80 columns; ``--verbose`` and the page show the rest. Colour is for
-terminals only. Numbers and wording are those of the report.
+The output fits a screen of 25 lines and 80 columns; ``--verbose`` and the page show everything.
+Colour is for terminals only. Numbers and wording match the report.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def tell_briefly(report: AuditReport, page: Path | None, private: str | None = N
     end = [] if page is None else [f"Report: {escaped(str(page))}"]
     end += lines([f"{NOTICE} More: --verbose."])
     notices = _notices(report.audit)
-    pointer = ["Notices to read first: in the report, or with --verbose."]
+    pointer = ["Read the notices first, in the report or with --verbose."]
     for shown_notices, remedies in (
         (notices, 9),
         (notices and pointer, 9),
@@ -111,9 +111,9 @@ def _below(report: AuditReport, most: int) -> Iterator[RenderableType]:
     yield ""
     yield _table(("", "with it", "baseline", "whom"), list(_risks(audit)))
     if not audit.risks and audit.risks_reason:
-        yield "Membership and guesses were not measured: --verbose says why."
+        yield "Membership and guesses were not measured; --verbose gives the reason."
     if audit.outsider_reason:
-        yield "An attacker who knows fewer records was not estimated: --verbose says why."
+        yield "There is no estimate for an attacker who knows fewer records; see --verbose."
     tried = [r for r in audit.remedies if r.sigma is not None and r.error is not None]
     if tried:
         yield ""

@@ -31,7 +31,7 @@ class ReportRendering:
             f"{verdict.label}: {verdict.headline}",
             *verdict.sentences[:4],  # more would not fit a screen
             *filter(None, [tell_outsider(audit)]),
-            "sp.report(audit, folder) writes all of it.",
+            "sp.report(audit, folder) writes the full report.",
         ]
         return (
             "\n  ".join(textwrap.fill(line, 98, subsequent_indent="    ") for line in lines) + ">"

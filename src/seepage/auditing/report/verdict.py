@@ -1,7 +1,7 @@
-"""The verdict on an audit: compares its numbers with the limits, for any reader.
+"""The verdict on an audit, which compares its numbers with the limits, in plain words.
 
-It consists of a headline, answers to frequent questions, and a few sentences that need no prior
-knowledge. This module selects the sentences; the templates hold their wording.
+The verdict consists of a headline, answers to frequent questions, and a few sentences that need no
+prior knowledge. This module selects the sentences; the templates contain their wording.
 """
 
 from __future__ import annotations
@@ -107,13 +107,13 @@ def judge(audit: Audit) -> Verdict:
 
 # A model that is not better than a constant prediction, in a label
 _COMPARED = {
-    "not told apart": "not told apart from a constant",
+    "not told apart": "no better than a constant",
     "worse": "worse than a constant",
 }
 
 
 def meets_limits(audit: Audit) -> bool:
-    """Return whether a release is within the caller's limits and the default ones."""
+    """Return whether a release is within the caller's limits and the default limits."""
     over = count_over(audit) > 0 and (audit.risks is None or _asks_eta(audit))
     return not over and not _stands_out(audit) and all(gate.passed for gate in audit.gates)
 
@@ -125,7 +125,7 @@ def _asks_eta(audit: Audit) -> bool:
 
 
 def _tell_within(audit: Audit) -> str:
-    """State the largest risks of a release that is within the limits."""
+    """Return the largest risks of a release that is within the limits, in a sentence."""
     risks = audit.risks
     assert risks is not None  # noqa: S101 - the caller has looked
     membership = limit_on(audit, "--max-membership", MAX_MEMBERSHIP)
@@ -141,7 +141,7 @@ def _tell_within(audit: Audit) -> str:
 
 
 def _narrowed(column: AttributeFinding) -> str:
-    """State how precisely a number can be estimated, with and without the release."""
+    """Return a sentence about how precisely a number is estimated, with and without the release."""
     kept = spread_kept_of(column) or 0.0
     return (
         f"“{short(column.name)}” is estimated to within ±{number(kept * column.spread)} at best, "
@@ -154,7 +154,7 @@ def _points(gain: float) -> str:
 
 
 def _stands_out(audit: Audit) -> str:
-    """State the risks that exceed the caller's limits or the default ones."""
+    """Return a sentence about the risks that exceed the caller's limits or the default limits."""
     risks = audit.risks
     if risks is None:
         return ""
@@ -203,8 +203,8 @@ def _answers(audit: Audit) -> Iterator[tuple[str, str]]:
     yield f"Is any {'person' if people else 'row'} at risk?", tell("membership", audit)
     yield "And for an attacker who knows fewer records?", tell_outsider(audit)
     yield "Who?" if people else "Which one?", tell("who", audit)
-    yield "How often would an attacker be right, with this release and without?", _tell_sure(audit)
-    yield "What would fix it?", _tell_fixes(audit)
+    yield "How often would an attacker be right, with and without this release?", _tell_sure(audit)
+    yield "What would help?", _tell_fixes(audit)
     error = error_at(audit, audit.sigma)
     if error is not None:
         changed = [r for r in audit.remedies if name_change(audit, r) and r.error is not None]
@@ -248,10 +248,13 @@ def _tell_fixes(audit: Audit) -> str:
     useless = " or ".join(change for change, useless in named if change and useless)
     if not _needs_change(audit):
         if audit.published_as_it_is:
-            return f"Noise: with σ = {audit.sigma:.3g} it stays within {find_limit(audit).words}."
+            return (
+                f"Noise: with σ = {audit.sigma:.3g} the release stays within "
+                f"{find_limit(audit).words}."
+            )
         text = f"Nothing needs to be changed to stay within {find_limit(audit).words}"
         if changes:
-            text += f". {'Another way' if len(changes) == 1 else 'Other ways'} to stay within it: "
+            text += f". {'Another way' if len(changes) == 1 else 'Other ways'} to do so: "
             text += ", or ".join(changes)
         return f"{text}."
     if not changes and not useless:
@@ -264,9 +267,9 @@ def _tell_fixes(audit: Audit) -> str:
         )
     if not changes:
         return (
-            f"None of the remedies tried. {capital(useless)} would bring every {one(audit.unit)} "
-            f"within {_aim(audit)}, but leaves a model that is no better than a constant "
-            "prediction."
+            f"None of the remedies tried is useful. {capital(useless)} would bring every "
+            f"{one(audit.unit)} within {_aim(audit)}, but leaves a model that is no better than a "
+            "constant prediction."
         )
     listed = changes[0] if len(changes) == 1 else f"{', '.join(changes[:-1])}, or {changes[-1]}"
     ending = "it brings" if len(changes) == 1 else "each of these brings"
@@ -287,7 +290,7 @@ def _aim(audit: Audit) -> str:
 
 
 def name_change(audit: Audit, remedy: Remedy) -> str:
-    """State what to do in a few words; empty if it does not help or is not needed."""
+    """Return a remedy in a few words; empty if it does not help or is not needed."""
     if remedy.reason is not None or not remedy.reaches_target or remedy.sigma is None:
         return ""
     noise = f"σ = {remedy.sigma:.3g}"
@@ -306,38 +309,38 @@ def name_change(audit: Audit, remedy: Remedy) -> str:
 
 
 def tell_remedy(audit: Audit, remedy: Remedy) -> str:
-    """State the settings, benefit and cost of a remedy, or why it does not help."""
+    """Return a remedy's settings, benefit and cost in words, or why it does not help."""
     return tell("remedy", audit, remedy)
 
 
 def tell_gate(audit: Audit, gate: Gate) -> str:
-    """State how a measured number compares with a limit; name records by row, never by value."""
+    """Return a comparison of a measured number with a limit; records are named by row only."""
     return tell("gate", audit, gate)
 
 
 def tell_codes(audit: Audit) -> str:
-    """State that a target of few whole numbers was read as a number; empty otherwise."""
+    """Return a notice if a target of few whole numbers was read as a number; otherwise empty."""
     return tell("codes", audit) if audit.codes else ""
 
 
 def tell_noise(audit: Audit) -> str:
-    """State how the noise was chosen."""
+    """Return a sentence about how the noise was chosen."""
     return tell("noise", audit)
 
 
 def tell_outsider(audit: Audit) -> str:
-    """State how often an attacker who knows fewer records succeeds; empty if not requested."""
+    """Return the success of an attacker who knows fewer records; empty if not requested."""
     asked = audit.outsider is not None or audit.outsider_reason
     return tell("outsider", audit) if asked else ""
 
 
 def tell_not_measured(audit: Audit) -> str:
-    """State that membership and attribute inference were not measured, and why."""
+    """Return a sentence that membership and attribute inference were not measured, and why."""
     return tell("not_measured", audit)
 
 
 def warn_of_constant(audit: Audit) -> str:
-    """State that the noisy model is no better than a constant prediction; empty otherwise."""
+    """Return a sentence if the noisy model is no better than a constant prediction."""
     found = audit.usefulness
     if found is None or found.compared == "better":
         return ""
@@ -345,7 +348,7 @@ def warn_of_constant(audit: Audit) -> str:
 
 
 def tell_steps(audit: Audit) -> tuple[str, ...]:
-    """State how the data were processed, and further findings, one sentence each."""
+    """Return sentences about the processing of the data, and further findings."""
     sentences, curve = list(audit.steps), audit.curve
     if audit.preset is not None:
         sentences.append(_tell_preset(audit.preset))
@@ -353,12 +356,13 @@ def tell_steps(audit: Audit) -> tuple[str, ...]:
         sentences.append(tell_codes(audit))
     if not curve.held_out:
         sentences.append(
-            "No model could be fitted without the held-out records, so it was fitted on them too."
+            "No model could be fitted without the held-out records, so the tested model was fitted "
+            "on them too."
         )
     elif curve.l2 is not None and curve.l2 != audit.l2:
         sentences.append(
-            f"The privacy–utility curve was computed with λ = {curve.l2:g}, because without a "
-            "penalty some rows alone do not determine the model."
+            f"The privacy–utility curve was computed with λ = {curve.l2:g}, because some rows "
+            "alone do not determine a model without a penalty."
         )
     if audit.risks_reason:
         sentences.append(tell_not_measured(audit))
@@ -370,7 +374,7 @@ def tell_steps(audit: Audit) -> tuple[str, ...]:
 
 
 def _tell_preset(name: str) -> str:
-    """State the recipients of a preset, and that it is not law."""
+    """Return a sentence that names the recipients of a preset, and states that it is not law."""
     return (
         f"Limits that were not set are those of the preset {name}, for {PRESETS[name].audience}: "
         "our default, not law."
@@ -378,23 +382,23 @@ def _tell_preset(name: str) -> str:
 
 
 def tell_ledger(ledger: LedgerFinding) -> list[str]:
-    """State the ledger's entries about the records, with warnings for the owner."""
+    """Return sentences about the ledger's entries for the records, with warnings for the owner."""
     sentences = list(ledger.doubts)
     if ledger.known:
         sentences.append(
             f"{number_of(ledger.known, ledger.unit)} {'was' if ledger.known == 1 else 'were'} in "
-            "earlier releases of the "
-            f"ledger: over all of them the most exposed has η = {ledger.eta:.4g} at most."
+            "earlier releases of the ledger: over all of these, the most exposed has at most η = "
+            f"{ledger.eta:.4g}."
         )
         sentences.append(tell("promise", ledger))
     return sentences
 
 
 def tell_disclosures(check: DisclosureCheck) -> list[str]:
-    """State the result of the check of the most exposed records, and what to do."""
+    """Return the result of the check of the most exposed records, and what to do."""
     if check.everything and not check.found:
         return [
-            "As far as was tried, no published figure would change if one of the most exposed "
+            "Among the changes tried, no published figure would change if one of the most exposed "
             f"{many(check.unit)} were left out or replaced."
         ]
     if check.everything:

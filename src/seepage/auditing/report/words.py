@@ -84,12 +84,12 @@ def markdown(text: object, width: int = 48) -> str:
 
 
 def at_most(value: float) -> str:
-    """Write a data-dependent figure as the next point of the coarse grid above it."""
+    """Write a data-dependent figure, rounded up to the coarse grid."""
     return number(round_up(value)) if np.isfinite(value) and value > 0 else number(value)
 
 
 def at_least(value: float) -> str:
-    """Write a data-dependent figure as the next point of the coarse grid below it."""
+    """Write a data-dependent figure, rounded down to the coarse grid."""
     return number(round_down(value)) if np.isfinite(value) and value > 0 else number(value)
 
 
@@ -104,7 +104,7 @@ def interval(value: float, low: float, high: float) -> str:
 
 
 def called(name: object, kind: str, width: int = 48) -> str:
-    """Return a name, after its kind if it is a bare number: ``layer 0``, but ``fc1``."""
+    """Return a name; a bare number follows its kind: ``layer 0``, but ``fc1``."""
     text = short(name, width)
     return f"{kind} {text}" if kind and text.isdigit() else text
 
@@ -116,7 +116,7 @@ def quoted(name: object, kind: str = "", width: int = 48) -> str:
 
 
 def several(names: Sequence[object], most: int = 4, kind: str = "") -> str:
-    """Return names for a sentence; beyond a few, the rest are only counted."""
+    """Return names for a sentence; names beyond the first few are only counted."""
     said = [quoted(name, kind) for name in names[:most]]
     if len(names) > most:
         return ", ".join(said) + f" and {len(names) - most} more"
@@ -167,7 +167,7 @@ class Limit:
 
 
 def find_limit(audit: Audit) -> Limit:
-    """Return the caller's limit, else the calibration target, else one standard deviation."""
+    """Return the caller's limit, or the calibration target, or one standard deviation."""
     for gate in audit.gates:
         if gate.name == "--max-eta":
             return Limit(gate.limit, "your limit")
@@ -182,7 +182,7 @@ def count_over(audit: Audit) -> int:
 
 
 def limit_on(audit: Audit, option: str, default: float) -> float:
-    """Return the caller's limit on a risk, else the default one."""
+    """Return the caller's limit on a risk, or the default limit."""
     return next((gate.limit for gate in audit.gates if gate.name == option), default)
 
 
@@ -216,10 +216,10 @@ def relative_error(attribute: AttributeFinding, error: float) -> float:
 def level_error(attribute: AttributeFinding) -> float | None:
     """Return the minimum standard error for a category, in levels; ``None`` if unknown.
 
-    A category changes by whole levels, so an estimate need be unbiased only at its values, and
-    ``1/η`` does not bound its error. For two values whose releases lie ``μ`` noise deviations
+    A category changes by whole levels, so an estimate must be unbiased only at its values, and
+    ``1/η`` does not bound its error. For two values whose releases are ``μ`` noise deviations
     apart, the bound is ``1/√(exp(μ²) − 1)`` (Hammersley 1950; Chapman and Robbins 1951); it agrees
-    with Cramér–Rao for small μ only. μ is that of the finite change, for which the values are
+    with Cramér–Rao for small μ only. μ is the distance for the finite change; the two values are
     distinguished with the true positive rate ``Φ(Φ⁻¹(0.01) + μ)``.
     """
     if attribute.tpr is None:
@@ -235,8 +235,8 @@ def protection(attribute: AttributeFinding) -> str:
     percentage points, weak from 20. A guess of a rare level gains little even if the level is
     recognised, so its true positive rate at 1 % false positives counts as well: strong up to 10 %,
     weak from 50 %. A number is strong if the best unbiased attack errs by at least the spread of
-    the column, so that a normal prior of that spread narrows to 0.71 of it or more. It is weak if
-    the attack errs by less than half of the spread.
+    the column, so that a normal prior of that spread narrows to 0.71 of it or more. A number is
+    weak if the attack errs by less than half of the spread.
     """
     if attribute.gain is not None:
         tpr = 0.0 if attribute.tpr is None else attribute.tpr
@@ -260,7 +260,7 @@ def many(unit: str) -> str:
 
 
 def number_of(count: int, unit: str) -> str:
-    """Return how many records or people: ``1 person``, ``595 people``."""
+    """Return a count with its unit: ``1 person``, ``595 people``."""
     return counted(count, one(unit), many(unit))
 
 
@@ -302,9 +302,9 @@ def error_at(audit: Audit, sigma: float) -> float | None:
 
 
 def usefulness(audit: Audit, sigma: float) -> float | None:
-    """Return the share of the model's advantage over a constant prediction that the noise leaves.
+    """Return the fraction of the model's advantage over a constant prediction left by the noise.
 
-    It is 0 without an advantage, and ``None`` outside the curve.
+    The fraction is 0 without an advantage, and ``None`` outside the curve.
     """
     error = error_at(audit, sigma)
     gain = audit.curve.trivial_error - audit.curve.noiseless_error
@@ -316,10 +316,10 @@ def usefulness(audit: Audit, sigma: float) -> float | None:
 
 
 def compared(audit: Audit, sigma: float) -> str:
-    """Return how the model at a noise of the curve compares with a constant prediction.
+    """Return how the model at a noise scale of the curve compares with a constant prediction.
 
-    It is ``better``, ``not told apart`` or ``worse`` by the interval of the difference between
-    their errors; ``not measured`` if unknown.
+    The result is ``better``, ``not told apart`` or ``worse``, by the interval of the difference
+    between the errors, or ``not measured`` if unknown.
     """
     found = audit.curve.usefulness_at(sigma)
     return NOT_MEASURED if found is None else found.compared
@@ -331,7 +331,7 @@ def say_error(audit: Audit, error: float) -> str:
 
 
 def rate(share: float) -> str:
-    """Write a share in per cent, to a tenth."""
+    """Write a fraction in per cent, to one decimal."""
     return f"{100 * share:.1f} %"
 
 
@@ -342,7 +342,7 @@ def error_said(audit: Audit, sigma: float) -> str:
 
 
 def share(kept: float) -> str:
-    """Write a share, never rounded to 100 %."""
+    """Write a fraction in per cent, never rounded to 100 %."""
     return number(kept) if kept < 0.9995 else "more than 0.999"
 
 
@@ -364,7 +364,7 @@ def percent(probability: float) -> str:
 
 
 def in_100(probability: float) -> str:
-    """Write a probability as times in 100, never rounded to certainty or to a coin toss."""
+    """Write a probability as times in 100, never rounded to certainty or to chance."""
     if probability in (0.0, 0.5, 1.0):
         return f"{100 * probability:.0f}"
     if probability > 0.999:
@@ -385,7 +385,7 @@ def spread_kept(ratio: float) -> float:
 def spread_kept_of(attribute: AttributeFinding) -> float | None:
     """Return the posterior deviation relative to a numeric column's spread, for its worst record.
 
-    It is ``None`` for categories, and for columns without a spread.
+    The result is ``None`` for categories, and for columns without a spread.
     """
     if attribute.kind != "numeric" or not attribute.spread > 0:
         return None

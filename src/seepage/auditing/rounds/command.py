@@ -21,7 +21,7 @@ from seepage.support.number_check import check_positive
 
 
 def run_layers(question: RecordingQuestion, *, out: Path | None, as_json: bool) -> bool:
-    """Audit a recording, write and print the report; return whether every gate was passed."""
+    """Audit a recording, and write and print the report; return whether every gate was passed."""
     bits, area = question.max_bits, question.max_auc
     if bits is not None:
         check_positive(bits, "--max-bits")

@@ -62,7 +62,7 @@ def draw_information(audit: RecordingAudit) -> Drawing:
         axes.set_xlabel(
             f"V-information ({by_layer.unit})"
             if narrow
-            else f"V-information about the property ({by_layer.unit}); dashed: all there is to know"
+            else f"V-information about the property ({by_layer.unit}); dashed: its entropy"
         )
         figure.legend(loc="outside upper left", ncols=2, columnspacing=1.2)
 

@@ -23,7 +23,7 @@ from seepage.layers.recording_audit import RecordingAudit
 def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScreen:
     """Return the first screen of an audit of recorded rounds, for the property of this name.
 
-    Without limits (``limited`` is false), the screen says so.
+    Without limits (``limited`` is false), the screen states that none was set.
     """
     found, told, apart = audit.layers.v_information, audit.telling(), audit.clients.named()
     best = found.ranking()[0]
@@ -34,19 +34,19 @@ def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScre
     furthest, count = int(who.order()[0]), len(who.clients)
     cards = (
         Card(
-            f"“{short(name, 24)}” told by a layer",
+            f"“{short(name, 24)}” revealed by a layer",
             "0",
             f"{bits(float(found.values[k]))} {unit}",
-            f"nothing → {called(best, 'layer', 24)}, of {number(entropy)} in all",
+            f"nothing → {called(best, 'layer', 24)}, of {number(entropy)} in total",
             "bad" if best in told else "",
-            "told beyond chance" if best in told else "not told beyond chance (5 % level)",
+            "told beyond chance" if best in told else "not beyond chance (5 % level)",
             (
                 f"P {number(float(found.columns['p_value'][k]))}, 95 % CI "
                 f"{bits(float(found.low[k]))} to {bits(float(found.high[k]))}",
             ),
         ),
         Card(
-            "Layers that tell it",
+            "Layers that reveal it",
             "0",
             f"{len(told)} of {len(found)}",
             "none → in this recording",

@@ -41,7 +41,7 @@ class RecordingReport(Report):
 
     @cached_property
     def verdict(self) -> Verdict:  # type: ignore[override]
-        """The verdict: leaking layers, the first such round, outlying clients, and advice."""
+        """The verdict: leaking layers, the first round that leaks, outlying clients, and advice."""
         return judge_recording(self.audit, self.property, self.gates)
 
     def figures(self) -> tuple[Drawing, ...]:

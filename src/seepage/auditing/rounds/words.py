@@ -16,12 +16,12 @@ _LITTLE = 0.05  # bits of a whole update: of less, what remedies leave is not wo
 
 
 def untestable(audit: RecordingAudit) -> bool:
-    """Return whether there are too few clients for any P-value to reach the level."""
+    """Return whether there are too few clients for any P-value to reach the significance level."""
     return audit.over_rounds is not None and audit.least_p_value() > LEVEL
 
 
 def told_by_all_updates(audit: RecordingAudit) -> frozenset[str]:
-    """Return the layers whose own test, over all updates together, shows the property."""
+    """Return the layers that reveal the property in their own test over all updates together."""
     found = audit.layers.v_information
     pairs = zip(found.layers, found.columns["p_value"], strict=True)
     return frozenset(name for name, p_value in pairs if p_value <= LEVEL)

@@ -1,6 +1,7 @@
-"""Adapters for fitted models: how each supported kind is read, and why others are not supported.
+"""Adapters for fitted models: readers for supported models, and reasons for unsupported ones.
 
-Each library has a file on how its models are read; ``refused`` lists models without an exact audit.
-``registry`` holds all kinds; its ``describe`` is the only entry point. ``unwrapping`` extracts the
-model from searches, pipelines, formulas, and penalties that drop columns.
+Each library's models are read in a separate module; ``refused`` lists models without an exact
+audit. ``registry`` contains all kinds; its ``describe`` is the only entry point. ``unwrapping``
+extracts the model from searches, pipelines and formulas, and removes columns that a penalty
+dropped.
 """

@@ -1,6 +1,6 @@
-"""A class of models: how they are read, or why they are not supported and what to use instead.
+"""A class of models: its reader, or the reason why it is not supported and an alternative.
 
-Library classes are identified by name, so that none has to be imported; see
+Library classes are identified by name, so that no library has to be imported; see
 :mod:`seepage.support.library_classes`.
 """
 
@@ -34,7 +34,7 @@ Penalty = Callable[[Any, int, float], float]
 
 @dataclass(frozen=True)
 class ModelKind:
-    """A supported class of models: its reader, and its entry in the documentation."""
+    """A supported class of models, with its reader and its entry in the documentation."""
 
     library: str  # the package that defines the class
     name: str  # of the class; for statsmodels, of the model behind the results
@@ -51,7 +51,7 @@ class ModelKind:
 
 @dataclass(frozen=True)
 class RefusedKind:
-    """A class of models without an exact audit: the reason, and the alternative."""
+    """A class of models without an exact audit, with the reason and the alternative."""
 
     library: str
     name: str  # ``*`` for all of a library
@@ -59,12 +59,12 @@ class RefusedKind:
     instead: str
 
     def error(self) -> InputError:
-        """Return the error, with the page that explains it."""
+        """Return the error, with a link to the page that explains it."""
         return refusal(self.why, self.instead)
 
 
 class NoDerivativeError(InputError):
-    """A procedure that is not differentiable in the records; refits may still measure it."""
+    """Raised if a procedure is not differentiable in the records; refits may still measure it."""
 
     def __init__(self, why: str, instead: str) -> None:
         super().__init__(str(refusal(why, instead)))
@@ -72,7 +72,7 @@ class NoDerivativeError(InputError):
 
 
 def refusal(why: str, instead: str) -> InputError:
-    """Return an error with the reason and an alternative, and the page that lists all models."""
+    """Return an error with the reason, an alternative, and the page that lists all models."""
     return InputError(f"{why} {instead} See {PAGE}.")
 
 
@@ -89,21 +89,22 @@ def reader(
     check: Callable[[Any], None] | None = None,
     label_unit: float | None = None,
 ) -> Read:
-    """Return the reader of models that minimise ``Σ ω ℓ + p (ρ‖w‖₁ + (1 − ρ)/2 ‖w‖²)``.
+    """Return a reader for models that minimise ``Σ ω ℓ + p (ρ‖w‖₁ + (1 − ρ)/2 ‖w‖²)``.
 
     Parameters
     ----------
     family_of
         The loss, or a function that returns it.
     penalty
-        Returns p from the model, the number of records and the total weight ``Σ ω``.
+        A function that returns p from the model, the number of records and the total weight ``Σ
+        ω``.
     ratio_of
-        Returns ρ. Columns with a zero coefficient are dropped first: see
+        A function that returns ρ. Columns with a zero coefficient are dropped first: see
         :class:`~seepage.glm.preprocessing.steps.KeptColumns`.
     check
-        Raises an error for settings that change the objective.
+        A function that raises an error for settings that change the objective.
     label_unit
-        The difference between the codes of the two classes: 2 if they are −1 and 1.
+        The difference between the codes of the two classes, for example 2 for −1 and 1.
     """
 
     def read(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
@@ -123,8 +124,8 @@ def reader(
                 raise refuse_setting(
                     model,
                     f"{len(classes)} classes",
-                    "it is one model for each class",
-                    "Fit LogisticRegression, which is one model for all classes.",
+                    "it fits a separate model for each class",
+                    "Fit LogisticRegression, which fits one model for all classes.",
                 )
             positions = read_known_classes(y, classes, table)
             if balances(model):
@@ -164,28 +165,28 @@ def balances(model: Any) -> bool:
 
 
 def one_output(model: Any) -> np.ndarray:
-    """Return the coefficients of a model with one output, (d,) or (1, d)."""
+    """Return the coefficients of a single-output model, of shape (d,) or (1, d)."""
     coef = as_numpy(model.coef_)
     if coef.ndim == 2 and coef.shape[0] > 1:
         raise refuse_setting(
             model,
             f"{coef.shape[0]} outputs",
-            "it is several models in one",
-            "Fit one model for each output, and compose the releases with sp.compose.",
+            "it consists of several models",
+            "Fit one model per output, and compose the releases with sp.compose.",
         )
     return coef
 
 
 def kept_coefficients(model: Any) -> np.ndarray:
-    """Return the coefficients, (d,); raise an error if any is zero."""
+    """Return the coefficients, (d,), or raise an error if any is zero."""
     coef = one_output(model)
     if np.any(coef == 0):
         raise refuse_setting(
             model,
             "columns that its L1 penalty dropped",
-            "it has no derivative along them",
-            "Pass a model fitted on the columns it kept; sp.leakage and sp.audit do this "
-            "automatically.",
+            "it has no derivative with respect to these columns",
+            "Pass a model fitted only on the columns that the penalty kept; sp.leakage and "
+            "sp.audit do this automatically.",
         )
     return np.asarray(coef.reshape(-1), dtype=float)
 
@@ -203,7 +204,7 @@ def _balance(positions: np.ndarray, weights: Array | None, count: int) -> ClassB
 def _with_class_weights(
     model: Any, positions: np.ndarray, weights: Array | None, table: Table
 ) -> Array:
-    """Return the sample weights times the weight of each record's class."""
+    """Return the sample weights multiplied by the weight of each record's class."""
     from sklearn.utils.class_weight import compute_class_weight
 
     classes = as_numpy(model.classes_)

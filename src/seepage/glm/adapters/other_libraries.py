@@ -1,4 +1,4 @@
-"""Readers for models of glum and skglm."""
+"""Readers for glum and skglm models."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _glum_family(model: Any) -> Family:
         raise refuse_setting(
             model,
             f"the family {model.family!r} and the link {model.link!r}",
-            "this loss is not implemented here",
+            "this loss is not implemented in seepage",
             "Use the normal family with the identity link, the binomial with the logit, or "
             "Poisson, gamma or Tweedie (power from 1 to 2) with the logarithm.",
         )

@@ -1,4 +1,4 @@
-"""Models without an exact audit: the reason, and the nearest alternative."""
+"""Models without an exact audit, with the reason and the closest alternative."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ KINDS = (
     *_refused(
         "sklearn",
         "CalibratedClassifierCV",
-        "A calibrated classifier consists of several models, each fitted on part of the data, "
-        "and of calibration curves fitted to their predictions on the rest.",
-        "Audit its base model, fitted on all records; a LogisticRegression needs no calibration.",
+        "A calibrated classifier consists of several models, each fitted on part of the data, and "
+        "of calibration curves fitted to their predictions on the remaining data.",
+        "Audit its base model, fitted on all records; a LogisticRegression requires no "
+        "calibration.",
     ),
     *_refused(
         "sklearn",
@@ -50,7 +51,7 @@ KINDS = (
     *_refused(
         "sklearn",
         "QuantileRegressor",
-        "This objective is not differentiable at the records themselves, so its minimiser has no "
+        "The objective is not differentiable at the records themselves, so its minimiser has no "
         "derivative.",
         "Fit LinearRegression or Ridge instead.",
     ),
@@ -58,7 +59,7 @@ KINDS = (
         "sklearn",
         "BayesianRidge ARDRegression",
         "This model fits its penalties together with the coefficients.",
-        "Fit Ridge with alpha = model.lambda_ / model.alpha_ and audit that.",
+        "Fit Ridge with alpha = model.lambda_ / model.alpha_, and audit the Ridge model.",
     ),
     *_refused(
         "sklearn",
@@ -98,7 +99,7 @@ KINDS = (
         "statsmodels",
         "MNLogit",
         "MNLogit fixes the parameters of its first class at zero, so its coefficients differ from "
-        "those of the softmax regression supported here.",
+        "those of the supported softmax regression.",
         "Fit scikit-learn's LogisticRegression with C=np.inf, whose probabilities are the same.",
     ),
     *_refused(
@@ -116,7 +117,7 @@ KINDS = (
     *_refused(
         "statsmodels",
         "Probit",
-        "The probit loss is not implemented here.",
+        "The probit loss is not implemented.",
         "Fit Logit, whose probabilities are almost the same.",
     ),
     *(

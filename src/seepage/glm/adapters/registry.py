@@ -1,9 +1,9 @@
-"""The registry of supported models: maps a fitted model to the objective it minimises.
+"""The registry of supported models, which maps a fitted model to the objective it minimises.
 
-:func:`unwrap` extracts the model from searches, pipelines, formulas, and penalties that drop
-columns. It returns a model that :func:`describe` reads, the steps from the caller's table to the
-model's table, and notes on what an audit leaves out. Readers for models of :mod:`seepage.glm` are
-in this file; every other library has its own file.
+:func:`unwrap` extracts the model from searches, pipelines, formulas, and from penalties that drop
+columns. It returns a model that :func:`describe` can read, the steps from the caller's table to the
+model's table, and notes on what an audit excludes. Readers for :mod:`seepage.glm` models are in
+this module; readers for each other library are in a separate module.
 
 The page ``docs/how-to/models.md`` lists every kind and is generated from this registry.
 """
@@ -52,19 +52,19 @@ def _penalty(model: LinearModel, rows: int, weight: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class GivenModel:
-    """A model of another library with its description, and the attributes needed for prediction."""
+    """A description of another library's model, with the attributes needed for prediction."""
 
     fit: FittedGLM
     classes_: np.ndarray | None = None
 
     @property
     def coef_(self) -> np.ndarray:
-        """The coefficients, (d,) or (K, d)."""
+        """The coefficients, of shape (d,) or (K, d)."""
         return as_numpy(self.fit.coef).T
 
     @property
     def intercept_(self) -> np.ndarray:
-        """The intercepts, zero if the model has none."""
+        """The intercepts, or zero for a model without intercepts."""
         free = self.fit.intercept
         return np.zeros(np.shape(self.fit.coef)[1:]) if free is None else as_numpy(free)
 
@@ -102,10 +102,10 @@ SUPPORTED = (
 
 
 def kind_of(model: Any) -> ModelKind:
-    """Return the kind of a fitted model; raise an error with the reason if there is none.
+    """Return the kind of a fitted model, or raise an error with the reason if there is none.
 
-    A model is recognised by its class itself, not by the name of that class. A subclass of a known
-    class is read like that class, unless it overrides a method that fits or predicts.
+    A model is recognised by its class, not by the class's name. A subclass of a known class is read
+    like the known class, unless it overrides a method that fits or predicts.
     """
     if library_of(type(model)) == "statsmodels":
         model = getattr(model, "model", model)
@@ -122,21 +122,20 @@ def kind_of(model: Any) -> ModelKind:
     cls = type(model)
     if found is None or kind is None:
         raise InputError(
-            f"{cls.__name__} of {cls.__module__.partition('.')[0]} is not supported, because its "
-            f"objective is not known to seepage. Supported models are {SUPPORTED}. "
+            f"{cls.__name__} of {cls.__module__.partition('.')[0]} is not supported, because "
+            f"seepage does not know its objective. Supported models are {SUPPORTED}. "
             f"{_instead(model)}"
         )
     if found.overrides is not None:
         raise refusal(
-            f"{found.other_than(model)}, so its objective and predictions are not known to "
-            "seepage.",
-            f"Fit {found.called}, or audit the model by attack with sp.audit(model, X, y).",
+            f"{found.other_than(model)}, so seepage does not know its objective and predictions.",
+            f"Fit {found.called} instead, or audit the model by attack with sp.audit(model, X, y).",
         )
     return kind
 
 
 def kind_inside(model: Any) -> ModelKind:
-    """Return the kind of a model, or of the one inside a search or at the end of a pipeline."""
+    """Return the kind of a model, or of the final model in a search or pipeline."""
     while is_search(model) or is_pipeline(model):
         model = best_of(model) if is_search(model) else model[-1]
     return kind_of(model)
@@ -145,26 +144,26 @@ def kind_inside(model: Any) -> ModelKind:
 def _instead(model: Any) -> str:
     if hasattr(model, "best_estimator_"):
         return "Pass the best model of this search, best_estimator_."
-    return "Audit any other model by attack, with sp.audit(model, X, y)."
+    return "Audit other models by attack with sp.audit(model, X, y)."
 
 
 def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> FittedGLM:
     """Return the family, parameters, penalty, weights and labels of a fitted model.
 
-    The table, weights and labels (in the caller's form; classes may be strings) must be those of
-    the fit. An error is raised if the model is not in the registry, not fitted, fitted on other
-    columns than the table's, or if its objective is not that of a GLM on this table.
+    The table, weights and labels must be those of the fit. Labels are in the caller's form; classes
+    may be strings. An error is raised if the model is not in the registry, not fitted, or fitted on
+    different columns, or if its objective is not a GLM objective on this table.
     """
     if getattr(model, "release_", None) is not None:
         raise InputError(
-            "This model is a release: its coefficients contain noise and are no minimiser; pass "
-            "the original model."
+            "This model is a noisy release, so its coefficients are not a minimiser; pass the "
+            "original model."
         )
     if is_pipeline(model) or is_search(model):
         raise InputError(
-            f"A {type(model).__name__} also leaks through its transformers. Pass it to "
-            "sp.leakage or sp.audit, which accept pipelines; or pass its final estimator and "
-            "the transformed table (pipeline[-1] and pipeline[:-1].transform(X))."
+            f"A {type(model).__name__} also leaks through its transformers. Pass the whole "
+            "pipeline to sp.leakage or sp.audit, or pass its final estimator and the transformed "
+            "table (pipeline[-1] and pipeline[:-1].transform(X))."
         )
     # No reader looks at the values, and coefficients, labels and weights must not be rounded to the
     # single precision of a table: a stand-in has its shape, library and device, but is float64.
@@ -179,7 +178,7 @@ def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> Fit
 
 @dataclass(frozen=True)
 class Unwrapped:
-    """A model that :func:`describe` reads, the steps before it, and notes on its audit."""
+    """A model that :func:`describe` can read, the steps before it, and notes on its audit."""
 
     model: Any
     steps: tuple[FeatureStep, ...] = ()
@@ -215,18 +214,20 @@ def unwrap(model: Any, X: Any) -> Unwrapped:
 def best_of(search: Any) -> Any:
     """Return the best model of a search, which was fitted on all records."""
     if not hasattr(search, "best_estimator_"):
-        raise InputError(f"This {type(search).__name__} has no best model; fit it with refit=True.")
+        raise InputError(
+            f"This {type(search).__name__} has no refitted best model; fit it with refit=True."
+        )
     return search.best_estimator_
 
 
 def _has_signs(model: Any) -> bool:
-    """Return whether the model has an L1 penalty, which some kinds leave optional."""
+    """Return whether the model has an L1 penalty, which is optional for some kinds."""
     ratio = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0))
     return bool(np.any(np.asarray(ratio if ratio is not None else 0.0, dtype=float) > 0))
 
 
 def _kept(model: Any, coef: np.ndarray) -> tuple[Any, tuple[FeatureStep, ...]]:
-    """Return the model restricted to its nonzero coefficients, and their columns."""
+    """Return the model restricted to its nonzero coefficients, and the remaining columns."""
     columns = np.flatnonzero(coef)
     if not len(columns):
         raise refusal(
@@ -242,7 +243,7 @@ def _kept(model: Any, coef: np.ndarray) -> tuple[Any, tuple[FeatureStep, ...]]:
 
 
 def takes_frame(results: Any, X: Any) -> bool:
-    """Return whether a table is a formula's data frame rather than its design matrix."""
+    """Return whether a table is the data frame of a formula rather than its design matrix."""
     model: Any = getattr(results, "model", None)
     if library_of(type(results)) != "statsmodels":
         return False

@@ -34,13 +34,13 @@ def _check_free(model: Any) -> None:
         raise refuse_setting(
             model,
             "positive=True",
-            "its coefficients are constrained, so they need not minimise the loss",
+            "its coefficients are constrained, so they may not minimise the loss",
             "Fit with positive=False.",
         )
 
 
 def _alpha(model: Any) -> float:
-    """Return the given or selected α, or 0 where there is none."""
+    """Return the given or selected α, or 0 if there is none."""
     given = getattr(model, "alpha_", getattr(model, "alpha", 0.0))
     return float(np.ravel(given)[0])  # one output has one value
 
@@ -50,12 +50,12 @@ def _of_sum(model: Any, rows: int, weight: float) -> float:
 
 
 def per_weight(model: Any, rows: int, weight: float) -> float:
-    """Return ``α Σ ω``, for a penalty added to the mean loss."""
+    """Return ``α Σ ω`` for a penalty that is added to the mean loss."""
     return _alpha(model) * weight
 
 
 def lasso_ratio(model: Any) -> float:
-    """Return the L1 share of a penalty; 1 where the model has no such setting."""
+    """Return the L1 share of a penalty, or 1 if the model has no such setting."""
     return float(getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0)) or 0.0)
 
 
@@ -90,13 +90,13 @@ def _sgd_family(model: Any) -> Family:
 
 
 def _sgd_penalty(model: Any, rows: int, weight: float) -> float:
-    """Return nα: the penalty is ``(α/2)‖w‖²``, added to the mean loss over the records."""
+    """Return nα for the penalty ``(α/2)‖w‖²``, which is added to the mean loss."""
     if model.penalty not in ("l2", None):
         raise refuse_setting(
             model,
             f"penalty={model.penalty!r}",
-            "gradient steps bring coefficients close to zero but not exactly to zero, so the "
-            "kept columns are not determined",
+            "gradient steps bring coefficients close to zero but never exactly to zero, so it is "
+            "unclear which columns are kept",
             "Fit with penalty='l2', or fit Lasso or ElasticNet.",
         )
     if getattr(model, "average", False):
@@ -115,7 +115,7 @@ def _logistic_family(model: Any) -> Family | Categorical:
 
 
 def _logistic_penalty(model: Any, rows: int, weight: float) -> float:
-    """Return 1/C; scikit-learn before 1.8 uses ``penalty``, later ``l1_ratio`` and ``C``."""
+    """Return 1/C; scikit-learn uses ``penalty`` before 1.8, and ``l1_ratio`` and ``C`` later."""
     penalty = getattr(model, "penalty", "deprecated")
     given: Any = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", None))
     ratio = max((float(r) for r in np.atleast_1d(given) if r is not None), default=0.0)
@@ -133,7 +133,7 @@ def _logistic_penalty(model: Any, rows: int, weight: float) -> float:
         raise refuse_setting(
             model,
             "coefficients averaged over folds, or a C for each class",
-            "they minimise no single objective",
+            "they do not minimise a single objective",
             "Fit with refit=True and the multinomial loss.",
         )
     return 0.0 if penalty is None else 1.0 / float(C[0])
@@ -146,8 +146,8 @@ def _check_logistic(model: Any) -> None:
         raise refuse_setting(
             model,
             "one model per class (one-vs-rest)",
-            "it is several models in one",
-            "Fit the multinomial model, or audit each binary model by itself.",
+            "it consists of several models",
+            "Fit the multinomial model, or audit each binary model separately.",
         )
     if classes == 2 and scheme == "multinomial":
         raise refuse_setting(
@@ -177,7 +177,7 @@ def _check_svc(model: Any) -> None:
         raise refuse_setting(
             model,
             "an intercept",
-            "liblinear penalises it like a coefficient",
+            "liblinear penalises the intercept like a coefficient",
             "Centre the columns and fit with fit_intercept=False, or fit LogisticRegression.",
         )
 
@@ -197,7 +197,7 @@ _EDGES = (
     "Records outside the margin leak nothing to first order; changes that move a record across "
     "the margin are not counted."
 )
-_CODES = "The two classes are coded −1 and 1 here, so changing the class moves the label by 2."
+_CODES = "The two classes are coded −1 and 1, so changing the class changes the label by 2."
 _TUNED = (PENALTY,)
 _CV = "as without CV, with the selected penalty"
 _SQUARES = "Σ ω (wᵀx − y)²"

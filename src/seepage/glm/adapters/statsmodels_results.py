@@ -1,12 +1,13 @@
 """Readers for statsmodels results: least squares, logit, Poisson and GLM.
 
-The table is the model's ``exog``, with or without its column of ones. Without it, that column's
-coefficient is the intercept; with it, the column counts as data. If the model has a formula, the
-table may also be the caller's data frame, which :mod:`~seepage.glm.adapters.registry` converts.
+The table is the model's ``exog``, with or without its column of ones. If the table has no such
+column, the column's coefficient is the intercept; otherwise the column is treated as data. For a
+model with a formula, the table may also be the caller's data frame, which
+:mod:`~seepage.glm.adapters.registry` converts.
 
-An offset ``o`` is absorbed into labels and weights. With a logarithmic link ``ℓ_p(m + o, y) =
-e^{(2−p)o} ℓ_p(m, y e^{−o})`` for the Tweedie loss of power p (Poisson: 1, gamma: 2), and with the
-identity ``ℓ(m + o, y) = ℓ(m, y − o)``.
+An offset ``o`` is absorbed into the labels and weights. With a logarithmic link, ``ℓ_p(m + o, y) =
+e^{(2−p)o} ℓ_p(m, y e^{−o})`` for the Tweedie loss of power p (Poisson: 1, gamma: 2). With the
+identity link, ``ℓ(m + o, y) = ℓ(m, y − o)``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _LINKS: dict[tuple[str | None, str | None], Family] = {
 
 
 def _reader(family_of: Callable[[Any], Family], weights_of: Callable[[Any], Any]) -> Read:
-    """Return a reader for results whose model states its family and weights."""
+    """Return a reader for results whose model defines its family and weights."""
 
     def read(results: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
         model = getattr(results, "model", results)
@@ -67,7 +68,7 @@ def _reader(family_of: Callable[[Any], Family], weights_of: Callable[[Any], Any]
 
 
 def _check_fit(results: Any, model: Any) -> None:
-    """Raise an error if a model is not fitted, or not at the minimum of its own loss."""
+    """Raise an error if a model is not fitted, or does not minimise its own loss."""
     name = type(model).__name__
     if not hasattr(results, "params"):
         raise InputError(
@@ -75,19 +76,20 @@ def _check_fit(results: Any, model: Any) -> None:
         )
     if "Regularized" in type(results).__name__ or type(results).__name__.startswith("L1"):
         raise refusal(
-            "Regularised statsmodels fits are not supported: their penalty cannot be read.",
-            "Fit with seepage.glm or scikit-learn, whose L2 penalty is known.",
+            "Regularised statsmodels fits are not supported, because their penalty is not stored "
+            "in the results.",
+            "Fit with seepage.glm or scikit-learn, whose L2 penalty can be read.",
         )
     if getattr(results, "constraints", None) is not None:
         raise refusal(
-            f"A statsmodels {name} fitted under constraints is not supported: its coefficients do "
-            "not minimise the loss.",
+            f"A statsmodels {name} fitted under constraints is not supported, because its "
+            "coefficients do not minimise the loss.",
             "Fit it without constraints.",
         )
     if np.any(np.asarray(getattr(model, "n_trials", 1)) != 1):
         raise refusal(
-            f"A statsmodels {name} on counts of successes and failures is not supported: one row "
-            "holds several records.",
+            f"A statsmodels {name} on counts of successes and failures is not supported, because "
+            "one row contains several records.",
             "Pass one row per trial, or the share of successes with freq_weights.",
         )
 
@@ -103,20 +105,20 @@ def _glm_family(model: Any) -> Family:
         known = ", ".join(f"{family} with {its}" for family, its in _LINKS)
         whose = " (a class other than statsmodels' own)" if None in own else ""
         raise refusal(
-            f"A statsmodels GLM of family {type(family).__name__} with link {type(link).__name__}"
-            f"{whose} is not supported: its loss is not implemented here.",
+            f"A statsmodels GLM of family {type(family).__name__} with link "
+            f"{type(link).__name__}{whose} is not supported, because its loss is not implemented.",
             f"Use {known}, or Tweedie with Log and a power from 1 to 2.",
         )
     return found
 
 
 def _glm_weights(model: Any) -> Any:
-    """Return the model's freq_weights · var_weights."""
+    """Return the model's weights, freq_weights · var_weights."""
     return np.asarray(model.freq_weights, dtype=float) * np.asarray(model.var_weights, dtype=float)
 
 
 def _gls_weights(model: Any) -> Any:
-    """Return the inverse variances of independent errors; raise an error if they are correlated."""
+    """Return the inverse variances of independent errors; raise an error if correlated."""
     sigma = model.sigma
     if sigma is None:
         return None
@@ -124,17 +126,17 @@ def _gls_weights(model: Any) -> Any:
     if sigma.ndim == 2:
         if np.any(sigma - np.diag(np.diag(sigma))):
             raise refusal(
-                "A GLS with correlated errors couples the records: its objective is not a sum "
+                "A GLS model with correlated errors is not supported: its objective is not a sum "
                 "over records, and changing one record changes the weights of others.",
-                "Fit WLS or a GLS with a diagonal sigma, or treat each correlated unit (a "
-                "clinic, a household) as one record.",
+                "Fit WLS, or GLS with a diagonal sigma, or treat each correlated unit (a clinic, "
+                "a household) as one record.",
             )
         sigma = np.diag(sigma)
     return 1 / np.broadcast_to(sigma, (len(np.asarray(model.endog)),))
 
 
 def _offset(model: Any) -> np.ndarray | None:
-    """Return the sum of offset and log exposure, or None where it is always zero."""
+    """Return the sum of offset and log exposure, or ``None`` if it is always zero."""
     total: np.ndarray | float = 0.0
     for what in ("offset", "exposure"):
         given = getattr(model, what, None)  # the exposure is kept as its logarithm
@@ -146,14 +148,14 @@ def _offset(model: Any) -> np.ndarray | None:
 def _moved(
     family: Family, offset: np.ndarray, y: np.ndarray, weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Return labels and weights that absorb an offset, and the factor it puts on label changes."""
+    """Return labels and weights that absorb an offset, and its factor on label changes."""
     if family is gaussian:
         return y - offset, weights, None
     if family is bernoulli:
         raise refusal(
-            "A logistic model with an offset is not supported: labels and weights cannot absorb "
-            "the offset.",
-            "Add the offset to the table as a column, which then has its own coefficient.",
+            "A logistic model with an offset is not supported, because labels and weights cannot "
+            "absorb the offset.",
+            "Add the offset to the table as a column with its own coefficient.",
         )
     power = 1.0 if family is poisson else 2.0 if family is gamma else float(family.name.split()[1])
     shrunk = np.exp(-offset)
@@ -164,7 +166,7 @@ def _moved(
 def _split_constant(
     params: np.ndarray, model: Any, table: Table
 ) -> tuple[np.ndarray, float | None]:
-    """Return the coefficients of the table's columns, and the constant if the table has none."""
+    """Return the table columns' coefficients, and the constant if the table lacks that column."""
     names = [str(name) for name in model.data.xnames]
     constant = model.data.const_idx
     without = constant is not None and table.values.shape[1] == params.shape[0] - 1
@@ -180,7 +182,7 @@ def _split_constant(
     if table.library not in ("numpy", "torch") and tuple(names) != table.names:
         raise InputError(
             f"The columns of X are {', '.join(table.names[:8])}, but the model was fitted on "
-            f"{', '.join(names[:8])}; pass those columns in the order of the fit."
+            f"{', '.join(names[:8])}; pass the fitted columns in their original order."
         )
     if not without:
         return params, None
@@ -188,7 +190,7 @@ def _split_constant(
 
 
 def _own_weights(own: Any, table: Table, sample_weight: Any) -> Any:
-    """Return the model's own weights; sample_weight may only repeat them."""
+    """Return the model's own weights; ``sample_weight`` must be omitted or equal."""
     if own is None:
         own = np.ones(len(table))
     if sample_weight is not None and not np.array_equal(as_numpy(sample_weight), own):

@@ -1,10 +1,10 @@
-"""Changes of a fit when a record is left out or replaced: centres, certificates, refits.
+"""Changes of a fit when a record is left out or replaced: centres, certificates and refits.
 
 ``local_model`` is the second-order model of a fit; ``solver`` applies its inverse Hessian to
-records. ``centres`` computes moves with the other records' curvature held fixed; ``certificate``
-bounds the error of doing so. ``expansion`` omits only high-order terms, ``batched_refits`` refits,
-and ``changed_records`` chooses between them. ``outputs`` expresses all of these in the free
-margins. The symbols, in every file here::
+records. ``centres`` computes changes with the other records' curvature held fixed; ``certificate``
+bounds the resulting error. ``expansion`` omits only high-order terms, ``batched_refits`` refits,
+and ``changed_records`` chooses a method. ``outputs`` expresses all quantities in the free margins.
+All modules of this package use these symbols::
 
     n, m   records in all, in one piece      K   alternatives of a record
     c      free margins: 1, or the classes less one; P the parameters in these terms

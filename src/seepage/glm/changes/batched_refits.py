@@ -1,15 +1,15 @@
-"""Batched refits of one GLM with records changed, each started from the fitted model.
+"""Batched refits of one GLM on changed tables, each started from the fitted model.
 
-With ``θ̂`` the minimiser on the unchanged table, a refit moves it by the root ``δ`` of::
+Let ``θ̂`` be the minimiser on the unchanged table. A refit changes θ̂ by the root ``δ`` of::
 
     Σ_j ω_j [ℓ'(m_j + x̃_jᵀδ) − ℓ'(m_j)] x̃_j + ridge δ − Σ_removed ω r x̃ + Σ_added ω ℓ'(z̃ᵀ(θ̂+δ)) z̃
 
-The first sum omits the removed records. The equation is in differences, so no digits are lost where
-one record moves the model little. Newton's method finds the root. Its systems are solved by
-conjugate gradients, preconditioned by the inverse Hessian of the unchanged table; the two Hessians
-differ by a low rank. No other matrix is formed, and a step costs two products of the table with one
-column per refit. Moves are of the free parameters (:class:`~seepage.glm.changes.outputs.Outputs`),
-one row of P numbers for each refit.
+The first sum omits the removed records. The equation is in differences, so no precision is lost
+where a record has little effect on the model. Newton's method finds the root. Its systems are
+solved by conjugate gradients, preconditioned by the inverse Hessian of the unchanged table; the
+difference between the Hessians has low rank. No other matrix is formed. A step costs two products
+of the table with one column per refit. Changes are of the free parameters
+(:class:`~seepage.glm.changes.outputs.Outputs`), with one row of P numbers per refit.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Change:
 
 
 class BatchedRefits:
-    """Refits of a model on tables in which records are changed."""
+    """Refits of a model on tables with changed records."""
 
     def __init__(self, model: LocalModel) -> None:
         self.model, self.inverse, self.outputs = model, model.inverse, model.outputs
@@ -56,10 +56,10 @@ class BatchedRefits:
     def moves(
         self, changes: list[Change], starts: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the moves and the last Newton steps, which estimate the errors, (B, P) each.
+        """Return the changes, and the last Newton steps as estimates of their errors, (B, P) each.
 
-        Infinite where no unique minimiser remains, NaN where one exists but was not found.
-        ``starts (B, P)`` are initial guesses.
+        Changes are infinite where no unique minimiser remains, and NaN where one exists but was not
+        found. ``starts (B, P)`` are initial guesses.
         """
         moves, errors = np.zeros((2, len(changes), len(self.inverse)))
         starts = np.zeros_like(moves) if starts is None else starts
@@ -83,11 +83,11 @@ class BatchedRefits:
         return (slice(k, k + size) for k in range(0, len(changes), size))
 
     def weakening(self, changes: list[Change], moves: np.ndarray) -> np.ndarray:
-        """Return the factor by which refits may have less curvature than the full table, (B,).
+        """Return the factor by which a refit may have less curvature than the full table, (B,).
 
-        This is the largest ``a/a′`` of the remaining records, with a′ at the refit; for softmax it
-        is ``exp(span)``. Errors that are small relative to the full table's curvature may be larger
-        by this factor relative to the refit's.
+        The factor is the largest ``a/a′`` of the remaining records, with a′ at the refit; for
+        softmax it is ``exp(span)``. An error that is small relative to the full table's curvature
+        may be larger by this factor relative to the refit's curvature.
         """
         weaker = np.ones(len(changes))
         counted = self._curved > 0
@@ -106,7 +106,7 @@ class BatchedRefits:
         return weaker
 
     def pull_of_removed(self, changes: list[Change]) -> np.ndarray:
-        """Return the norm of the removed records' gradients, in the norm of ``H⁻¹``, (B,)."""
+        """Return the norms of the removed records' gradients, in the norm of ``H⁻¹``, (B,)."""
         return self.size(_Batch(self, changes).removed_gradient)
 
     def steepness(self, changes: list[Change]) -> np.ndarray:
@@ -116,8 +116,8 @@ class BatchedRefits:
     def least_curvatures(self, changes: list[Change]) -> np.ndarray:
         """Return lower bounds on the eigenvalues of the refits' Hessians, (B,).
 
-        The bound is the ridge for the coefficients, and the remaining records' curvature for the
-        intercept.
+        The bound is the ridge for the coefficients and, for the intercept, the remaining records'
+        curvature.
         """
         ridge, least = self.model.fit.ridge, np.full(len(changes), self.model.fit.ridge)
         if self.model.fit.intercept is not None:
@@ -135,13 +135,13 @@ class BatchedRefits:
     def slope_rounding(
         self, changes: list[Change], left: np.ndarray, weaker: np.ndarray
     ) -> np.ndarray:
-        """Return the effect of rounding in the slopes on refits, in units of the noise, (B,).
+        """Return the effect of the slopes' rounding errors on refits, in units of the noise, (B,).
 
-        A difference of slopes, however small, has the absolute error of the slopes. Errors e of the
-        slopes move the full fit by at most ``Σ ω e ‖Φ^½H⁻¹x̃‖``. A refit with a share ``left`` of
-        the curvature, further reduced by ``weaker`` (:meth:`weakening`), moves in inverse
-        proportion. These errors also move any fit by at most ``(Σ ω e²/a′)^½`` in the norm of its
-        Hessian, with its curvatures a′, and by at most ``Σ ω e ‖x̃‖`` divided by its least
+        Even a small difference of slopes has the absolute error of the slopes. Errors e of the
+        slopes change the full fit by at most ``Σ ω e ‖Φ^½H⁻¹x̃‖``. A refit with a share ``left`` of
+        the curvature, further reduced by ``weaker`` (:meth:`weakening`), changes in inverse
+        proportion. These errors also change any fit by at most ``(Σ ω e²/a′)^½`` in the norm of its
+        Hessian, where a′ are its curvatures, and by at most ``Σ ω e ‖x̃‖`` divided by its smallest
         curvature.
         """
         whiten, (moved, energy, steep) = self.model.whiten, self._rounded_slopes
@@ -152,7 +152,7 @@ class BatchedRefits:
 
     @cached_property
     def _rounded_slopes(self) -> tuple[float, float, float]:
-        """The three sums, where e is a few rounding errors of each slope and its margin's terms."""
+        """The three sums, where e is a few rounding errors of a slope and its margin's terms."""
         model, moved = self.model, 0.0
         parameters = np.abs(model.outputs.within(model.theta))
         margins = np.abs(model.gram_solver.design(model.X)) @ parameters
@@ -175,16 +175,16 @@ class BatchedRefits:
         return np.asarray(np.sum(self.model.gram_solver.design(self.model.X) ** 2, axis=1))
 
     def size(self, gradient: np.ndarray) -> np.ndarray:
-        """Return ``‖g‖`` in the norm of the inverse Hessian, (B,): the remaining distance to go."""
+        """Return the distance to the minimiser: ``‖g‖`` in the norm of ``H⁻¹``, (B,)."""
         return np.asarray(np.sqrt(np.abs(np.sum(gradient * (gradient @ self.inverse), axis=1))))
 
     # One by one -------------------------------------------------------------------------------
 
     def _share(self, rows: np.ndarray) -> float:
-        """Return the largest share of these records in an unpenalised direction.
+        """Return the largest share of these records in any unpenalised direction.
 
-        If it is near 1, the refit without them may be undetermined. With a penalty only the
-        intercept is such a direction.
+        If the share is near 1, the refit without these records may not be unique. With a penalty,
+        the intercept is the only unpenalised direction.
         """
         model = self.model
         if model.fit.ridge > 0:
@@ -203,9 +203,9 @@ class BatchedRefits:
     def _holds_intercept(self, change: Change) -> bool:
         """Return whether the labels of a changed table determine the intercept.
 
-        The intercept is not penalised: it diverges to minus infinity for a class without records,
-        and for counts that are all zero. There Newton's method may stop early, once the gradient is
-        as small as rounding errors.
+        The intercept is not penalised. It diverges to minus infinity for a class without records,
+        and if all counts are zero. In these cases Newton's method may stop early, once the gradient
+        is as small as the rounding errors.
         """
         if self.model.fit.intercept is None:
             return True
@@ -217,17 +217,17 @@ class BatchedRefits:
 
     @property
     def _labels_decide(self) -> bool:
-        """Whether the labels alone determine if the intercept of a penalised fit is finite."""
+        """Whether the labels alone determine whether the intercept of a penalised fit is finite."""
         family = self.model.fit.family
         return isinstance(family, Categorical) or family.name in _DECIDED
 
     @cached_property
     def _anchored(self) -> np.ndarray:
-        """Each record's contribution to keeping the intercept finite, (n, e)."""
+        """Each record's contribution to a finite intercept, of shape (n, e)."""
         return self._anchors(self.model.target, self.model.weight)
 
     def _anchors(self, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Return which conditions each label meets, (n, e): its class, or a count above zero."""
+        """Return whether each label has each class or, for counts, is above zero, (n, e)."""
         family = self.model.fit.family
         if isinstance(family, Categorical):
             held = labels > 0
@@ -240,10 +240,11 @@ class BatchedRefits:
         return np.asarray(held & (weight > 0)[:, None])
 
     def _alone(self, change: Change, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the move of one change by Newton's method with factorised Hessians, and its error.
+        """Return one refit's change and its error, by Newton's method with factorised Hessians.
 
-        The fit's own checks decide whether the changed records determine the parameters. Where
-        labels do not decide it, a diverging intercept is recognised by its vanishing curvature.
+        The checks of an ordinary fit show whether the changed records determine the parameters. If
+        the labels do not show whether the intercept is finite, a diverging intercept is recognised
+        by its vanishing curvature.
         """
         model, outputs = self.model, self.outputs
         kept = np.setdiff1d(np.arange(len(model.X)), change.removed)
@@ -299,16 +300,16 @@ class BatchedRefits:
 
     @property
     def _bend(self) -> float:
-        """The largest change of log-curvatures when a margin shifts by 1."""
+        """The largest change of the log-curvatures when a margin shifts by 1."""
         constant = self.model.fit.family.self_concordance
         return 1.0 if constant is None else constant
 
     # Many at a time ---------------------------------------------------------------------------
 
     def _newton(self, changes: list[Change], start: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the moves and their last steps, (B, P), and an earlier error of the moves, (B,).
+        """Return the changes and last steps, (B, P), and an earlier error of the changes, (B,).
 
-        The error is relative to the size of the moves.
+        The error is relative to the size of the change.
         """
         whole, moved = _Batch(self, changes), start.copy()
         left, last = np.full(len(changes), np.inf), np.zeros(len(changes))
@@ -367,9 +368,9 @@ class BatchedRefits:
     def _solve(
         self, batch: _Batch, curvature: np.ndarray, right: np.ndarray, tolerance: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Solve with each refit's own Hessian by preconditioned conjugate gradients, (B, P).
+        """Solve a system with each refit's Hessian by preconditioned conjugate gradients, (B, P).
 
-        Also return the relative residual in the norm of ``H⁻¹``, (B,).
+        Also return the relative residual in the norm of ``H⁻¹``, of shape (B,).
         """
         solution, residual = np.zeros_like(right), right.copy()
         direction = z = residual @ self.inverse
@@ -390,10 +391,11 @@ class BatchedRefits:
 
 
 class _Batch:
-    """Changes of one model's table, as arrays.
+    """The changes of one model's table, as arrays.
 
-    Arrays of records are (n, B, …) with removed records at zero. With added records they are (n +
-    a, B, …), where a is the largest number added in any change; unused places have weight zero.
+    Arrays of records have shape (n, B, …), with zeros for removed records. With added records, the
+    shape is (n + a, B, …), where a is the largest number of records added in any change. Unused
+    places have weight zero.
     """
 
     def __init__(self, refits: BatchedRefits, changes: list[Change], room: int = 0) -> None:
@@ -435,7 +437,7 @@ class _Batch:
         return _Batch(self.refits, [self.changes[k] for k in chosen], self._coming)
 
     def shifts(self, moved: np.ndarray) -> np.ndarray:
-        """Return the shifts of the margins under moves, ``X̃ δ``, (B, P) → (n, B, c)."""
+        """Return the margin shifts due to parameter changes, ``X̃ δ``, (B, P) → (n, B, c)."""
         X, B, c = self.model.X, len(moved), self.model.outputs.count
         by_feature = moved.reshape(B, -1, c).transpose(1, 0, 2)
         d = X.shape[1]
@@ -466,16 +468,15 @@ class _Batch:
         return np.asarray(out.reshape(B, -1))
 
     def _penalty(self, moved: np.ndarray) -> np.ndarray:
-        """Return the ridge times the move, with zero for the intercept."""
+        """Return the ridge times the parameter change, with zero for the intercept."""
         out = self.model.fit.ridge * moved
         out[:, self.model.X.shape[1] * self.model.outputs.count :] = 0.0
         return np.asarray(out)
 
     def _pieces(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray, Any, Any]]:
-        """Yield records, their margins, labels, weights and slopes at ``θ̂``, to be broadcast.
+        """Yield records with their margins, labels, weights and slopes at ``θ̂``, for broadcasting.
 
-        The table is read in pieces that fit in the processor's cache, followed by the added
-        records.
+        The table is split into pieces that fit in the processor's cache; the added records follow.
         """
         model = self.model
         for rows in row_slices(
@@ -488,7 +489,7 @@ class _Batch:
             yield last, self.own_margins, self.labels, self.own_weight[:, :, None], 0.0
 
     def _slopes(self, shift: np.ndarray) -> np.ndarray:
-        """Return the weighted changes of the slopes under shifts of the margins, (n, B, c)."""
+        """Return the weighted changes of the slopes due to margin shifts, of shape (n, B, c)."""
         slopes = np.empty_like(shift)
         for rows, margins, labels, weight, at_rest in self._pieces():
             new = self.model.outputs.slope(margins + shift[rows], labels)
@@ -497,12 +498,12 @@ class _Batch:
         return slopes
 
     def at_rest(self) -> np.ndarray:
-        """Return the gradients at the unchanged model, (B, P)."""
+        """Return the gradients at the unchanged model, of shape (B, P)."""
         shift = np.zeros((self._coming, len(self.changes), self.model.outputs.count))
         return self._arrivals(shift) - self.removed_gradient
 
     def _arrivals(self, shift: np.ndarray) -> np.ndarray:
-        """Return the gradients of the added records, whose shifts come last, (B, P)."""
+        """Return the gradients of the added records, (B, P); their shifts are the last ones."""
         if self.z is None:
             return np.zeros_like(self.removed_gradient)
         slopes = self.model.outputs.slope(self.own_margins + shift[-len(self.z) :], self.labels)
@@ -510,16 +511,16 @@ class _Batch:
         return np.asarray(np.einsum("abp,abc->bpc", self.z, slopes).reshape(slopes.shape[1], -1))
 
     def pull(self, shift: np.ndarray) -> np.ndarray:
-        """Return the gradient norms of the removed and added records under these shifts, (B,).
+        """Return the gradient norms of the removed and added records after these shifts, (B,).
 
-        The gradient of an added record may be orders of magnitude larger at the old model than at
-        the new one.
+        An added record's gradient may be orders of magnitude larger at the old model than at the
+        new model.
         """
         size = self.refits.size
         return np.asarray(size(self.removed_gradient) + size(self._arrivals(shift)))
 
     def derivatives(self, moved: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the gradients, (B, P), and the curvatures, at these moves and their shifts."""
+        """Return the gradients, (B, P), and the curvatures, for these changes and shifts."""
         gradient = self._back(self._slopes(shift)) + self._penalty(moved) - self.removed_gradient
         outputs = self.model.outputs
         curvature = [
@@ -529,14 +530,14 @@ class _Batch:
         return gradient, np.concatenate(curvature)
 
     def hessian_times(self, curvature: np.ndarray, direction: np.ndarray) -> np.ndarray:
-        """Return each refit's Hessian times its own direction, (B, P)."""
+        """Return each refit's Hessian times its direction, of shape (B, P)."""
         values = self.model.outputs.curvature_times(curvature, self.shifts(direction))
         return np.asarray(self._back(values) + self._penalty(direction))
 
     def length(
         self, moved: np.ndarray, shift: np.ndarray, step: np.ndarray, gradient: np.ndarray
     ) -> np.ndarray:
-        """Return the length of each step, at which the slope along it nearly vanishes."""
+        """Return the length of each step, such that the slope along it nearly vanishes."""
         along = self.shifts(step)
         downhill = np.abs(np.sum(gradient * step, axis=1))
         base = np.sum((self._penalty(moved) - self.removed_gradient) * step, axis=1)

@@ -1,19 +1,19 @@
-"""The centre of a move: the change of a fit when the other records' curvature is held fixed.
+"""The centre of a parameter change: the change if the other records' curvature is fixed.
 
-Without record i, ``H₀ = H − ω x̃ a x̃ᵀ`` has the inverse ``H⁻¹ + H⁻¹x̃ U x̃ᵀH⁻¹`` (Woodbury): in the
-principal directions of the record, ``WWᵀ = ω a`` with ``Wᵀx̃ᵀH⁻¹x̃W = diag h``,
-``U = W diag(1/(1 − h)) Wᵀ``. Leaving it out moves the fit by ``H₀⁻¹x̃ ω r = H⁻¹x̃ u``. A record
-``(z, y')`` in its place moves the fit by ``−H₀⁻¹z̃ σ``, where its margin m solves one equation::
+Without record i, ``H₀ = H − ω x̃ a x̃ᵀ`` has the inverse ``H⁻¹ + H⁻¹x̃ U x̃ᵀH⁻¹`` (Woodbury). In
+the principal directions of the record, ``WWᵀ = ω a`` with ``Wᵀx̃ᵀH⁻¹x̃W = diag h``, ``U = W
+diag(1/(1 − h)) Wᵀ``. Leaving the record out moves the fit by ``H₀⁻¹x̃ ω r = H⁻¹x̃ u``. Replacing it
+by ``(z, y')`` moves the fit by ``−H₀⁻¹z̃ σ``, where the new record's margin m solves one equation::
 
     m = z̃ᵀθ₀ − z̃ᵀH₀⁻¹z̃ σ,       σ = ω ℓ'(m, y'),       θ₀ the fit without record i
 
-k records that change together are treated as one record with k outputs: ``a`` has their curvatures
-along its diagonal, and the margins of the added records solve k equations. Below, ``rows`` are sets
-of records, (m, k), and w = k·c is the number of their margins.
+Changing k records together is treated as changing one record with k outputs: ``a`` has their
+curvatures on its diagonal, and the margins of the added records solve k equations. In the
+following, ``rows`` are sets of records, (m, k), and w = k·c is the number of their margins.
 
-All moves of a record lie in the span of its ``H⁻¹x̃`` and of ``H⁻¹e`` for the columns that differ.
-So their inner products, in the norms of the Hessian, the noise and the penalty, need only a few
-vectors per record (:meth:`~seepage.glm.changes.solver.Solver.products`).
+All changes due to a record lie in the span of its ``H⁻¹x̃`` and of ``H⁻¹e`` for the columns that
+differ. So their inner products, in the norms of the Hessian, the noise and the penalty, require
+only a few vectors per record (:meth:`~seepage.glm.changes.solver.Solver.products`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from seepage.support.double_double import EPS
 
 @dataclass(frozen=True)
 class WithoutRecord:
-    """Records, and the fit of the other records without each of them, (m, …) each."""
+    """Records, and the fit without each of them, of shape (m, …) each."""
 
     pull: np.ndarray  # ω r
     curvature: np.ndarray  # ω a
@@ -67,7 +67,7 @@ class WithoutRecord:
 
 @dataclass(frozen=True)
 class Replacements:
-    """Added records under the fit without the removed ones, (m, K, …) each."""
+    """Added records and their margins in the fit without the removed ones, (m, K, …) each."""
 
     along: np.ndarray  # H₀⁻¹z̃ in the basis of the centres
     lengths: np.ndarray  # z̃ᵀH₀⁻¹z̃
@@ -82,9 +82,9 @@ class Replacements:
     def off_by_residual(
         self, margin: np.ndarray, slope: np.ndarray, weight: np.ndarray
     ) -> Replacements:
-        """Return a copy whose errors include the residual of ``m + G σ = given``, (m, K).
+        """Return a copy whose errors include the residual of ``m + G σ = given``, of shape (m, K).
 
-        A residual has the same effect on the slopes as an error of ``given``.
+        A residual affects the slopes in the same way as an error of ``given``.
         """
         moved = times(self.lengths, slope)
         residual = np.linalg.norm(margin + moved - self.given, axis=2)
@@ -103,7 +103,7 @@ class Replacements:
         by_inverse: np.ndarray,
         rest: WithoutRecord,
     ) -> Replacements:
-        """Return an instance from the products of the basis in the norm of the Hessian."""
+        """Return an instance from the inner products of the basis in the norm of the Hessian."""
         (m, k), K, c = rows.shape, len(others), model.outputs.count
         change, labels, still = model.changes_together(rows, others)
         distinct = change if others.columns else change[:, :1]  # one stands for all if none changes
@@ -141,7 +141,7 @@ class Replacements:
 
 @dataclass(frozen=True)
 class Centres:
-    """The moves of m records under K changes when the other records' curvature is held fixed."""
+    """The changes due to m records with K alternatives, for fixed curvature of all others."""
 
     columns: list[int]
     gram: np.ndarray  # (m, K, K), whitened
@@ -160,12 +160,12 @@ class Centres:
 
     @property
     def size(self) -> np.ndarray:
-        """The lengths of the moves, (m, K)."""
+        """The lengths of the parameter changes, of shape (m, K)."""
         return np.asarray(np.sqrt(np.maximum(np.einsum("mkk->mk", self.gram), 0.0)))
 
     @classmethod
     def of(cls, model: LocalModel, rows: np.ndarray, others: Alternatives | None) -> Centres:
-        """Return the centres of some records' moves; alternative ``None`` leaves a record out."""
+        """Return the centres of some records' changes; ``None`` leaves a record out."""
         joint = JointOutputs(model.outputs, rows.shape[1])
         columns, w = [] if others is None else list(others.columns), joint.count
         by_inverse, by_noise, by_penalty = model.solver.products(rows, columns)
@@ -231,7 +231,7 @@ class Centres:
         )
 
     def moves(self, model: LocalModel, rows: np.ndarray) -> np.ndarray:
-        """Return the centres, as moves of the free parameters, (m, K, P)."""
+        """Return the centres as changes of the free parameters, of shape (m, K, P)."""
         w, solver = model.outputs.count * rows.shape[1], model.solver
         moves = self.coefs[:, :, :w] @ solver.solved(rows)
         return np.asarray(moves + self.coefs[:, :, w:] @ solver.solved_columns(self.columns))
@@ -239,7 +239,7 @@ class Centres:
 
 @dataclass(frozen=True)
 class OwnRecord:
-    """The contribution of the added record to the error, (m, K, …) each."""
+    """The added record's contribution to the error, of shape (m, K, …) each."""
 
     shares: np.ndarray  # the curvature at the centre along its principal directions, relative to H₀
     sights: np.ndarray  # and their squared length in the noise's norm, where it is 1 in that of H₀
@@ -257,17 +257,17 @@ class OwnRecord:
         new: Replacements,
         shift: np.ndarray,
     ) -> OwnRecord:
-        """Return it from the curvature and the product of ``H₀⁻¹z̃`` in the norm of the noise."""
+        """Return the contribution from the curvature and the product of ``H₀⁻¹z̃``, whitened."""
         modes, shares = modes_of(curvature, new.lengths)
         sights = _ratio(np.sum(modes * (by_noise @ modes), axis=-2), shares)
         widest = joint.each.widest(joint.blocks(new.lengths)).max(axis=-1)
         return cls(shares, sights, widest, new.before, shift, new.labels)
 
     def per_error(self, constant: float, E: np.ndarray) -> np.ndarray:
-        """Return how an error of the other records acts through this record's slope.
+        """Return how an error from the other records propagates through this record's slope.
 
-        Its margin shifts by a span of at most ``√widest·E``, which bounds the growth of its
-        curvature.
+        This record's margin shifts by a span of at most ``√widest·E``, which bounds the growth of
+        its curvature.
         """
         growth = np.exp(constant * np.sqrt(np.maximum(self.widest, 0.0)) * E)[:, :, None]
         with np.errstate(divide="ignore", over="ignore"):
@@ -279,11 +279,11 @@ class OwnRecord:
 def _own_slope(
     model: LocalModel, new: Replacements, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the added records' margins and weighted slopes, and whether each was solved.
+    """Return the added records' margins and weighted slopes, and whether each solution was found.
 
-    Where the record outweighs the others, the slope follows from the distance to its margin under
-    their fit, ``z̃ᵀH₀⁻¹z̃ σ = given − m``. Computed at m, the slope would be the difference between
-    a prediction and a nearly equal label.
+    If the record outweighs all others, the slope is computed from the distance to the record's
+    margin in their fit, ``z̃ᵀH₀⁻¹z̃ σ = given − m``. If it were computed at m, the slope would be
+    the difference between a prediction and a nearly equal label.
     """
     joint, zz = JointOutputs(model.outputs, weight.shape[2]), new.lengths
     if joint.records > 1 and not model.constant:
@@ -306,7 +306,7 @@ def _own_slope(
 def _slopes_together(
     joint: JointOutputs, new: Replacements, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the same for several records under a quadratic loss, whose slope is linear.
+    """Return the margins and slopes of several records with a quadratic loss (linear slope).
 
     ``σ = R(I + R G R)⁻¹R⁻¹ ω ℓ'(given)`` with ``R² = ω a`` and ``G = z̃ᵀH₀⁻¹z̃``.
     """
@@ -326,10 +326,10 @@ def _arrival_error(
     curvature: np.ndarray,
     new: Replacements,
 ) -> np.ndarray:
-    """Return the error of the move due to added records, whitened, (m, K).
+    """Return the whitened error of the parameter change due to added records, (m, K).
 
-    It combines the relative error of the products and the error of the slope σ, which follows from
-    the error of the margin: ``∂σ = ω a/(1 + ω a z̃ᵀH₀⁻¹z̃)`` times it.
+    The error combines the relative error of the products and the error of the slope σ. The latter
+    is the error of the margin, times ``∂σ = ω a/(1 + ω a z̃ᵀH₀⁻¹z̃)``.
     """
     size = np.sqrt(np.maximum(np.einsum("mkb,mkbc,mkc->mk", slope, by_noise, slope), 0.0))
     if new.labels.shape[2] > 1:
@@ -350,10 +350,10 @@ def _arrival_error(
 
 
 def quadratic(coefs: np.ndarray, gram: np.ndarray) -> np.ndarray:
-    """Return ``cᵀGc`` for each change, (m, K)."""
+    """Return ``cᵀGc`` for each change, of shape (m, K)."""
     return np.asarray(np.sum((coefs @ gram) * coefs, axis=2))
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return a quotient, or zero where the denominator is zero."""
+    """Return a quotient, or zero if the denominator is zero."""
     return np.asarray(np.divide(part, whole, out=np.zeros_like(part), where=whole > 0))

@@ -1,33 +1,34 @@
-"""The certificate: a bound on the distance of the refit from its centre, if ``|ℓ‴| ≤ M ℓ″``.
+"""The certificate: a bound on the distance between a refit and its centre, if ``|ℓ‴| ≤ M ℓ″``.
 
-Let ``t_j = x̃_jᵀδ`` be the shift of the other records' margins under a move δ, and
+Let ``t_j = x̃_jᵀδ`` be the shift of the other records' margins when the parameters change by δ, and
 ``ε_j = ω_j[ℓ'(m_j + t_j) − ℓ'(m_j) − a_j t_j]`` the error of their slopes at fixed curvature. If
 ``|ℓ‴| ≤ M ℓ″`` (Bach 2010), ``|ε_j|`` is at most ``ω_j a_j |t_j| κ(M|t_j|)``, ``κ(u) = (eᵘ − 1 −
-u)/u``. Let ``E = (Σ ε_j²/(ω_j a_j))^½`` be the norm of ε; ``‖X̃ᵀε‖`` in the norm of ``H₀⁻¹`` is no
-larger. For every ε of norm E the move lies within E of the centre in the norm of ``H₀``. With ``S``
-the largest ``|t_j|`` at the centre, ``N`` the norm of its ``t``, ``Q⁴ = Σ ω_j a_j t_j⁴`` and ``R =
-max_j ‖x̃_j‖_{H₀⁻¹}``, the ε of such a move has norm at most::
+u)/u``. Let ``E = (Σ ε_j²/(ω_j a_j))^½`` be the norm of ε. The norm of ``X̃ᵀε`` with respect to
+``H₀⁻¹`` is no larger. For every ε of norm E, the changed parameters are within E of the centre in
+the norm of ``H₀``. Let ``S`` be the largest ``|t_j|`` at the centre, ``N`` the norm of ``t`` at the
+centre, ``Q⁴ = Σ ω_j a_j t_j⁴`` and ``R = max_j ‖x̃_j‖_{H₀⁻¹}``. The ε of such a change has norm at
+most::
 
     f(E) = κ(M (S + R E)) (N + E),     or   M ψ(M (S + R E)) (Q + r E)²,   ψ(u) = κ(u)/u
 
-Here ``r`` is the largest Q of a move of norm 1. If ``f(E) ≤ E``, the map from ε to the ε of its
-move takes the ball of radius E into itself, and has a fixed point there by Brouwer's theorem. This
-fixed point is the unique root of the whole equation. So the refit lies within ``E`` of the centre,
-and in units of the noise within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E``. The length of the move has a tighter
-bound: to first order only the error along the move counts, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` for each unit of
-E.
+Here ``r`` is the largest Q of a change of norm 1. If ``f(E) ≤ E``, the map from ε to the ε of the
+resulting change maps the ball of radius E into itself, and has a fixed point in the ball by
+Brouwer's theorem. This fixed point is the unique root of the whole equation. So the refit is within
+``E`` of the centre or, in units of the noise, within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E``. The length of the
+change has a tighter bound: to first order, only the error along the change matters,
+``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` per unit of E.
 
 **Several outputs.** Softmax has K margins for each record, of which only the differences matter.
-Slopes are then vectors, curvatures ``a_j`` matrices, and ``ω_j a_j t_j²`` is ``ω_j t_jᵀa_jt_j``.
-Along a path, curvatures change by a factor of at most ``e^±u``, where u is the span of the shift:
-its largest entry less its smallest. So ``|t_j|`` is the span in S and R, ``Q⁴ = Σ ω_j span(t_j)²
-t_jᵀa_jt_j``, and as Q is no longer a norm, two terms replace ``2 Q r``.
+Slopes are then vectors, curvatures ``a_j`` are matrices, and ``ω_j t_jᵀa_jt_j`` replaces ``ω_j a_j
+t_j²``. Along a path, curvatures change by a factor of at most ``e^±u``, where u is the span of the
+shift (its largest entry minus its smallest). So ``|t_j|`` is the span in S and R, and ``Q⁴ = Σ ω_j
+span(t_j)² t_jᵀa_jt_j``. Since Q is then not a norm, two terms replace ``2 Q r``.
 
-**Cost.** ``S ≤ R ‖δ‖_{H₀}`` needs no further computation. With ``q_j = x̃_jᵀH⁻¹x̃_j``, Cauchy's
-inequality gives ``Q⁴ ≤ ‖δ‖_H² Σ ω_j a_j q_j t_j²``. This is a quadratic form in δ that takes two
-products over all records; so is the error along the move. S and Q themselves cost a pass over all
-pairs. Where there is no certificate (for example, flipped labels under a weak penalty), convexity
-alone bounds the move.
+**Cost.** ``S ≤ R ‖δ‖_{H₀}`` requires no further computation. Let ``q_j = x̃_jᵀH⁻¹x̃_j``. By the
+Cauchy–Schwarz inequality, ``Q⁴ ≤ ‖δ‖_H² Σ ω_j a_j q_j t_j²``. This is a quadratic form in δ that
+requires two products over all records; the error along the change has the same form. Computing S
+and Q exactly requires a pass over all pairs of records. If there is no certificate (for example,
+for flipped labels with a weak penalty), convexity alone bounds the change.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from seepage.support.double_double import EPS
 
 @dataclass(frozen=True)
 class Shifts:
-    """Upper bounds on the shifts of the other records' margins under a centre, (m, K) each."""
+    """Upper bounds on the margin shifts of the other records at a centre, of shape (m, K) each."""
 
     largest: np.ndarray  # S
     fourth: Any = None  # Q
@@ -57,12 +58,12 @@ class Shifts:
 
 
 def free_shifts(model: LocalModel, rows: np.ndarray, centres: Centres) -> Shifts:
-    """Return the bound on S that needs no further computation."""
+    """Return the bound on S that requires no further computation."""
     return Shifts(_reach(model, centres) * centres.energy)
 
 
 def quadratic_shifts(model: LocalModel, rows: np.ndarray, centres: Centres) -> Shifts:
-    """Return bounds on S and Q, and the effect of errors along the moves, from quadratic forms.
+    """Return bounds on S and Q, and on the effect of errors, from quadratic forms.
 
     ``Q⁴ ≤ ‖δ‖_H² W²`` with ``W² = Σ ω_j q_j t_jᵀa_jt_j``.
     """
@@ -85,7 +86,7 @@ def quadratic_shifts(model: LocalModel, rows: np.ndarray, centres: Centres) -> S
 
 
 def pair_shifts(model: LocalModel, rows: np.ndarray, centres: Centres) -> Shifts:
-    """Return S and Q themselves, by a pass over all pairs of records."""
+    """Return the exact S and Q, by a pass over all pairs of records."""
     (m, K), outputs, c = centres.energy.shape, model.outputs, model.outputs.count
     largest, fourth = np.empty((m, K)), np.empty((m, K))
     single = one_direction(model, rows, centres.columns)
@@ -130,14 +131,14 @@ def pair_shifts(model: LocalModel, rows: np.ndarray, centres: Centres) -> Shifts
 
 
 def one_direction(model: LocalModel, rows: np.ndarray, columns: list[int]) -> bool:
-    """Return whether every move of a record lies along one vector, ``H⁻¹x̃``."""
+    """Return whether all changes due to a record are along one vector, ``H⁻¹x̃``."""
     return not columns and model.outputs.count * rows.shape[1] == 1
 
 
 def pairs_may_help(model: LocalModel, centres: Centres) -> np.ndarray:
     """Return the records for which a pass over pairs could find a certificate, (m,).
 
-    Q is at least ``N/(Σ ω v)^¼``, and with ``M r Q`` above ½ no E satisfies ``f(E) ≤ E``.
+    Q is at least ``N/(Σ ω v)^¼``; if ``M r Q`` exceeds ½, no E satisfies ``f(E) ≤ E``.
     """
     total = max(float(model.weight @ model.per_span), 1e-300)
     least = model.stretch / np.sqrt(centres.free)[:, None] * centres.norm / total**0.25
@@ -145,7 +146,7 @@ def pairs_may_help(model: LocalModel, centres: Centres) -> np.ndarray:
 
 
 def around(model: LocalModel, centres: Centres, shifts: Shifts) -> Moves:
-    """Return the moves around their centres, given bounds on the other records' shifts."""
+    """Return the changes around their centres, given bounds on the other records' shifts."""
     E, still = slope_error(model, centres, shifts)
     size = centres.size
     per_error = centres.per_error[:, None]
@@ -170,9 +171,9 @@ def around(model: LocalModel, centres: Centres, shifts: Shifts) -> Moves:
 def slope_error(
     model: LocalModel, centres: Centres, shifts: Shifts
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return a norm E of ε with ``f(E) ≤ E``, (m, K), infinite where none is found.
+    """Return a norm E of ε such that ``f(E) ≤ E``, (m, K), or infinity if none is found.
 
-    Also return which changes have no effect.
+    Also return which alternatives have no effect.
     """
     M = model.constant
     alone = np.isinf(centres.per_error)[:, None]
@@ -212,10 +213,10 @@ def slope_error(
 
 
 def _crossed(model: LocalModel, centres: Centres, shifts: Shifts) -> np.ndarray:
-    """Return the mixed term of a centre's shifts and the shifts of an error of norm 1.
+    """Return the mixed term of a centre's shifts and the shifts of a unit error.
 
-    With one output Q is a norm: the term is ``2rQ``. With more outputs there are two such terms:
-    the error's span with the centre's norm, and the centre's span with the error's norm.
+    With one output Q is a norm, and the term is ``2rQ``. With more outputs there are two mixed
+    terms: the error's span with the centre's norm, and the centre's span with the error's norm.
     """
     free = np.sqrt(centres.free)[:, None]
     if model.outputs.count == 1:
@@ -231,7 +232,7 @@ def _reach(model: LocalModel, centres: Centres) -> np.ndarray:
 
 
 def _psi(u: np.ndarray) -> np.ndarray:
-    """Return ``(eᵘ − 1 − u)/u²``, by its series where the difference would lose digits."""
+    """Return ``(eᵘ − 1 − u)/u²``, by its series where the difference would lose precision."""
     series = 0.5 + u / 6 + u * u / 24 + u**3 / 120 + u**4 / 720
     safe = np.where(u > 1e-2, u, 1.0)
     return np.asarray(np.where(u > 1e-2, (np.expm1(safe) - safe) / (safe * safe), series))
@@ -247,11 +248,11 @@ def bound_by_convexity(
     rows: np.ndarray,
     others: Alternatives | None,
 ) -> None:
-    """Bound the lengths of the moves without a certificate.
+    """Bound the lengths of the changes without a certificate.
 
-    If every parameter is penalised, the minimiser lies within ``‖g‖/ridge``, where g is the
-    gradient of the changed objective at ``θ̂``. If the objective falls by D somewhere along the
-    centre, the minimiser is no nearer than the least ℓ with ``‖g‖ℓ − ridge ℓ²/2 ≥ D``.
+    If every parameter is penalised, the minimiser lies within ``‖g‖/ridge`` of ``θ̂``, where g is
+    the gradient of the changed objective at ``θ̂``. If the objective decreases by D somewhere along
+    the centre, the minimiser is no nearer than the smallest ℓ with ``‖g‖ℓ − ridge ℓ²/2 ≥ D``.
     """
     open_ = np.isinf(moves.radius[where])
     ridge = 0.0 if model.fit.intercept is not None else model.fit.ridge
@@ -271,7 +272,7 @@ def bound_by_convexity(
 
 
 def steepness(model: LocalModel, rows: np.ndarray, others: Alternatives | None) -> np.ndarray:
-    """Return ``‖g‖`` at ``θ̂``, for the added records minus the removed ones, (m, K)."""
+    """Return ``‖g‖`` at ``θ̂``, for the added minus the removed records, of shape (m, K)."""
     x = model.solver.design(model.X[rows.reshape(-1)]).reshape(*rows.shape, -1)
     weight, own = model.weight[rows], model.slopes[rows]
     rounding = np.sum(weight * model.slope_errors[rows] * np.linalg.norm(x, axis=2), axis=1)
@@ -289,7 +290,7 @@ def steepness(model: LocalModel, rows: np.ndarray, others: Alternatives | None) 
 
 
 def _fall(model: LocalModel, rows: np.ndarray, centres: Centres) -> np.ndarray:
-    """Return a lower bound on the decrease of the changed objective along the centre.
+    """Return a lower bound on the changed objective's decrease along the centre.
 
     At τ times the centre, the losses of the other records exceed their linear terms by at most ``N²
     τ² ψ(M S τ)``; the losses of removed and added records are known.

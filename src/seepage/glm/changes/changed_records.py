@@ -1,16 +1,18 @@
 """The change of a GLM's minimiser when a record is left out or replaced, for all records.
 
-Let ``H₀`` be the Hessian at ``θ̂`` without record i, ``t_j = x̃_jᵀδ`` the shift of the other
-margins under a move ``δ``, and ``ε_j = ω_j[ℓ'(m_j + t_j) − ℓ'(m_j) − a_j t_j]`` the error at fixed
-curvature. With ``(z, y')`` in the record's place (or nothing: σ = 0) the refit moves by::
+Let ``H₀`` be the Hessian at ``θ̂`` without record i. Let ``t_j = x̃_jᵀδ`` be the shift of the other
+margins when the parameters change by ``δ``, and ``ε_j = ω_j[ℓ'(m_j + t_j) − ℓ'(m_j) − a_j t_j]``
+the error at fixed curvature. If ``(z, y')`` replaces the record (or nothing does: σ = 0), the refit
+changes the parameters by::
 
     δ = ω r H₀⁻¹x̃ − σ H₀⁻¹z̃ − H₀⁻¹X̃ᵀε,        σ = ω ℓ'(z̃ᵀ(θ̂ + δ), y')
 
-The *centre* (:mod:`~seepage.glm.changes.centres`) drops ε, which leaves one equation for the
-record's own margin. For least squares ε = 0, so the centre is exact. The *certificate*
+The *centre* (:mod:`~seepage.glm.changes.centres`) omits ε, so that one equation for the record's
+own margin remains. For least squares ε = 0, so the centre is exact. The *certificate*
 (:mod:`~seepage.glm.changes.certificate`) bounds the distance of the refit from the centre. The
-*expansion* (:mod:`~seepage.glm.changes.expansion`) includes ε except for high powers of the shifts.
-*Refits* (:mod:`~seepage.glm.changes.batched_refits`) start there, and are exact for any family.
+*expansion* (:mod:`~seepage.glm.changes.expansion`) includes ε up to high powers of the shifts.
+*Refits* (:mod:`~seepage.glm.changes.batched_refits`) start from these approximations, and are exact
+for any family.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ AT_ONCE = 1 << 18  # numbers that a core works on at a time, in its cache
 
 @dataclass(frozen=True)
 class RefittedMoves:
-    """The releases after refits, as vectors in units of the noise."""
+    """The releases of refitted models, as vectors in units of the noise."""
 
     seen: np.ndarray  # (m, K, P)
     radius: np.ndarray  # how far from there each may be, (m, K)
@@ -69,10 +71,10 @@ class RefittedMoves:
 
 
 class ChangedRecords(FiniteChanges):
-    """The finite changes of one GLM's release.
+    """The finite changes of a GLM's release.
 
-    If the model holds only some of the fitted records, there are no refits and no passes over
-    pairs.
+    If the local model contains only some of the fitted records, refits and passes over pairs are
+    not available.
     """
 
     def __init__(self, model: LocalModel) -> None:
@@ -95,15 +97,15 @@ class ChangedRecords(FiniteChanges):
     # Certified --------------------------------------------------------------------------------
 
     def without(self, rows: np.ndarray) -> Moves:
-        """Return certified bounds on the moves when each of these records is left out, K = 1."""
+        """Return certified bounds on the changes when each of these records is left out, K = 1."""
         return self._of_every_size(np.asarray(rows), None)
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return certified bounds on the moves when records take each alternative value."""
+        """Return certified bounds on the changes when records have each alternative value."""
         return self._of_every_size(np.asarray(rows), others)
 
     def _of_every_size(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
-        """Return certified moves of records or sets of records, grouped by size."""
+        """Return certified changes due to records or sets of records, grouped by size."""
         K = 1 if others is None else len(others)
         moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
         for which, sets in of_one_size(rows):
@@ -118,9 +120,9 @@ class ChangedRecords(FiniteChanges):
         return moves
 
     def _certified(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
-        """Return moves by increasingly costly bounds, until they are narrow enough.
+        """Return changes from increasingly costly bounds, until the bounds are narrow enough.
 
-        The records are in sets, (m, k).
+        The records are given as sets, of shape (m, k).
         """
         model, K = self.model, 1 if others is None else len(others)
         moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
@@ -152,7 +154,7 @@ class ChangedRecords(FiniteChanges):
         shifts_of: Callable[[LocalModel, np.ndarray, Centres], Shifts],
         chunk: int | None = None,
     ) -> None:
-        """Replace the moves of these rows by those from other bounds on the shifts."""
+        """Recompute the changes of these rows from other bounds on the shifts."""
 
         def look(piece: slice) -> tuple[np.ndarray, Moves]:
             some = rows[which[piece]]
@@ -167,7 +169,7 @@ class ChangedRecords(FiniteChanges):
     def _worth_a_pass(
         self, moves: Moves, wide: np.ndarray, rows: np.ndarray, others: Alternatives | None
     ) -> np.ndarray:
-        """Return the records whose moves a pass over pairs may bound more tightly."""
+        """Return the records for which a pass over pairs may give tighter bounds."""
         model = self.model
         pieces = [wide[piece] for piece in row_slices(len(wide), self._width(rows, others))]
         help_ = [pairs_may_help(model, Centres.of(model, rows[p], others)) for p in pieces]
@@ -180,7 +182,7 @@ class ChangedRecords(FiniteChanges):
         return wide[np.argsort(-size, kind="stable")[: int(PAIR_WORK / (model.X.size * passes))]]
 
     def _width(self, rows: np.ndarray, others: Alternatives | None) -> int:
-        """Return roughly how many numbers the centres of a set occupy in memory."""
+        """Return the approximate count of numbers in memory for the centres of a set."""
         c = self.model.outputs.count * int(rows.shape[1])
         K, columns = (1, 0) if others is None else (len(others), len(others.columns))
         solved = 64 if c == 1 and not columns else 2 * len(self.model.inverse)
@@ -189,10 +191,10 @@ class ChangedRecords(FiniteChanges):
     # By refits --------------------------------------------------------------------------------
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the moves when records are left out, alone or together, by refits."""
+        """Return the changes when records are left out, alone or together, by refits."""
         if self.model.shifts is not None:
             raise InputError(
-                "Refitting the model without several records needs all records in memory, but "
+                "Refitting the model without several records requires all records in memory, but "
                 "these are read in chunks; load the rows of the fit into memory first."
             )
         changes = [Change(np.atleast_1d(some)) for some in rows]
@@ -200,9 +202,9 @@ class ChangedRecords(FiniteChanges):
         return self.refitted(changes, every, *self.starts(rows, None)).moves()
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves for each alternative, by refits.
+        """Return the changes for each alternative, by refits.
 
-        Records that change together all take the same alternative.
+        Records that change together all have the same alternative.
         """
         model, every = self.model, [np.atleast_1d(some) for some in rows]
         moved, changes = np.zeros((len(rows), len(others)), dtype=bool), []
@@ -221,7 +223,7 @@ class ChangedRecords(FiniteChanges):
     ) -> tuple[np.ndarray | None, np.ndarray]:
         """Return the free parameters at the centres, (m, K, P), if available.
 
-        Also return the smallest share of the remaining records in the curvature, (m,).
+        Also return the remaining records' smallest share of the curvature, of shape (m,).
         """
         model, K = self.model, 1 if others is None else len(others)
         starts, left = np.zeros((len(rows), K, len(model.inverse))), np.ones(len(rows))
@@ -253,14 +255,14 @@ class ChangedRecords(FiniteChanges):
         starts: np.ndarray | None,
         left: np.ndarray,
     ) -> RefittedMoves:
-        """Return the moves by refits for the changes marked in ``moved (m, K)``.
+        """Return the changes by refits, for the alternatives marked in ``moved (m, K)``.
 
-        ``starts`` and ``left`` are as returned by :meth:`starts`. Rounding errors grow where the
-        remaining records hold little of the curvature, or lose it during the refit.
+        ``starts`` and ``left`` are as returned by :meth:`starts`. Rounding errors grow if the
+        remaining records have little of the curvature, or lose it during the refit.
 
-        If every parameter is penalised, the minimiser lies within ``‖g‖/ridge``, where g is the
-        gradient of the changed objective at ``θ̂``; this bound is used where a refit failed.
-        Otherwise there may be no minimiser.
+        If every parameter is penalised, the minimiser lies within ``‖g‖/ridge`` of ``θ̂``, where g
+        is the gradient of the changed objective at ``θ̂``. This bound is used where a refit failed.
+        Otherwise a minimiser may not exist.
         """
         model, refits = self.model, self.refits
         seen = np.zeros((*moved.shape, model.theta.size))
@@ -294,7 +296,7 @@ class ChangedRecords(FiniteChanges):
         return RefittedMoves(seen, radius, lost & np.isinf(reach))
 
     def _pull_errors(self, changes: list[Change]) -> np.ndarray:
-        """Return the relative errors of the removed records' gradients, (B,)."""
+        """Return the relative errors of the removed records' gradients, of shape (B,)."""
         model, lost = self.model, np.zeros(self.records)
         rows = np.unique(np.concatenate([change.removed for change in changes]))
         for piece in row_slices(len(rows), self._width(rows[:, None], None)):
@@ -313,14 +315,14 @@ class ChangedRecords(FiniteChanges):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the likelihood of each alternative under the model fitted without the record.
 
-        Certificates give the errors; the least certain records are refitted, if they are few or
+        The errors are from certificates. The least certain records are refitted, if they are few or
         have no certificate.
         """
         family = self.model.fit.family
         if family.name not in ("bernoulli", "poisson", "categorical"):
             raise InputError(
-                f"The {family.name} family gives no probabilities, so the model gives no prior; "
-                "choose 'equal', 'frequencies' or your own probabilities."
+                f"The {family.name} family has no probabilities, so the model cannot serve as a "
+                "prior; choose 'equal', 'frequencies' or your own probabilities."
             )
         affordable = max(1, int(REFIT_WORK / self.work)) if refits is None else refits
         affordable = affordable if self.model.shifts is None else 0
@@ -337,7 +339,7 @@ class ChangedRecords(FiniteChanges):
         return scores, off
 
     def _likelihoods(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same likelihoods from the expansion, for sets of records, (m, k)."""
+        """Return these likelihoods from the expansion, for sets of records, (m, k)."""
         model, joint = self.model, JointOutputs(self.model.outputs, rows.shape[1])
         left = Centres.of(model, rows, None)
         E, _ = slope_error(model, left, free_shifts(model, rows, left))
@@ -360,7 +362,7 @@ class ChangedRecords(FiniteChanges):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return log-likelihoods, (m, K), at margins (m, K, k, c), and the largest errors, (m,).
 
-        The log-likelihoods of the records of a set add up.
+        The log-likelihoods of a set's records are added.
         """
         outputs = self.model.outputs
         scores = -np.sum(outputs.loss(margins, labels), axis=2)
@@ -371,7 +373,7 @@ class ChangedRecords(FiniteChanges):
     def _refitted_likelihoods(
         self, rows: np.ndarray, others: Alternatives
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same likelihoods from refits."""
+        """Return these likelihoods from refits."""
         model, outputs, columns = self.model, self.model.outputs, list(others.columns)
         starts, _ = self.starts(rows, None)
         changes = [Change(np.atleast_1d(some)) for some in rows]
@@ -399,7 +401,7 @@ class ChangedRecords(FiniteChanges):
         return scores, np.where(known, off, np.inf)
 
     def class_labels(self) -> np.ndarray:
-        """Return the labels that a record of a classifier may have, (K,) or (K, K)."""
+        """Return the labels that a classifier's record may have, of shape (K,) or (K, K)."""
         family = self.model.fit.family
         if isinstance(family, Categorical):
             return np.eye(family.outputs)
@@ -407,11 +409,11 @@ class ChangedRecords(FiniteChanges):
 
 
 class RecordRefits:
-    """The release with one record replaced and all others unchanged.
+    """The release with one record replaced and all other records unchanged.
 
-    It implements :class:`~seepage.core.jacobian.Refits` by batched refits. ``jacobian_of`` returns
-    the Jacobian of a replaced record, from a refitted model, the table, the row, the record's
-    features and label, and the noise.
+    The class implements :class:`~seepage.core.jacobian.Refits` by batched refits. ``jacobian_of``
+    returns the Jacobian of a replaced record. Its arguments are a refitted model, the table, the
+    row, the record's features and label, and the noise.
     """
 
     rounding = 1e-14
@@ -425,10 +427,10 @@ class RecordRefits:
         self._refits = BatchedRefits(LocalModel(optimum, X, (Gaussian(1.0),)))
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return how far the parameters of each replacement are from the actual ones, (K, P).
+        """Return the difference between each replacement's parameters and the actual ones, (K, P).
 
-        ``features`` are (K, d); ``labels`` are (K,), or (K, classes) for softmax, and default to
-        the record's own. NaN where no minimiser exists.
+        ``features`` has shape (K, d). ``labels`` has shape (K,), or (K, classes) for softmax; by
+        default, the record's own label is used. The difference is NaN where no minimiser exists.
         """
         model = self._refits.model
         Z = np.atleast_2d(np.asarray(features, dtype=float))
@@ -448,7 +450,7 @@ class RecordRefits:
         return np.where(known, moves, np.nan)
 
     def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return the parameters of each replacement, (K, P) or (K, P, classes).
+        """Return the parameters for each replacement, of shape (K, P) or (K, P, classes).
 
         The intercept comes last.
         """
@@ -458,7 +460,7 @@ class RecordRefits:
     def jacobian(
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Noise
     ) -> ReleaseJacobian:
-        """Return the Jacobian of the replaced row, at a refit from :meth:`parameters`."""
+        """Return the Jacobian for the replaced row, at a refit from :meth:`parameters`."""
         d = self.X.shape[1]
         intercept = None if self.fit.intercept is None else theta[d, ...]
         fit = replace(self.fit, coef=theta[:d, ...], intercept=intercept)
@@ -466,7 +468,7 @@ class RecordRefits:
 
 
 def of_one_size(rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield groups of records or sets of equal size: their positions, and the sets, (m, k)."""
+    """Yield groups of records, or of equally large sets: their positions and the sets, (m, k)."""
     if rows.dtype != object:
         yield np.arange(len(rows)), rows[:, None]
         return
@@ -477,9 +479,9 @@ def of_one_size(rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def _is_wide(moves: Moves) -> np.ndarray:
-    """Return which records have a move whose length is uncertain, (m,).
+    """Return which records have a change of uncertain length, of shape (m,).
 
-    A half width above 4.9 % of the distance triggers a tighter bound, since reports show two
+    A half-width above 4.9 % of the distance triggers a tighter bound, since reports show two
     digits.
     """
     least, most = moves.distances()

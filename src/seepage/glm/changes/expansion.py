@@ -1,23 +1,23 @@
-"""The expansion: moves computed from the other records' slopes to third order, without refits.
+"""The expansion: changes computed from the other records' third-order slopes, without refits.
 
-The centre (:mod:`~seepage.glm.changes.centres`) holds the other records' curvature fixed. Summed
-over the records, the resulting error of their slopes consists of a few forms that all changes
-share, up to higher powers of the shifts::
+The centre (:mod:`~seepage.glm.changes.centres`) holds the other records' curvature constant. The
+resulting error of their slopes, summed over the records, consists of a few forms shared by all
+changes, up to higher powers of the shifts::
 
     X̃ᵀε ≈ ½ T[δ, δ] + ⅙ F[δ, δ, δ],    T = Σ_j ω_j ℓ‴_j x̃_j⊗x̃_j⊗x̃_j,    F = Σ_j ω_j ℓ⁗_j x̃_j⊗…⊗x̃_j
 
-The equation of the move therefore has P unknowns and no sum over records. It is solved by Newton's
-method with the curvature of the centre, in coordinates ``u`` in which H is the identity. F has P⁴
-entries, and is omitted where these are too many.
+So the equation for the parameter change has P unknowns and no sum over records. It is solved by
+Newton's method with the curvature at the centre, in coordinates ``u`` where H is the identity. F
+has P⁴ entries, and is omitted if there are too many.
 
-**Distance of the refit.** Where ``|ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″`` for the orders k up to p, the first
-omitted one, the rest of ``ε_j`` is at most ``M^{p−2} ω_j a_j |t_j|^{p−1} e^{M|t_j|}/(p−1)!``. With
-S the largest ``|t_j|``, and ``Σ ω a t⁴ ≤ ‖u‖² uᵀBu``, ``B = Σ ω a ‖x̂‖² x̂x̂ᵀ``, its norm is at
-most::
+**Distance of the refit.** Let p be the first omitted order. If ``|ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″`` for all
+orders k up to p, the remainder of ``ε_j`` is at most ``M^{p−2} ω_j a_j |t_j|^{p−1}
+e^{M|t_j|}/(p−1)!``. Let S be the largest ``|t_j|``. Since ``Σ ω a t⁴ ≤ ‖u‖² uᵀBu`` with ``B = Σ ω a
+‖x̂‖² x̂x̂ᵀ``, the norm of the remainder is at most::
 
     e₀ = M^{p−2} e^{MS}/(p−1)! S^{p−3} ‖u‖ (uᵀBu)^½ + ρ/(1 − h)^½,    ρ the residual of the equation
 
-An ε of norm E moves the other records' shifts by at most E in the norm of ``H₀``, which changes
+An error ε of norm E moves the other records' shifts by at most E in the norm of ``H₀``, and changes
 their slopes by at most ``(exp(M(S + R E)) − 1) E``. So the ball of radius E about the solution
 contains the refit if ``e₀ + (exp(M(S + R E)) − 1) E ≤ E``, as in
 :mod:`~seepage.glm.changes.certificate`.
@@ -41,7 +41,7 @@ from seepage.support.double_double import EPS
 
 @dataclass(frozen=True)
 class Expanded:
-    """Moves of m records under K changes, from the other records' slopes to third order."""
+    """Changes due to m records with K alternatives, from third-order slopes of the others."""
 
     moves: np.ndarray  # u, (m, K, P)
     error: np.ndarray  # E, infinite where nothing is certified, (m, K)
@@ -50,7 +50,7 @@ class Expanded:
 
 @dataclass(frozen=True)
 class Forms:
-    """The forms shared by all records, in coordinates in which H is the identity."""
+    """The forms shared by all records, in coordinates where H is the identity."""
 
     third: np.ndarray  # T, (P², P)
     fourth: np.ndarray | None  # F, (P³, P)
@@ -58,7 +58,7 @@ class Forms:
     reach: float  # the largest ‖x̂‖
 
     def slopes(self, u: np.ndarray) -> np.ndarray:
-        """Return ``½ T[u, u] + ⅙ F[u, u, u]``, (…, P)."""
+        """Return ``½ T[u, u] + ⅙ F[u, u, u]``, of shape (…, P)."""
         flat = u.reshape(-1, u.shape[-1])  # one product of two matrices
         square = (flat[:, :, None] * flat[:, None, :]).reshape(len(flat), -1)
         slopes = square @ self.third / 2
@@ -69,14 +69,14 @@ class Forms:
 
 
 class Expansion:
-    """The slopes of one fit's records to third order, for losses with stated derivatives."""
+    """The third-order slopes of one fit's records, for losses with known derivatives."""
 
     def __init__(self, model: LocalModel) -> None:
         self.model = model
 
     @cached_property
     def exists(self) -> bool:
-        """Whether the model has an expansion: one margin per record, and all records available."""
+        """Whether the expansion applies: one margin per record, and all records in memory."""
         model = self.model
         return bool(
             model.constant
@@ -88,7 +88,7 @@ class Expansion:
         )
 
     def affords(self, moves: int) -> bool:
-        """Return whether this many moves cost no more than the allowed refits."""
+        """Return whether expanding this many changes costs no more than the allowed refits."""
         return self.exists and self._work(3, moves) <= 1e11
 
     def _work(self, order: int, moves: int) -> float:
@@ -96,24 +96,24 @@ class Expansion:
 
     @cached_property
     def root(self) -> np.ndarray:
-        """``A`` with ``AAᵀ = H⁻¹``: ``x̂ = Aᵀx̃`` and ``δ = Au``."""
+        """A matrix ``A`` such that ``AAᵀ = H⁻¹``: ``x̂ = Aᵀx̃`` and ``δ = Au``."""
         sizes = np.sqrt(np.diagonal(self.model.inverse))
         scaled = self.model.inverse / np.outer(sizes, sizes)
         return np.asarray(sizes[:, None] * np.linalg.cholesky(scaled))
 
     def seen(self, x: np.ndarray) -> np.ndarray:
-        """Return ``x̂`` of records, (n, P)."""
+        """Return ``x̂`` of the given records, of shape (n, P)."""
         return np.asarray(self.model.solver.design(x) @ self.root)
 
     def arriving(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
-        """Return ``ẑ`` of the replacing records, (m, K, P)."""
+        """Return ``ẑ`` of the replacing records, of shape (m, K, P)."""
         change, _ = self.model.changes(rows, others)
         by_column = change @ self.root[list(others.columns)]
         return np.asarray(self.seen(self.model.X[rows])[:, None, :] + by_column)
 
     @cached_property
     def forms(self) -> Forms:
-        """The forms of all records."""
+        """The forms summed over all records."""
         model, P = self.model, len(self.root)
         deep = self._work(4, len(model.X)) <= 3e9  # a few seconds
         T, B, largest = np.zeros((P * P, P)), np.zeros((P, P)), 0.0
@@ -132,7 +132,7 @@ class Expansion:
         return Forms(T, F, B, float(np.sqrt(largest)))
 
     def _bends(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``ω ℓ‴`` and ``ω ℓ⁗`` of records, (m,) each."""
+        """Return ``ω ℓ‴`` and ``ω ℓ⁗`` of the given records, of shape (m,) each."""
         model, family = self.model, cast(Family, self.model.fit.family)
         margin, label, weight = model.margins[rows, 0], model.target[rows], model.weight[rows]
         third, fourth = (
@@ -142,7 +142,7 @@ class Expansion:
         return third, fourth
 
     def moves(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
-        """Return certified moves of records, (m,); ``None`` leaves a record out."""
+        """Return certified changes due to records, (m,); ``None`` leaves a record out."""
         model, K = self.model, 1 if others is None else len(others)
         whole = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
         for piece in row_slices(len(rows), K * self._width):
@@ -152,7 +152,7 @@ class Expansion:
 
     @property
     def _width(self) -> int:
-        """How many numbers one move occupies in memory."""
+        """The count of numbers in memory for one parameter change."""
         P = len(self.root)
         return int(P**3 if self.forms.fourth is not None else P * P)
 
@@ -176,7 +176,7 @@ class Expansion:
         return Moves(gram, np.where(still, 0.0, radius))
 
     def of(self, rows: np.ndarray, others: Alternatives | None, centres: Centres) -> Expanded:
-        """Return the moves of records, (m,), starting at their centres."""
+        """Return the changes due to records, (m,), starting at their centres."""
         equation = _Equation.of(self, rows, others)
         start = centres.moves(self.model, rows[:, None])
         first = np.linalg.solve(self.root, start.reshape(-1, len(self.root)).T).T
@@ -197,7 +197,7 @@ class Expansion:
         return Expanded(u, error, beside)
 
     def _radius(self, u: np.ndarray, residual: np.ndarray, free: np.ndarray) -> np.ndarray:
-        """Return E, or infinity where none exists, (m, K)."""
+        """Return the radius E, or infinity where none exists, of shape (m, K)."""
         M, forms, size = self.model.constant, self.forms, np.linalg.norm(u, axis=2)
         S, R = forms.reach * size, forms.reach / np.sqrt(free)
         powers = size * np.sqrt(np.maximum(np.sum((u @ forms.quartic) * u, axis=2), 0.0))
@@ -212,7 +212,7 @@ class Expansion:
 
 @dataclass(frozen=True)
 class _Equation:
-    """The equation of a move, ``u − a(x̂·u)x̂ + ε(u) + ω ℓ'(m + ẑ·u, y')ẑ = ω r x̂``."""
+    """The equation for a change, ``u − a(x̂·u)x̂ + ε(u) + ω ℓ'(m + ẑ·u, y')ẑ = ω r x̂``."""
 
     expansion: Expansion
     x: np.ndarray  # x̂, (m, 1, P)

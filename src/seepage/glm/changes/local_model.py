@@ -1,6 +1,6 @@
-"""The second-order model of a fit at its minimiser: slopes, curvatures, solver, noise units.
+"""The second-order model of a fit at its minimiser: slopes, curvatures, solver and noise units.
 
-Every finite change of a record starts from this model, for all records or for one chunk.
+All finite changes of a record are computed from this model, for all records or one chunk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True)
 class LargestShifts:
-    """The largest shifts of records' margins under a unit move; ``+`` combines two."""
+    """The largest margin shifts of the records for a unit change; ``+`` combines two chunks."""
 
     largest: float = 0.0  # q = x̃ᵀH⁻¹x̃ over the records
     quartic: Any = 0.0  # Σ ω q x̃ a x̃ᵀ, (P, P)
@@ -38,20 +38,21 @@ class LargestShifts:
 
 
 class LocalModel:
-    """The second-order model of a fit, on all or some records.
+    """The second-order model of a fit, for all or some records.
 
     Parameters
     ----------
     optimum
-        The minimiser on all records, with ``H⁻¹`` there.
+        The minimiser on all records, with its ``H⁻¹``.
     X
         The records, (n, d), in the caller's columns.
     noise
-        Gaussian noise on the parameters; several noises if they are released more than once.
+        Gaussian noise on the parameters, or several noises if the parameters are released several
+        times.
     fit
-        The model with the labels and weights of these records; by default, of all records.
+        The model with the labels and weights of these records; by default, it covers all records.
     shifts
-        Totals over all records, if these are only some of the fitted ones.
+        Totals over all records, if the given records are only a part.
     """
 
     def __init__(
@@ -89,10 +90,10 @@ class LocalModel:
 
     @cached_property
     def seen(self) -> SeenMoves:
-        """``Φ^½v`` of vectors ``v`` of the free parameters, along the last axis.
+        """The operator ``Φ^½v`` on vectors ``v`` of the free parameters, along the last axis.
 
-        The solver stores it, so that it does not refer to the model: a reference cycle would keep
-        the records of every chunk in memory until garbage collection.
+        The solver stores this operator instead of the model: a reference cycle would keep the
+        records of every chunk in memory until garbage collection.
         """
         return SeenMoves(self.whiten, self.outputs)
 
@@ -105,17 +106,17 @@ class LocalModel:
 
     @cached_property
     def curvatures(self) -> np.ndarray:
-        """``a`` without the weights, (n, c, c)."""
+        """``a`` without the weights, of shape (n, c, c)."""
         return self.outputs.curvature(self.margins, self.target)
 
     @property
     def slopes(self) -> np.ndarray:
-        """``r`` without the weights, (n, c)."""
+        """``r`` without the weights, of shape (n, c)."""
         return self._slopes_and_errors[0]
 
     @property
     def slope_errors(self) -> np.ndarray:
-        """The errors of ``r`` from rounding, (n,)."""
+        """The rounding errors of ``r``, of shape (n,)."""
         return self._slopes_and_errors[1]
 
     @cached_property
@@ -136,25 +137,25 @@ class LocalModel:
 
     @cached_property
     def gram_solver(self) -> Solver:
-        """``H⁻¹`` from the Gram matrix."""
+        """``H⁻¹``, computed from the Gram matrix."""
         curvature = self.weight[:, None, None] * self.curvatures
         intercept = self.fit.intercept is not None
         return Solver(self.X, curvature, self.inverse, self.fit.ridge, intercept, self.seen)
 
     @cached_property
     def solver(self) -> Solver:
-        """``H⁻¹`` by the method that suits the records; decomposing a table needs all records."""
+        """``H⁻¹`` by the best method for the records; decomposing a table requires all records."""
         return self.gram_solver if self.shifts is not None else best_solver(self.gram_solver)
 
     # Other records in their places ------------------------------------------------------------
 
     def near(self, others: Alternatives) -> np.ndarray:
-        """Return the values of alternatives minus the centre, (K, c)."""
+        """Return the alternatives' values minus the centre, of shape (K, c)."""
         values = np.asarray(others.values)
         return values if self.centre is None else values - self.centre[list(others.columns)]
 
     def changes(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
-        """Return the column differences of each alternative, (m, K, c), and its labels."""
+        """Return each alternative's column differences, (m, K, c), and its labels."""
         shape = (len(rows), len(others))
         change = np.zeros((*shape, 0))
         if others.values is not None:
@@ -164,7 +165,7 @@ class LocalModel:
         return change, np.broadcast_to(labels, (*shape, *own.shape[2:]))
 
     def unchanged(self, rows: np.ndarray, change: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return which alternatives equal the record itself, (m, K)."""
+        """Return whether each alternative equals the record itself, of shape (m, K)."""
         same = labels == self.target[rows][:, None]
         same = same.reshape(*change.shape[:2], -1).all(axis=2)
         return np.asarray(np.all(change == 0, axis=2) & same)
@@ -172,10 +173,10 @@ class LocalModel:
     def changes_together(
         self, rows: np.ndarray, others: Alternatives
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the same for sets of records, (m, k), all of which take the same alternative.
+        """Return the differences for sets of records, (m, k), that all have the same alternative.
 
-        Return the differences (m, K, k, c), the labels (m, K, k, …), and where nothing changes (m,
-        K).
+        The result contains the differences (m, K, k, c), the labels (m, K, k, …), and whether
+        nothing changes (m, K).
         """
         m, k = rows.shape
         change, labels = self.changes(rows.reshape(-1), others)
@@ -189,7 +190,7 @@ class LocalModel:
     def margins_before(
         self, rows: np.ndarray, change: np.ndarray, columns: Sequence[int]
     ) -> np.ndarray:
-        """Return the margins of changed records under ``θ̂``, (m, K, …, c)."""
+        """Return the changed records' margins at ``θ̂``, of shape (m, K, …, c)."""
         slope = self.outputs.within(self.theta[list(columns)])
         return np.asarray(self.margins[rows][:, None] + change @ slope)
 
@@ -197,20 +198,20 @@ class LocalModel:
 
     @cached_property
     def per_span(self) -> np.ndarray:
-        """``v``: the largest ``tᵀa t`` of a shift of span 1, (n,)."""
+        """``v``: the largest ``tᵀa t`` for a shift of span 1, of shape (n,)."""
         return self.outputs.per_span(self.margins, self.curvatures)
 
     @cached_property
     def largest_shifts(self) -> LargestShifts:
-        """The largest ``q`` of all records of positive weight, and ``Σ ω q x̃ a x̃ᵀ``."""
+        """The largest ``q`` of any record of positive weight, and ``Σ ω q x̃ a x̃ᵀ``."""
         if not self.constant:
             return LargestShifts()
         return self.shifts_here() if self.shifts is None else self.shifts
 
     def shifts_here(self) -> LargestShifts:
-        """Return the same quantities for the available records.
+        """Return these quantities for the available records only.
 
-        ``q`` is ``x̃ᵀH⁻¹x̃``, or for several outputs its largest value between two of them.
+        ``q`` is ``x̃ᵀH⁻¹x̃``; for several outputs, it is the largest value between two outputs.
         """
         c = self.outputs.count
         largest, quartic = 0.0, np.zeros_like(self.inverse)
@@ -226,7 +227,7 @@ class LocalModel:
 
     @cached_property
     def stretch(self) -> float:
-        """The root of ``max_e (Σ ω q tᵀa t)^½`` over e of H-norm 1, used for the Q of errors."""
+        """The root of ``max_e (Σ ω q tᵀa t)^½`` over e of H-norm 1, for the Q of the errors."""
         # Of a unit diagonal, and never below what rounding hides: a root of ``H⁻¹``, or of more.
         sizes = np.sqrt(np.diagonal(self.inverse))
         values, vectors = np.linalg.eigh(self.inverse / np.outer(sizes, sizes))
@@ -236,7 +237,7 @@ class LocalModel:
 
     @cached_property
     def error_effect(self) -> np.ndarray:
-        """``Φ^½H⁻¹X̃ᵀDX̃H⁻¹Φ^½``: the squared effect of slope errors on the move."""
+        """``Φ^½H⁻¹X̃ᵀDX̃H⁻¹Φ^½``: the squared effect of slope errors on the parameter change."""
         penalised = self.inverse[:, : self.outputs.count * self.X.shape[1]]
         inner = self.inverse - self.fit.ridge * penalised @ penalised.T
         seen = self.seen(self.seen(inner).T)
@@ -244,16 +245,17 @@ class LocalModel:
 
     @cached_property
     def spread(self) -> float:
-        """``‖Φ^½H⁻¹X̃ᵀD^½‖``: the largest effect of slope errors on the move."""
+        """``‖Φ^½H⁻¹X̃ᵀD^½‖``: the largest effect of slope errors on the parameter change."""
         if not self.constant:
             return 0.0
         return float(np.sqrt(max(np.linalg.eigvalsh(self.error_effect)[-1], 0.0)))
 
 
 class Whitening:
-    """``Φ^½`` applied to rows: the units of one or several Gaussian noises on the same numbers.
+    """Multiplies rows by ``Φ^½``, the units of one or several Gaussian noises on the same numbers.
 
-    The rows are parameters of centred columns; the released ones are those of the caller's columns.
+    The rows are parameters for centred columns; the released parameters are for the caller's
+    columns.
     """
 
     def __init__(
@@ -263,8 +265,8 @@ class Whitening:
         for one in noise:
             if not isinstance(one, Gaussian):
                 raise InputError(
-                    "Risks are computed for Gaussian noise, whose trade-off curve depends on "
-                    f"one distance; {one!r} has another curve. Use sp.Gaussian."
+                    "Risks are supported only for Gaussian noise, whose trade-off curve depends "
+                    f"on one distance, not for {one!r}. Use sp.Gaussian."
                 )
         if len(noise) == 1:
             self.root = noise[0].root(size)
@@ -288,12 +290,12 @@ class Whitening:
         self.reach = self.largest * longer  # and the greatest length of such a move
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
-        """Return ``Φ^½v`` of vectors along the last axis."""
+        """Return ``Φ^½v`` for vectors along the last axis."""
         rows = callers_moves(rows, self.centre)
         return np.asarray(rows @ self.root.T if self.root.ndim == 2 else rows * self.root)
 
     def most(self, sizes: np.ndarray) -> np.ndarray:
-        """Return upper bounds on the entries of ``Φ^½v``, for v with entries of these sizes."""
+        """Return upper bounds on the entries of ``Φ^½v``, for vectors v of these sizes."""
         # Less a centre below zero, sizes add up.
         rows = callers_moves(sizes, None if self.centre is None else -np.abs(self.centre))
         root = np.abs(self.root)
@@ -302,22 +304,22 @@ class Whitening:
 
 @dataclass(frozen=True, eq=False)
 class SeenMoves:
-    """``Φ^½v`` of the free parameters."""
+    """Multiplies free parameters by ``Φ^½``."""
 
     whiten: Whitening
     outputs: Outputs
 
     @property
     def reach(self) -> float:
-        """The greatest length of a unit move."""
+        """The largest whitened length of a unit change."""
         return self.whiten.reach
 
     def __call__(self, moves: np.ndarray) -> np.ndarray:
-        """Return ``Φ^½v`` of moves along the last axis."""
+        """Return ``Φ^½v`` for parameter changes along the last axis."""
         return self.whiten(self.outputs.of_all(moves))
 
     def most(self, sizes: np.ndarray) -> np.ndarray:
-        """Return upper bounds on the entries of ``Φ^½v``, for moves with entries of these sizes."""
+        """Return upper bounds on the entries of ``Φ^½v``, for changes v of these sizes."""
         basis = self.outputs.basis
         if basis is not None:
             by_feature = sizes.reshape(*sizes.shape[:-1], -1, self.outputs.count)
@@ -339,7 +341,7 @@ def in_numpy(fit: FittedGLM, X: Any) -> tuple[FittedGLM, np.ndarray]:
 
 
 def callers_moves(moves: np.ndarray, centre: np.ndarray | None) -> np.ndarray:
-    """Convert moves of the parameters of centred columns, (…, P), to the original columns."""
+    """Convert parameter changes for centred columns, (…, P), to the original columns."""
     if centre is None:
         return moves
     features = len(centre)

@@ -1,7 +1,7 @@
-"""The free margins of a record's outputs, and their losses.
+"""The free margins of a record, and their losses.
 
-A model of one output has one margin for each record; softmax has K, of which only the differences
-matter. Finite changes are written in these ``c`` coordinates, c = 1 or K − 1.
+A single-output model has one margin per record; softmax has K margins, of which only the
+differences matter. Finite changes are expressed in c free coordinates, where c = 1 or K − 1.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ SOLVED = 1e-12  # the largest residual, relative to the terms of its equation, o
 class Outputs:
     """The free part of a record's margins, and the unit of its self-concordance.
 
-    With one margin, the free part is the margin itself, and a shift ``t`` has the span ``|t|``. For
-    softmax only the differences of the K margins matter. Everything is written in an orthonormal
-    basis of the directions that sum to zero, in which curvatures are definite. With ``π`` at
-    margins ``m + st``, ``d/ds Var_π(h) = Cov_π((h − Eh)², t) ≤ Var_π(h)·span(t)``, where the span
-    of t is its largest entry less its smallest. So the constant of softmax is 1.
+    With one margin, the free part is the margin, and a shift ``t`` has the span ``|t|``. For
+    softmax only the differences of the K margins matter. All quantities are expressed in an
+    orthonormal basis of the directions that sum to zero, in which curvatures are positive definite.
+    With ``π`` at margins ``m + st``, ``d/ds Var_π(h) = Cov_π((h − Eh)², t) ≤ Var_π(h)·span(t)``,
+    where the span of t is its largest minus its smallest entry. So the self-concordance constant of
+    softmax is 1.
     """
 
     def __init__(self, family: Family | Categorical) -> None:
@@ -38,7 +39,7 @@ class Outputs:
         return np.asarray(values[..., None] if self.basis is None else values @ self.basis)
 
     def of_all(self, moves: np.ndarray) -> np.ndarray:
-        """Return moves of the free part, (…, D·c), as moves of all parameters, (…, D·K)."""
+        """Convert changes of the free part, (…, D·c), to changes of all parameters, (…, D·K)."""
         if self.basis is None:
             return moves
         features = moves.shape[-1] // self.count
@@ -48,7 +49,7 @@ class Outputs:
     def inverse_within(self, inverse: np.ndarray) -> np.ndarray:
         """Return ``H⁻¹`` of all parameters, restricted to the free part.
 
-        The Hessian is block diagonal between that part and the rest.
+        The Hessian is block diagonal: the free part is one block.
         """
         if self.basis is None:
             return inverse
@@ -77,10 +78,10 @@ class Outputs:
         return matrices.reshape(*m.shape, self.count)
 
     def curvature_parts(self, m: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Return the factors of curvatures that :meth:`curvature_times` needs.
+        """Return the factors of curvatures that :meth:`curvature_times` uses.
 
-        With one output these are the curvatures; for softmax, ``ω(diag π − ππᵀ)``, they are π and
-        ω.
+        With one output, the factors are the curvatures; for softmax, ``ω(diag π − ππᵀ)``, they are
+        π and ω.
         """
         margins, labels = self._flat(m, labels)
         if self.basis is None:
@@ -90,7 +91,7 @@ class Outputs:
         return np.concatenate([powers, np.broadcast_to(weight, (*m.shape[:-1], 1))], axis=-1)
 
     def curvature_times(self, parts: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-        """Return weighted curvatures times shifts, (…, c)."""
+        """Return weighted curvatures times shifts, of shape (…, c)."""
         if self.basis is None:
             return np.asarray(parts * shifts)
         powers, weight, every = parts[..., :-1], parts[..., -1:], shifts @ self.basis.T
@@ -98,7 +99,7 @@ class Outputs:
         return np.asarray((weight * powers * (every - mean)) @ self.basis)
 
     def _flat(self, m: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return margins and labels in the family's shapes, one record after another."""
+        """Return margins and labels in the family's shapes, with one record after another."""
         flat = m.reshape(-1, self.count)
         if self.basis is None:
             return flat[:, 0], np.broadcast_to(labels, m.shape[:-1]).reshape(-1)
@@ -122,7 +123,7 @@ class Outputs:
         return np.asarray((own[..., :, None] + own[..., None, :] - 2 * G).max(axis=(-2, -1)))
 
     def per_span(self, m: np.ndarray, curvatures: np.ndarray) -> np.ndarray:
-        """Return the largest ``tᵀa t`` of a shift of span 1; it is a variance, at most ¼."""
+        """Return the largest ``tᵀa t`` for a shift of span 1; this is a variance, so at most ¼."""
         if self.basis is None:
             return np.asarray(curvatures[:, 0, 0])
         powers = np.asarray(self.family.mean(m @ self.basis.T))
@@ -130,7 +131,7 @@ class Outputs:
         return np.where(top > 0.5, top * (1 - top), 0.25)
 
     def steepest(self, m: np.ndarray, labels: np.ndarray, span: np.ndarray) -> np.ndarray:
-        """Return the largest increase of a loss per unit of span, for shifts of that span, (…)."""
+        """Return the largest increase of a loss per unit of span, for shifts of this span, (…)."""
         if self.basis is None:
             ends = [np.abs(self.slope(m + side * span[..., None], labels)) for side in (-1, 1)]
             return np.asarray(np.maximum(*ends)[..., 0])  # slopes are monotone
@@ -141,10 +142,10 @@ class Outputs:
     def own_margin(
         self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the roots ``m`` of ``m + weight·ℓ'(m, y) = given``, and which were found.
+        """Return the roots ``m`` of ``m + weight·ℓ'(m, y) = given``, and whether each was found.
 
-        Each is unique, since ``ℓ'`` is increasing. Shapes are (m, K, c), (m, K, c, c) and (m, K,
-        …).
+        Each root is unique, since ``ℓ'`` is increasing. The shapes are (m, K, c), (m, K, c, c) and
+        (m, K, …).
         """
         shape = labels.shape[:2]
         given = np.broadcast_to(given, (*shape, self.count))
@@ -153,7 +154,7 @@ class Outputs:
         return JointOutputs(self, 1).own_margin(given, weight, labels[:, :, None], np.ones(1))
 
     def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the roots for one output; each lies between ``given`` and the first step."""
+        """Return the roots for one output; each is between ``given`` and the first step."""
         every = labels.reshape(given.shape[0] * given.shape[1], -1)
         if self.basis is None:
             every = every[:, 0]
@@ -183,7 +184,7 @@ class JointOutputs:
         self.each, self.records, self.count = each, records, records * each.count
 
     def apart(self, values: np.ndarray) -> np.ndarray:
-        """Split joint margins or slopes, (…, kc), into those of each record, (…, k, c)."""
+        """Split joint margins or slopes, (…, kc), by record, into (…, k, c)."""
         return values.reshape(*values.shape[:-1], self.records, self.each.count)
 
     def blocks(self, products: np.ndarray) -> np.ndarray:
@@ -219,10 +220,11 @@ class JointOutputs:
     def own_margin(
         self, given: np.ndarray, lengths: np.ndarray, labels: np.ndarray, weight: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the roots ``m`` of ``m + G·ωℓ'(m, y) = given``, and which were found.
+        """Return the roots ``m`` of ``m + G·ωℓ'(m, y) = given``, and whether each was found.
 
-        Shapes are (m, K, kc), G (m, K, kc, kc), (m, K, k, …) and (m, K, k). With ``m = given +
-        G^½v`` the roots minimise ``‖v‖²/2 + Σ ω ℓ(m, y)``, by Newton's method with step halving.
+        The shapes are (m, K, kc), (m, K, kc, kc) for G, (m, K, k, …) and (m, K, k). With ``m =
+        given + G^½v``, the roots minimise ``‖v‖²/2 + Σ ω ℓ(m, y)``. They are computed by Newton's
+        method with step halving.
         """
         shape, w = labels.shape[:2], self.count
         labels = labels.reshape(-1, *labels.shape[2:])
@@ -273,7 +275,7 @@ def symmetric_root(matrices: np.ndarray) -> np.ndarray:
 
 
 def modes_of(curvature: np.ndarray, products: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``W`` with ``WWᵀ = curvature`` and ``WᵀGW`` diagonal, (…, c, c), and that diagonal."""
+    """Return ``W`` with ``WWᵀ = curvature`` and diagonal ``WᵀGW``, (…, c, c), and the diagonal."""
     root = symmetric_root(curvature)
     if root.shape[-1] == 1:
         return root, (root * products * root)[..., 0]
@@ -282,5 +284,5 @@ def modes_of(curvature: np.ndarray, products: np.ndarray) -> tuple[np.ndarray, n
 
 
 def times(matrices: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Return the product of each matrix with its vector."""
+    """Return the product of each matrix with the corresponding vector."""
     return np.asarray((matrices @ vectors[..., None])[..., 0])

@@ -1,15 +1,15 @@
-"""Moves of a model whose balanced class weights are recomputed when records are removed or changed.
+"""Changes of a model when its balanced class weights are recomputed for changed records.
 
-The table without record i of class c equals the full table, with the class weights that apply after
-one record of class c is removed, minus record i. So one fit with those weights, including the
-record, serves all records of the class. With ``θ_c`` its minimiser and ``δ_i`` the move of that fit
-when record i is removed, the release moves by::
+The table without record i of class c is equivalent to the full table minus record i, with the class
+weights that apply after removing one record of class c. So one fit with these weights, including
+the record, serves all records of the class. Let ``θ_c`` be its minimiser and ``δ_i`` the change of
+that fit when record i is removed. The release changes by::
 
     (θ_c − θ̂) + δ_i
 
-The first term is the same for the whole class; ``δ_i`` has the certificates and refits of
-:mod:`~seepage.glm.changes.changed_records`. Groups and changed labels need their own ``θ`` for
-every change of the class sizes.
+The first term is the same for the whole class. The certificates and refits for ``δ_i`` are those of
+:mod:`~seepage.glm.changes.changed_records`. For groups and changed labels, each change of the class
+sizes requires a separate ``θ``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from seepage.support.double_double import EPS
 
 
 class _Shifted(NamedTuple):
-    """A fit with other class weights, and its records."""
+    """A fit with different class weights, and its records."""
 
     changes: ChangedRecords
     offset: np.ndarray  # ``θ_c − θ̂`` in units of the noise, (P,)
@@ -42,7 +42,7 @@ class _Shifted(NamedTuple):
 
 
 class RebalancedRecords(FiniteChanges):
-    """The finite changes of one GLM's release with ``class_weight="balanced"``."""
+    """The finite changes of a GLM's release with ``class_weight="balanced"``."""
 
     def __init__(
         self,
@@ -60,17 +60,17 @@ class RebalancedRecords(FiniteChanges):
 
     @property
     def fixed(self) -> ChangedRecords:
-        """The same changes with fixed class weights."""
+        """The same changes, with fixed class weights."""
         return self._fixed
 
     def class_labels(self) -> np.ndarray:
-        """Return the labels that a record of a classifier may have."""
+        """Return the labels that a classifier's record may have."""
         return self._fixed.class_labels()
 
     # Records that leave -----------------------------------------------------------------------
 
     def without(self, rows: np.ndarray) -> Moves:
-        """Return certified bounds on the moves when each of these records is left out, K = 1."""
+        """Return certified bounds on the changes when each of these records is left out, K = 1."""
         moves = Moves(np.full((len(rows), 1, 1), np.inf), np.zeros((len(rows), 1)))
         for fit, which in self._by_fit(rows):
             if fit is not None:
@@ -78,7 +78,7 @@ class RebalancedRecords(FiniteChanges):
         return moves
 
     def _certified(self, fit: _Shifted, rows: np.ndarray) -> Moves:
-        """Return the moves of records removed from one fit, relative to the release."""
+        """Return the changes when records are removed from one fit, relative to the release."""
         changes = fit.changes
         moves = changes.without(rows)
         centres, _ = changes.starts(rows, None)
@@ -91,7 +91,7 @@ class RebalancedRecords(FiniteChanges):
         return RefittedMoves(seen + fit.offset, radius, np.isinf(size)).moves()
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the moves when records are left out, alone or together, by refits."""
+        """Return the changes when records are left out, alone or together, by refits."""
         moves = Moves(np.full((len(rows), 1, 1), np.inf), np.zeros((len(rows), 1)))
         for fit, which in self._by_fit(rows):
             if fit is None:
@@ -103,16 +103,16 @@ class RebalancedRecords(FiniteChanges):
         return moves
 
     def _by_fit(self, rows: np.ndarray) -> Iterator[tuple[_Shifted | None, np.ndarray]]:
-        """Yield the fits that records are removed from, with the positions of those records."""
+        """Yield the fits from which records are removed, and the positions of these records."""
         left = [self._balance.sizes - self._balance.of(np.atleast_1d(some)) for some in rows]
         yield from self._by_sizes(np.stack(left))
 
     # Records that change ----------------------------------------------------------------------
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves when each of these records takes each alternative value.
+        """Return the changes when each of these records has each alternative value.
 
-        Weights depend on labels only; changed labels need refits.
+        Class weights depend only on labels, so changed labels require refits.
         """
         if others.labels is None:
             return self._fixed.replaced(rows, others)
@@ -124,7 +124,7 @@ class RebalancedRecords(FiniteChanges):
         return Moves(moves.gram, np.where(still, 0.0, np.inf))
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves for each alternative, by refits."""
+        """Return the changes for each alternative, by refits."""
         if others.labels is None:
             return self._fixed.replaced_exactly(rows, others)
         model, balance, K = self._fixed.model, self._balance, len(others)
@@ -168,14 +168,14 @@ class RebalancedRecords(FiniteChanges):
             if fit is None:
                 raise InputError(
                     f"Row {np.atleast_1d(rows[which[0]])[0]} is the only record of its class, so "
-                    "without it no model predicts that class; choose another prior, or leave "
-                    "the row out with rows=."
+                    "no model fitted without it predicts that class; choose another prior, or "
+                    "exclude the row with rows=."
                 )
             scores[which], off[which] = fit.changes.log_likelihoods(rows[which], others, refits)
         return scores, off
 
     def _classes_of(self, others: Alternatives) -> np.ndarray:
-        """Return the position of each label's class, (K,)."""
+        """Return the class position of each label, of shape (K,)."""
         labels = np.asarray(others.labels, dtype=float)
         known = np.asarray(self.target, dtype=float)
         return np.array(
@@ -185,7 +185,7 @@ class RebalancedRecords(FiniteChanges):
     # Fits with other weights ------------------------------------------------------------------
 
     def _by_sizes(self, sizes: np.ndarray) -> Iterator[tuple[_Shifted | None, np.ndarray]]:
-        """Yield one fit for all changes that give the same class sizes."""
+        """Yield one fit for all changes that lead to the same class sizes."""
         if not len(sizes):
             return
         different, which = np.unique(sizes, axis=0, return_inverse=True)
@@ -193,7 +193,7 @@ class RebalancedRecords(FiniteChanges):
             yield self._fit_with(left), np.flatnonzero(which.reshape(-1) == k)
 
     def _fit_with(self, sizes: np.ndarray) -> _Shifted | None:
-        """Return the fit with the class weights for these sizes, if it exists."""
+        """Return the fit with the class weights for these class sizes, if it exists."""
         key = sizes.tobytes()
         if key not in self._known:
             if len(self._known) >= 16:  # each holds about as much as the table
@@ -220,13 +220,13 @@ class RebalancedRecords(FiniteChanges):
 
 
 def _released(model: LocalModel, moved: np.ndarray) -> np.ndarray:
-    """Convert a move of the parameters of the caller's columns to units of the noise."""
+    """Convert a parameter change for the caller's columns to units of the noise."""
     root = model.whiten.root
     return np.asarray(moved @ root.T if root.ndim == 2 else moved * root)
 
 
 def _from_release(found: RefittedMoves, fit: _Shifted, moved: np.ndarray) -> RefittedMoves:
-    """Convert moves of another fit to moves of the release."""
+    """Convert changes of another fit to changes of the release."""
     return replace(
         found,
         seen=np.where(moved[:, :, None], found.seen + fit.offset, found.seen),
@@ -235,6 +235,6 @@ def _from_release(found: RefittedMoves, fit: _Shifted, moved: np.ndarray) -> Ref
 
 
 def _first_equal(known: np.ndarray, label: np.ndarray) -> int:
-    """Return the first record with a label; every class has one."""
+    """Return the first record with a given label; every class has at least one."""
     same = known == label
     return int(np.argmax(same if same.ndim == 1 else same.all(axis=1)))

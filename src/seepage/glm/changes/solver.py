@@ -1,33 +1,33 @@
-"""A solver for one fit: ``H⁻¹`` applied to records, leverages, remaining curvature.
+"""The solver of a fit: ``H⁻¹`` applied to records, the leverages, and the remaining curvature.
 
-A record has the share ``h`` (its leverage) of the curvature along its own direction; the other
-records have ``1 − h``. The fit without the record follows from this share and from ``H⁻¹x̃``. Two
-classes compute both. :class:`Solver` uses the inverse of the Gram matrix, for one or more outputs.
-Its relative errors are ``εκ`` in ``H⁻¹x̃``, with κ the condition number of H, and therefore ``εκ/(1
-− h)`` in the difference ``1 − h``. Under a weak penalty λ on more columns than records, ``1 − h``
-falls like λ and κ grows like 1/λ, so no digits remain. :class:`SingularValues` avoids that
-difference.
+Along its own direction, a record has the share ``h`` (its leverage) of the curvature, and the other
+records have ``1 − h``. This share and ``H⁻¹x̃`` determine the fit without the record. Two classes
+compute both quantities. :class:`Solver` uses the inverse of the Gram matrix, for one or more
+outputs. Let κ be the condition number of H. The relative errors are ``εκ`` in ``H⁻¹x̃``, and
+therefore ``εκ/(1 − h)`` in the difference ``1 − h``. With a weak penalty λ and more columns than
+records, ``1 − h`` is proportional to λ and κ to 1/λ, so all precision is lost.
+:class:`SingularValues` avoids that difference.
 
-Let ``d_j = ω_j a_j`` be the records' curvatures and ``A = U S Vᵀ`` the table of the rows
-``√d_j (x_j − x̄)``, with ``x̄`` their mean weighted by ``d`` where there is an intercept (else 0),
-and ``e_j = √(d_j/Σd)`` the unit vector to which the columns of ``U`` are then orthogonal. With the
-ridge λ on the coefficients and none on the intercept::
+Let ``d_j = ω_j a_j`` be the records' curvatures, and ``A = U S Vᵀ`` the table of the rows ``√d_j
+(x_j − x̄)``. With an intercept, ``x̄`` is the mean of the rows weighted by ``d`` (otherwise 0), and
+the columns of ``U`` are orthogonal to the unit vector ``e_j = √(d_j/Σd)``. With the ridge λ on the
+coefficients only::
 
     h_i     = d_i x̃_iᵀH⁻¹x̃_i = e_i² + Σ_k u_ik² s_k²/(s_k² + λ)
     1 − h_i = Σ_k u_ik² λ/(s_k² + λ) + (1 − e_i² − ‖u_i‖²)
     H⁻¹x̃_i  = (w, 1/Σd − x̄ᵀw),        w = V S/(S² + λ) u_i / √d_i
     √d_i r_i = −u_iᵀ λ/(S² + λ) Uᵀt − (t − UUᵀt)_i        of least squares,  t = (I − eeᵀ)√d y
 
-The bracket is the part outside the span of e and U; it is zero if there are no more records than
-columns. Errors grow like the square root of the condition number, as in the decomposition.
+The bracket is the part outside the span of e and U. The bracket is zero if there are no more
+records than columns. Errors grow like the square root of the condition number, as in the singular
+value decomposition.
 
 **k records removed together** are treated as one record with k outputs. Their shares are the
-eigenvalues of their block of ``D^½X̃H⁻¹X̃ᵀD^½``, and ``1 − h`` those of ``I`` less it, ``U_S λ/(S²
-+ λ) U_Sᵀ`` and the part outside, again without a difference.
+eigenvalues of their block of ``D^½X̃H⁻¹X̃ᵀD^½``. The values ``1 − h`` are the eigenvalues of ``I``
+minus the block, computed without a difference as ``U_S λ/(S² + λ) U_Sᵀ`` plus the part outside.
 
-**Uniqueness.** Without a record the minimiser is unique if the other records have curvature in
-every direction, that is, where ``1 − h`` exceeds its error. :func:`others_decide` is the only test
-for this.
+**Uniqueness.** The minimiser without a record is unique if the other records have curvature in
+every direction, that is, if ``1 − h`` exceeds its error. Only :func:`others_decide` tests this.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _BACKWARD = 8 * EPS  # the error of a decomposition, relative to the largest sin
 
 
 def others_decide(error: np.ndarray) -> np.ndarray:
-    """Return where ``1 − h``, with this relative error, is certainly positive."""
+    """Return whether ``1 − h``, with this relative error, is certainly positive."""
     return np.asarray(error < 0.5)
 
 
 def best_solver(plain: Solver) -> Solver:
-    """Return the solver that suits a table: the Gram matrix if its condition number allows."""
+    """Return the solver for a table: the Gram matrix, if the condition number permits it."""
     X, curvature = plain.X, plain.curvature
     # A decomposition takes about n d min(n, d) multiplications, and holds the table several times.
     affordable = X.size * min(X.shape) <= 1e10 and X.size <= 1 << 26
@@ -68,22 +68,22 @@ def best_solver(plain: Solver) -> Solver:
 
 
 class Whitened(Protocol):
-    """Whitened moves of the parameters."""
+    """Multiplies parameter changes by ``Φ^½``, the units of the noise."""
 
     @property
     def reach(self) -> float:
-        """The greatest length of a unit move."""
+        """The largest whitened length of a unit change."""
 
     def __call__(self, moves: np.ndarray) -> np.ndarray:
-        """Return ``Φ^½v`` of vectors, along the last axis."""
+        """Return ``Φ^½v`` for vectors along the last axis."""
 
     def most(self, sizes: np.ndarray) -> np.ndarray:
-        """Return upper bounds on the entries of ``Φ^½v``, for moves with entries of these sizes."""
+        """Return upper bounds on the entries of ``Φ^½v``, for changes v of these sizes."""
 
 
 @dataclass(eq=False)
 class Solver:
-    """``H⁻¹`` of one fit, from the inverse of the Gram matrix."""
+    """``H⁻¹`` of a fit, from the inverse of the Gram matrix."""
 
     X: np.ndarray  # the records, (n, d)
     curvature: np.ndarray  # ``ω a`` of the outputs that matter, (n, c, c)
@@ -94,35 +94,35 @@ class Solver:
 
     @property
     def outputs(self) -> int:
-        """The number of free outputs, c."""
+        """The number c of free outputs."""
         return int(self.curvature.shape[1])
 
     @cached_property
     def rounding(self) -> float:
-        """The rounding error of ``H⁻¹x̃``, relative to its size."""
+        """The relative rounding error of ``H⁻¹x̃``."""
         sizes = np.sqrt(np.diag(self.inverse))
         values = np.linalg.eigvalsh(self.inverse / (sizes[:, None] * sizes[None, :]))
         return 16 * EPS * float(values[-1] / max(values[0], EPS))
 
     def design(self, x: np.ndarray) -> np.ndarray:
-        """Return ``x̃``: rows of columns, with a 1 for the intercept."""
+        """Return ``x̃``: the rows, with a 1 appended for the intercept."""
         return np.hstack([x, np.ones((len(x), 1))]) if self.intercept else x
 
     def places(self, columns: list[int]) -> np.ndarray:
-        """Return the positions of some columns' parameters, one for each output."""
+        """Return the positions of some columns' parameters, one per output."""
         c = self.outputs
         return np.asarray(np.array(columns, dtype=int)[:, None] * c + np.arange(c)).reshape(-1)
 
     def solved(self, rows: np.ndarray) -> np.ndarray:
-        """Return ``H⁻¹x̃`` of sets of records, (m, k), one per record and output, (m, kc, P)."""
+        """Return ``H⁻¹x̃`` for sets of records, (m, k), by record and output, (m, kc, P)."""
         return self.solved_each(rows.reshape(-1)).reshape(len(rows), -1, len(self.inverse))
 
     def solved_each(self, rows: np.ndarray) -> np.ndarray:
-        """Return ``H⁻¹x̃`` of single records, one vector for each output, (m, c, P)."""
+        """Return ``H⁻¹x̃`` for single records, one vector per output, (m, c, P)."""
         return self._times_rows(self.inverse, self.X[rows])
 
     def _times_rows(self, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Return ``Ax̃`` of rows of columns, one vector for each output, (m, c, P)."""
+        """Return ``Ax̃`` for the given rows, one vector per output, (m, c, P)."""
         c, P, d = self.outputs, len(matrix), x.shape[1]
         by_column = matrix.reshape(P // c, c * P)
         shift = by_column[d:].sum(axis=0)  # that of the intercept, if there is one
@@ -131,19 +131,19 @@ class Solver:
     def lost_to_cancelling(self, rows: np.ndarray) -> np.ndarray:
         """Return the effect of rounding on the whitened ``H⁻¹x̃`` of sets, (m, k) → (m,).
 
-        Its entries are sums over columns that may cancel, so that ``Σ_j |H⁻¹_ij x̃_j|`` exceeds the
-        sum. If columns have very different units, these entries may dominate after whitening.
+        Its entries are sums over columns that may cancel, so ``Σ_j |H⁻¹_ij x̃_j|`` may exceed the
+        sum. If columns have very different units, such entries may dominate after whitening.
         """
         sizes = self._times_rows(np.abs(self.inverse), np.abs(self.X[rows.reshape(-1)]))
         sizes = self.whiten.most(sizes).reshape(len(rows), -1)
         return np.asarray(4 * EPS * np.linalg.norm(sizes, axis=1))
 
     def solved_columns(self, columns: list[int]) -> np.ndarray:
-        """Return ``H⁻¹e`` of columns, one per column and output, (len(columns)·c, P)."""
+        """Return ``H⁻¹e`` for columns, one vector per column and output, (len(columns)·c, P)."""
         return np.asarray(self.inverse[self.places(columns)])
 
     def lengths(self, rows: np.ndarray, solved: np.ndarray) -> np.ndarray:
-        """Return ``x̃ᵀH⁻¹x̃`` of sets of records, given their ``H⁻¹x̃``, (m, kc, kc)."""
+        """Return ``x̃ᵀH⁻¹x̃`` for sets of records, given their ``H⁻¹x̃``, (m, kc, kc)."""
         (m, k), c = rows.shape, self.outputs
         x = self.design(self.X[rows.reshape(-1)]).reshape(m, k, -1)
         if k == 1:
@@ -156,10 +156,10 @@ class Solver:
     def share_left(
         self, rows: np.ndarray, curvature: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the principal directions of sets of records, their shares, and the rest.
+        """Return the principal directions of sets of records, their shares, and ``1 − h``.
 
-        ``W`` (m, kc, kc), ``h`` and ``1 − h`` (m, kc), and the relative error of the latter (m,),
-        from the curvatures and the products ``x̃ᵀH⁻¹x̃``.
+        The result contains ``W`` (m, kc, kc), ``h`` and ``1 − h`` (m, kc), and the relative error
+        of ``1 − h`` (m,). It is computed from the curvatures and the products ``x̃ᵀH⁻¹x̃``.
         """
         modes, shares = modes_of(curvature, lengths)
         left = 1 - shares
@@ -168,7 +168,7 @@ class Solver:
         return modes, shares, left, error
 
     def largest_share(self, rows: np.ndarray) -> float:
-        """Return the largest joint share of these records in any direction."""
+        """Return the largest share that these records have together in any direction."""
         root = symmetric_root(self.curvature[rows])
         weighted = np.einsum("np,nkl->nlpk", self.design(self.X[rows]), root)
         weighted = weighted.reshape(-1, len(self.inverse))
@@ -176,7 +176,7 @@ class Solver:
 
     @cached_property
     def own_products(self) -> np.ndarray:
-        """The products of each record's ``H⁻¹x̃`` with itself, for one output, (3, n)."""
+        """The squared norms of each record's ``H⁻¹x̃`` in three norms, for one output, (3, n)."""
         products = np.empty((3, len(self.X)))
         for piece in row_slices(len(self.X), 2 * len(self.inverse)):
             rows = np.arange(len(self.X))[piece]
@@ -184,10 +184,10 @@ class Solver:
         return products
 
     def products(self, rows: np.ndarray, columns: list[int]) -> tuple[np.ndarray, ...]:
-        """Return the products of ``H⁻¹x̃`` and ``H⁻¹e``, (m, kc+w, kc+w), in three norms.
+        """Return the inner products of ``H⁻¹x̃`` and ``H⁻¹e``, (m, kc+w, kc+w), in three norms.
 
-        The norms are those of the Hessian, the noise and the penalty; there is one vector for each
-        output of each record in a set, ``rows`` (m, k).
+        The norms are those of the Hessian, the noise and the penalty. Each set of records, ``rows``
+        (m, k), has one vector per record and output.
         """
         if self.outputs == 1 and rows.shape[1] == 1 and not columns:
             return tuple(self.own_products[:, rows, None])
@@ -207,7 +207,7 @@ class Solver:
 
 
 class SingularValues(Solver):
-    """``H⁻¹`` of a fit with one output, from the singular values of its table.
+    """``H⁻¹`` of a single-output fit, from the singular values of its table.
 
     Attributes
     ----------
@@ -269,27 +269,27 @@ class SingularValues(Solver):
         self.error[counted] = _BACKWARD * np.where(np.isnan(error), np.inf, error) + lost
 
     def _outside(self, U: np.ndarray, e: np.ndarray) -> np.ndarray:
-        """Return each record's squared part outside the span of e and U, (n,)."""
+        """Return the squared part of each record outside the span of e and U, of shape (n,)."""
         if self.whole:
             return np.zeros(len(U))
         return np.asarray(np.maximum(1 - e**2 - np.sum(U**2, axis=1), 0.0))
 
     def _missed(self, U: np.ndarray, e: np.ndarray) -> np.ndarray:
-        """Return ``‖e_i − A H⁻¹Aᵀe_i‖`` without the part along e, (n,)."""
+        """Return ``‖e_i − A H⁻¹Aᵀe_i‖`` without the component along e, of shape (n,)."""
         inside = np.sum((U * self.ridge / self.curved) ** 2, axis=1)
         return np.asarray(np.sqrt(inside + self._outside(U, e)))
 
     def _precise_rows(
         self, U: np.ndarray, S: np.ndarray, table: np.ndarray, e: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return U with the more precise of two rows for every record, and its error.
+        """Return U, with the more precise of two rows for every record, and its error.
 
-        Also return the part of a record's own row, where that row is used, that no computed
+        Where a record's own row is used, also return the part of that row that no computed
         direction captures: with very little curvature, this part is lost in rounding.
 
-        An error ΔA of the table moves ``w = H⁻¹Aᵀe_i`` by ``H⁻¹ΔAᵀ(e_i − Aw) − H⁻¹AᵀΔAw``. With the
-        record's own row in place of ``Aᵀe_i``, the first term becomes ``H⁻¹ΔAᵀAw`` plus the
-        rounding of that row; this is smaller for a record of very low leverage.
+        An error ΔA of the table changes ``w = H⁻¹Aᵀe_i`` by ``H⁻¹ΔAᵀ(e_i − Aw) − H⁻¹AᵀΔAw``. If the
+        record's own row replaces ``Aᵀe_i``, the first term becomes ``H⁻¹ΔAᵀAw`` plus the rounding
+        error of that row. The new term is smaller for a record of very low leverage.
         """
         missed = self._missed(U, e)
         own = np.linalg.norm(U * S**2 / self.curved, axis=1)
@@ -301,7 +301,7 @@ class SingularValues(Solver):
         return np.where(by_row[:, None], rows, U), np.minimum(own, missed), unseen
 
     def solved_each(self, rows: np.ndarray) -> np.ndarray:
-        """Return ``H⁻¹x̃`` of these records, (m, 1, P); zero for records without curvature."""
+        """Return ``H⁻¹x̃`` of these records, (m, 1, P), or zero for records without curvature."""
         moved = self._along[rows] @ self.directions
         at_mean = np.where(self.shares[rows] > 0, 1 / self.total, 0.0)
         return self._with_intercept(moved, at_mean)[:, None, :]
@@ -309,7 +309,7 @@ class SingularValues(Solver):
     def lost_to_cancelling(self, rows: np.ndarray) -> np.ndarray:
         """Return the additional relative rounding error of the whitened ``H⁻¹x̃``, (m,).
 
-        :attr:`error` is relative to the length of ``H⁻¹x̃``, of which little may remain after
+        :attr:`error` is relative to the length of ``H⁻¹x̃``. Little of this length may remain after
         whitening: for columns far from zero, the terms of the intercept cancel.
         """
         each = rows.reshape(-1)
@@ -322,7 +322,7 @@ class SingularValues(Solver):
         return np.asarray(np.linalg.norm(lost.reshape(rows.shape), axis=1))
 
     def solved_columns(self, columns: list[int]) -> np.ndarray:
-        """Return ``H⁻¹e`` of some columns, (len(columns), P)."""
+        """Return ``H⁻¹e`` for some columns, of shape (len(columns), P)."""
         at = self.directions[:, columns].T
         moved = (at / self.curved) @ self.directions
         if self.directions.shape[0] < self.directions.shape[1]:  # what no record sees
@@ -332,7 +332,7 @@ class SingularValues(Solver):
         return self._with_intercept(moved, np.zeros(len(columns)))
 
     def lengths(self, rows: np.ndarray, solved: np.ndarray) -> np.ndarray:
-        """Return ``x̃ᵀH⁻¹x̃`` of sets of records, (m, k, k); for one record this is ``h/d``."""
+        """Return ``x̃ᵀH⁻¹x̃`` for sets of records, (m, k, k); for one record it is ``h/d``."""
         d = self.curvature[rows, 0, 0]
         if rows.shape[1] == 1:
             h = self.shares[rows]
@@ -346,10 +346,10 @@ class SingularValues(Solver):
     def share_left(
         self, rows: np.ndarray, curvature: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the same quantities, computed without a difference.
+        """Return the same quantities, computed without subtraction.
 
-        For several records, let ``I − D^½X̃H⁻¹X̃ᵀD^½ = T C T``, with T the square roots of its
-        diagonal. The relative error of every eigenvalue is at most that of C divided by C's
+        For several records, let ``I − D^½X̃H⁻¹X̃ᵀD^½ = T C T``, where T contains the square roots
+        of its diagonal. The relative error of every eigenvalue is at most that of C divided by C's
         smallest eigenvalue.
         """
         if rows.shape[1] == 1:
@@ -374,16 +374,16 @@ class SingularValues(Solver):
         return modes, np.maximum(shares, 0.0), left, np.where(np.isnan(error), np.inf, error)
 
     def _rows(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of U, (m, k, r), and of e, for sets of records; zero if not curved."""
+        """Return the rows of U, (m, k, r), and of e for sets of records; zero without curvature."""
         place = np.cumsum(self.counted) - 1
         there = self.counted[rows]
         U = np.where(there[:, :, None], self.U[place[rows]], 0.0)
         return U, np.where(there, self.e[place[rows]], 0.0)
 
     def least_squares_slopes(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the residuals ``m − y`` of least squares, and their errors, (n,) each.
+        """Return the residuals ``m − y`` of least squares and their errors, of shape (n,) each.
 
-        The curvatures must be the weights. Errors are infinite for records without curvature.
+        The curvatures must equal the weights. Errors are infinite for records without curvature.
         """
         U, S, shrunk = self.U, self.S, self.ridge / self.curved
         t = self.root * labels[self.counted]
@@ -406,14 +406,14 @@ class SingularValues(Solver):
         return slopes, errors
 
     def _with_intercept(self, moved: np.ndarray, at_mean: np.ndarray) -> np.ndarray:
-        """Append the intercept of centred columns to vectors of coefficients."""
+        """Append the intercept for centred columns to vectors of coefficients."""
         if self.mean is None:
             return moved
         return np.hstack([moved, (at_mean - moved @ self.mean)[:, None]])
 
 
 def _reflected(table: np.ndarray, unit: np.ndarray) -> np.ndarray:
-    """Return ``Q A`` with the reflection ``Q`` that exchanges a unit vector and the first axis."""
+    """Return ``Q A``, where the reflection ``Q`` exchanges a unit vector and the first axis."""
     # Q takes the vector to ±e₁; the sign that adds keeps the digits of v.
     v = unit.copy()
     v[0] += 1.0 if v[0] >= 0 else -1.0
@@ -424,7 +424,7 @@ def _reflected(table: np.ndarray, unit: np.ndarray) -> np.ndarray:
 def gram_of(V: np.ndarray, C: np.ndarray, between: np.ndarray | None = None) -> np.ndarray:
     """Return the inner products of c vectors per record and w shared vectors, (m, c+w, c+w).
 
-    ``between`` is the matrix of the inner product, if there is one.
+    ``between`` is the matrix of the inner product, if any.
     """
     m, c, size = V.shape
     flat = V.reshape(m * c, size)

@@ -1,6 +1,6 @@
-"""The objective of a generalized linear model and its minimiser, in memory and over chunks.
+"""The objective of a generalized linear model and its minimiser, in memory or in chunks.
 
-It includes the objective over a table or a source's chunks, Newton's method, least squares, and the
-errors for data without a unique minimiser. This folder depends on losses, arrays and sources, but
+The package contains the objective for a table or a source's chunks, Newton's method, least squares,
+and the errors for data without a unique minimiser. It depends on losses, arrays and sources, but
 not on estimators or leakage.
 """

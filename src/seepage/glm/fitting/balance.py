@@ -1,4 +1,4 @@
-"""Balanced class weights, and how they change when records are removed or change class."""
+"""Balanced class weights, and their change when records are removed or change class."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ FEW_KEYS = 64  # ways to leave, each with weights of its own, that are worth a f
 
 @dataclass(frozen=True, eq=False)
 class ClassBalance:
-    """``ω_i = s_i N/(K n_c)``, with ``n_c`` the size of the record's class and ``N = Σ n_c``.
+    """The weights ``ω_i = s_i N/(K n_c)``; ``n_c`` is the class size, and ``N = Σ n_c``.
 
-    A size counts the records, or adds their weights, as in the library that fitted the model.
+    A size is the number of records or the sum of their weights, as in the library that fitted the
+    model.
     """
 
     classes: np.ndarray  # the position of every record's class, (n,)
@@ -24,7 +25,7 @@ class ClassBalance:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """``n_c`` of all records, (K,)."""
+        """``n_c`` of all records, of shape (K,)."""
         return self._sizes(slice(None))
 
     def of(self, rows: np.ndarray) -> np.ndarray:
@@ -32,11 +33,11 @@ class ClassBalance:
         return self._sizes(rows)
 
     def factors(self, sizes: np.ndarray) -> np.ndarray:
-        """Return the weights of classes of these sizes, (K,); none may be empty."""
+        """Return the class weights for these sizes, of shape (K,); no class may be empty."""
         return np.asarray(sizes.sum() / (self.count * sizes))
 
     def empties(self, sizes: np.ndarray) -> bool:
-        """Return whether a class is empty, so that the model cannot be fitted."""
+        """Return whether a class is empty, in which case the model cannot be fitted."""
         return bool(np.any(sizes < 0.5 * self.counted[self.counted > 0].min()))
 
     def weights(self, sizes: np.ndarray) -> np.ndarray:

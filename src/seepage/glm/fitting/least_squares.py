@@ -1,4 +1,4 @@
-"""The exact minimiser of weighted, L2-penalised least squares, by the best factorisation."""
+"""The exact minimiser of weighted, L2-penalised least squares, by a suitable factorisation."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from seepage.tables.source import Array
 def solve_least_squares(objective: Objective, names: tuple[str, ...]) -> Array:
     """Return the ``θ`` that minimises ``½ Σᵢ ωᵢ (wᵀxᵢ + w₀ − yᵢ)² + (ridge/2) ‖w‖²``.
 
-    It uses one of three methods: the normal equations by Cholesky with a step of iterative
-    refinement; QR of the rows if those equations are ill-conditioned; and in memory, with more
-    columns than rows (and a penalty), the n×n dual ``w = Sᵀ(SSᵀ + ridge·I)⁻¹√ω y``, ``S = √ω X``.
-    ``names`` are the column names, used in the error that lists linearly dependent columns.
+    The method is one of three: Cholesky on the normal equations, with a step of iterative
+    refinement; QR of the rows, if the normal equations are ill-conditioned; or, for penalised
+    tables in memory with more columns than rows, the n×n dual ``w = Sᵀ(SSᵀ + ridge·I)⁻¹√ω y``, ``S
+    = √ω X``. ``names`` are the column names for the error that lists linearly dependent columns.
 
     The relative error of QR is of order ``ε κ`` if residuals are small, where ``ε = 2⁻⁵²`` and
-    ``κ`` is the condition number of ``[√ω [X 1] ; √ridge I]``. The fitted values are exact to
+    ``κ`` is the condition number of ``[√ω [X 1] ; √ridge I]``. The fitted values are exact up to
     rounding (Higham, *Accuracy and Stability of Numerical Algorithms*, 2002, section 20.2).
     """
     inner, coordinates = objective.conditioned()
@@ -54,7 +54,7 @@ def _solve(objective: Objective, names: tuple[str, ...]) -> Array:
 
 
 def _by_qr(objective: Objective) -> Array:
-    """Solve by the R of ``[√ω [X 1 y] ; √ridge I]``, with a corrected seminormal step."""
+    """Solve by the R factor of ``[√ω [X 1 y] ; √ridge I]``, with a corrected seminormal step."""
     R = objective.triangle(labels=True)
     xp = array_namespace(R)
     size = R.shape[1] - 1
@@ -70,7 +70,7 @@ def _by_qr(objective: Objective) -> Array:
 
 
 def _dual(objective: Objective) -> Array:
-    """Solve with more columns than rows through the kernel ``SSᵀ + ridge·I``, n×n."""
+    """Solve a problem with more columns than rows by the n×n kernel ``SSᵀ + ridge·I``."""
     units = objective.units
     if units is not None:  # in the caller's units the penalty is the same for all columns
         inner = replace(objective, X=objective.X * units[None, :], units=None)

@@ -1,8 +1,9 @@
-"""Damped Newton's method for GLM objectives, down to the rounding error of the gradient.
+"""Damped Newton's method for GLM objectives, up to the rounding error of the gradient.
 
-Without L2 there may be no minimum: there is none if, along some direction, no loss ever rises and
-some loss keeps falling. For logistic loss, such a direction separates the classes, perhaps with
-ties. Newton's method then diverges along that direction, so its last step proves the separation.
+Without L2, a minimum may not exist: there is none if, along some direction, no loss increases and
+some loss decreases without end. For the logistic loss, such a direction separates the classes,
+possibly with ties. Newton's method then diverges along that direction, so its last step proves that
+the classes are separable.
 """
 
 from __future__ import annotations
@@ -58,18 +59,18 @@ def minimise(
     start: Array | None = None,
     names: tuple[str, ...] | None = None,
 ) -> Minimum:
-    """Minimise a GLM objective: Newton's method with a line search, then a polish.
+    """Minimise a GLM objective: Newton's method with a line search, then refinement.
 
-    Steps solve ``H s = −g`` by Cholesky and are halved until the objective falls enough (Armijo).
-    In memory, once a step is tiny, the factor of ``H`` is kept and only gradients are recomputed.
-    When they stop shrinking, because of rounding or an outdated Hessian, the Hessian is recomputed.
-    With very many parameters, L-BFGS comes first. Data in chunks are read once per step, and not
-    again after a tiny step.
+    Steps solve ``H s = −g`` by Cholesky, and are halved until the objective decreases enough
+    (Armijo). In memory, once a step is tiny, the factor of ``H`` is reused and only gradients are
+    recomputed. When the gradients stop decreasing, because of rounding or an outdated Hessian, the
+    Hessian is recomputed. With very many parameters, L-BFGS runs first. Data in chunks are read
+    once per step; a tiny step is the last.
 
-    The search starts from zero or from the given parameters; those of a similar problem save most
-    steps. If column names are given, linearly dependent columns raise an error that names them;
-    otherwise they are not checked. Data without a minimiser (separable, with no penalty) raise an
-    error, as do data for which rounding prevents convergence.
+    The search starts from zero or from the given parameters; parameters of a similar problem save
+    most steps. If column names are given, linearly dependent columns raise an error that names
+    them. Otherwise, linear dependence is not checked. Data without a minimiser (separable, without
+    a penalty) raise an error, as do data for which rounding prevents convergence.
     """
     objective, coordinates = objective.conditioned()
     start = None if start is None else coordinates.into(start)
@@ -134,7 +135,8 @@ def minimise(
         if _drifts(objective, step, point.largest_norm) or separated(objective):
             raise InputError(f"{said}{weak_penalty_clause(objective)}.")
         raise NotConvergedError(
-            f"{said}some columns are nearly collinear; drop some of them, or {_remedy(objective)}."
+            f"{said}some columns are nearly collinear; drop some of these columns, or "
+            f"{_remedy(objective)}."
         )
     theta = _gauge_free(objective, point.theta)
     return Minimum(coordinates.back(theta), steps, relative)
@@ -157,7 +159,7 @@ def _newton_step(point: Sums, factor: CholeskyFactor) -> Array:
 
 
 def _relative_step(objective: Objective, point: Sums, step: Array) -> float:
-    """Return ``√(sᵀHs / wᵀHw)``: a step relative to the coefficients, in the Hessian's norm."""
+    """Return ``√(sᵀHs / wᵀHw)``, the size of a step relative to the coefficients."""
     xp = array_namespace(step)
     H, s, w = point.hessian, xp.reshape(step, (-1,)), xp.reshape(point.theta, (-1,))
     kept = w.shape[0] - objective.intercept * w.shape[0] // objective.shape[0]
@@ -172,11 +174,11 @@ def _relative_step(objective: Objective, point: Sums, step: Array) -> float:
 def _at_rest(objective: Objective, theta: Array) -> bool:
     """Return whether Newton's method, stopped by rounding, has reached the minimiser.
 
-    The error of a margin is a few ε times the terms it sums, however small the sum; so is the error
-    of its slope. If large terms cancel, in the margins or (in a good fit) in the slopes, no
-    gradient falls below that error, which may be large relative to the slopes. But a step is a
-    projection of the margins' errors and, in the norm of the curvature, no longer than they are; so
-    its length bounds the remaining distance.
+    The errors of a margin and of its slope are a few ε times the terms of the margin's sum, however
+    small the sum. If large terms cancel, in the margins or (in a good fit) in the slopes, the
+    gradient cannot fall below that error, which may be large relative to the slopes. However, a
+    step is a projection of the margins' errors and, in the norm of the curvature, is no longer than
+    these errors. So the length of the step bounds the remaining distance.
     """
     point = objective.at(theta, ("hessian",))
     factor = cholesky_factor(objective.definite(point.hessian))
@@ -186,9 +188,9 @@ def _at_rest(objective: Objective, theta: Array) -> bool:
 
 
 def _line_search(objective: Objective, point: Sums, step: Array, once: bool) -> Sums | None:
-    """Return the first of θ + s, θ + s/2, … with a sufficient decrease, if any.
+    """Return the first of θ + s, θ + s/2, … that decreases the objective enough, if any.
 
-    ``once`` computes everything at each trial point, so that the data are not read again.
+    ``once`` computes all sums at each trial point, so that the data are not read again.
     """
     xp = array_namespace(step)
     slope = float(xp.sum(point.gradient * step))
@@ -207,7 +209,7 @@ def _line_search(objective: Objective, point: Sums, step: Array, once: bool) -> 
 
 
 def _polish(objective: Objective, point: Sums, factor: CholeskyFactor) -> Sums:
-    """Repeat steps with the current factor while each halves the gradient."""
+    """Repeat steps with the current factor while each step halves the gradient."""
     size = relative_gradient(objective, point)
     while size > 0:
         nearer = objective.at(point.theta + _newton_step(point, factor), ("scales",))
@@ -219,9 +221,9 @@ def _polish(objective: Objective, point: Sums, factor: CholeskyFactor) -> Sums:
 
 
 def _gauge_free(objective: Objective, theta: Array) -> Array:
-    """Return softmax parameters that sum to zero over the classes; leave others unchanged.
+    """Return softmax parameters that sum to zero over the classes, and others unchanged.
 
-    This leaves the losses unchanged and makes the penalty smallest.
+    This does not change the losses, and minimises the penalty.
     """
     if not isinstance(objective.family, Categorical):
         return theta
@@ -247,11 +249,11 @@ def _lbfgs(objective: Objective) -> Array:
 
 
 def check_counts(objective: Objective, label_scale: float) -> None:
-    """Raise an error for counts that are all zero, since the intercept is not penalised."""
+    """Raise an error if all counts are zero, since the intercept is not penalised."""
     if objective.family.name == "poisson" and objective.intercept and label_scale == 0:
         raise InputError(
             "Every count with positive weight is zero, so the intercept diverges to minus "
-            "infinity; fit without an intercept, or drop these data."
+            "infinity; fit without an intercept, or drop these records."
         )
 
 
@@ -262,15 +264,15 @@ def check_overlap(objective: Objective, least_gain: float) -> None:
 
 
 def check_drift(objective: Objective, step: Array, largest_norm: float) -> None:
-    """Raise an error if nothing is penalised and Newton's step still follows a separation."""
+    """Raise an error if there is no penalty and Newton's step still separates the classes."""
     if objective.ridge == 0 and _drifts(objective, step, largest_norm):
         raise InputError(_divergence(objective.family.name))
 
 
 def _drifts(objective: Objective, step: Array, largest_norm: float) -> bool:
-    """Return whether a step is long and moves no record to the wrong side.
+    """Return whether a step is long and moves no record to the wrong side of the boundary.
 
-    ``largest_norm`` is the largest norm of a row; a step too short to move any margin far is not
+    ``largest_norm`` is the largest norm of a row. Steps too short to move any margin far are not
     examined.
     """
     if norm(step) * largest_norm <= _FAR:
@@ -281,10 +283,10 @@ def _drifts(objective: Objective, step: Array, largest_norm: float) -> bool:
 
 
 def separated(objective: Objective) -> bool:
-    """Return whether, along some direction, no loss rises and some fall for ever (linear program).
+    """Return whether a direction exists along which no loss rises and some fall without end.
 
-    This is not determined for data read in chunks, for large tables, or for labels between two
-    classes.
+    The test is a linear program. It is skipped for data read in chunks, for large tables, and for
+    labels between two classes.
     """
     if objective.table is None or objective.tilt is not None:
         return False
@@ -323,7 +325,7 @@ def separated(objective: Objective) -> bool:
 
 
 def weak_penalty_clause(objective: Objective) -> str:
-    """Return the clause for separable data whose penalty is too weak to bound the coefficients."""
+    """Return the error text for separable data with a penalty too weak to bound coefficients."""
     counts = objective.family.name == "poisson"
     what = (
         ("the counts are all zero along some direction of X")

@@ -1,11 +1,11 @@
-"""The objective of a GLM: its value, gradient, Hessian and other sums over records for a fit.
+"""The objective of a GLM: its value, gradient, Hessian and other sums over records.
 
-The records are a table, or chunks read from a source; a fit needs only sums over them.
+The records are a table, or chunks read from a source; a fit requires only sums over them.
 
-Hessians are summed over chunks of rows that never copy the whole table. A chunk's Gram matrix is
-computed as ``S.T @ S`` with ``S = √weight · X``: with the same array on both sides, BLAS computes
-one triangle only, at close to half the cost of a general product. Factorisations are computed on
-the arrays' device.
+Hessians are summed over chunks of rows, without copying the whole table. A chunk's Gram matrix is
+computed as ``S.T @ S`` with ``S = √weight · X``. Since both operands are the same array, BLAS
+computes only one triangle, at almost half the cost of a general product. Factorisations are
+computed on the arrays' device.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _UNLIKE = 1024.0  # how far from one the size of a column must be for columns to
 class FittedGLM:
     """A generalized linear model and the objective that its coefficients should minimise.
 
-    The objective, with ``ωᵢ`` the sample weights (Hannun et al. 2021, equation 13, weighted)::
+    The objective, with sample weights ``ωᵢ``, is (Hannun et al. 2021, equation 13, weighted)::
 
         Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖² + tiltᵀw        (w₀ is not penalised)
     """
@@ -86,10 +86,10 @@ class FittedGLM:
         label_unit: Any = None,
         balance: ClassBalance | None = None,
     ) -> FittedGLM:
-        """Return a description with everything on the table's device.
+        """Return a description with all arrays on the table's device.
 
-        For ``Categorical`` the coefficients are (K, d), as in scikit-learn; otherwise (d,) or
-        (1, d).
+        For ``Categorical`` the coefficients have shape (K, d), as in scikit-learn; otherwise (d,)
+        or (1, d).
         """
         w = place_like(coef, table.values)
         free = None if intercept is None else place_like(intercept, table.values)
@@ -105,7 +105,7 @@ class FittedGLM:
         return replace(cls(*known), balance=balance)
 
     def margins(self, X: Array) -> Array:
-        """Return ``Xw + w₀`` in float64: (n,), or (n, K) for :class:`Categorical`."""
+        """Return ``Xw + w₀`` in float64, of shape (n,), or (n, K) for :class:`Categorical`."""
         threads, chunk = is_numpy_array(X), chunk_for(X)
 
         def some(rows: slice) -> Array:
@@ -115,7 +115,7 @@ class FittedGLM:
         return by_rows(some, *X.shape, chunk=chunk, threads=threads)
 
     def design(self, X: Array) -> Array:
-        """Return ``x̃`` of every row in float64, with a 1 appended if there is an intercept."""
+        """Return ``x̃`` for every row in float64, with a 1 appended for an intercept."""
         X = wide(X)
         if self.intercept is None:
             return X
@@ -124,7 +124,7 @@ class FittedGLM:
 
     @property
     def parameters(self) -> Array:
-        """The released parameters in one array, intercept last: (D,), or (D, K)."""
+        """The released parameters as one array, with the intercept last: (D,) or (D, K)."""
         if self.intercept is None:
             return self.coef
         xp = array_namespace(self.coef)
@@ -132,7 +132,7 @@ class FittedGLM:
         return xp.concat([self.coef, last], axis=0)
 
     def at(self, theta: Array) -> FittedGLM:
-        """Return the model with other parameters."""
+        """Return the model with different parameters."""
         if self.intercept is None:
             return replace(self, coef=theta)
         xp = array_namespace(theta)
@@ -142,7 +142,7 @@ class FittedGLM:
 
 @dataclass(frozen=True)
 class PenalisedLoss:
-    """The objective without the records; it reads the labels of a chunk."""
+    """The objective without its records; a method reads the labels of a chunk."""
 
     family: Family | Categorical  # the loss
     # The classes that the labels stand for, sorted; ``None`` where labels are numbers
@@ -152,11 +152,11 @@ class PenalisedLoss:
     features: int  # the number of columns
 
     def targets(self, chunk: Chunk) -> Array:
-        """Return the labels as numbers: (m,), or one-hot for :class:`Categorical`."""
+        """Return the labels as numbers, (m,), or one-hot for :class:`Categorical`."""
         if self.classes is None:
             if chunk.y.dtype.kind == "O":
                 raise InputError(
-                    "The labels are text, but a regression needs numbers; fit a classifier, or "
+                    "The labels are text, but a regression requires numbers; fit a classifier, or "
                     "pass numeric labels."
                 )
             numbers = np.asarray(chunk.y, dtype=float)
@@ -167,15 +167,15 @@ class PenalisedLoss:
 
 @dataclass(frozen=True)
 class Objective:
-    """``F(θ) = Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖²``.
+    """The objective ``F(θ) = Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖²``.
 
-    This is equation 13 of Hannun et al. 2021 with sample weights.
+    This is equation 13 of Hannun et al. 2021, with sample weights.
 
-    See Hannun et al. 2021, equation 13. The parameters ``θ`` are (D,) for a :class:`Family` and
-    (D, K) for :class:`Categorical`, with D = d, or d + 1 with the intercept in the last row.
+    The parameters ``θ`` have shape (D,) for a :class:`Family` and (D, K) for :class:`Categorical`.
+    D is d, or d + 1 with the intercept in the last row.
 
-    The records are a table, or chunks read from a source. A fit needs sums over them
-    (:meth:`total`), and a table is one chunk; per-record values exist for tables only.
+    The records are a table, or chunks read from a source. A fit requires sums over the records
+    (:meth:`total`), for which a table is one chunk. Per-record values exist for tables only.
     """
 
     X: Array  # the features, (n, d), or the source, whose chunks have labels and weights too
@@ -198,17 +198,17 @@ class Objective:
 
     @classmethod
     def over(cls, source: RowSource, loss: PenalisedLoss) -> Objective:
-        """Return the objective over all records of a source."""
+        """Return the objective for all records of a source."""
         return cls(source, loss.family, loss, None, loss.ridge, loss.intercept)
 
     @property
     def table(self) -> Array | None:
-        """The features of all records; ``None`` if they come from a source."""
+        """The features of all records, or ``None`` if they are read from a source."""
         return None if isinstance(self.X, RowSource) else self.X
 
     @property
     def rereads(self) -> bool:
-        """Whether each sum takes a new pass over the data, so that sums should be few."""
+        """Whether each sum requires a new pass over the data, so that sums should be few."""
         return self.table is None
 
     @property
@@ -227,17 +227,17 @@ class Objective:
     # Records of a table ---------------------------------------------------------------------------
 
     def margins(self, theta: Array) -> Array:
-        """Return ``Xw + w₀``, (n,) or (n, K)."""
+        """Return ``Xw + w₀``, of shape (n,) or (n, K)."""
         d = self.X.shape[1]
         M = self.X @ theta[:d, ...]
         return M + theta[d, ...] if self.intercept else M
 
     def slopes(self, margins: Array) -> Array:
-        """Return ``ωᵢ ∂ℓᵢ/∂m``, (n,) or (n, K)."""
+        """Return ``ωᵢ ∂ℓᵢ/∂m``, of shape (n,) or (n, K)."""
         return self.weighted(self.family.slope(margins, self.target))
 
     def weighted(self, values: Array) -> Array:
-        """Return per-record numbers times the records' weights."""
+        """Return per-record numbers multiplied by the records' weights."""
         if self.sample_weight is None:
             return values
         xp = array_namespace(values)
@@ -249,17 +249,17 @@ class Objective:
         return self.with_penalty(Sums(theta, 0, slope_sum(self.X, slopes, self.intercept))).gradient
 
     def hessian(self, margins: Array) -> Array:
-        """Return the Hessian, (P, P); for softmax it is singular along unpenalised gauges."""
+        """Return the Hessian, (P, P), which is singular along softmax's unpenalised gauges."""
         curvature = self.weighted(self.family.curvature(margins, self.target))
         ridge = self.ridge if self.units is None else self.ridge / self.units**2
         return hessian(self.X, curvature, ridge=ridge, intercept=self.intercept)
 
     def gain_range(self, margins: Array, counts: bool = True) -> tuple[float, float]:
-        """Return how far margins lie on the side where losses keep falling.
+        """Return how far margins are on the side where losses decrease without end.
 
-        This is the minimum and maximum over the records of positive weight (and rival classes): ∞
-        and −∞ if there are no records, or if the family's losses have no such side. ``counts``
-        includes the losses of counts.
+        The result is the minimum and maximum over the records of positive weight (and rival
+        classes). It is ∞ and −∞ if there are no records, or if the family's losses have no such
+        side. ``counts`` states whether to include the losses of counts.
         """
         xp = array_namespace(margins)
         y = self.target
@@ -284,7 +284,7 @@ class Objective:
     def total(self, function: Callable[[Objective], Answer], what: str) -> Answer:
         """Return the sum of a function over the chunks' objectives; a table is one chunk.
 
-        The function leaves out the penalty, and can be pickled to run on other machines.
+        The function excludes the penalty, and can be pickled to run on other machines.
         """
         if self.table is not None:
             return function(self)
@@ -293,7 +293,7 @@ class Objective:
         return answer
 
     def at(self, theta: Array, asked: Asked = STEP, what: str = "fit") -> Sums:
-        """Return the gradient at these parameters and the other requested sums, in one pass."""
+        """Return the gradient and other requested sums at these parameters, in one pass."""
         return self.with_penalty(self.total(partial(sums_at, theta=theta, asked=asked), what))
 
     def with_penalty(self, sums: Sums) -> Sums:
@@ -324,7 +324,7 @@ class Objective:
         return self.at(theta, ()).gradient
 
     def gains(self, step: Array) -> tuple[float, float]:
-        """Return how far a step moves records towards the side where losses keep falling.
+        """Return how far a step moves records to the side where losses decrease without end.
 
         See :meth:`gain_range`.
         """
@@ -332,14 +332,14 @@ class Objective:
         return float(extent.least), float(extent.most)
 
     def column_range(self, what: str = "looking for constant columns") -> tuple[Array, Array]:
-        """Return every column's minimum and maximum over records of positive weight, (d,) each."""
+        """Return each column's minimum and maximum over records of positive weight, (d,) each."""
         extent = self.total(_column_range, what)
         return extent.least, extent.most
 
     def triangle(self, labels: bool) -> Array:
-        """Return the R of the QR factorisation of ``√ω [x, 1, y]``, or without the labels.
+        """Return the R factor of the QR of ``√ω [x, 1, y]``, with or without the labels.
 
-        Without labels, a record counts fully if its weight is positive.
+        Without labels, every record with positive weight has weight one.
         """
         what = "fit by QR" if labels else "looking for dependent columns"
         return self.total(partial(_triangle, labels=labels), what).R
@@ -347,14 +347,14 @@ class Objective:
     # Coordinates ----------------------------------------------------------------------------------
 
     def definite(self, H: Array) -> Array:
-        """Return ``H`` made definite along softmax's gauge; Newton's step is unchanged."""
+        """Return ``H``, made definite along softmax's gauge; Newton's step is unchanged."""
         return gauge_fixed(H, self.family.outputs) if isinstance(self.family, Categorical) else H
 
     def conditioned(self) -> tuple[Objective, Coordinates]:
-        """Return the objective in well-conditioned coordinates; itself if it is well-conditioned.
+        """Return the objective in well-conditioned coordinates, or unchanged if well-conditioned.
 
-        Columns of a source are never scaled, and are shifted only after a pass has computed their
-        moments: see :meth:`near_zero`.
+        Columns of a source are never scaled. They are shifted only after a pass has computed their
+        moments; see :meth:`near_zero`.
         """
         X = self.table
         if X is None:
@@ -376,10 +376,10 @@ class Objective:
         return replace(self, X=near, units=units), Coordinates(centre, units)
 
     def near_zero(self, H: Array) -> tuple[Objective, Coordinates] | None:
-        """Return the objective of a source with columns far from zero shifted, if any.
+        """Return a source's objective, with any columns far from zero shifted.
 
-        The moments in a Hessian decide whether to search for them, which takes a pass over the
-        source. Columns of a table are shifted in :meth:`conditioned`.
+        The moments in a Hessian show whether to search for such columns, which requires a pass over
+        the source. Columns of a table are shifted by :meth:`conditioned`.
         """
         if self.table is not None or not self.intercept:
             return None
@@ -395,7 +395,7 @@ class Objective:
         return self.less(centre), Coordinates(centre)
 
     def less(self, centre: Array) -> Objective:
-        """Return the objective of the records minus a centre, column by column."""
+        """Return the objective for the records minus a centre for each column."""
         X = self.table
         return replace(self, X=self.X.less(centre) if X is None else X - centre[None, :])
 
@@ -421,16 +421,17 @@ class Sums:
     gradient, hessian, value
         The value, gradient and Hessian of the objective.
     gradient_scale, label_scale
-        ``Σᵢ |ωᵢ rᵢ| ‖x̃ᵢ‖ + ridge ‖w‖``, the terms that cancel in the gradient; and ``Σᵢ ωᵢ |yᵢ|
-        ‖x̃ᵢ‖``, the scale of rounding if a fit is perfect.
+        ``Σᵢ |ωᵢ rᵢ| ‖x̃ᵢ‖ + ridge ‖w‖``, the terms that cancel in the gradient, and ``Σᵢ ωᵢ |yᵢ|
+        ‖x̃ᵢ‖``, the scale of rounding errors for a perfect fit.
     largest_norm
         The largest norm of a row.
     least_gain
-        A lower bound on how far the worst record lies on its own class's side.
+        A lower bound on the distance of the worst record from the boundary, on the side of its own
+        class.
     squares
-        ``Σ (ω r ‖x̃‖)²``, plus a small multiple of the labels, in case of a perfect fit.
+        ``Σ (ω r ‖x̃‖)²``, plus a small multiple of the labels for perfect fits.
     extent
-        The moments of the columns, if there is an intercept to absorb a shift.
+        The moments of the columns, if the model has an intercept that can absorb a shift.
     """
 
     theta: Array
@@ -462,15 +463,15 @@ class Sums:
 
     @property
     def far_from_zero(self) -> Array | None:
-        """The shift for columns far from zero, (d,); ``None`` if there are none."""
+        """The shift for columns far from zero, (d,), or ``None`` if there are none."""
         return None if self.extent is None else far_centre(self.extent.least, self.extent.most)
 
 
 def sums_at(part: Objective, theta: Array, asked: Asked) -> Sums:
     """Return the sums over a table, without the penalty, in float64.
 
-    Single precision is widened to float64 piece by piece. With one output, pieces fit in the
-    processor's cache, and their Hessians are small.
+    Single-precision numbers are converted to float64 piece by piece. With one output, the pieces
+    fit in the processor's cache and their Hessians are small.
     """
     X = part.X
     some = partial(_sums_of_rows, part, theta, asked)
@@ -519,7 +520,7 @@ def _sums_of_rows(part: Objective, theta: Array, asked: Asked, rows: slice) -> S
 
 
 def slope_sum(X: Array, slopes: Array, intercept: bool) -> Array:
-    """Return ``Σᵢ x̃ᵢ ⊗ slopesᵢ``, (D,) or (D, K): the gradient of the losses."""
+    """Return ``Σᵢ x̃ᵢ ⊗ slopesᵢ``, the gradient of the losses, of shape (D,) or (D, K)."""
     total = X.T @ slopes
     if not intercept:
         return total
@@ -554,7 +555,7 @@ def _column_range(part: Objective) -> Extent:
 
 @dataclass(frozen=True)
 class _Triangle:
-    """The R of the QR factorisation of some rows; two combine into the R of all their rows."""
+    """The R factor of the QR factorisation of some rows; two R factors can be combined."""
 
     R: Array
 
@@ -582,7 +583,7 @@ def _triangle(part: Objective, labels: bool) -> _Triangle:
 
 
 def wide(values: Array) -> Array:
-    """Return numbers in float64, without a copy if they are already float64."""
+    """Return numbers in float64, without a copy if they already are."""
     xp = array_namespace(values)
     return xp.astype(values, xp.float64, copy=False)
 
@@ -596,11 +597,11 @@ def norm(values: Array) -> float:
 
 
 def over_chunks(function: Callable[[slice], Answer], X: Array) -> Iterator[Answer]:
-    """Yield a function's results on chunks of rows, on several cores for a large table.
+    """Yield a function's results for chunks of rows, on several cores for a large table.
 
-    Chunks are for summing d×d matrices. Each chunk costs d² outside BLAS (mirroring and adding a
-    triangle), which only a few thousand rows amortise; narrow tables use more rows, to reduce
-    interpreter overhead.
+    Chunks are used for sums of d×d matrices. Each chunk costs d² operations outside BLAS (mirroring
+    and adding a triangle), which only a few thousand rows amortise. Narrow tables use more rows, to
+    reduce interpreter overhead.
     """
     n, d = X.shape
     chunk = max(4096 * d, 1 << 18)  # 2¹⁸ numbers stay in a processor's cache between two uses
@@ -611,7 +612,7 @@ def over_chunks(function: Callable[[slice], Answer], X: Array) -> Iterator[Answe
 
 
 def weighted_gram(X: Array, weights: Array, intercept: bool = False) -> Array:
-    """Return ``Σᵢ weightᵢ x̃ᵢ x̃ᵢᵀ`` for weights of any sign, (D, D)."""
+    """Return ``Σᵢ weightᵢ x̃ᵢ x̃ᵢᵀ`` for weights of any sign, of shape (D, D)."""
     xp = array_namespace(X)
     one_sign = 1.0 if bool(xp.all(weights >= 0)) else -1.0 if bool(xp.all(weights <= 0)) else 0.0
     factors = xp.sqrt(one_sign * weights) if one_sign else weights
@@ -636,14 +637,15 @@ def weighted_gram(X: Array, weights: Array, intercept: bool = False) -> Array:
 
 
 def hessian(X: Array, curvature: Array, *, ridge: float | Array, intercept: bool) -> Array:
-    """Return ``H = Σᵢ x̃ᵢ x̃ᵢᵀ ⊗ Aᵢ + ridge·I``, the Hessian of a GLM objective, (P, P).
+    """Return the Hessian of a GLM objective, ``H = Σᵢ x̃ᵢ x̃ᵢᵀ ⊗ Aᵢ + ridge·I``, (P, P).
 
-    ``Aᵢ`` is the curvature of each record's loss times its weight: (n,) for one output, and ``ωᵢ
-    (diag π − ππᵀ)``, (n, K, K), for softmax. ``ridge = nλ`` is the coefficient of ``½‖w‖²``, or one
-    for each column, (d,), if their penalties differ. With an intercept, a 1 is appended to ``x``;
-    its parameters are not penalised. The feature is the slow index, and the class is the fast one.
-    For softmax, H is singular along unpenalised gauge directions (the same vector added to the
-    parameters of every class); :func:`gauge_fixed` makes it definite.
+    ``Aᵢ`` is the curvature of each record's loss times its weight: of shape (n,) for one output,
+    and ``ωᵢ (diag π − ππᵀ)`` of shape (n, K, K) for softmax. ``ridge = nλ`` is the coefficient of
+    ``½‖w‖²``, or one coefficient per column, (d,), if their penalties differ. With an intercept, a
+    1 is appended to ``x``; the intercept's parameters are not penalised. In the order of the
+    parameters, the class varies fastest. For softmax, H is singular along unpenalised gauge
+    directions, which add the same vector to the parameters of every class; :func:`gauge_fixed`
+    makes H positive definite.
     """
     if len(curvature.shape) == 1:
         return penalised(weighted_gram(X, curvature, intercept), ridge, int(intercept))
@@ -662,7 +664,7 @@ def hessian(X: Array, curvature: Array, *, ridge: float | Array, intercept: bool
 
 
 def penalised(H: Array, ridge: float | Array, free: int) -> Array:
-    """Return ``H + ridge·I``, except for the last ``free`` parameters: the intercepts."""
+    """Return ``H + ridge·I``, without a penalty on the last ``free`` parameters, the intercepts."""
     if isinstance(ridge, int | float) and not ridge:
         return H
     xp = array_namespace(H)
@@ -678,12 +680,12 @@ def penalised(H: Array, ridge: float | Array, free: int) -> Array:
 
 
 def gauge_fixed(H: Array, classes: int) -> Array:
-    """Return ``H + diag(c) ⊗ 11ᵀ/K``, definite along the gauge directions of softmax as well.
+    """Return ``H + diag(c) ⊗ 11ᵀ/K``, also definite along the gauge directions of softmax.
 
     The loss does not change when one vector is added to the parameters of every class. So its
     gradients, and their derivatives with respect to the data, sum to zero over the classes. For
     such right-hand sides the solution is the same for every ``c > 0``. Using each feature's mean
-    diagonal entry of ``H`` preserves the condition number, whatever the units of the features.
+    diagonal entry of ``H`` as c preserves the condition number, whatever the units of the features.
     """
     xp = array_namespace(H)
     size = H.shape[0]
@@ -699,9 +701,9 @@ def gauge_fixed(H: Array, classes: int) -> Array:
 
 @dataclass(frozen=True)
 class CholeskyFactor:
-    """The lower triangular ``L`` of ``H = D LLᵀ D``, with ``D²`` the diagonal of ``H``.
+    """The lower triangular ``L`` of ``H = D LLᵀ D``, where ``D²`` is the diagonal of ``H``.
 
-    Scaled to a unit diagonal, the matrix does not depend on the units of the columns.
+    After scaling to a unit diagonal, the matrix does not depend on the units of the columns.
     """
 
     lower: Array
@@ -736,13 +738,13 @@ class CholeskyFactor:
 
     @property
     def smallest_pivot(self) -> float:
-        """The smallest squared pivot of the scaled matrix: 1 for orthogonal columns."""
+        """The smallest squared pivot of the scaled matrix; 1 for orthogonal columns."""
         xp = array_namespace(self.lower)
         return float(xp.min(xp.linalg.diagonal(self.lower))) ** 2
 
 
 def cholesky_factor(H: Array, damping: float = 0.0) -> CholeskyFactor | None:
-    """Return the factor of ``H + τD²``, with damping τ, or ``None`` if that is not definite."""
+    """Return the factor of ``H + τD²``, with damping τ, or ``None`` if it is not definite."""
     xp = array_namespace(H)
     diagonal = xp.linalg.diagonal(H)
     sizes = xp.sqrt(xp.where(diagonal > 0, diagonal, xp.ones_like(diagonal)))
@@ -762,7 +764,7 @@ def cholesky_factor(H: Array, damping: float = 0.0) -> CholeskyFactor | None:
 
 
 def damped_factor(H: Array) -> CholeskyFactor:
-    """Return the factor of ``H``, or of ``H + τD²`` for the first τ that makes it definite."""
+    """Return the factor of ``H``, or of ``H + τD²`` with the first τ that makes it definite."""
     for damping in (0.0, *(10.0**k for k in range(-14, 5))):
         factor = cholesky_factor(H, damping)
         if factor is not None:
@@ -771,11 +773,11 @@ def damped_factor(H: Array) -> CholeskyFactor:
 
 
 def stacked_r(blocks: Iterable[Array]) -> Array:
-    """Return the R of the QR factorisation of the stacked blocks.
+    """Return the R factor of the QR factorisation of the stacked blocks.
 
-    Each block is stacked under the R so far and factorised again (sequential TSQR: Demmel, Grigori,
-    Hoemmen and Langou, 2012). This is as stable as one QR of all blocks, and stores only one of
-    them.
+    Each block is stacked below the current R factor, and the result is factorised again (sequential
+    TSQR: Demmel, Grigori, Hoemmen and Langou, 2012). The method is as stable as one QR of all
+    blocks, and stores only one block.
     """
     R: Array = None
     for block in blocks:
@@ -797,13 +799,13 @@ def stacked_r(blocks: Iterable[Array]) -> Array:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """``x' = (x − centre)/units``, column by column; ``None`` if nothing changes."""
+    """The map ``x' = (x − centre)/units`` of each column; ``None`` means no change."""
 
     centre: Array | None = None
     units: Array | None = None
 
     def into(self, theta: Array) -> Array:
-        """Convert parameters of the caller's columns to those of the shifted and scaled ones."""
+        """Convert parameters for the caller's columns to the shifted and scaled columns."""
         xp = array_namespace(theta)
         w, last = theta, None
         if self.centre is not None:
@@ -816,7 +818,7 @@ class Coordinates:
         return w if last is None else xp.concat([w, xp.reshape(last, (-1, *w.shape[1:]))], axis=0)
 
     def back(self, theta: Array) -> Array:
-        """Convert parameters of the shifted and scaled columns to those of the caller's."""
+        """Convert parameters for the shifted and scaled columns to the caller's columns."""
         if self.units is not None:
             xp = array_namespace(theta)
             d = self.units.shape[0]
@@ -826,9 +828,9 @@ class Coordinates:
 
 
 def far_centre(least: Array, most: Array) -> Array | None:
-    """Return the shift for columns with this range; zero for columns near zero.
+    """Return the shift for columns with this range, which is zero for columns near zero.
 
-    Return ``None`` if all are near zero.
+    Return ``None`` if all columns are near zero.
     """
     xp = array_namespace(least)
     middle = (least + most) / 2
@@ -837,7 +839,7 @@ def far_centre(least: Array, most: Array) -> Array | None:
 
 
 def uncentred(theta: Array, centre: Array | None) -> Array:
-    """Convert parameters of columns minus their centre to those of the columns: ``w₀ − wᵀc``."""
+    """Convert parameters for centred columns to the original columns: ``w₀ − wᵀc``."""
     if centre is None:
         return theta
     xp = array_namespace(theta)
@@ -854,11 +856,11 @@ def _column(values: Array, like: Array) -> Array:
 
 
 def check_columns(objective: Objective, H: Array, counted: int, names: tuple[str, ...]) -> None:
-    """Raise an :class:`InputError` naming the linearly dependent columns.
+    """Raise an :class:`InputError` that names the linearly dependent columns.
 
-    With a penalty the minimiser is unique, and nothing is checked. ``H`` is the Hessian at any
-    parameters (not gauge-fixed), which is singular if the columns are dependent; ``counted`` is the
-    number of records with positive weight.
+    With a penalty, the minimiser is unique and nothing is checked. ``H`` is the Hessian at any
+    parameters, without gauge fixing; it is singular if the columns are dependent. ``counted`` is
+    the number of records with positive weight.
     """
     if objective.ridge > 0:
         return
@@ -874,8 +876,8 @@ def check_columns(objective: Objective, H: Array, counted: int, names: tuple[str
         if objective.intercept:  # by which the column has been shifted
             raise _constant(name, remedy)
         raise InputError(
-            f"Column {name!r} is constant (all zeros), so without L2 its coefficient is not "
-            f"determined; {remedy}"
+            f"Column {name!r} is constant (all zeros), so its coefficient is not determined "
+            f"without L2; {remedy}"
         )
     factor = cholesky_factor(gram) if counted >= P else None
     # Cholesky of the correlation-like Gram matrix loses half the digits: a smallest squared pivot
@@ -889,15 +891,15 @@ def check_columns(objective: Objective, H: Array, counted: int, names: tuple[str
     if counted < P:
         samples = "1 sample" if counted == 1 else f"{counted} samples"
         raise InputError(
-            f"There are more parameters ({P}) than data ({samples} with positive weight), so "
-            "without L2 the coefficients are not determined; set l2 to a positive number or "
-            "drop columns."
+            f"There are more parameters ({P}) than data ({samples} with positive weight), so the "
+            "coefficients are not determined without L2; set l2 to a positive number or drop "
+            "columns."
         )
     dependent = _dependent_columns(objective.triangle(labels=False), counted)
     if dependent:
         raise InputError(
-            f"{_listed(dependent, names)} are linearly dependent, so without L2 the coefficients "
-            "are not determined; drop one of them or set l2 to a positive number."
+            f"{_listed(dependent, names)} are linearly dependent, so the coefficients are not "
+            "determined without L2; drop one of them or set l2 to a positive number."
         )
 
 
@@ -909,7 +911,7 @@ def _constant(name: str, remedy: str) -> InputError:
 
 
 def _dependent_columns(R: Array, rows: int) -> list[int]:
-    """Return the linearly dependent columns, from the null space of the unit columns."""
+    """Return the linearly dependent columns, from the null space of the scaled columns."""
     xp = array_namespace(R)
     unit = R / xp.sqrt(xp.sum(R * R, axis=0))[None, :]
     _, singular, Vt = xp.linalg.svd(unit)

@@ -1,11 +1,11 @@
-"""The Jacobian of a GLM's release, in closed form, with the accuracy of its results.
+"""The closed-form Jacobian of a GLM's release, with the accuracy of its results.
 
-It is computed at the exact minimiser near a model's coefficients (``optimum``, and
-``twice_precise`` where ordinary arithmetic would lose digits). ``terms`` holds the products of
-records with the whitener. ``operator`` is the Jacobian for any number of outputs and
-``single_output`` for one. ``secular`` computes largest eigenvalues, and ``inverse`` the inverse
-information about a record. ``accuracy`` bounds the errors of their results. The symbols, in every
-file here::
+The Jacobian is computed at the exact minimiser near a model's coefficients (``optimum``, or
+``twice_precise`` where ordinary arithmetic would lose precision). ``terms`` contains the products
+of records with the whitener. ``operator`` is the Jacobian for any number of outputs, and
+``single_output`` is its special case for one output. ``secular`` computes the largest eigenvalues,
+and ``inverse`` the inverse information about a record. ``accuracy`` bounds the errors of these
+results. All modules of this package use these symbols::
 
     n, m   records in all, in one piece      d   columns       D   d, and one for an intercept
     K, L   outputs, numbers of a label       P   numbers released, D K

@@ -1,12 +1,13 @@
-"""The accuracy of a GLM's leakage; results that lost digits are recomputed.
+"""The accuracy of a GLM's leakage; results that lost precision are recomputed.
 
-A record's whitened Jacobian is the sum of ``r A_V`` and of ``A x̃`` times its curvature and label
-slope. Both terms inherit the errors of the slope, the whitener and the rounded curvatures. Their
-sum may be much smaller than either term, and its relative error correspondingly larger.
+A record's whitened Jacobian is the sum of ``r A_V`` and a multiple of ``A x̃``, given by the
+record's curvature and label slope. Errors of the slope, the whitener and the rounded curvatures
+affect both terms. Their sum may be much smaller than either term, which increases its relative
+error accordingly.
 
-A closed form squares that sum before adding, and loses the square of the cancelled part. Only
-:func:`exact_records` and :func:`exact_blocks` decide which results to recompute from the entries of
-the Jacobian.
+A closed form squares the terms before adding them, and loses the square of the cancelled part. Only
+:func:`exact_records` and :func:`exact_blocks` determine which results are recomputed from the
+entries of the Jacobian.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ Answer = Callable[[Any, Unknowns], Array]
 def exact_records(
     take: Callable[[Array], Array], cells: bool = False
 ) -> Callable[[Answer], Answer]:
-    """Decorate a closed form for every record: squares that cancel are recomputed from entries.
+    """Decorate a closed form for every record: recompute squares that cancel from the entries.
 
     ``take`` computes the same results from whitened Jacobians, ``(m, P, q)``; ``cells`` marks
-    results about each feature alone, ``(n, t)``.
+    results for each single feature, ``(n, t)``.
     """
 
     def decorate(closed_form: Answer) -> Answer:
@@ -72,7 +73,7 @@ def exact_records(
 def exact_blocks(
     closed_form: Callable[[Any, list[Unknowns], Array], Array],
 ) -> Callable[[Any, list[Unknowns], Array], Array]:
-    """Decorate the norms of attributes over these rows in the same way."""
+    """Decorate the norms of attributes for these rows in the same way."""
 
     @wraps(closed_form)
     def exact(jacobian: Any, attributes: list[Unknowns], rows: Array) -> Array:
@@ -104,7 +105,7 @@ def least_cell(terms: JacobianTerms, squared: Array, reach: Array) -> Array:
 def per_attribute(
     terms: JacobianTerms, attributes: list[Unknowns], *sizes: Callable[[Unknowns], Array]
 ) -> list[Array]:
-    """Return the norm of every attribute from the sizes of its directions, ``(t,)``."""
+    """Return the norm of every attribute from the norms of its directions, ``(t,)``."""
     xp = array_namespace(terms.X)
     columns = single_columns(attributes)
     which = xp.asarray(list(columns.values()), dtype=xp.int64, device=terms.X.device)
@@ -121,7 +122,7 @@ def per_attribute(
 
 
 def single_columns(attributes: list[Unknowns]) -> dict[int, int]:
-    """Return which attributes consist of a single column, and that column."""
+    """Return whether each attribute is a single column, and that column."""
     return {
         k: u.columns[0]
         for k, u in enumerate(attributes)
@@ -133,7 +134,7 @@ def single_columns(attributes: list[Unknowns]) -> dict[int, int]:
 
 
 class GLMAccuracy(AnswerAccuracy):
-    """Bounds on the relative errors of η, from the errors of its terms."""
+    """Bounds on the relative errors of η, computed from the errors of its terms."""
 
     stated = True
 
@@ -146,7 +147,7 @@ class GLMAccuracy(AnswerAccuracy):
         self.deviations = terms.zeros(terms.size // terms.outputs) if bounds is None else bounds
 
     def rows(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the errors of all records; one common bound if it is small."""
+        """Return the errors of all records, or one common bound if it is small."""
         xp = array_namespace(squared)
         for sizes in self._bounds(unknowns):
             errors = self._relative(squared, *sizes)
@@ -157,7 +158,7 @@ class GLMAccuracy(AnswerAccuracy):
         return errors
 
     def cells(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the errors of all cells; each record's largest if it is small."""
+        """Return the errors of all cells, or each record's largest error if it is small."""
         terms, features = self.terms, replace(unknowns, label=False)
         xp = array_namespace(terms.X)
         if terms.outputs == 1:
@@ -191,7 +192,7 @@ class GLMAccuracy(AnswerAccuracy):
         return self._relative(squared, *self._column_sizes(unknowns, rows), share=0.0)
 
     def block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
-        """Return the error of the unknowns of these records together."""
+        """Return the error for the unknowns of all these records together."""
         xp = array_namespace(self.terms.X)
         for sizes in self._bounds(unknowns):
             sums = xp.stack([xp.sum(size[rows] ** 2) for size in sizes])[None, :]
@@ -202,7 +203,7 @@ class GLMAccuracy(AnswerAccuracy):
         return error
 
     def columns(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return the error of each attribute of these records together."""
+        """Return the error for each attribute of all these records together."""
         for closely in (False, True):
             terms = self.column_terms(attributes, rows, closely)
             # Each by itself: what is small beside another column may be large in its own unit.
@@ -217,7 +218,7 @@ class GLMAccuracy(AnswerAccuracy):
         return array_namespace(self.terms.X).stack(sizes, axis=1) ** 2
 
     def column_terms(self, attributes: list[Unknowns], rows: Array, closely: bool = True) -> Array:
-        """Return the rows' contribution to the error of each attribute, one row per attribute."""
+        """Return the rows' contributions to the error of each attribute, one row per attribute."""
         terms = self.terms
         xp = array_namespace(terms.X)
         if terms.outputs == 1:
@@ -238,7 +239,7 @@ class GLMAccuracy(AnswerAccuracy):
             return xp.stack(parts, axis=1)
 
         def sums(unknowns: Unknowns) -> Array:
-            """Return the sums of the squares of each unknown feature's sizes, ``(2, t)``."""
+            """Return the sums of squares of each unknown feature's norms, of shape ``(2, t)``."""
             total: Array = 0.0
             width = terms.size * terms.outputs + unknowns.features(terms.features)
             for piece in row_slices(rows.shape[0], width, chunk=terms.chunk):
@@ -252,7 +253,7 @@ class GLMAccuracy(AnswerAccuracy):
         return xp.concat([both, xp.zeros_like(both)], axis=1)  # as many terms as of one output
 
     def of_terms(self, squared: float, terms: Array) -> float:
-        """Return the error of a block read in chunks, from the sum of its terms."""
+        """Return the error for a block read in chunks, from the sum of its terms."""
         xp = array_namespace(terms)
         one = xp.full((1,), squared, dtype=terms.dtype, device=terms.device)
         # Sums of chunks are not computed once more, but those of pairs are from the entries.
@@ -274,13 +275,13 @@ class GLMAccuracy(AnswerAccuracy):
         largest: Array | None = None,
         recomputed: bool = True,
     ) -> Array:
-        """Return the relative error of ``η``, which may be a small difference.
+        """Return the relative error of ``η``, which may be a small difference of large terms.
 
-        The Jacobian is the sum of ``r A_V``, of norm ``part`` with the error ``error``, and of
-        another term of norm at most ``η + part``. Squaring its entries loses the square of the
-        cancelled part to rounding. If that is much, η was computed from the entries themselves,
-        where they were available. For values tiny relative to the largest, the error is relative to
-        a share of the largest.
+        The Jacobian is the sum of two terms: ``r A_V``, of norm ``part`` and error ``error``, and
+        another term of norm at most ``η + part``. Squaring the entries of the Jacobian loses the
+        square of the cancelled part to rounding. If this loss is large, η was computed from the
+        entries themselves, where available. For values that are tiny compared with the largest, the
+        error is relative to a share of the largest.
         """
         xp = array_namespace(squared)
         if largest is None:
@@ -304,7 +305,7 @@ class GLMAccuracy(AnswerAccuracy):
     def _bounds(self, unknowns: Unknowns) -> Iterator[tuple[Array, Array]]:
         """Yield bounds on the norms of every record's terms and on their errors, ``(n,)`` each.
 
-        Cheap bounds come first, since they may suffice; tight ones follow.
+        Cheap bounds are yielded first, since they may suffice; tight bounds follow.
         """
         terms = self.terms
         xp = array_namespace(terms.X)
@@ -324,7 +325,7 @@ class GLMAccuracy(AnswerAccuracy):
         yield both[:, 0], both[:, 1]
 
     def _record_sizes(self, unknowns: Unknowns, closely: bool) -> tuple[Array, Array]:
-        """Return the sizes of whole records; for several classes these are upper bounds."""
+        """Return the norms for whole records; for several classes these are upper bounds."""
         terms = self.terms
         xp = array_namespace(terms.X)
         reach, W = norm(terms.columns_of(unknowns)), norm(self._coefficient_sizes(unknowns))
@@ -359,9 +360,9 @@ class GLMAccuracy(AnswerAccuracy):
         return both[:, 0], both[:, 1]
 
     def _column_sizes(self, unknowns: Unknowns, rows: slice | Array) -> tuple[Array, Array]:
-        """Return the norms of the terms that make up each column of a Jacobian, ``(m, q)``.
+        """Return the norms of the terms in each column of a Jacobian, of shape ``(m, q)``.
 
-        Also return the errors they inherit from the slopes.
+        Also return the errors that these terms inherit from the slopes.
         """
         terms = self.terms
         xp = array_namespace(terms.X)
@@ -385,13 +386,13 @@ class GLMAccuracy(AnswerAccuracy):
         )
 
     def _curvature_errors(self, unknowns: Unknowns, rows: slice | Array) -> Array:
-        """Return the effect of rounding in the curvatures on a Jacobian's columns, ``(m, q)``.
+        """Return the effect of curvature rounding on a Jacobian's columns, of shape ``(m, q)``.
 
-        It bounds the change of these columns. A relative change ``ε`` of every curvature changes
-        ``v = H⁻¹u`` by at most ``ε √(vᵀHv)`` in the norm of ``H``, and each released number by its
-        ``√(H⁻¹)_kk`` times that. For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for ``u = x̃
-        ⊗ a w`` and a label's ``x̃ ⊗ b`` it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a w`` and ``b``.
-        The error of ``w`` is no smaller than that of the slopes it depends on.
+        The result bounds the change of these columns. A relative change ``ε`` of every curvature
+        changes ``v = H⁻¹u`` by at most ``ε √(vᵀHv)`` in the norm of ``H``, and each released number
+        by ``√(H⁻¹)_kk`` times that amount. For the column of a feature, ``vᵀHv`` is ``(H⁻¹)_jj``.
+        For ``u = x̃ ⊗ a w`` and a label's ``x̃ ⊗ b``, it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a
+        w`` and ``b``. The error of ``w`` is at least that of the slopes on which it depends.
         """
         terms = self.terms
         xp = array_namespace(terms.X)
@@ -418,17 +419,17 @@ class GLMAccuracy(AnswerAccuracy):
 
     @cached_property
     def slope_errors(self) -> Array:
-        """The error of each record's ``r``, ``(n,)``."""
+        """The error of each record's ``r``, of shape ``(n,)``."""
         given = self.terms.slope_error
         return self.rounding * self.terms.slope_sizes if given is None else given
 
     @cached_property
     def coefficient_errors(self) -> Array:
-        """Upper bounds on the coefficients' errors in units of ε, ``(D, 1)``; for one output only.
+        """Upper bounds on the coefficients' errors in units of ε, ``(D, 1)``, for one output.
 
-        At the minimiser the slopes sum to zero. Their errors ``e`` move ``w_j`` by at most
-        ``√(vᵀH'v Σ e²/a)``, ``v = H⁻¹u_j``: the feature's deviation times a factor common to all
-        records. A coefficient near zero may be no larger than its error.
+        At the minimiser the slopes sum to zero. Their errors ``e`` change ``w_j`` by at most
+        ``√(vᵀH'v Σ e²/a)`` with ``v = H⁻¹u_j``: the feature's deviation times a factor common to
+        all records. A coefficient near zero may be no larger than its error.
         """
         terms, deviations = self.terms, self.map.coefficient_deviations
         xp = array_namespace(terms.X)
@@ -448,7 +449,7 @@ class GLMAccuracy(AnswerAccuracy):
         return sum(both)
 
     def _spread_over(self, sizes: Array, unknowns: Unknowns) -> Array:
-        """Return bounds on the sizes of the unknown features, from those of all, ``(D, …)``."""
+        """Return bounds on the norms of the unknown features, given bounds for all, ``(D, …)``."""
         X = self.terms.X
         xp = array_namespace(X)
         every = xp.astype(sizes[: self.terms.features, ...], X.dtype, copy=False)
@@ -459,11 +460,11 @@ class GLMAccuracy(AnswerAccuracy):
         return xp.tensordot(basis, chosen, axes=((0,), (0,)))
 
     def _leverages(self, a: Array, rows: slice | Array, closely: bool = True) -> Array:
-        """Return upper bounds on ``√(x̃ᵀH⁻¹x̃)`` of rows: ``1/√a``, or less where that is large.
+        """Return upper bounds on ``√(x̃ᵀH⁻¹x̃)`` for rows: ``1/√a``, or less where this is large.
 
         Another bound is ``Σ|x̃_j|`` times the deviations, which is tight for a row that is small
-        relative to others. It is computed for all rows of a small table, and otherwise for rows
-        whose own curvature is far below that of the others.
+        compared with the other rows. This bound is computed for all rows of a small table, and
+        otherwise only for rows whose curvature is far below that of the other rows.
         """
         terms = self.terms
         xp = array_namespace(terms.X)

@@ -1,25 +1,25 @@
-"""The inverse information about every row in closed form, cheaper than a matrix product.
+"""The inverse information about every row, by a closed form that is cheaper than a matrix product.
 
-With the label known and the features ``V`` unknown, the information about a row is::
+If the label is known and the features ``V`` are unknown, the information about a row is::
 
     I = r² B + a² ξ w wᵀ + a r (w zᵀ + z wᵀ),    B = A_VᵀA_V,  z = A_VᵀA x̃,  ξ = ‖A x̃‖²
 
-Here ``w`` stands for ``w_V``, and ``B`` is the same for all rows. Woodbury's formula, with ``v =
-B⁻¹w``, ``y = B⁻¹z`` and ``κ = ξ − zᵀB⁻¹z ≥ 0`` (the part of ``A x̃`` that no unknown reaches),
-gives::
+Here ``w`` denotes ``w_V``, and ``B`` is the same for all rows. Let ``v = B⁻¹w``, ``y = B⁻¹z`` and
+``κ = ξ − zᵀB⁻¹z ≥ 0``, the part of ``A x̃`` that no unknown affects. By Woodbury's formula::
 
     I⁻¹ = ( B⁻¹ − [a² κ v vᵀ + a (r + a wᵀy) (v yᵀ + y vᵀ) − a² (wᵀv) y yᵀ] / D ) / r²
     D = (r + a wᵀy)² + a² (wᵀv) κ
 
-Where all features are unknown, ``y`` is ``x`` up to a constant and ``κ`` is a constant (both zero
+If all features are unknown, ``y`` equals ``x`` up to a constant and ``κ`` is a constant (both zero
 without an intercept), so no matrix product is needed. If ``r = 0`` or ``D = 0``, the inverse does
 not exist, and no unbiased estimate has a finite error.
 
-Its accuracy follows from two inequalities. Let ``D`` have the relative error ``ρ = δ/√D``, where
-``δ`` is the error of ``r + a wᵀy``. The Cauchy–Schwarz inequality then bounds each term of a cell
-by ``P_j = (B⁻¹)_jj + a² (wᵀv) y_j²/D``. So the error of the cell is a few ``ρ P_j``; and ``P_j`` is
-at most five times the larger of ``(B⁻¹)_jj`` and the cell. The whitener has the same error ``(I +
-E)A`` wherever it is used; this changes the inverse by at most ``2‖E‖``, even if terms cancel.
+The accuracy of the inverse follows from two inequalities. Let ``ρ = δ/√D`` be the relative error of
+``D``, where ``δ`` is the error of ``r + a wᵀy``. The Cauchy–Schwarz inequality then bounds each
+term of a cell by ``P_j = (B⁻¹)_jj + a² (wᵀv) y_j²/D``. So the error of the cell is a few times ``ρ
+P_j``, and ``P_j`` is at most five times the larger of ``(B⁻¹)_jj`` and the cell. The whitener has
+the same error ``(I + E)A`` in every term, which changes the inverse by at most ``2‖E‖``, even if
+terms cancel.
 """
 
 from __future__ import annotations
@@ -42,13 +42,12 @@ Answer = Callable[[slice | Array, bool], tuple[Array, Array]]
 
 
 class ClosedInverse:
-    """The inverse information about the rows of a release with one output, the label known.
+    """The inverse information about the rows of a single-output release, with known labels.
 
     Parameters
     ----------
     jacobian, terms, accuracy
-        The operator, which inverts single rows where this form is inaccurate, and the operator's
-        parts.
+        The operator and its parts. The operator inverts single rows where this form is inaccurate.
     unknowns
         The unknown features.
     """
@@ -65,7 +64,7 @@ class ClosedInverse:
         self.work = float(terms.size) * unknowns.count(terms)
 
     def traces(self) -> tuple[Array, Array]:
-        """Return ``Tr(I⁻¹)`` of every row and its relative errors, ``(n,)`` both."""
+        """Return ``Tr(I⁻¹)`` of every row and its relative error, of shape ``(n,)`` each."""
         xp, shared = array_namespace(self.terms.X), self._shared()
         trace, v_squared = xp.sum(shared.diagonal), xp.sum(shared.v * shared.v)
 
@@ -81,7 +80,7 @@ class ClosedInverse:
         return self._answers(traces, lambda diagonal: xp.sum(diagonal, axis=1))
 
     def diagonals(self) -> tuple[Array, Array]:
-        """Return the diagonal of ``I⁻¹`` of every row, ``(n, t)``, and its relative errors."""
+        """Return the diagonal of ``I⁻¹`` for every row, ``(n, t)``, and its relative errors."""
         xp, shared = array_namespace(self.terms.X), self._shared()
         flat = xp.stack([shared.diagonal, shared.v * shared.v])
         in_units = 1 / shared.diagonal
@@ -108,9 +107,9 @@ class ClosedInverse:
     def _answers(
         self, answer: Answer, of_diagonal: Callable[[Array], Array]
     ) -> tuple[Array, Array]:
-        """Return the results for all rows and their errors; decompositions replace inaccurate ones.
+        """Return results and errors for all rows; decompositions replace inaccurate results.
 
-        ``answer`` takes some rows, and whether to bound their errors tightly.
+        The arguments of ``answer`` are some rows, and whether to bound their errors tightly.
         """
         terms = self.terms
         xp, pieces = array_namespace(terms.X), []
@@ -140,7 +139,7 @@ class ClosedInverse:
         return shared
 
     def _shared_terms(self, unknowns: Unknowns) -> _SharedTerms:
-        """Return the terms that all rows share."""
+        """Return the terms shared by all rows."""
         terms = self.terms
         xp = array_namespace(terms.X)
         A, A_V = terms.whitener, terms.columns_of(unknowns)[:, :, 0]
@@ -213,7 +212,7 @@ class ClosedInverse:
 
 
 class _SharedTerms(NamedTuple):
-    """The terms that all rows share."""
+    """The terms shared by all rows."""
 
     diagonal: Array  # (t,): that of B⁻¹
     w: Array  # (t,)
@@ -226,7 +225,7 @@ class _SharedTerms(NamedTuple):
 
 
 class _RowTerms(NamedTuple):
-    """The terms of one row: ``r² I⁻¹ = B⁻¹ − vv·v vᵀ − vy·(v yᵀ + y vᵀ) + yy·y yᵀ``."""
+    """The terms of a single row: ``r² I⁻¹ = B⁻¹ − vv·v vᵀ − vy·(v yᵀ + y vᵀ) + yy·y yᵀ``."""
 
     y: Array
     y_squared: Array
@@ -242,7 +241,7 @@ class _RowTerms(NamedTuple):
 def _square_off(shared: _SharedTerms, kappa: Array, y: Array) -> Array:
     """Return the error of ``κ``, the squared norm of a vector minus ``A_V y``.
 
-    The columns of ``A_V`` may nearly cancel in that sum, but their errors do not.
+    The columns of ``A_V`` may nearly cancel in ``A_V y``, but their errors do not.
     """
     xp = array_namespace(shared.v)
     rest, reached = xp.sqrt(kappa), y / shared.scale

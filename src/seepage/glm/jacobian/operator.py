@@ -1,18 +1,18 @@
 """The Jacobian of a GLM's minimiser with respect to its training data, as an operator.
 
-Let ``m = Wᵀx̃`` be the margins (``x̃`` is ``x``, with a 1 appended for an intercept), ``r`` (K) the
-slopes of a record's loss, ``a`` (K×K) its curvatures and ``b`` (K×L) its label slopes, all times
-the sample weight ω. With the Hessian ``H`` of the objective, the implicit function theorem gives
-(Hannun et al. 2021, equation 18, for K outputs)::
+Let ``m = Wᵀx̃`` be the margins, where ``x̃`` is ``x`` with a 1 appended for an intercept. Let ``r``
+(K), ``a`` (K×K) and ``b`` (K×L) be the slopes, curvatures and label slopes of a record's loss, all
+multiplied by the sample weight ω. Let ``H`` be the Hessian of the objective. The implicit function
+theorem gives (Hannun et al. 2021, equation 18, for K outputs)::
 
     J_i = −H⁻¹ G_i,      G_i = [ E ⊗ r_i + x̃_i ⊗ a_i Wᵀ ,  x̃_i ⊗ b_i ]        (P × (d + L))
 
-Here ``E`` selects the parameters that multiply data (all but the intercept). Noise with location
-information ``Φ`` whitens it to ``A G_i`` with ``AᵀA = H⁻¹ Φ H⁻¹ = C``. No ``J_i`` is ever stored:
-the methods compute the views of the leakage in chunks of rows.
+Here ``E`` selects the parameters that multiply data, which are all except the intercept. Noise with
+Fisher information ``Φ`` whitens the Jacobian to ``A G_i`` with ``AᵀA = H⁻¹ Φ H⁻¹ = C``. No ``J_i``
+is ever stored: the methods compute all measures of leakage in chunks of rows.
 
-:class:`GLMJacobian` supports any number of outputs. With one output, every view has a closed form
-at about the cost of one matrix product: :mod:`seepage.glm.jacobian.single_output`. Where classes
+:class:`GLMJacobian` supports any number of outputs. With one output, every measure has a closed
+form at about the cost of one matrix product: :mod:`seepage.glm.jacobian.single_output`. If classes
 must be compared before rounding, :class:`PairedJacobian` computes results from the entries.
 """
 
@@ -55,7 +55,7 @@ class TermsJacobian(ReleaseJacobian):
         self.accuracy: GLMAccuracy = GLMAccuracy(terms)
 
     def with_label_step(self, step: float) -> TermsJacobian:
-        """Return the same Jacobian with the label measured in units of this step."""
+        """Return the same Jacobian, with the label in units of this step."""
         if step == 1.0:
             return self
         derivatives = self.terms.derivatives
@@ -68,7 +68,7 @@ class TermsJacobian(ReleaseJacobian):
 
 
 class GLMJacobian(TermsJacobian):
-    """The whitened Jacobian of a GLM with K outputs about the rows of its table, ``(n, d)``."""
+    """The whitened Jacobian of a GLM with K outputs, for the rows of a table ``(n, d)``."""
 
     def adjoint(self, v: Array, unknowns: Unknowns, rows: Array) -> Array:
         """Return ``(A G)ᵀ v`` for a vector of the whitened release: ``(len(rows), q)``."""
@@ -101,7 +101,7 @@ class GLMJacobian(TermsJacobian):
         return total + xp.tensordot(terms.columns_of(unknowns), direct, axes=2)
 
     def _pick(self, rows: Array, piece: slice) -> slice | Array:
-        """Return a piece of the rows; a slice (without a copy) if ``rows`` selects all of them."""
+        """Return a part of the rows, as a slice without a copy if ``rows`` selects all of them."""
         return piece if rows.shape[0] == self.rows else rows[piece]
 
     # Rows, one by one -----------------------------------------------------------------------
@@ -112,7 +112,7 @@ class GLMJacobian(TermsJacobian):
 
     @exact_records(largest_square)
     def row_norms(self, unknowns: Unknowns) -> Array:
-        """Return ``‖J_i‖₂²`` of each row: the largest eigenvalue of its information, ``(n,)``."""
+        """Return ``‖J_i‖₂²``, the largest eigenvalue of each row's information, ``(n,)``."""
         return super().row_norms(unknowns)
 
     @exact_records(squared_size)
@@ -122,7 +122,7 @@ class GLMJacobian(TermsJacobian):
 
     @exact_records(squared_columns, cells=True)
     def cell_information(self, unknowns: Unknowns) -> Array:
-        """Return the information about each unknown feature alone, ``(n, t)``."""
+        """Return the information about each unknown feature alone, of shape ``(n, t)``."""
         return self._diagonals(replace(unknowns, label=False))
 
     def _diagonals(self, unknowns: Unknowns) -> Array:
@@ -141,7 +141,7 @@ class GLMJacobian(TermsJacobian):
         return by_rows(diagonal, self.rows, terms.width, chunk=WIDE_CHUNK)
 
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Array]:
-        """Return a function that computes the information matrices of rows, ``(m,q,q)``.
+        """Return a function that computes the information matrices of rows, of shape ``(m,q,q)``.
 
         ``I = Bᵀ Ξ B + [Rᵀ B; 0] + [Rᵀ B; 0]ᵀ + Σ_kl r_k r_l C_kl`` with ``B = [a Wᵀ, b]``,
         ``Ξ_kl = x̃ᵀ C_kl x̃`` and ``R_l = Σ_k r_k C_kl x̃``, all restricted to the unknowns.
@@ -187,13 +187,13 @@ class GLMJacobian(TermsJacobian):
 
     @exact_blocks
     def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return the largest eigenvalue of the information about each attribute over the rows."""
+        """Return the largest eigenvalue of the information about each attribute, over all rows."""
         return super().column_norms(attributes, rows)
 
     def block_sums(self, unknowns: Unknowns, rows: Array) -> Any:
         """Return ``Σ_i G_i G_iᵀ`` over these rows, (P, P), before whitening.
 
-        With ``V`` the unknown feature directions and ``B_i = [a_i W_Vᵀ, b_i]``::
+        Let ``V`` be the unknown feature directions and ``B_i = [a_i W_Vᵀ, b_i]``::
 
             Σ_i G_i G_iᵀ = Σ x̃x̃ᵀ ⊗ B Bᵀ + VVᵀ ⊗ Σ r rᵀ + T + Tᵀ,    T = Σ_i V W_V-weighted x̃ᵀ ⊗ r a
         """
@@ -218,12 +218,12 @@ class GLMJacobian(TermsJacobian):
         return total + xp.reshape(spread, (P, P)) + cross + cross.T
 
     def norm_of(self, unknowns: Unknowns, sums: Any) -> float:
-        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``, which is that of the information."""
+        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``, which the information shares."""
         return float(dense_largest((self.whitener @ sums @ self.whitener.T)[None, :, :])[0])
 
 
 class PairedJacobian(EntryJacobian, TermsJacobian):
-    """The same Jacobian for several classes, each compared with the record's own before rounding.
+    """The Jacobian for several classes, compared with the record's own class before rounding.
 
     Closed forms would square the common part of the classes; see
     :class:`~seepage.glm.jacobian.terms.PairedTerms`.
@@ -237,8 +237,9 @@ class PairedJacobian(EntryJacobian, TermsJacobian):
 def merged(first: TermsJacobian, other: TermsJacobian) -> TermsJacobian | None:
     """Return one Jacobian for two releases of the same model with different noise.
 
-    The information is then ``Gᵀ(C + C')G``: that of a single release, whose whitener is the R of
-    both whiteners stacked, if that loses no digits. Both are about the same rows.
+    The information is then ``Gᵀ(C + C')G``. This is the information of a single release whose
+    whitener is the R factor of both whiteners stacked, if this loses no precision. Both releases
+    must have the same rows.
     """
     ours, theirs = first.terms, other.terms
     xp = array_namespace(ours.X)
@@ -258,10 +259,10 @@ def merged(first: TermsJacobian, other: TermsJacobian) -> TermsJacobian | None:
 
 
 class _InformationTerms:
-    """The terms of the information about single rows.
+    """The terms of the information about a single row.
 
-    Called with a slice of rows, it returns ``r (m, K)``, ``B (m, K, q)``, ``Ξ (m, K, K)`` and ``R
-    (m, K, t)``; ``blocks (K, K, t, t)`` holds ``C_kl``, the same for all rows.
+    When called with a slice of rows, the object returns ``r (m, K)``, ``B (m, K, q)``, ``Ξ (m, K,
+    K)`` and ``R (m, K, t)``. ``blocks (K, K, t, t)`` contains ``C_kl``, which all rows share.
     """
 
     def __init__(self, terms: JacobianTerms, unknowns: Unknowns) -> None:
@@ -285,5 +286,5 @@ class _InformationTerms:
 
 
 def _pairs(r: Array) -> Array:
-    """Return all products ``r_k r_l`` of each row, ``(m, K²)``."""
+    """Return all products ``r_k r_l`` for each row, of shape ``(m, K²)``."""
     return array_namespace(r).reshape(r[:, :, None] * r[:, None, :], (r.shape[0], -1))

@@ -1,14 +1,14 @@
-"""The exact minimiser near a model's coefficients, the curvature there, and their accuracy.
+"""The exact minimiser near a model's coefficients, its curvature, and their accuracy.
 
-The leakage is the derivative of the exact minimiser on the stored data. A fitted model is near this
-minimiser; Newton's steps cover the remaining distance. Rounding errors are bounded by the condition
-number κ of the Hessian, with columns centred and scaled to a unit diagonal. If κ is small, the
-error of ordinary arithmetic is a few rounding errors times κ. Otherwise the Hessian, its inverse
-and the residuals are computed in twice the precision (:mod:`seepage.glm.jacobian.twice_precise`).
-The result is then exact to rounding if κ is below about 1e15. Whitened by the noise, the inverse
-maps records to the release.
+The leakage is the derivative of the exact minimiser on the stored data. A fitted model is close to
+this minimiser; Newton steps remove the remaining distance. Bounds on rounding errors depend on the
+condition number κ of the Hessian, with columns centred and scaled to a unit diagonal. If κ is
+small, the error in ordinary floating-point arithmetic is a few rounding errors times κ. Otherwise
+the Hessian, its inverse and the residuals are computed in double the working precision
+(:mod:`seepage.glm.jacobian.twice_precise`). The result is then exact up to rounding if κ is below
+about 1e15. Whitened by the noise, the inverse Hessian maps records to the release.
 
-The given coefficients are the minimiser if Newton's method would not move them; otherwise the
+The given coefficients are the minimiser if a Newton step would not change them; otherwise the
 formula for the leakage does not apply.
 """
 
@@ -75,7 +75,7 @@ _JUDGED: Asked = ("hessian", "squares", "extent")
 
 @dataclass(frozen=True)
 class FittedRecords:
-    """The records on which a model was fitted."""
+    """The records that a model was fitted on."""
 
     source: RowSource
     # Reads the labels of a chunk; ``None`` for a table in memory: the model has its labels
@@ -83,7 +83,7 @@ class FittedRecords:
 
     @classmethod
     def in_memory(cls, X: Array) -> FittedRecords:
-        """Return the records of a table whose labels are in the model."""
+        """Return the records of a table whose labels the model already contains."""
         return cls(MemorySource(Table(X, (), None, "numpy")))
 
     def objective(self, fit: FittedGLM) -> Objective:
@@ -94,7 +94,7 @@ class FittedRecords:
 
 
 def about(fit: FittedGLM, loss: PenalisedLoss | None, chunk: Chunk) -> FittedGLM:
-    """Return the model with the labels and weights of a chunk; unchanged for a table in memory."""
+    """Return the model with a chunk's labels and weights; unchanged for a table in memory."""
     if loss is None:
         return fit
     return replace(fit, target=loss.targets(chunk), sample_weight=chunk.weight)
@@ -102,9 +102,10 @@ def about(fit: FittedGLM, loss: PenalisedLoss | None, chunk: Chunk) -> FittedGLM
 
 @dataclass(frozen=True)
 class Optimum:
-    """The minimiser of a model's objective and the inverse curvature there.
+    """The minimiser of a model's objective, and the inverse curvature at the minimiser.
 
-    The parameters of the shifted columns and the inverse are in twice the precision if needed.
+    The inverse, and the parameters for the shifted columns, are in double the working precision if
+    necessary.
     """
 
     fit: FittedGLM  # the model at the minimiser, in the caller's columns
@@ -118,7 +119,7 @@ class Optimum:
     moves: Array | None = None
 
     def shifted(self, X: Array) -> Array:
-        """Return rows minus the centre, if there is one."""
+        """Return rows minus the centre, if any."""
         return X if self.centre is None else X - self.centre[None, :]
 
     def margins(self, X: Array) -> Array | Double:
@@ -130,9 +131,10 @@ class Optimum:
     def derivatives(
         self, fit: FittedGLM, X: Array, every: bool
     ) -> tuple[Array, Array, Array, Array]:
-        """Return weighted ``r``, ``a``, ``b`` of shifted rows with one output, and the error of r.
+        """Return weighted ``r``, ``a``, ``b`` of shifted rows with one output, and r's error.
 
-        ``fit`` has the labels and weights of the rows; ``every`` states that these are all rows.
+        ``fit`` contains the labels and weights of the rows; ``every`` is true if these are all
+        rows.
         """
         low = None
         m = self.margins(X)
@@ -168,11 +170,11 @@ class Optimum:
 
 
 def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: str) -> Optimum:
-    """Find the minimiser near the coefficients of a model fitted to the records, in float64.
+    """Find the minimiser near the coefficients of a fitted model, in float64.
 
-    If they are not near it, a :class:`NotTheMinimiserError` is raised, unless ``on_mismatch`` is
-    ``"warn"``: then the coefficients are used unchanged. Data without a unique minimiser to working
-    precision also raise an error.
+    If the coefficients are not near a minimiser, a :class:`NotTheMinimiserError` is raised. If
+    ``on_mismatch`` is ``"warn"``, they are used unchanged. An error is also raised if the data have
+    no unique minimiser to working precision.
     """
     objective = records.objective(fit)
     sums = objective.at(fit.parameters, _JUDGED, "Hessian")
@@ -208,9 +210,10 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
 
 
 def plain_optimum(fit: FittedGLM, records: FittedRecords, sums: Sums | None = None) -> Optimum:
-    """Return the optimum of a model known to be the minimiser, in ordinary arithmetic, unchecked.
+    """Return the optimum of a model known to be the minimiser, without checks.
 
-    ``sums`` are the sums over the records, without the penalty, if known.
+    ``sums`` are the sums over the records without the penalty, if already computed. The function
+    uses ordinary floating-point arithmetic.
     """
     objective = records.objective(fit)
     if sums is None:
@@ -227,7 +230,7 @@ def plain_optimum(fit: FittedGLM, records: FittedRecords, sums: Sums | None = No
 def _centred(
     fit: FittedGLM, objective: Objective, sums: Sums
 ) -> tuple[FittedGLM, Objective, Array | None, Sums]:
-    """Return model, objective and sums after shifting columns far from zero, and the shifts."""
+    """Return the model, objective and sums with columns shifted near zero, and the shifts."""
     centre = sums.far_from_zero
     if centre is None:
         return fit, objective, None, sums
@@ -253,7 +256,7 @@ def _centred(
 
 
 def condition_number(H: Array, inverse: Array) -> float:
-    """Return a lower estimate of the condition number of a definite matrix with unit diagonal."""
+    """Return a lower estimate of a definite matrix's condition number, for unit diagonal."""
     xp = array_namespace(H)
     sizes = xp.sqrt(xp.linalg.diagonal(H))
     start = np.random.default_rng(0).standard_normal(H.shape[0])
@@ -281,7 +284,7 @@ def _weighed(
     rows: int,
     polish: bool,
 ) -> Optimum:
-    """Invert the Hessian with the precision that its condition number and the noise require."""
+    """Invert the Hessian with the precision required by its condition number and the noise."""
     inverse, condition = _inverse(H, factor, fit.ridge)
     cost = float(rows) * H.shape[0] ** 2
     cheap, affordable = cost <= CHEAP, cost <= 200 * CHEAP
@@ -313,16 +316,16 @@ def _weighed(
 
 
 def twice_precise_from(affordable: bool) -> float:
-    """Return the condition number above which twice the precision is used.
+    """Return the condition number above which double the working precision is used.
 
-    It is low if the extra cost is affordable; where ordinary arithmetic would lose half of the
-    digits, twice the precision is always used.
+    The threshold is low if the extra cost is affordable. If ordinary arithmetic would lose half of
+    the digits, double the working precision is always used.
     """
     return 300.0 if affordable else 1e7
 
 
 def _inverse(H: Array, factor: CholeskyFactor | None, ridge: float) -> tuple[Array, float]:
-    """Return ``H⁻¹`` and the condition number; raise an error if singular to rounding."""
+    """Return ``H⁻¹`` and the condition number, or raise an error if H is numerically singular."""
     inverse = None if factor is None else factor.inverse()
     condition = math.inf if inverse is None else condition_number(H, inverse)
     if inverse is None or not condition < 1 / EPS:
@@ -331,7 +334,7 @@ def _inverse(H: Array, factor: CholeskyFactor | None, ridge: float) -> tuple[Arr
 
 
 def _residuals_lost(part: Objective, fit: FittedGLM) -> int:
-    """Count the records whose residual is affected by the rounding of the margin."""
+    """Count the records whose residual is affected by rounding of the margin."""
     family, y = fit.family, part.target
     if isinstance(family, Categorical):
         return 0
@@ -345,19 +348,20 @@ def _residuals_lost(part: Objective, fit: FittedGLM) -> int:
 
 
 def _margin_error(fit: FittedGLM, X: Array, margins: Array, target: Array) -> Array:
-    """Return approximate rounding errors of each margin and of its label."""
+    """Return approximate rounding errors of each margin and label."""
     xp = array_namespace(margins)
     reach = float(xp.max(xp.abs(wide(X)), axis=0) @ xp.abs(fit.coef)) if X.shape[0] <= 4096 else 0.0
     return 4 * EPS * (xp.abs(margins) + xp.abs(target) + reach)
 
 
 def _moves(part: Objective, fit: FittedGLM, inverse: Array) -> Array:
-    """Return the change of ``H⁻¹u`` for a relative error of one in every curvature, (P, Q).
+    """Return the change of ``H⁻¹u`` if every curvature has a relative error of one, (P, Q).
 
     ``H⁻¹ΔH H⁻¹u`` is a sum over the records; the absolute values of its terms are added. With one
-    output, ``u`` are the features, Q = D. With several outputs, only differences of outputs are
-    curved, and the records' slopes are such differences. The sum then also runs over pairs of
-    outputs, and ``u`` are the differences of all pairs at every feature, Q = D·K·K.
+    output, ``u`` contains the features, and Q = D. With several outputs, only differences of
+    outputs have curvature, and the records' slopes are such differences. The sum then also runs
+    over pairs of outputs, and ``u`` contains the differences of all pairs for every feature, so Q =
+    D·K·K.
     """
     margins, design = fit.margins(part.X), fit.design(part.X)
     xp = array_namespace(margins)
@@ -379,7 +383,7 @@ def _moves(part: Objective, fit: FittedGLM, inverse: Array) -> Array:
 
 
 def _back(fit: FittedGLM, centre: Array | None) -> FittedGLM:
-    """Convert a model of shifted columns to one of the caller's columns."""
+    """Convert a model for shifted columns to a model for the caller's columns."""
     if centre is None:
         return fit
     return fit.at(uncentred(fit.parameters, wide(centre)))
@@ -390,16 +394,15 @@ def _back(fit: FittedGLM, centre: Array | None) -> FittedGLM:
 
 @dataclass(frozen=True)
 class Whitener:
-    """The map to the release, ``x̃ ↦ A x̃``, ``A = Φ^½ T⁻¹ H⁻¹``, (P, P).
+    """The map to the release, ``x̃ ↦ A x̃``, with ``A = Φ^½ T⁻¹ H⁻¹`` of shape (P, P).
 
-    The feature is the slow index, and the output is the fast one. If columns were shifted by a
-    centre ``c``, ``x̃`` has the shifted columns, and ``T⁻¹`` maps the parameters back to the
-    caller's columns. With ``T = [[I, 0], [cᵀ, 1]]`` the rows are ``x̃ = Tᵀx̃_c`` and the Hessian is
-    ``H = TᵀH_cT``. So ``H⁻¹x̃ = T⁻¹H_c⁻¹x̃_c``, and ``T⁻ᵀe_j = e_j`` leaves the data columns
-    unchanged.
+    In the order of the parameters, the output varies fastest. If columns were shifted by a centre
+    ``c``, ``x̃`` contains the shifted columns, and ``T⁻¹`` maps the parameters back to the caller's
+    columns. With ``T = [[I, 0], [cᵀ, 1]]`` the rows are ``x̃ = Tᵀx̃_c`` and the Hessian is ``H =
+    TᵀH_cT``. So ``H⁻¹x̃ = T⁻¹H_c⁻¹x̃_c``, and ``T⁻ᵀe_j = e_j`` leaves the data columns unchanged.
 
-    The rounding of the records' curvatures changes ``A x̃`` by about ``ε spread √(x̃ᵀH⁻¹x̃)``, and
-    the column of a feature by ``ε spread`` times its deviation; see :func:`_deviations`.
+    Rounding errors of the records' curvatures change ``A x̃`` by about ``ε spread √(x̃ᵀH⁻¹x̃)``,
+    and the column of a feature by ``ε spread`` times its deviation; see :func:`_deviations`.
     """
 
     matrix: Array  # ``A``, in the type of the table
@@ -420,7 +423,7 @@ class Whitener:
 
     @property
     def precise(self) -> bool:
-        """Whether ``A`` is known in twice the precision."""
+        """Whether ``A`` is known in double the working precision."""
         return self.low is not None
 
     @cached_property
@@ -430,7 +433,7 @@ class Whitener:
 
     @cached_property
     def deviation(self) -> float:
-        """The Euclidean norm of the deviations."""
+        """The Euclidean norm of all deviations."""
         return 0.0 if self.deviations is None else norm(self.deviations)
 
     @property
@@ -440,7 +443,7 @@ class Whitener:
 
 
 def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
-    """Return the whitener of a release with noise added."""
+    """Return the whitener of a release with added noise."""
     fit = optimum.fit
     outputs = math.prod(fit.coef.shape[1:])
     whitener = whitened(
@@ -468,7 +471,7 @@ def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
 
 
 def _moved_columns(moves: Array, centre: Array | None, noise: Noise, outputs: int) -> Array:
-    """Return the change of ``A u`` under unit curvature errors, (Q,); see :func:`_moves`."""
+    """Return the change of ``A u`` for unit curvature errors, (Q,); see :func:`_moves`."""
     xp = array_namespace(moves)
     if centre is not None:
         by_feature = xp.reshape(moves, (-1, outputs * moves.shape[1]))
@@ -487,13 +490,13 @@ def whitened(
     noise: Noise,
     centre: Array | None = None,
 ) -> Whitener:
-    """Whiten ``H⁻¹``, given to this accuracy, by the noise.
+    """Whiten ``H⁻¹`` by the noise; ``H⁻¹`` is known to the given accuracy.
 
-    The errors of ``H⁻¹x̃`` are set by the largest numbers of the release, while ``A x̃`` of a
+    The errors of ``H⁻¹x̃`` are proportional to the largest released numbers, while ``A x̃`` of a
     record may be as small as the smallest number. These numbers differ because of the noise and the
-    units; and if the terms of the intercept of shifted columns, ``w₀ − cᵀw``, cancel, they are
-    large relative to their sum. The error grows with this ratio, up to ``UNLIKE``; an inverse in
-    twice the precision is not affected.
+    units. Also, the terms of the intercept for shifted columns, ``w₀ − cᵀw``, may cancel; they are
+    then large relative to their sum. The error grows with this ratio, up to ``UNLIKE``; an inverse
+    in double the working precision is not affected.
     """
     high = inverse.high if isinstance(inverse, Double) else inverse
     xp = array_namespace(high)
@@ -529,18 +532,18 @@ def whitened(
 
 
 def whitened_inverse(H: Array, noise: Noise) -> Array:
-    """Return ``Φ^½ H⁻¹`` of a definite matrix by ordinary arithmetic, (P, P)."""
+    """Return ``Φ^½ H⁻¹`` of a positive definite matrix by ordinary arithmetic, (P, P)."""
     inverse, _ = _inverse(H, cholesky_factor(H), ridge=0.0)
     return whitened(inverse, 0.0, outputs=1, noise=noise).matrix
 
 
 def _deviations(optimum: Optimum) -> Array:
-    """Return ``√(vᵀH'v)``, ``v = H⁻¹u``, for unit changes ``u`` along every feature, (D,).
+    """Return ``√(vᵀH'v)`` with ``v = H⁻¹u``, for unit changes ``u`` of every feature, (D,).
 
-    ``H'`` is the records' part of ``H``. The penalty is not rounded: if it alone determines a
-    coefficient, errors of the curvatures have no effect. So ``vᵀH'v = uᵀH⁻¹u − nλ‖v‖²``, where the
-    norm leaves out the intercept's part of ``v``. With several outputs, slopes sum to zero over the
-    outputs, and so does ``u``; the squares are added.
+    ``H'`` is the part of ``H`` that the records contribute. The penalty has no rounding error: if
+    the penalty alone determines a coefficient, errors of the curvatures have no effect. So ``vᵀH'v
+    = uᵀH⁻¹u − nλ‖v‖²``, where the norm excludes the intercept's part of ``v``. With several
+    outputs, the slopes and ``u`` sum to zero over the outputs; the squares are added.
     """
     inverse, fit = optimum.inverse, optimum.fit
     high = inverse.high if isinstance(inverse, Double) else inverse
@@ -559,7 +562,7 @@ def _deviations(optimum: Optimum) -> Array:
 
 
 def _condition(root: np.ndarray) -> float:
-    """Return the condition number of a matrix with columns scaled to equal length."""
+    """Return the condition number of a matrix after scaling its columns to equal length."""
     sizes = np.sqrt((root**2).sum(axis=0))
     values = np.linalg.svd(root / sizes, compute_uv=False)
     return float(values[0] / values[-1]) if values[-1] > 0 else math.inf
@@ -571,15 +574,15 @@ def _condition(root: np.ndarray) -> float:
 def check_stationarity(
     fit: FittedGLM, X: Array, on_mismatch: str = "raise", *, hessian: Array | None = None
 ) -> float:
-    """Return the remaining relative Newton step; warn or raise unless it is negligible.
+    """Return the relative length of a Newton step; warn or raise an error unless it is negligible.
 
-    The leakage is the derivative of the minimiser with respect to the data; at other coefficients
-    the formula does not apply. The step ``s = H⁻¹g`` is compared with the coefficients w in the
-    norm of the Hessian, ``√(sᵀHs / wᵀHw)``. This norm measures changes of the margins and does not
-    depend on the units of the columns (an intercept is projected out of wᵀHw, since a shift has no
-    size). Below 1e-5 there is no warning; up to 1e-2 there is a :class:`NotConvergedWarning`; above
-    that a :class:`NotTheMinimiserError` is raised, unless ``on_mismatch`` is ``"warn"``. The
-    Hessian at the coefficients (gauge-fixed for softmax) may be passed if known.
+    The leakage is the derivative of the minimiser with respect to the data, so the formula applies
+    only at the minimiser. The step ``s = H⁻¹g`` is compared with the coefficients w in the norm of
+    the Hessian, ``√(sᵀHs / wᵀHw)``. This norm measures changes of the margins, and does not depend
+    on the units of the columns. An intercept is projected out of wᵀHw, since a shift has no scale.
+    Below 1e-5 there is no warning, and up to 1e-2 a :class:`NotConvergedWarning`. Above 1e-2 a
+    :class:`NotTheMinimiserError` is raised, unless ``on_mismatch`` is ``"warn"``. The Hessian at
+    the coefficients (gauge-fixed for softmax) may be passed, if already computed.
     """
     objective = Objective.of(fit, X)
     sums = objective.at(fit.parameters, _JUDGED)
@@ -594,9 +597,10 @@ def judge_stationarity(
     on_mismatch: str,
     factor: CholeskyFactor | None = None,
 ) -> float:
-    """Return the step of :func:`check_stationarity` from sums over the records.
+    """Return the step for :func:`check_stationarity` from sums over the records.
 
-    It is for callers that already have the sums, with the Hessian and its factor if available.
+    Callers that already have the sums use this function; they may also pass the Hessian and its
+    factor.
     """
     if on_mismatch not in ("raise", "warn"):
         raise InputError(f"on_mismatch must be 'raise' or 'warn', not {on_mismatch!r}.")
@@ -613,23 +617,23 @@ def judge_stationarity(
     if relative <= 1e-5:
         return relative
     finding = (
-        f"the gradient has norm {norm(gradient):.2g} and Newton's method would still move the "
+        f"the gradient has norm {norm(gradient):.2g}, and a Newton step would still change the "
         f"coefficients by {relative:.2g} of their size (in the norm of the Hessian)"
     )
     if relative <= _REFUSE:
         _warn(
             f"The coefficients are near the minimiser but have not converged: {finding}. The "
-            "leakage is that of the exact minimiser; to release exactly that, refit with a "
-            "tighter tol."
+            "leakage is for the exact minimiser; to release the minimiser, refit with a tighter "
+            "tol."
         )
     elif on_mismatch == "warn":
         _warn(f"The coefficients do not minimise the stated objective: {finding}.")
     else:
         raise NotTheMinimiserError(
-            f"The coefficients do not minimise the stated objective on these data: {finding}. The "
-            "data, the penalty or the sample weights may differ from those of the fit, or the "
-            "fit did not converge. Pass the data of the fit (with sample_weight=), refit with a "
-            "tighter tol, continue the fit with sp.refine, or ignore this with "
+            f"The coefficients do not minimise the stated objective on these data: {finding}. "
+            "Either the data, the penalty or the sample weights differ from those of the fit, or "
+            "the fit did not converge. Pass the data of the fit (with sample_weight=), refit with "
+            "a tighter tol, refine the fit with sp.refine, or ignore the mismatch with "
             'on_mismatch="warn".'
         )
     return relative
@@ -653,5 +657,5 @@ def _size(fit: FittedGLM, H: Array) -> float:
 
 
 def optimum_sums(fit: FittedGLM, X: Array) -> Sums:
-    """Return the sums over a table that :func:`plain_optimum` needs, without the penalty."""
+    """Return the sums over a table that :func:`plain_optimum` requires, without the penalty."""
     return sums_at(Objective.of(fit, X), fit.parameters, ("hessian", "extent"))

@@ -1,36 +1,38 @@
-"""The largest eigenvalue of a diagonal plus a rank-two matrix, for many such matrices at once.
+"""The largest eigenvalue of a diagonal plus a rank-two matrix, for many matrices at once.
 
-The information of a release about one record is, in a fixed basis, such a matrix::
+In a fixed basis, the information of a release about one record is such a matrix::
 
     M = ρ diag(δ) + c p pᵀ + s (p qᵀ + q pᵀ)
 
-Here ``δ`` and ``q`` are the same for all records. With ``U = [p q]``, ``S = [[c, s], [s, 0]]`` and
-``K(λ) = Uᵀ(λ − ρ diag δ)⁻¹U``, the eigenvalues are the roots of ``det(I − S K(λ))``. A Newton step
-needs a few sums over ``p``, and two to four steps suffice, so an eigenvalue costs no more than
+Here ``δ`` and ``q`` are the same for all records. Let ``U = [p q]``, ``S = [[c, s], [s, 0]]`` and
+``K(λ) = Uᵀ(λ − ρ diag δ)⁻¹U``. The eigenvalues are the roots of ``det(I − S K(λ))``. A Newton step
+requires a few sums over ``p``. Two to four steps suffice, so an eigenvalue costs no more than
 reading ``p`` a few times.
 
-Above the largest pole, at ``λ = ρ δ_max + τ`` with ``τ > 0``, the best equation is ``1/μ(λ) = 1``,
-where ``μ`` is the largest eigenvalue of ``S K``: it is nearly linear if the rank-two part
-dominates. Near the pole and below it, the best equation is the determinant with that pole
-multiplied out. (The largest eigenvalue can lie below, since the rank-two part has one negative
-eigenvalue.) It is::
+Let ``λ = ρ δ_max + τ`` with ``τ > 0``, above the largest pole. The best equation is then ``1/μ(λ) =
+1``, where ``μ`` is the largest eigenvalue of ``S K``: it is nearly linear if the rank-two part
+dominates. The largest eigenvalue can also lie below the pole, since the rank-two part has one
+negative eigenvalue. Near the pole and below it, the best equation is the determinant with that pole
+multiplied out::
 
     h = τ det(I − S K) = τ (1 − tr S K' − s² det K') − uᵀS u − s² uᵀadj(K')u,    u = (p_k, q_k)
 
-Here ``K'`` leaves out the pole. Its sign also updates a bracket, to which all steps are confined.
+Here ``K'`` excludes the pole. The sign of h also updates a bracket, to which all steps are
+confined.
 
-In both extreme cases the sums are short series. Their coefficients do not depend on ``λ`` and take
-one narrow product with ``p``; after that, a Newton step no longer reads ``p``. Far above all poles,
-where the rank-two part dominates (as for nearly all records of standardised columns), the series is
-a Chebyshev series about the middle of the poles. With the poles ``δ = δ̄ + h t``, ``|t| ≤ 1``, ``z
-= ρh/(λ − ρδ̄)``, ``w = √(1 − z²)`` and ``ϱ = z/(1 + w)``::
+In two extreme cases the sums are short series. Their coefficients do not depend on ``λ`` and
+require one narrow product with ``p``. After that, Newton steps no longer read ``p``. Far above all
+poles, where the rank-two part dominates, the series is a Chebyshev series about the middle of the
+poles. This is the case for nearly all records of standardised columns. With the poles ``δ = δ̄ + h
+t``, ``|t| ≤ 1``, ``z = ρh/(λ − ρδ̄)``, ``w = √(1 − z²)`` and ``ϱ = z/(1 + w)``::
 
     (λ − ρδ̄) Σ p²/(λ − ρδ) = Σ p²/(1 − z t) = (2 Σ_j ϱ^j Σ p² T_j(t) − Σ p²)/w
 
-There ``ϱ`` is a few hundredths; elsewhere the series often gives a good first guess. If ``τ`` is a
-fraction of the distance ``ρg`` from the largest pole to the next one (as for records of no rare
-category), ``K'`` is a power series in ``τ/ρg``. The first few terms of either series suffice for
-most records; for the others, Newton's method reads ``p`` at every step.
+In this case ``ϱ`` is a few hundredths; otherwise the series often provides a good first guess. If
+``τ`` is a fraction of the distance ``ρg`` between the two largest poles, ``K'`` is a power series
+in ``τ/ρg``. This is the case for records without rare categories. The first few terms of either
+series suffice for most records. For the remaining records, Newton's method reads ``p`` at every
+step.
 """
 
 from __future__ import annotations
@@ -69,11 +71,11 @@ class _Secular(NamedTuple):
 
 
 def largest_eigenvalue(rho: Array, delta: Array, p: Array, q: Array, c: Array, s: Array) -> Array:
-    """Return the largest eigenvalue of ``ρ diag(δ) + c p pᵀ + s (p qᵀ + q pᵀ)`` of every row.
+    """Return the largest eigenvalue of ``ρ diag(δ) + c p pᵀ + s (p qᵀ + q pᵀ)`` for every row.
 
-    ``ρ``, ``c`` and ``s`` are numbers, ``(m,)``, with ``ρ`` and ``c`` non-negative; ``p`` is ``(m,
-    k)``; ``δ`` and ``q``, ``(k,)``, are shared by all matrices, with ``δ`` non-negative and in
-    ascending order.
+    ``ρ``, ``c`` and ``s`` have shape ``(m,)``, and ``ρ`` and ``c`` are non-negative. ``p`` has
+    shape ``(m, k)``. ``δ`` and ``q``, of shape ``(k,)``, are shared by all matrices; ``δ`` is
+    non-negative and in ascending order.
     """
     return largest_of_rows(rho, delta, lambda rows: p[rows, :], q, c, s)
 
@@ -89,7 +91,7 @@ def largest_of_rows(
     threads: bool = False,
     what: str = "",
 ) -> Array:
-    """Return the same eigenvalues when a function computes ``p`` for some rows at a time.
+    """Return these eigenvalues if a function computes ``p`` for some rows at a time.
 
     ``threads`` distributes the pieces over the processor's cores; ``what`` labels the progress bar
     of long computations.
@@ -118,7 +120,7 @@ def largest_of_rows(
 
 
 def _by_series(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> tuple[Array, Array]:
-    """Return the largest eigenvalues (or guesses, or zero for none), and which are exact."""
+    """Return the largest eigenvalues (or guesses, or zero if there is none) and which are exact."""
     xp = array_namespace(rho)
     polynomials = _FAR[-1] + 1
     far = at.with_functions(slice(0, polynomials))
@@ -139,7 +141,7 @@ def _by_series(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> tup
 
 
 def _solve(batch: _Secular, guess: Array) -> Array:
-    """Return the largest eigenvalues, given guesses; zero means no guess."""
+    """Return the largest eigenvalues, starting from guesses; zero means no guess."""
     xp = array_namespace(batch.p)
     eps = xp.finfo(batch.p.dtype).eps
     top = batch.rho * batch.delta[-1]
@@ -184,9 +186,9 @@ def _solve(batch: _Secular, guess: Array) -> Array:
 def _bracket(batch: _Secular, eps: float) -> tuple[Array, Array, Array]:
     """Return bounds on ``τ`` and the starting point.
 
-    No eigenvalue exceeds ``ρ δ_max`` by more than the largest eigenvalue of the rank-two part,
-    where Newton's method starts. Only if ``uᵀS u < 0`` can the largest eigenvalue lie below the
-    pole, though not below the second pole; the search then starts at the pole itself.
+    No eigenvalue exceeds ``ρ δ_max`` by more than the largest eigenvalue of the rank-two part, at
+    which Newton's method starts. The largest eigenvalue can lie below the pole only if ``uᵀS u <
+    0``, and never below the second pole. In this case the search starts at the pole.
     """
     xp = array_namespace(batch.p)
     p_squared, p_with_q = xp.vecdot(batch.p, batch.p), xp.vecdot(batch.p, batch.q)
@@ -249,7 +251,7 @@ class _PoleEquation(NamedTuple):
 def _pole_equation(
     tau: Array, sums: _Sums, u: Array, v: Array, c: Array, s: Array
 ) -> _PoleEquation:
-    """Evaluate ``h`` at ``λ = ρ δ_max + τ``, with ``K'`` given."""
+    """Evaluate ``h`` at ``λ = ρ δ_max + τ`` for a given ``K'``."""
     k11, k12, k22, d11, d12, d22 = sums
     s_squared = s * s
     trace, trace_slope = c * k11 + 2 * s * k12, c * d11 + 2 * s * d12
@@ -328,23 +330,23 @@ class Moments(NamedTuple):
     v: Array  # ()
 
     def with_functions(self, which: slice) -> Moments:
-        """Return the sums for some of the functions."""
+        """Return the sums for some functions of the poles."""
         return Moments(self.p_p[which, :], self.p_q[which, :], self.q_q[which], self.u, self.v)
 
     def pick(self, rows: Array) -> Moments:
-        """Return the sums of some matrices."""
+        """Return the sums for some of the matrices."""
         return Moments(self.p_p[:, rows], self.p_q[:, rows], self.q_q, self.u[rows], self.v)
 
 
 def moments(functions: Array, p: Array, q: Array) -> Moments:
-    """Return the moments with functions of the poles, ``(j, k)``."""
+    """Return the moments for functions of the poles, of shape ``(j, k)``."""
     xp = array_namespace(p)
     p_p, p_q = functions @ (p * p).T, (functions * q[None, :]) @ p.T
     return Moments(p_p, p_q, functions @ (q * q), xp.asarray(p[:, -1], copy=True), q[-1])
 
 
 def near_powers(delta: Array) -> Array:
-    """Return the powers of ``g/(δ_max − δ)``, with zeros for the largest pole, simple or double."""
+    """Return the powers of ``g/(δ_max − δ)``, with zeros for the largest pole or poles."""
     xp = array_namespace(delta)
     gaps = delta[-1] - delta
     base = xp.where(gaps > 0, gaps[-2] / xp.where(gaps > 0, gaps, xp.ones_like(gaps)), 0 * gaps)
@@ -355,11 +357,11 @@ def near_powers(delta: Array) -> Array:
 
 
 def _near_pole(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> Array:
-    """Return where the largest eigenvalue is close to the largest pole, if that pole is simple.
+    """Return whether the largest eigenvalue is close to the largest pole, if the pole is simple.
 
     If the largest eigenvalue of ``S K'`` at the pole is below one, the eigenvalues of the matrix
-    without that pole lie below it, so only one eigenvalue lies above. The first step from the pole
-    gives its distance.
+    without that pole are below the pole, so only one eigenvalue is above. The first step from the
+    pole estimates the distance of this eigenvalue from the pole.
     """
     xp = array_namespace(rho)
     width = rho * (delta[-1] - delta[-2])
@@ -375,9 +377,9 @@ def _near_pole(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> Arr
 def solve_near_pole(
     rho: Array, delta: Array, at: Moments, c: Array, s: Array
 ) -> tuple[Array, Array]:
-    """Return the largest eigenvalue of every matrix, and whether it is exact to rounding.
+    """Return the largest eigenvalue of every matrix, and whether it is exact up to rounding.
 
-    It applies Newton's method for ``h`` to the matrices that :func:`_near_pole` selects. The
+    Newton's method for ``h`` is applied to the matrices that :func:`_near_pole` selects. The
     moments are those of :func:`near_powers`.
     """
     xp = array_namespace(rho)
@@ -405,7 +407,7 @@ def solve_near_pole(
 
 
 def chebyshev(delta: Array) -> Array:
-    """Return Chebyshev's polynomials of the poles, which are mapped to −1 to 1."""
+    """Return the Chebyshev polynomials of the poles, after mapping the poles to −1 to 1."""
     xp = array_namespace(delta)
     middle, half = _range(delta)
     share = (delta - middle) / half if float(half) > 0 else xp.zeros_like(delta)
@@ -421,13 +423,13 @@ def _range(delta: Array) -> tuple[Array, Array]:
 
 
 def _farthest(last: int) -> float:
-    """Return the largest ``z`` at which all later terms are below rounding."""
+    """Return the largest ``z`` for which all later terms are below the rounding error."""
     share: float = 5e-17 ** (1 / (last + 1))
     return 2 * share / (1 + share * share)
 
 
 def _first_guess(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> Array:
-    """Return the largest eigenvalue as if all poles were at their middle."""
+    """Return the largest eigenvalue with all poles moved to their middle."""
     xp = array_namespace(rho)
     p_p, p_q, q_q = at.p_p[0, :], at.p_q[0, :], at.q_q[0]
     guess, _ = positive_root(c * p_p + 2 * s * p_q, _product(s, p_p, p_q, q_q))
@@ -437,9 +439,9 @@ def _first_guess(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> A
 def solve_far_above(
     rho: Array, delta: Array, at: Moments, c: Array, s: Array
 ) -> tuple[Array, Array]:
-    """Return the largest eigenvalue of every matrix, and whether it is exact to rounding.
+    """Return the largest eigenvalue of every matrix, and whether it is exact up to rounding.
 
-    If it is not exact, it is a guess, or zero if there is none. The moments are those of
+    If it is not exact, it is a guess, or zero if no guess is available. The moments are those of
     :func:`chebyshev`; the other arguments are as for :func:`largest_eigenvalue`.
     """
     xp = array_namespace(rho)

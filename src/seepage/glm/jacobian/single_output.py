@@ -1,17 +1,17 @@
-"""The Jacobian of a GLM with one output, in closed forms.
+"""The Jacobian of a GLM with one output, in closed form.
 
-In the space of the release, the information about a row is a fixed matrix plus one of rank two.
-With ``A`` the whitener, ``V`` the unknown feature directions, ``w_V = Vᵀw``, and the sample weights
-included in ``r``, ``a`` and ``b``::
+In the space of the release, the information about a row is a fixed matrix plus a matrix of rank
+two. Let ``A`` be the whitener, ``V`` the unknown feature directions and ``w_V = Vᵀw``, with the
+sample weights included in ``r``, ``a`` and ``b``::
 
     A G_i G_iᵀ Aᵀ = r² A_V A_Vᵀ + c (Ax̃)(Ax̃)ᵀ + a r [(Ax̃)(A_V w_V)ᵀ + (A_V w_V)(Ax̃)ᵀ]
     c = a²‖w_V‖² + b²      (without b² where the label is known)
 
-Once ``A_V A_Vᵀ`` is diagonalised, every row gives a secular equation
-(:mod:`seepage.glm.jacobian.secular`). The same holds for columns: the information about column j
-over many rows is ``w_j²`` times a fixed matrix plus one of rank two. A block of rows enters only
-through three sums over the rows, ``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²``. So rows may be read in
-any pieces, and no array is larger than P×P.
+After diagonalising ``A_V A_Vᵀ``, every row has a secular equation
+(:mod:`seepage.glm.jacobian.secular`). Columns have the same structure: the information about column
+j over many rows is ``w_j²`` times a fixed matrix plus a matrix of rank two. The information about a
+block of rows depends only on three sums over the rows, ``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²``. So
+rows may be read in pieces of any size, and no array is larger than P×P.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SingleOutputJacobian(GLMJacobian):
 
     @exact_records(largest_square)
     def row_norms(self, unknowns: Unknowns) -> Array:
-        """Return ``‖J_i‖₂²`` of each row, ``(n,)``, by secular equations."""
+        """Return ``‖J_i‖₂²`` for each row, of shape ``(n,)``, by secular equations."""
         count = unknowns.count(self)
         if count <= 12:  # so few that a matrix for each row is the shorter way
             return ReleaseJacobian.row_norms(self, unknowns)
@@ -86,7 +86,7 @@ class SingleOutputJacobian(GLMJacobian):
     def _eigenbasis(self, unknowns: Unknowns) -> _Eigenbasis:
         """Diagonalise ``A_V A_Vᵀ``.
 
-        If the unknown features span only t dimensions of the release, each row adds one further
+        If the unknown features span only t dimensions of the release, each row adds one more
         coordinate.
         """
         xp = array_namespace(self.X)
@@ -136,7 +136,7 @@ class SingleOutputJacobian(GLMJacobian):
         return by_rows(cells, self.rows, self.size, chunk=terms.chunk)
 
     def inverse_form(self, unknowns: Unknowns) -> ClosedInverse | None:
-        """Return the closed form of the rows' inverse information, where it is exact."""
+        """Return the closed form of the rows' inverse information, where this form is exact."""
         if unknowns.label or unknowns.count(self) == 1 or self.terms.map.precise:
             return None
         return ClosedInverse(self, self.terms, self.accuracy, unknowns)
@@ -145,16 +145,17 @@ class SingleOutputJacobian(GLMJacobian):
 
     @exact_blocks
     def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return the largest eigenvalue of the information about each attribute over the rows."""
+        """Return the largest eigenvalue of the information about each attribute, over all rows."""
         if len(attributes) > 1:
             return self.column_norms_of(attributes, self.column_sums(attributes, rows))
         value = self.norm_of(attributes[0], self.block_sums(attributes[0], rows))
         return self.terms.zeros(1) + value
 
     def block_sums(self, unknowns: Unknowns, rows: Array) -> Array:
-        """Return ``Σ_i G_i G_iᵀ`` over these rows, (P, P), from three sums over them.
+        """Return ``Σ_i G_i G_iᵀ`` over these rows, (P, P), computed from three sums.
 
-        They are taken before whitening, or after it if only the product with the whitener is exact.
+        The sums are computed before whitening, or after whitening if only the product with the
+        whitener is exact.
         """
         xp, terms = array_namespace(self.X), self.terms
         w_V = unknowns.of(self.w)
@@ -172,25 +173,26 @@ class SingleOutputJacobian(GLMJacobian):
         return total
 
     def norm_of(self, unknowns: Unknowns, sums: Array) -> float:
-        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``, which is that of the information."""
+        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``, which the information shares."""
         if self.terms.map.precise:
             return float(dense_largest(sums[None, :, :])[0])
         return super().norm_of(unknowns, sums)
 
     def column_sums(self, attributes: list[Unknowns], rows: Array) -> BlockSums:
-        """Return the three sums over the rows with ``c = a²``: the same for all attributes."""
+        """Return the three sums over the rows with ``c = a²``, which all attributes share."""
         return self._sums(rows)
 
     def column_norms_of(self, attributes: list[Unknowns], sums: BlockSums) -> Array:
-        """Return the largest eigenvalue of the information about each attribute over the rows.
+        """Return the largest eigenvalue of the information about each attribute, over all rows.
 
-        With ``N = A X̃ᵀdiag(a²)X̃ Aᵀ`` and ``h = A X̃ᵀ(a r)``, it is the largest eigenvalue of::
+        Let ``N = A X̃ᵀdiag(a²)X̃ Aᵀ`` and ``h = A X̃ᵀ(a r)``. The result is the largest eigenvalue
+        of::
 
             ‖w_V‖² N + (Σr²) A_V A_Vᵀ + (A_V w_V) hᵀ + h (A_V w_V)ᵀ
 
-        ``N`` is diagonalised once. A single column then gives a secular equation, and all of these
-        are solved together; a group of columns is a diagonal plus a low-rank update with fast
-        products.
+        ``N`` is diagonalised once. For a single column, this is a secular equation, and the
+        equations of all columns are solved together. For a group of columns, it is a diagonal plus
+        a low-rank update with fast products.
         """
         xp = array_namespace(self.X)
         # In double precision, whatever the table's type: fourth powers of such numbers leave the
@@ -225,9 +227,9 @@ class SingleOutputJacobian(GLMJacobian):
         return out
 
     def _sums(self, rows: Array, squared: float = 1.0, label: bool = False) -> BlockSums:
-        """Return the sums over these rows with ``c = a² ‖w_V‖²``, plus ``b²`` with the label.
+        """Return the sums over these rows with ``c = a² ‖w_V‖²``, plus ``b²`` for the label.
 
-        At most one chunk of the rows is copied; a full table is read in place.
+        At most one chunk of the rows is copied, and a full table is read in place.
         """
         xp, terms = array_namespace(self.X), self.terms
         whole, precise = rows.shape[0] == self.rows, terms.map.precise
@@ -252,7 +254,7 @@ class SingleOutputJacobian(GLMJacobian):
 
 
 class _Eigenbasis(NamedTuple):
-    """The eigenvectors of ``A_V A_Vᵀ``, in the form used with records."""
+    """The eigenvectors of ``A_V A_Vᵀ``, in the form in which records use them."""
 
     delta: Array  # (k,), the eigenvalues, rising
     lifted: Array  # (P, t): from x̃ to the coordinates of A x̃
@@ -262,9 +264,9 @@ class _Eigenbasis(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockSums:
-    """``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²`` over a block of rows; blocks add up.
+    """``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²`` over a block of rows; sums of blocks can be added.
 
-    Or the same sums with ``A x̃`` in place of ``x̃``, if only that is exact.
+    If only ``A x̃`` is exact, it replaces ``x̃`` in the sums.
     """
 
     gram: Array  # (P, P)

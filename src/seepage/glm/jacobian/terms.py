@@ -1,11 +1,12 @@
 """The parts of a GLM's whitened Jacobian: products of records with the whitener.
 
-In the notation of :mod:`seepage.glm.jacobian.operator`, the whitened Jacobian of a record is ::
+In the notation of :mod:`seepage.glm.jacobian.operator`, the whitened Jacobian of a record is::
 
     A G_i = [ r_i A_V + A x̃_i a_i Wᵀ ,  A x̃_i b_i ]
 
-If the Hessian is ill-conditioned, ``A`` is stored in twice the precision, and products with it are
-rounded only at the end. This is decided here; callers that use ``A x̃`` or ``A_V`` need not know.
+If the Hessian is ill-conditioned, ``A`` is stored in double the working precision, and products
+with it are rounded only at the end. This module makes that choice, so callers can use ``A x̃`` and
+``A_V`` in either case.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from seepage.tables.source import Array
 
 
 class JacobianTerms:
-    """The parts of the whitened Jacobian of a GLM with K outputs about its table, ``(n, d)``.
+    """The parts of the whitened Jacobian of a GLM with K outputs, for a table ``(n, d)``.
 
-    ``derivatives`` returns ``r (m, K)``, ``a (m, K, K)`` and ``b (m, K, L)`` for a slice of rows,
-    where L is the ``label_size``, with the sample weights included. The whitener is ``A = Φ^½
-    H⁻¹``, ``(P, P)``. In the order of the parameters, the feature is the slow and the output the
-    fast index; the intercept (released too, but not multiplied by data) comes last. ``near`` is the
-    table that ``A`` applies to: columns far from zero are shifted; if there are none, it is the
-    same table. ``slope_error (n,)`` is the error of every record's slope; by default, its rounding
-    error. ``kept`` caches results for all records of the release, in memory or in chunks.
+    For a slice of rows, ``derivatives`` returns ``r (m, K)``, ``a (m, K, K)`` and ``b (m, K, L)``,
+    including the sample weights; L is the ``label_size``. The whitener is ``A = Φ^½ H⁻¹``, ``(P,
+    P)``. In the order of the parameters, the output varies fastest. The intercept is last; it is
+    released too, but not multiplied by data. ``near`` is the table to which ``A`` applies: columns
+    far from zero are shifted. If there are no such columns, it is the original table. ``slope_error
+    (n,)`` is the error of every record's slope, by default its rounding error. ``kept`` caches
+    results for all records of the release, in memory or in chunks.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class JacobianTerms:
         self.size = int(self.whitener.shape[1])
 
     def changed(self, **others: Any) -> JacobianTerms:
-        """Return the same terms with other attributes, and without cached results."""
+        """Return the same terms for different attributes, without cached results."""
         other = copy(self)
         other.__dict__.update(others, kept={})
         other.forget()
@@ -76,7 +77,7 @@ class JacobianTerms:
             self.__dict__.pop(name, None)
 
     def keep(self, name: str, unknowns: Unknowns, make: Callable[[Unknowns], Any]) -> Any:
-        """Return a value that depends on the unknown features but not on any record, cached."""
+        """Return a cached value that depends on the unknown features but not on any record."""
         asked, value = self.kept.get(name, (None, None))
         if asked is None or not asked.same_features(unknowns):
             value = make(unknowns)
@@ -94,7 +95,7 @@ class JacobianTerms:
         return xp.concat([X, xp.ones_like(X[:, :1])], axis=1)
 
     def design_times(self, rows: slice | Array, matrix: Array) -> Array:
-        """Return ``X̃ M`` for these rows, for a matrix or a vector, without forming ``X̃``."""
+        """Return ``X̃ M`` for these rows and a matrix or vector ``M``, without forming ``X̃``."""
         out = self.near[rows, :] @ matrix[: self.features, ...]
         if self.intercept:
             out += matrix[self.features :, ...]
@@ -121,13 +122,13 @@ class JacobianTerms:
     # Products with the whitener -----------------------------------------------------------------
 
     def lifted(self, M: Array) -> Array:
-        """Return ``AᵀM`` for ``M (P, k)``; ``M`` itself if ``A`` is in twice the precision."""
+        """Return ``AᵀM`` for ``M (P, k)``, or ``M`` if ``A`` is in double the working precision."""
         if self.map.precise:
             return M
         return array_namespace(M).reshape(self.whitener.T @ M, (self.size // self.outputs, -1))
 
     def seen_along(self, rows: slice | Array, lifted: Array) -> Array:
-        """Return ``(A x̃)ᵀM`` of these rows for every output, ``(m, K, k)``, with lifted ``M``."""
+        """Return ``(A x̃)ᵀM`` for these rows and every output, ``(m, K, k)``, with lifted ``M``."""
         xp = array_namespace(self.X)
         if not self.map.precise:
             products = self.design_times(rows, lifted)
@@ -137,7 +138,7 @@ class JacobianTerms:
         return xp.astype(products, self.X.dtype, copy=False)
 
     def seen(self, rows: slice | Array) -> Array:
-        """Return ``A x̃`` of these rows, for every output, ``(m, K, P)``."""
+        """Return ``A x̃`` for these rows and every output, of shape ``(m, K, P)``."""
         if self.map.precise:
             few = self.rows * self.outputs * self.size <= 1 << 25  # numbers worth keeping
             return self._products[rows, ...] if few else seen_precisely(self, rows).high
@@ -147,7 +148,7 @@ class JacobianTerms:
 
     @cached_property
     def _products(self) -> Array:
-        """``A x̃`` of all rows, each rounded once; cached, since it is costly and often used."""
+        """``A x̃`` for all rows, each rounded once; cached, since it is costly and often used."""
 
         def high(piece: slice) -> Array:
             return seen_precisely(self, piece).high
@@ -156,7 +157,7 @@ class JacobianTerms:
 
     @cached_property
     def squared_lengths(self) -> Array:
-        """``‖A x̃‖²`` of every row of one output; cached, since it is used often."""
+        """``‖A x̃‖²`` of every row, for one output; cached, since it is often used."""
         xp = array_namespace(self.X)
 
         def squares(rows: slice) -> Array:
@@ -185,18 +186,18 @@ class JacobianTerms:
         return self.whitener @ xp.reshape(total, (-1,))
 
     def columns_of(self, unknowns: Unknowns) -> Array:
-        """Return ``A_V``: the effect of the unknown features divided by ``r``, ``(P, t, K)``."""
+        """Return ``A_V``: the effect of the unknown features, divided by ``r``, ``(P, t, K)``."""
         if unknowns.basis is not None and self.map.precise:
             return columns_precisely(self, unknowns).high
         return unknowns.of(self.features_of(self.whitener), axis=1)
 
     def features_of(self, A: Array) -> Array:
-        """Return the data columns of a (P, P) whitener, ``(P, d, K)``."""
+        """Return the data columns of a (P, P) whitener, of shape ``(P, d, K)``."""
         xp = array_namespace(A)
         return xp.reshape(A, (self.size, -1, self.outputs))[:, : self.features, :]
 
     def column_reach(self, unknowns: Unknowns) -> Array:
-        """Return the size of each unknown feature's effect, up to the factor ``r``, ``(t,)``."""
+        """Return the norm of each unknown feature's effect, up to the factor ``r``, ``(t,)``."""
         xp = array_namespace(self.X)
         return xp.sqrt(xp.sum(self.columns_of(unknowns) ** 2, axis=(0, 2)))
 
@@ -212,7 +213,7 @@ class JacobianTerms:
         return J
 
     def zeros(self, *shape: int) -> Array:
-        """Return zeros of this shape, with the table's type and device."""
+        """Return zeros of this shape, with the table's data type and device."""
         xp = array_namespace(self.X)
         return xp.zeros(shape, dtype=self.X.dtype, device=self.X.device)
 
@@ -221,7 +222,7 @@ class JacobianTerms:
 
 
 def seen_precisely(terms: JacobianTerms, rows: slice | Array) -> Double:
-    """Return ``A x̃`` of these rows, for every output, ``(m, K, P)``."""
+    """Return ``A x̃`` for these rows and every output, of shape ``(m, K, P)``."""
     xp = array_namespace(terms.X)
     wide = (-1, terms.outputs * terms.size)  # from the design to the release of every output
     low: Array = terms.map.low
@@ -231,7 +232,7 @@ def seen_precisely(terms: JacobianTerms, rows: slice | Array) -> Double:
 
 
 def columns_precisely(terms: JacobianTerms, unknowns: Unknowns) -> Double:
-    """Return ``A_V``, ``(P, t, K)``; directions may be small differences of columns."""
+    """Return ``A_V``, of shape ``(P, t, K)``; directions may be small differences of columns."""
     xp = array_namespace(terms.X)
     picked = replace(unknowns, basis=None)
     high, low = (picked.of(terms.features_of(A), axis=1) for A in (terms.whitener, terms.map.low))
@@ -248,10 +249,11 @@ def columns_precisely(terms: JacobianTerms, unknowns: Unknowns) -> Double:
 
 
 class PairedTerms:
-    """The same terms for several classes, each compared with the record's own before rounding.
+    """The same terms for several classes, compared with the record's own class before rounding.
 
-    Slopes sum to zero over the classes of softmax, so the common part of the classes cancels. Under
-    a weak penalty that part is large, and rounding before the subtraction would lose all digits.
+    The slopes of softmax sum to zero over the classes, so the common part of the classes cancels.
+    With a weak penalty this part is large, and rounding before the subtraction would lose all
+    precision.
     """
 
     def __init__(self, terms: JacobianTerms) -> None:
@@ -270,7 +272,7 @@ class PairedTerms:
         return J
 
     def sizes(self, unknowns: Unknowns, rows: slice | Array) -> tuple[Array, Array]:
-        """Return the norms of both terms, column by column, ``(m, t)`` and ``(m, q)``."""
+        """Return the norms of both terms for each column, of shape ``(m, t)`` and ``(m, q)``."""
         xp = array_namespace(self.terms.X)
         r, B = self.terms.slopes(unknowns, rows)
         by_class = [self._columns(unknowns, y) for y in range(self.terms.outputs)]
@@ -280,19 +282,19 @@ class PairedTerms:
         return direct, xp.sum(xp.abs(B) * lengths[:, :, None], axis=1)
 
     def own_class(self, rows: slice | Array) -> Array:
-        """Return the position of each record's class."""
+        """Return the class position of each record."""
         target = self.terms.target
         return array_namespace(target).argmax(target[rows, :], axis=1)
 
     def _seen(self, rows: slice | Array) -> Array:
-        """Return ``A x̃`` of every class minus that of the record's own class, ``(m, K, P)``."""
+        """Return ``A x̃`` for every class minus that for the record's own class, ``(m, K, P)``."""
         seen, own = seen_precisely(self.terms, rows), self.own_class(rows)
         m = array_namespace(own).arange(own.shape[0])
         high, low = (part - part[m, own, :][:, None, :] for part in seen)
         return high + low
 
     def _columns(self, unknowns: Unknowns, own: int) -> Array:
-        """Return ``A_V`` of every class minus that of one class, ``(P, t, K)``."""
+        """Return ``A_V`` for every class minus that for one class, of shape ``(P, t, K)``."""
         columns = columns_precisely(self.terms, unknowns)
         high, low = (part - part[:, :, own : own + 1] for part in columns)
         return high + low

@@ -1,8 +1,8 @@
-"""Computations in twice the precision, where ordinary arithmetic would lose too many digits.
+"""Computations in double the working precision, for problems where rounding errors are too large.
 
-They compute the Hessian, its inverse and the residuals at the minimiser, so that results are again
-exact to rounding. Problems with well-conditioned columns, after shifting and scaling, never need
-them.
+The Hessian, its inverse and the residuals at the minimiser are computed in this precision, so that
+results are exact up to rounding. Problems whose columns are well conditioned after shifting and
+scaling never need this precision.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from seepage.tables.source import Array
 def precise_optimum(
     fit: FittedGLM, objective: Objective, start: Array, condition: float, *, polish: bool
 ) -> tuple[FittedGLM, Array, Double, float]:
-    """Return the minimiser near a model, ``H⁻¹`` there, and its accuracy.
+    """Return the minimiser near a model, its ``H⁻¹``, and their accuracy.
 
-    The minimiser is a model, with extra digits of its parameters.
+    The minimiser is a model whose parameters have extra digits.
 
     Parameters
     ----------
     fit, objective
-        A model near the minimiser of the objective, with columns far from zero shifted.
+        A model near the minimiser, and its objective. Columns far from zero are shifted.
     start, condition
         ``H⁻¹`` to ordinary precision, and the condition number of ``H``.
     polish
-        Whether to move to the minimiser or stay at the model.
+        Whether to move to the minimiser or use the model unchanged.
     """
     low = array_namespace(fit.coef).zeros_like(fit.parameters)
     moved = math.inf
@@ -55,10 +55,10 @@ def precise_optimum(
 
 
 def precise_margins(fit: FittedGLM, X: Array, low: Array) -> Double:
-    """Return the margins of rows in twice the precision, (n,) or (n, K).
+    """Return the margins of rows in double the working precision, of shape (n,) or (n, K).
 
-    For softmax, each row's largest margin is subtracted: only differences of classes count, and
-    these may be small compared with the large margins of a weak penalty.
+    For softmax, each row's largest margin is subtracted. Only differences between classes matter,
+    and they may be small compared with the large margins that a weak penalty allows.
     """
     xp = array_namespace(X)
     theta = Double(fit.parameters, low).each(lambda part: xp.reshape(part, (part.shape[0], -1)))
@@ -71,7 +71,7 @@ def precise_margins(fit: FittedGLM, X: Array, low: Array) -> Double:
 
 
 def _curved_grams(part: Objective, fit: FittedGLM, low: Array) -> Double:
-    """Return the Gram matrices weighted by the curvature, for every pair of different classes."""
+    """Return the curvature-weighted Gram matrices for every pair of different classes."""
     design, margins = fit.design(part.X), precise_margins(fit, part.X, low)
     xp = array_namespace(design)
     curvature = part.weighted(precise_curvature(fit.family, margins, part.target))
@@ -86,7 +86,7 @@ def _pairs(classes: int) -> list[tuple[int, int]]:
 
 
 def _precise_hessian(fit: FittedGLM, objective: Objective, low: Array) -> Double:
-    """Return the Hessian in twice the precision, definite also along softmax's gauge."""
+    """Return the Hessian in double the working precision, also definite in softmax's gauge."""
     xp = array_namespace(fit.coef)
     blocks = objective.total(partial(_curved_grams, fit=fit, low=low), "Hessian, precisely")
     D, *classes = fit.parameters.shape
@@ -117,9 +117,9 @@ def _precise_hessian(fit: FittedGLM, objective: Objective, low: Array) -> Double
 
 
 def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Double, float]:
-    """Return ``H⁻¹`` in twice the precision, by Newton's iteration, and the remaining residual.
+    """Return ``H⁻¹`` in double the working precision, by Newton's iteration, and its residual.
 
-    Both are scaled to a unit diagonal first, by powers of two.
+    Both matrices are first scaled to a unit diagonal, by powers of two.
     """
     xp = array_namespace(H.high)
     scale = 2.0 ** -xp.round(xp.log2(xp.sqrt(xp.linalg.diagonal(H.high))))
@@ -150,10 +150,10 @@ def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Do
 def settled(
     fit: FittedGLM, objective: Objective, inverse: Double
 ) -> tuple[FittedGLM, Array, float]:
-    """Take Newton steps with residuals in twice the precision, until they reach rounding.
+    """Take Newton steps with residuals in double the working precision, down to rounding.
 
-    Return the model, the extra digits of its parameters, and the change of the margins in the first
-    step over all records; this change bounds the relative change of curvatures.
+    Return the model, the extra digits of its parameters, and the change of all records' margins in
+    the first step. This change bounds the relative change of the curvatures.
     """
     exact = Double.of(fit.parameters)
     xp, shape = array_namespace(exact.high), exact.high.shape
@@ -187,13 +187,13 @@ def settled(
 
 
 def _shift(part: Objective, fit: FittedGLM) -> float:
-    """Return the sum of squares of the margins of a step."""
+    """Return the sum of squares of the margins for a step."""
     margins = fit.margins(part.X)
     return float(array_namespace(margins).sum(margins**2))
 
 
 def _precise_gradient(part: Objective, fit: FittedGLM, low: Array) -> Double:
-    """Return the gradient of these records, without the penalty, (D, K)."""
+    """Return the gradient over these records, without the penalty, of shape (D, K)."""
     margins = precise_margins(fit, part.X, low)
     if len(low.shape) == 1:
         margins = margins[:, None]
@@ -201,10 +201,10 @@ def _precise_gradient(part: Objective, fit: FittedGLM, low: Array) -> Double:
 
 
 def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
-    """Return the slopes that balance the penalty, and their errors, for few records.
+    """Return the slopes that balance the penalty, and their errors, for a few records.
 
-    At the minimiser ``X̃ᵀr = −nλ (w, 0)``. If the rows are independent, this equation alone
-    determines the slopes, without subtracting a label from a nearly equal mean.
+    At the minimiser ``X̃ᵀr = −nλ (w, 0)``. If the rows are linearly independent, this equation
+    alone determines the slopes, without subtracting a label from a nearly equal mean.
     """
     xp = array_namespace(X)
     design = fit.design(X)
@@ -223,11 +223,11 @@ def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
 
 
 def precise_slope(family: Family | Categorical, margins: Double, target: Array) -> Double:
-    """Return the slopes of one output at margins in twice the precision, (n,).
+    """Return the slopes for one output at margins in double the working precision, (n,).
 
-    In a good fit, a mean minus a count is small, so the difference is also computed in twice the
-    precision. So is a residual of least squares: the parameters depend on all residuals, and a
-    small one is sensitive to rounding in the large ones.
+    In a good fit, the difference between a mean and a count is small, so it is also computed in
+    double the working precision. The same applies to residuals of least squares: the parameters
+    depend on all residuals, and a small residual is sensitive to rounding errors in large ones.
     """
     if family.name == "poisson":
         return exponential(margins) + Double.of(-target)
@@ -238,10 +238,9 @@ def precise_slope(family: Family | Categorical, margins: Double, target: Array) 
 
 
 def precise_curvature(family: Family | Categorical, margins: Double, target: Array) -> Array:
-    """Return the curvatures at margins in twice the precision, (n,) or (n, K, K).
+    """Return the curvatures at margins in double the working precision, (n,) or (n, K, K).
 
-    Rounding a margin m before it is exponentiated gives a relative error of ``ε|m|`` in the
-    curvature.
+    Rounding a margin m before exponentiation causes a relative error of ``ε|m|`` in the curvature.
     """
     m, low = margins
     a = family.curvature(m, target)
@@ -260,10 +259,11 @@ def precise_curvature(family: Family | Categorical, margins: Double, target: Arr
 
 
 def _precise_slopes(part: Objective, margins: Double) -> Double:
-    """Return the weighted slopes at margins in twice the precision, (n, K).
+    """Return the weighted slopes at margins in double the working precision, (n, K).
 
-    For softmax they sum to zero over the classes. The slope of the record's own class is computed
-    from the others, since any remainder of the sum would move classes that nothing else constrains.
+    For softmax, the slopes sum to zero over the classes. The slope of the record's own class is
+    computed from the other classes, since any remainder of the sum would affect classes that
+    nothing else constrains.
     """
     xp = array_namespace(margins.high)
     if isinstance(part.family, Categorical):
@@ -280,14 +280,14 @@ def _precise_slopes(part: Objective, margins: Double) -> Double:
 
 
 def free_parameters(fit: FittedGLM) -> int:
-    """Return the number of parameters that are not penalised: the intercepts."""
+    """Return the number of unpenalised parameters, which are the intercepts."""
     return 0 if fit.intercept is None else math.prod(fit.coef.shape[1:])
 
 
 def whitened_precisely(inverse: Double, root: Array, centre: Array | None, outputs: int) -> Double:
     """Return ``Φ^½ T⁻¹ H⁻¹``; see :class:`~seepage.glm.jacobian.optimum.Whitener`.
 
-    ``root`` is ``Φ^½``: a matrix, its diagonal, or one number.
+    ``root`` is ``Φ^½``: a matrix, its diagonal, or a single number.
     """
     if centre is not None:
         # T⁻¹: the intercepts' rows less the centre times those of the coefficients
@@ -303,11 +303,11 @@ def whitened_precisely(inverse: Double, root: Array, centre: Array | None, outpu
 
 
 class SingularCurvatureError(InputError):
-    """The Hessian at a minimiser has no inverse to working precision."""
+    """Raised if the Hessian at a minimiser has no inverse to working precision."""
 
 
 def singular(condition: float, ridge: float) -> SingularCurvatureError:
-    """Return the error for a problem that rounding makes unsolvable."""
+    """Return the error for a problem that cannot be solved because of rounding."""
     what = f"about {condition:.0e}" if math.isfinite(condition) else "too large to represent"
     remedy = "choose a larger l2" if ridge > 0 else "set l2 to a positive number"
     return SingularCurvatureError(

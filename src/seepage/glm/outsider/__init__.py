@@ -1,12 +1,12 @@
-"""The leakage of a fit to an outsider, for whom the unknown other records act as noise.
+"""The leakage of a fit to an outsider, for whom the unknown records act as noise.
 
-``others`` holds the records' gradients and the resulting variance of the minimiser; ``worlds`` the
-two distributions of a release, with and without a person; ``guesses`` the distributions for each
-candidate value of a record. ``predictions`` covers answers to queries, ``resampled`` the refits
-that check the approximation, ``stacked`` several releases, ``streamed`` tables read in chunks, and
-``seen`` a release as the attacker sees it. ``leakage`` has the views, based on ``membership`` and
-``eta``; ``refusals`` has their errors and ``words`` their assumptions. The symbols of
-:mod:`seepage.glm.changes` hold here too, and::
+``others`` contains the records' gradients and the resulting variance of the minimiser. ``worlds``
+contains the two distributions of a release, with and without a person, and ``guesses`` those for
+each candidate value of a record. ``predictions`` covers answers to queries, and ``resampled`` the
+refits that check the approximation. ``stacked`` covers several releases, ``streamed`` tables read
+in chunks, and ``seen`` a release as the attacker sees it. ``leakage`` has the public methods, based
+on ``membership`` and ``eta``; ``refusals`` has their errors and ``words`` describes their
+assumptions. The symbols of :mod:`seepage.glm.changes` are used, and also::
 
     u      share of the other records' variance that the attacker does not know
     g, c   gradient of a person's loss; the same less the mean of all

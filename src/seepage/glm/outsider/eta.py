@@ -1,7 +1,7 @@
-"""η about records, people and groups, with the other records as noise.
+"""η of records, people and groups, with the other records treated as noise.
 
-The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``, where G₋ is taken over all records
-except those measured.
+The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``, where G₋ is the sum over all records
+except the measured ones.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from seepage.glm.outsider.worlds import inverse_root
 def eta_of_each(
     seen: SeenRelease, ask: Callable[[Leakage[Any]], Result], people: bool = False
 ) -> Result:
-    """Return a measure for each record or person, with the other records as noise.
+    """Return a measure for each record or person, with the other records treated as noise.
 
-    Since ``S₋ᵢ ≥ (1 − αq)S``, η with noise of covariance S, divided by ``√(1 − αq)``, is never too
-    small.
+    Since ``S₋ᵢ ≥ (1 − αq)S``, η with noise of covariance S, divided by ``√(1 − αq)``, never
+    understates the leakage.
     """
     together = seen.together(None) if people else None
     worlds = seen.worlds(together) if people else seen.worlds_of_records()
@@ -35,8 +35,8 @@ def eta_of_each(
     spread = worlds.others.spread(worlds.unknown)
     if inverse_root(spread).shape[1] < len(spread):
         raise InputError(
-            "One record alone has values in some column, so the other records cannot hide it "
-            "there; membership() names the record. Drop the column, or add noise=."
+            "Only one record has values in some column, so the other records cannot hide it; "
+            "membership() names the record. Drop the column, or pass noise=."
         )
     result = ask(seen.with_noise(spread))
     with np.errstate(divide="ignore"):
@@ -61,7 +61,7 @@ def eta_of_each(
 def eta_of_groups(
     seen: SeenRelease, labels: Any, columns: Any, label: bool | None, measure: str, simplex: bool
 ) -> Result:
-    """Return a measure for each group of records as a whole, with all other records as noise."""
+    """Return a measure for each group of records as a whole, treating all others as noise."""
     refuse_names(seen.attacker)
     together, worlds = seen.together(labels), seen.worlds_of_records()
     others, values = worlds.others, []
@@ -73,9 +73,9 @@ def eta_of_groups(
         left = int(outside.sum())
         if left < 10 * worlds.numbers:
             raise TooFewPeopleError(
-                f"Outside a group there are {left:,} people, too few for {worlds.numbers:,} "
-                "released numbers: with fewer than 10 people per number, their variance cannot "
-                "be estimated. Use smaller groups."
+                f"Only {left:,} people are outside one of the groups, too few for "
+                f"{worlds.numbers:,} released numbers: with fewer than 10 people per number, "
+                "their variance cannot be estimated. Use smaller groups."
             )
         g = gradients[outside & ~others.alone]
         half = (g - g.mean(axis=0)) @ inverse

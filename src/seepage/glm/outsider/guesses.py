@@ -1,18 +1,18 @@
-"""Attribute inference by an attacker who does not know all other records: classes or numbers.
+"""Attribute inference of classes or numbers by an attacker who does not know all other records.
 
 The attacker knows everything about the record except the unknowns. For value v the release is::
 
     N(θ₋ − H₋⁻¹x̃_v r_v, uH_v⁻¹G₋ᵢH_v⁻¹ + Σ),      H_v = H₋ + x̃_v a_v x̃_vᵀ
 
-Here θ₋ and H₋ are those of the other records alone, and ``r_v`` and ``a_v`` are the slope and the
-curvature of the loss at the root of ``m + x̃_vᵀH₋⁻¹x̃_v ℓ'(m, y_v) = x̃_vᵀθ₋``. That root is the
-record's margin after its own effect on the fit. G₋ᵢ is common to all values. If all k records of a
-person share a value, it changes in all of them. Then x̃_v has a column for each record and output,
-a_v is block diagonal, and H₋, θ₋ and G₋ᵢ are those without the person.
+Here θ₋ and H₋ are the minimiser and the Hessian of the other records, and ``r_v`` and ``a_v`` are
+the slope and the curvature of the loss at the root of ``m + x̃_vᵀH₋⁻¹x̃_v ℓ'(m, y_v) = x̃_vᵀθ₋``.
+The root is the record's margin after its own effect on the fit. G₋ᵢ is the same for all values. If
+a person's k records share a value, the value changes in all of them. Then x̃_v has a column for
+each record and output, a_v is block diagonal, and H₋, θ₋ and G₋ᵢ exclude the person.
 
-**One covariance** is enough if no value has a design leverage of 0.1 or more: with ``b_v = H(θ_v −
-θ₋)``, everything follows from ``b_vᵀ(uG₋ᵢ + HΣH)⁻¹b_w``. Otherwise each value has its own
-covariance.
+**One covariance** for all values is enough if every design leverage is below 0.1: with ``b_v =
+H(θ_v − θ₋)``, everything follows from ``b_vᵀ(uG₋ᵢ + HΣH)⁻¹b_w``. Otherwise each value has a
+different covariance.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OutsiderGuess(Guess):
     informed: Guess = None  # type: ignore[assignment]
 
     def select(self, positions: Any) -> OutsiderGuess:
-        """Return the entries at these positions, in this order."""
+        """Return the entries at these positions, in the given order."""
         own, rest = super().select(positions), self.informed.select(positions)
         return OutsiderGuess(**vars(own), informed=rest)
 
@@ -68,7 +68,7 @@ class OutsiderGuess(Guess):
 def guess_of(
     seen: SeenRelease, candidates: Candidates, prior: Prior, rows: Any, ask: Callable[..., Guess]
 ) -> OutsiderGuess:
-    """Return success rates of the best guess; ``ask`` returns those of an informed attacker."""
+    """Return the best guess's success rates; ``ask`` returns those of an informed attacker."""
     refuse_names(seen.attacker)
     together, informed = candidates.together, seen.informed
     worlds = seen.worlds_of_records() if together is None else seen.worlds(together)
@@ -107,7 +107,7 @@ def guess_of(
 
 
 class Guessed(NamedTuple):
-    """The success rates of guesses about people, (m,) each."""
+    """The success rates of guesses about people, of shape (m,) each."""
 
     right: np.ndarray
     error: np.ndarray  # half the width of the 99 % interval; zero where nothing was drawn
@@ -116,14 +116,14 @@ class Guessed(NamedTuple):
 
 
 class Rivals:
-    """The release under every candidate value, one record or person at a time.
+    """The release for every candidate value, for one record or person at a time.
 
     Parameters
     ----------
     worlds
-        The other people, and the variance of the release due to them.
+        The distributions of the release, with the variance due to the other people.
     features
-        The features of records for each alternative, (m, K, d), in the model's columns.
+        The records' features with each alternative value, (m, K, d), in the model's columns.
     """
 
     def __init__(
@@ -153,11 +153,11 @@ class Rivals:
 
     @cached_property
     def _seen(self) -> np.ndarray:
-        """``HR``: the visible part of the parameters, in units of its variability, (P, k)."""
+        """``HR``: the visible part of the parameters, in standard deviations, of shape (P, k)."""
         return np.asarray(np.linalg.solve(self.worlds.others.model.inverse, self._root))
 
     def _of_some(self, people: np.ndarray, candidates: Candidates, believed: np.ndarray) -> Guessed:
-        """Return the same success rates for people with equally many records."""
+        """Return the success rates for people with the same number of records."""
         others, share = self.worlds.others, self.worlds.share
         sets = np.stack([others.sets[person] for person in people])
         centred = np.stack([others.gradient(rows) for rows in sets]) - others.mean
@@ -189,7 +189,7 @@ class Rivals:
         return Guessed(right, error, np.where(certain, np.inf, mu), differ | certain)
 
     def _beside(self, sets: np.ndarray, alone: np.ndarray, alternatives: Alternatives) -> _Beside:
-        """Return each candidate's effect on the fit to the others, for sets of records (m, k)."""
+        """Return each candidate's effect on the fit without the records, for sets (m, k)."""
         model, rows, (m, k) = self.worlds.others.model, sets.reshape(-1), sets.shape
         outputs, weight = JointOutputs(model.outputs, k), model.weight[sets]
         w, c = outputs.count, model.outputs.count
@@ -227,7 +227,7 @@ class Rivals:
 
 
 class _Beside(NamedTuple):
-    """The effect of every candidate value of a person on the fit to the others; w = k·c."""
+    """The effect of every candidate value of a person on the fit to other people; w = k·c."""
 
     rest: np.ndarray  # H₋⁻¹, (m, P, P)
     lifted: np.ndarray  # x̃, (m, K, P, w)
@@ -239,7 +239,7 @@ class _Beside(NamedTuple):
     def spreads(
         self, person: int, worlds: Worlds, centred: np.ndarray, seen: np.ndarray
     ) -> np.ndarray:
-        """Return the covariances of the visible numbers under each candidate, (K, k, k)."""
+        """Return the covariance of the visible numbers for each candidate value, (K, k, k)."""
         others, rest, x = worlds.others, self.rest[person], self.lifted[person]
         scatter = worlds.unknown * others.scatter - worlds.share * np.outer(centred, centred)
         # H_v⁻¹ = H₋⁻¹ − H₋⁻¹x̃ (I + a x̃ᵀH₋⁻¹x̃)⁻¹a x̃ᵀH₋⁻¹

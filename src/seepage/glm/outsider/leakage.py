@@ -1,8 +1,8 @@
-"""The leakage to an attacker who does not know all other records, and its views.
+"""The leakage to an attacker who does not know all other records.
 
-Every result here is an estimate: a normal approximation from one fit, checked against resampled
-refits. The refits replace it where it is known to fail. The risk from an attacker who knows all
-other records is always reported for comparison.
+Every result is an estimate: a normal approximation from one fit, checked against resampled refits.
+The refits replace the approximation where it is known to fail. The risk from an attacker who knows
+all other records is always reported for comparison.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from seepage.support.lazy import offered
 class OutsiderLeakage:
     """The leakage of a release to an attacker who does not know all other records.
 
-    It covers membership, guesses, and the leakage about each record, person or group. For other
-    views use ``informed``, the leakage to an attacker who knows all other records; it is never
-    smaller.
+    The result covers membership, guesses, and the leakage about each record, person or group. For
+    other results use ``informed``, the leakage to an attacker who knows all other records, which is
+    never smaller.
 
     Parameters
     ----------
     releases
-        The release as the attacker sees it, or several about the same people (:meth:`beside`).
+        The release as the attacker sees it, or several releases about the same people
+        (:meth:`beside`).
     """
 
     def __init__(self, *releases: SeenRelease) -> None:
@@ -54,18 +55,19 @@ class OutsiderLeakage:
         """The leakage to an attacker who knows all other records."""
         if len(self._releases) > 1:
             raise InputError(
-                "For an attacker who knows all other records, measure each release separately."
+                "Joint results for an attacker who knows all other records are not available; "
+                "measure each release separately."
             )
         if self._first.noise is None:
             raise InputError(
                 "Without noise, an attacker who knows all other records detects with certainty "
-                "every record whose absence changes the model. Pass noise= to reduce this risk."
+                "every record whose removal changes the model. To reduce this risk, pass noise=."
             )
         if isinstance(self._first.form, Predictions) and self._first.queries is None:
             raise InputError(
-                "Each record's own prediction is a different release for every record; to "
-                "measure the leakage to an attacker who knows all other records, pass queries "
-                "to sp.Predictions."
+                "If the release is each record's own prediction, every record has a different "
+                "release; to measure the leakage to an attacker who knows all other records, pass "
+                "queries to sp.Predictions."
             )
         return self._first.informed
 
@@ -86,18 +88,18 @@ class OutsiderLeakage:
         return self._first
 
     def beside(self, *others: OutsiderLeakage) -> OutsiderLeakage:
-        """Return the joint leakage of several releases about the same people: ``sp.compose``.
+        """Return the joint leakage of several releases about the same people. ``sp.compose``.
 
-        The unknown records affect all of them (:mod:`seepage.glm.outsider.stacked`); only
-        membership is supported. They may be fits on different columns, but must be of the same
-        records in the same order.
+        The unknown records affect all releases (:mod:`seepage.glm.outsider.stacked`). Only
+        membership is supported. The releases may be fits on different columns, but the records and
+        their order must be the same.
         """
         together: list[SeenRelease] = []
         for one in (self, *others):
             if not isinstance(one, OutsiderLeakage):
                 raise InputError(
-                    "All releases must have the same attacker: pass the same attacker= to each "
-                    "of them, or to none."
+                    "All releases must have the same attacker; pass the same attacker= to every "
+                    "call, or to none."
                 )
             together += one._releases
         for release in together:
@@ -106,7 +108,7 @@ class OutsiderLeakage:
 
     @property
     def inputs(self) -> LeakageInputs | None:
-        """The arguments of the call, for a report; ``None`` if no report is available."""
+        """The arguments of the call, for a report, or ``None`` if no report is available."""
         given = self._first.informed.inputs
         if given is None or len(self._releases) > 1 or self._first.form is not None:
             return None
@@ -115,14 +117,14 @@ class OutsiderLeakage:
     def plot(self, ax: Any = None) -> Any:
         """Draw this attacker's success rate for each record, and return the matplotlib axes.
 
-        This is the same as ``leak.membership().plot(ax)``.
+        The call is equivalent to ``leak.membership().plot(ax)``.
         """
         return self.membership().plot(ax)
 
     def report(self, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
-        """Audit the model against this attacker, write the report, and return its page.
+        """Audit the model against this attacker, write the report, and return the report's page.
 
-        This is the same as ``sp.report(sp.audit(model, X, y, attacker=…), folder)``.
+        The call is equivalent to ``sp.report(sp.audit(model, X, y, attacker=…), folder)``.
         """
         page: Path = offered("report")(self, folder)
         return page
@@ -131,9 +133,9 @@ class OutsiderLeakage:
         known = {*vars(Leakage), "release", "source", "attributes", "notes"}
         if name in known and not name.startswith("_"):  # notebooks look for some of these
             raise InputError(
-                "For an attacker who does not know all other records, use membership(), "
-                "guess(), within(), records(), labels(), cells(), people() or groups(). "
-                "leak.informed has every view, for an attacker who knows all other records."
+                "For an attacker who does not know all other records, use membership(), guess(), "
+                "within(), records(), labels(), cells(), people() or groups(). leak.informed has "
+                "all results for an attacker who knows all other records."
             )
         raise AttributeError(name)
 
@@ -167,9 +169,10 @@ class OutsiderLeakage:
         groups
             The group of every record; all records of a group are removed together.
         exact
-            The number of records, the most exposed first, for which resampled refits check the
-            normal approximation; ``True`` for all. By default, those where it is known to fail (at
-            most 20, and at least the most exposed one), if the refits take only seconds.
+            The number of records whose normal approximation is checked by resampled refits, the
+            most exposed first; ``True`` for all. By default, the records for which the
+            approximation is known to fail (at most 20, and at least the most exposed record), if
+            refits take only seconds.
 
         Examples
         --------
@@ -191,21 +194,21 @@ class OutsiderLeakage:
         measure: str = "fil",
         simplex: bool = False,
     ) -> Result:
-        """Return the leakage about each record, with the other records as noise.
+        """Return the leakage about each record, with the other records treated as noise.
 
         The information is ``JᵀS₋ᵢ⁻¹J`` with ``S₋ᵢ ≥ (1 − αq)S``. So η with noise of covariance S,
-        divided by ``√(1 − αq)``, is never too small.
+        divided by ``√(1 − αq)``, never understates the leakage.
         """
         return eta_of_each(self._one, lambda leak: leak.records(columns, label, measure, simplex))
 
     rows = records
 
     def labels(self, measure: str = "fil") -> Result:
-        """Return the leakage about each record's label alone, when its columns are known."""
+        """Return the leakage about each record's label, if its columns are known."""
         return self.records(columns=[], label=True, measure=measure)
 
     def cells(self, columns: Any = None) -> Result:
-        """Return the leakage about each single cell, when the rest of the record is known."""
+        """Return the leakage about each single cell, if the other cells of the record are known."""
         return eta_of_each(self._one, lambda leak: leak.cells(columns))
 
     def people(
@@ -215,9 +218,9 @@ class OutsiderLeakage:
         measure: str = "fil",
         simplex: bool = False,
     ) -> Result:
-        """Return the leakage about all records of each person, with the other people as noise.
+        """Return the leakage about all records of each person, treating other people as noise.
 
-        This is :meth:`records` with all records of a person together.
+        This is :meth:`records`, with all records of a person measured together.
         """
         return eta_of_each(
             self._one,
@@ -233,22 +236,22 @@ class OutsiderLeakage:
         measure: str = "fil",
         simplex: bool = False,
     ) -> Result:
-        """Return the leakage about each group of records, with all other records as noise.
+        """Return the leakage about each group of records, treating all others as noise.
 
-        The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``, where G₋ is over the records
-        outside the group.
+        The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``, where G₋ is the sum over the
+        records outside the group.
         """
         return eta_of_groups(self._one, labels, columns, label, measure, simplex)
 
     def guess(
         self, column: Any = None, prior: Prior = "frequencies", *, rows: Any = None
     ) -> OutsiderGuess:
-        """Return the attribute-inference risk of a category or class, for every record.
+        """Return the attribute-inference risk for a category or class of every record.
 
-        The attacker knows everything about the record except the unknowns. A value that all records
-        of a person share is guessed, and changes, in all of them. The arguments are those of
-        :meth:`seepage.core.leakage.Leakage.guess`; ``informed`` has the risk from an attacker who
-        knows all other records.
+        The attacker knows everything about the record except the unknowns. If all records of a
+        person share the value, it is guessed, and changes, in all of them. The arguments are those
+        of :meth:`seepage.core.leakage.Leakage.guess`; for an attacker who knows all other records,
+        use ``informed``.
         """
         changes = changes_of(self._first.informed, True)
         candidates = among_levels(self._first.informed, changes, column, 1e-4)
@@ -266,7 +269,7 @@ class OutsiderLeakage:
         values: Any = None,
         rows: Any = None,
     ) -> OutsiderGuess:
-        """Return the success rate of the best guess of a number to within a tolerance.
+        """Return the success rate of guessing a number to within a tolerance.
 
         See :meth:`guess`; the arguments are those of :meth:`seepage.core.leakage.Leakage.within`.
         """

@@ -1,7 +1,7 @@
 """Membership inference by an attacker who does not know all other records.
 
 If one person causes most of the variation, resampled refits replace the normal approximation. The
-risk from an attacker who knows all other records is given for comparison.
+risk from an attacker who knows all other records is reported for comparison.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _UNITS = {"rows": "records", "groups": "groups", "people": "people"}
 class OutsiderMembership(Membership):
     """The membership risk from an attacker who does not know all other records.
 
-    ``mu`` is the distance between two normal distributions of equal covariance with the same
-    success rate; ``numpy.asarray`` returns it.
+    ``mu`` is the distance between two normal distributions of equal covariance that have the same
+    success rate; ``numpy.asarray`` returns ``mu``.
 
     Parameters
     ----------
     worlds
-        The distributions of the release with and without every record.
+        The distributions of the release with and without each record.
     informed
         The same risk from an attacker who knows all other records.
     checked
@@ -53,10 +53,10 @@ class OutsiderMembership(Membership):
     others
         The number of other people.
     scale
-        ``μ²`` times the share ``u`` of the others' variance unknown to the attacker; ``None`` with
+        ``μ²`` times ``u``, the share of the variance that the attacker does not know; ``None`` with
         noise.
     numbers
-        How many numbers are released.
+        The count of released numbers.
     """
 
     worlds: TwoNormals
@@ -71,7 +71,7 @@ class OutsiderMembership(Membership):
         return self._told(2 * self.worlds.accuracy() - 1, "advantage")
 
     def accuracy(self, prior: float = 0.5) -> Result:
-        """Return the success rate of the best test if records are members with this probability."""
+        """Return the best test's success rate if records are members with this probability."""
         return self._told(self.worlds.accuracy(prior), "right")
 
     def tpr(self, fpr: float = 0.01) -> Result:
@@ -83,18 +83,18 @@ class OutsiderMembership(Membership):
         return self._told(self.worlds.area(), "auc")
 
     def must_know(self, right: float = 0.9) -> np.ndarray:
-        """Return how many other records an attacker must know to reach this success rate.
+        """Return how many other records an attacker must know to achieve this success rate.
 
-        Without noise ``μ² = μ₁²/u``, so the attacker may not know at most ``(n − 1)(μ₁/μ*)²`` of
-        them. The normal approximation needs at least max(30, released numbers) unknown records.
-        Where fewer remain, the attacker must know practically everybody, and the count is that of
-        all others.
+        Without noise ``μ² = μ₁²/u``, so at most ``(n − 1)(μ₁/μ*)²`` of these records may be
+        unknown. The normal approximation requires at least max(30, released numbers) unknown
+        records. If fewer would remain, the attacker must know practically everybody, and the count
+        is the number of all other records.
         """
         check_number(right, "right")
         if self.scale is None:
             raise InputError(
-                "The number of other records that must be known is available only for releases "
-                "without noise or rounding."
+                "The number of records an attacker must know is available only for releases "
+                "without noise or rounding; use accuracy() instead."
             )
         if not 0.5 < right < 1:
             raise InputError(f"right must be a probability between 0.5 and 1, not {right!r}.")
@@ -105,7 +105,7 @@ class OutsiderMembership(Membership):
         return np.asarray(self.others - unknown, dtype=int)
 
     def select(self, positions: Any) -> OutsiderMembership:
-        """Return the entries at these positions, in this order."""
+        """Return the entries at these positions, in the given order."""
         order = np.asarray(positions)
         places = {int(old): new for new, old in enumerate(order)}
         kept = np.array([int(k) in places for k in self.checked.people], dtype=bool)
@@ -120,14 +120,14 @@ class OutsiderMembership(Membership):
         )
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the success rate of this attacker's best test."""
+        """Return the data for :meth:`plot`: the success rate of this attacker's best test."""
         worst = self.sort()
         name, unit = "membership inference: success rate", _UNITS[self.mu.view]
         right, chance = np.asarray(worst.accuracy()), (0.5, "chance")
         return PlottedNumbers(right, worst.labels(), name, unit, mark=chance)
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with μ, this attacker's success rate, and an informed attacker's."""
+        """Return a data frame with μ and the success rates of this and an informed attacker."""
         refitted = np.full(len(self), np.nan)
         refitted[self.checked.people] = self.checked.right
         columns = {
@@ -160,13 +160,16 @@ class OutsiderMembership(Membership):
 def membership_of(
     parts: Sequence[SeenRelease], rows: Any, groups: Any, exact: bool | int
 ) -> OutsiderMembership:
-    """Return the membership risk from one release or several."""
+    """Return the membership risk from one or several releases."""
     seen = parts[0]
     source = seen.informed.source
     together = seen.together(groups)
     which = None if rows is None else row_positions(rows, len(source), source)
     if groups is not None and rows is not None:
-        raise InputError("All records of a group are removed together; omit rows= or groups=.")
+        raise InputError(
+            "rows= and groups= cannot be combined, because all records of a group are removed "
+            "together; omit one of them."
+        )
     if not isinstance(exact, bool):
         check_count(exact, "exact", least=0)
     worlds, share, pairs, rest = _told(parts, together, exact)
@@ -225,7 +228,7 @@ def membership_of(
 def _told(
     parts: Sequence[SeenRelease], together: Together | None, exact: bool | int
 ) -> tuple[Worlds | StreamedWorlds, np.ndarray, TwoNormals, np.ndarray | None]:
-    """Return the distributions for all people, ``αq``, and the pairs of normal distributions.
+    """Return the distributions of the release, ``αq``, and each person's pair of normals.
 
     For a table read in chunks, also return the distance for an attacker who knows all other
     records.
@@ -235,7 +238,7 @@ def _told(
         streamed = seen.worlds_in_chunks(seen.fits, together, exact)
         return streamed, *streamed.told()
     if len(parts) > 1 and exact:
-        raise InputError("Several releases cannot be checked by refits; omit exact=.")
+        raise InputError("Refits of several releases together are not supported; omit exact=.")
     worlds = seen.worlds(together)
     if len(parts) > 1:
         worlds = stacked([worlds, *(part.worlds(together) for part in parts[1:])])
@@ -247,7 +250,7 @@ def _told(
 def _rescaled(
     seen: SeenRelease, like: Result, together: Together | None, asked: np.ndarray, factor: float
 ) -> Result:
-    """Return μ for another noise, by the normal approximation alone."""
+    """Return μ with different noise, by the normal approximation alone."""
     scaled: Any = seen.scaled(factor)
     pairs = _told([scaled], together, False)[2].of(asked)
     return replace(like, values=_distances(pairs), noise=(scaled.noise,))
@@ -260,7 +263,7 @@ def _to_refit(
     asked: np.ndarray,
     exact: bool | int,
 ) -> np.ndarray:
-    """Return the people to check by refits, the most exposed first."""
+    """Return the people to check by refits, with the most exposed first."""
     if worlds.shown.noise is not None:  # refits have no noise on answers
         return np.zeros(0, dtype=int)
     open_ = asked[right[asked] < 1 - 1e-12]  # of a certainty there is nothing to check
@@ -284,7 +287,7 @@ def _informed(
     like: Result,
     rest: np.ndarray | None,
 ) -> Membership:
-    """Return the risk from an attacker who knows all other records; ``rest`` if already known."""
+    """Return the risk from an attacker who knows all other records, or ``rest`` if known."""
     if len(parts) > 1:  # independent noise: squared distances add
         mu = np.zeros(len(asked))
         for part in parts:
@@ -320,14 +323,14 @@ def _informed(
 
 
 def _distances(pairs: TwoNormals) -> np.ndarray:
-    """Return the distances of pairs with equal covariance that have the same success rate."""
+    """Return the distances at which pairs with equal covariance have the same success rates."""
     alike = guessing.distance(pairs.accuracy(), 0.5)
     uneven = np.any(pairs.spread != 0, axis=1)
     return np.asarray(np.where(uneven, alike, pairs.distance))
 
 
 def _entries(whole: Membership, which: np.ndarray) -> Membership:
-    """Return some entries of a risk."""
+    """Return some entries of a membership risk."""
     mu = whole.mu
     values, index = np.asarray(mu)[which], mu.labels()[which]
     return Membership(replace(mu, values=values, index=index, accuracy=None), whole.lower[which])

@@ -1,16 +1,16 @@
-"""The other people as noise: the variance of a minimiser over unknown people.
+"""Unknown people as noise: the variance of a minimiser over people the attacker does not know.
 
-To first order, the minimiser for people drawn from a population varies like the mean of their
-gradients. With ``u`` the share of that variance unknown to the attacker, and Σ the covariance of
-the noise::
+To first order, the minimiser for people drawn from a population varies in proportion to the mean of
+their gradients. Let ``u`` be the share of that variance unknown to the attacker, and Σ the
+covariance of the noise::
 
     S = u H⁻¹GH⁻¹ + Σ,     G = Σ_j (g_j − ḡ)(g_j − ḡ)ᵀ
 
-This is the sandwich covariance (Huber 1967), or the cluster-robust one if people have several
-records; g_j is then the sum over the records of a person. If the attacker knows certain people, the
-sum and the mean are over the other people, and ``u`` is 1. A person's gradient is computed at the
-minimiser without them, one Newton step away: ``g = H H₋ⱼ⁻¹ g(θ̂)``. At θ̂ the fit has shrunk their
-residuals by ``1 − ℓ`` (MacKinnon and White 1985, HC3).
+This is the sandwich covariance (Huber 1967). For people with several records it is the
+cluster-robust covariance, where g_j is the sum over a person's records. If the attacker knows
+listed people, the sum and the mean exclude these people, and ``u`` is 1. A person's gradient is
+computed at the minimiser without that person, one Newton step away: ``g = H H₋ⱼ⁻¹ g(θ̂)``. At θ̂
+the fit has shrunk the person's residuals by ``1 − ℓ`` (MacKinnon and White 1985, HC3).
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from seepage.support.chunks import row_slices
 
 
 class OtherPeople:
-    """The people of a table, and the variance of the release due to them.
+    """The people in a table, and the variance of the release that they cause.
 
     Parameters
     ----------
     model
-        The second-order fit; its noise counts only if ``noisy``.
+        The second-order fit; its noise is included only if ``noisy``.
     sets
         The records of each person; by default, every record is a person.
     noisy
         Whether noise is added to the parameters.
     known
-        The records that the attacker knows, as a mask; ``None`` if the attacker knows a share of
-        them. People whom the attacker knows do not vary: G and ḡ are those of the people whom the
-        attacker does not know.
+        The records that the attacker knows, as a mask, or ``None`` if the attacker knows a share of
+        the records. People whom the attacker knows do not contribute to the variance: G and ḡ
+        include only the people whom the attacker does not know.
     """
 
     def __init__(
@@ -75,22 +75,23 @@ class OtherPeople:
 
     @property
     def present_count(self) -> int:
-        """The number of people in the data, known to the attacker or not."""
+        """The number of people in the data, whether or not the attacker knows them."""
         return int(self.present.sum())
 
     def _are_known(self, known: np.ndarray | None) -> np.ndarray:
-        """Return which people the attacker knows, (people,)."""
+        """Return which people the attacker knows, of shape (people,)."""
         if known is None:
             return np.zeros(len(self.sets), dtype=bool)
         shares = np.array([np.mean(known[rows]) for rows in self.sets])
         if np.any((shares > 0) & (shares < 1)):
             raise InputError(
-                "knows= lists some records of a person but not all; list all of them or none."
+                "knows= lists some but not all records of a person; list all of the person's "
+                "records, or none."
             )
         return np.asarray(shares == 1)
 
     def knowing(self, people: list[int]) -> OtherPeople:
-        """Return the same people for an attacker who also knows some of them."""
+        """Return a copy for an attacker who also knows some of these people."""
         others = copy(self)
         for whole in ("mean", "scatter"):  # of those who vary
             vars(others).pop(whole, None)
@@ -131,7 +132,7 @@ class OtherPeople:
         self.pull[rows] += np.einsum("mkl,ml->mk", curvature, shift)
 
     def _gradients(self, rows: np.ndarray) -> np.ndarray:
-        """Return the gradients of these records, (m, P)."""
+        """Return the gradients of these records, of shape (m, P)."""
         x = self.model.gram_solver.design(self.model.X[rows])
         return np.asarray(x[:, :, None] * self.pull[rows, None, :]).reshape(len(rows), -1)
 
@@ -140,12 +141,12 @@ class OtherPeople:
         return np.asarray(self._gradients(rows).sum(axis=0))
 
     def directions(self, rows: np.ndarray) -> np.ndarray:
-        """Return ``X̃ᵀ`` of these records, one column for each record and output, (P, m·c)."""
+        """Return ``X̃ᵀ`` for these records, with one column per record and output, (P, m·c)."""
         x, c = self.model.gram_solver.design(self.model.X[rows]), self.model.outputs.count
         return np.asarray(np.einsum("mp,kl->pkml", x, np.eye(c))).reshape(self.size, -1)
 
     def curvature_root(self, rows: np.ndarray) -> np.ndarray:
-        """Return a Y with ``YYᵀ = Σ ω a x̃x̃ᵀ`` over these records, (P, at most P)."""
+        """Return a Y such that ``YYᵀ = Σ ω a x̃x̃ᵀ`` over these records, (P, at most P)."""
         root = symmetric_root(self.model.gram_solver.curvature[rows])
         x = self.model.gram_solver.design(self.model.X[rows])
         Y = np.einsum("mp,mkl->pkml", x, root).reshape(self.size, -1)
@@ -156,13 +157,13 @@ class OtherPeople:
 
     @property
     def parameters(self) -> np.ndarray:
-        """``θ̂``, the free parameters, (P,)."""
+        """``θ̂``, the free parameters, of shape (P,)."""
         return np.asarray(self.model.outputs.within(self.model.theta)).reshape(-1)
 
     # The people together ------------------------------------------------------------------------
 
     def gradients(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield the gradients g of a few people at a time, (m, P)."""
+        """Yield the gradients g for a few people at a time, (m, P)."""
         longest = max(map(len, self.sets))
         for piece in row_slices(len(self.sets), self.size * longest):
             here = self.sets[piece]
@@ -177,13 +178,13 @@ class OtherPeople:
         return np.asarray(total / self.count)
 
     def centred(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield ``c = g − ḡ`` of a few people at a time; zero for those who do not vary."""
+        """Yield ``c = g − ḡ`` for a few people at a time, or zero for people without variance."""
         for piece, g in self.gradients():
             yield piece, np.where(self.varies[piece, None], g - self.mean, 0.0)
 
     @cached_property
     def scatter(self) -> np.ndarray:
-        """``G``, (P, P), over all people with a finite gradient."""
+        """``G``, of shape (P, P), summed over all people with a finite gradient."""
         total = np.zeros((self.size, self.size))
         for piece, c in self.centred():
             known = c[~self.alone[piece]]
@@ -192,14 +193,14 @@ class OtherPeople:
 
     @cached_property
     def noise_spread(self) -> np.ndarray:
-        """``Σ`` on the free parameters, (P, P); zero without noise."""
+        """``Σ`` for the free parameters, of shape (P, P); zero without noise."""
         if not self.noisy:
             return np.zeros((self.size, self.size))
         seen = self.model.seen(np.eye(self.size))
         return np.asarray(np.linalg.inv(seen @ seen.T))
 
     def spread(self, unknown: float) -> np.ndarray:
-        """Return ``S = u H⁻¹GH⁻¹ + Σ``, (P, P)."""
+        """Return ``S = u H⁻¹GH⁻¹ + Σ``, of shape (P, P)."""
         inverse = self.model.inverse
         total = unknown * inverse @ self.scatter @ inverse + self.noise_spread
         return np.asarray((total + total.T) / 2)

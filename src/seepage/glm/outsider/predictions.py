@@ -13,9 +13,8 @@ from seepage.errors import InputError
 from seepage.support.number_check import check_count
 
 ANSWERS = (
-    "The noise is on the margins of the model's answers to queries. Directions of the "
-    "parameters that affect no query are given a tiny weight, so that leakage is never "
-    "understated."
+    "The noise is on the margins of the model's answers to queries. Directions of the parameters "
+    "that affect no query have a tiny weight, so that leakage is never understated."
 )
 
 
@@ -23,20 +22,20 @@ ANSWERS = (
 class Predictions:
     """The model's answers to queries, released instead of its parameters.
 
-    They are margins (for least squares, the predictions themselves) or unrounded probabilities,
-    which carry the same information: ``Aθ̂`` with the queries as the rows of A. As many distinct
-    queries as there are parameters leak as much as the parameters. Predicted labels alone leak
-    less. Noise is added to the margins of each answer; for softmax, to each of the K margins, of
-    which only differences matter. Predictions of a model with noise on its parameters leak no more
-    than those parameters.
+    The answers are margins (for least squares, the predictions) or unrounded probabilities, which
+    carry the same information: ``Aθ̂`` with the queries as the rows of A. A set of distinct queries
+    as large as the number of parameters leaks as much as the parameters. Predicted labels alone
+    leak less. Noise is added to the margins of each answer. For softmax, it is added to each of the
+    K margins, of which only differences matter. The predictions of a model whose parameters have
+    noise leak no more than these parameters.
 
     Parameters
     ----------
     queries
-        The queried records, with the columns of the fit. If omitted, each record's own prediction
-        is the only answer, as in a membership attack such as LiRA.
+        The queried records, with the columns the model was fitted on. If omitted, each record's own
+        prediction is the only answer, as in a membership attack such as LiRA.
     digits
-        The number of printed decimals of predictions (probabilities, expected counts), if they are
+        The number of printed decimals of predictions (probabilities or expected counts), if
         rounded.
     """
 
@@ -50,7 +49,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The coefficients and the intercept, rounded to printed decimals.
+    """The coefficients and the intercept, rounded to a number of decimals.
 
     Parameters
     ----------
@@ -65,27 +64,29 @@ class Parameters:
 
 
 def check_queries(queries: np.ndarray, columns: int) -> None:
-    """Raise an error unless queries are a table of finite numbers with the model's columns."""
+    """Raise an error unless the queries are a table of finite numbers with the model's columns."""
     if queries.ndim != 2 or queries.shape[1] != columns:
         raise InputError(
-            f"The queries have {queries.shape[-1]} columns, but the model has {columns}."
+            f"The queries have {queries.shape[-1]} columns, but the model has {columns}; pass the "
+            "columns the model was fitted on."
         )
     if not np.isfinite(queries).all():
-        raise InputError("The queries must be finite numbers.")
+        raise InputError("The queries must be finite numbers; drop or fill in missing values.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AnswerNoise(Gaussian):
-    """Gaussian noise on the margins ``Aθ`` of answers.
+    """Gaussian noise on the margins ``Aθ`` of the answers.
 
-    σ is the noise on the margins; the information about θ is ``Φ = AᵀΣ⁻¹A``. Directions of θ that
-    affect no query would have no information. They are given 10⁻⁸ of the largest information of any
-    direction, with the parameters in units of ``1/sizes``, so that leakage is never understated.
+    σ is the standard deviation of the noise on the margins; the information about θ is ``Φ =
+    AᵀΣ⁻¹A``. Directions of θ that affect no query have no information. They are assigned 10⁻⁸ of
+    the largest information in any direction, with the parameters in units of ``1/sizes``, so that
+    leakage is never understated.
 
     Parameters
     ----------
     queries
-        ``A``, (m, P); ``None`` if each record's own prediction is the answer.
+        ``A``, (m, P), or ``None`` if each record's own prediction is the answer.
     sizes
         The units of the parameters, (P,).
     """
@@ -95,23 +96,23 @@ class AnswerNoise(Gaussian):
 
     @property
     def on(self) -> str:
-        """What the noise is added to, in words."""
+        """A description of the values to which the noise is added."""
         if self.queries is None:
             return "the margins of each record's own prediction"
         count = len(self.queries)
         return "one margin" if count == 1 else f"{count} margins"
 
     def as_given(self) -> Gaussian:
-        """Return the noise on the margins only, for any queries."""
+        """Return the noise on the margins, for any queries."""
         return Gaussian(self.sigma)
 
     @cached_property
     def _on_parameters(self) -> Gaussian:
-        """The equivalent noise on θ, with the same information."""
+        """The equivalent noise on θ, which has the same information."""
         if self.queries is None or self.sizes is None:
             raise InputError(
-                "Each record's own prediction is a different release for every record; pass "
-                "queries to sp.Predictions."
+                "If the release is each record's own prediction, every record has a different "
+                "release; pass queries to sp.Predictions."
             )
         root = self.as_given().root(len(self.queries))
         F = root @ self.queries if np.ndim(root) == 2 else np.reshape(root, (-1, 1)) * self.queries
@@ -122,11 +123,11 @@ class AnswerNoise(Gaussian):
         return Gaussian(whole @ whole.T)
 
     def information(self, size: int) -> np.ndarray:
-        """Return ``Φ`` of the parameters."""
+        """Return the information ``Φ`` of the parameters."""
         return self._on_parameters.information(size)
 
     def root(self, size: int) -> np.ndarray:
-        """Return an ``F`` with ``FᵀF = Φ``."""
+        """Return an ``F`` such that ``FᵀF = Φ``."""
         return self._on_parameters.root(size)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Errors for calls that are unsupported for an outsider, each with an alternative."""
+"""Errors for calls that are not supported for an outsider, each with an alternative."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seepage.glm.outsider.worlds import Worlds
 
 
 def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
-    """Return the attacker, after checking that attacker, noise and release are compatible."""
+    """Check that the attacker, the noise and the release are compatible; return the attacker."""
     if attacker is not None and not isinstance(attacker, Attacker):
         raise InputError(
             f"attacker must be sp.Attacker(knows=…), not a value of type {type(attacker).__name__}."
@@ -34,8 +34,8 @@ def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
         )
     if everything and isinstance(release, Predictions) and release.queries is None:
         raise InputError(
-            "Each record's own prediction is measured only for an attacker who does not know "
-            "all other records; add attacker=sp.Attacker(knows=0.0), or pass queries."
+            "Each record's own prediction can be measured only for an attacker who does not know "
+            "all other records; pass attacker=sp.Attacker(knows=0.0), or pass queries."
         )
     if everything and release is not None and not isinstance(noise, Gaussian):
         raise InputError("Noise on predictions must be Gaussian; use sp.Gaussian.")
@@ -48,20 +48,20 @@ def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
 
 
 def check_people(worlds: Worlds | StreamedWorlds, attacker: Attacker) -> None:
-    """Raise an error if a table has too few people, or too few that the attacker does not know."""
+    """Raise an error if a table has too few people, or too few unknown to the attacker."""
     others = worlds.others
     whom = " whom the attacker does not know" if attacker.names_records else ""
     if others.count < 3:
         raise InputError(
-            f"There are fewer than three people{whom}, so nobody is hidden among others; use a "
-            "larger table."
+            f"There are fewer than three people{whom}, too few to hide anybody; use a larger table."
         )
     # With ten people a number μ² is about twice too high (least squares), and soon useless.
     if not worlds.own and others.count < 10 * worlds.numbers:
         raise TooFewPeopleError(
             f"{others.count:,} people{whom} are too few for {worlds.numbers:,} released numbers: "
-            "with fewer than 10 people per number, the others' variance cannot be estimated. "
-            "Measure each record's own prediction instead, with release=sp.Predictions()."
+            "with fewer than 10 people per number, the variance due to other people cannot be "
+            "estimated. Measure each record's own prediction instead, with "
+            "release=sp.Predictions()."
         )
     named, rest = attacker.names_records, others.present_count - 1
     unknown = others.count - 1 if named else round((1 - attacker.knows) * rest, 6)
@@ -74,8 +74,9 @@ def check_people(worlds: Worlds | StreamedWorlds, attacker: Attacker) -> None:
                 "people, which is practically everybody"
             )
         raise InputError(
-            f"{there}: with so few, the risk cannot be estimated. Use the risk from an attacker "
-            "who knows all other records (without noise: certainty)."
+            f"{there}: too few unknown people remain to estimate the risk. Measure the risk from "
+            "an attacker who knows all other records instead; without noise, that attacker is "
+            "certain."
         )
 
 
@@ -88,28 +89,28 @@ def check_same_attacker(first: Attacker, other: Attacker) -> None:
     )
     if not same:
         raise InputError(
-            f"One release is for {first}, another for {other}; pass the same attacker= for both."
+            f"One release assumes {first}, another {other}; pass the same attacker= to both."
         )
 
 
 def refuse_answers(several: bool, form: Predictions | Parameters | None) -> None:
-    """Raise an error if only membership is supported: several releases, answers, rounding."""
+    """Raise an error for several releases, answers or rounding, which support only membership."""
     if several:
         raise InputError(
-            "For several releases and an attacker who does not know all other records, only "
-            "membership() is supported; measure each release separately."
+            "For an attacker who does not know all other records, only membership() supports "
+            "several releases; measure each release separately."
         )
     if form is not None:
         raise InputError(
-            "For predictions and rounded numbers, only membership() is supported for such an "
-            "attacker."
+            "For an attacker who does not know all other records, only membership() supports "
+            "predictions and rounded numbers."
         )
 
 
 def refuse_names(attacker: Attacker) -> None:
-    """Raise an error for an attacker who knows certain records rather than a share."""
+    """Raise an error if the attacker knows listed records rather than a share of them."""
     if attacker.names_records:
         raise InputError(
-            "Guesses and groups need an attacker who knows a share of the other records; pass "
-            "knows= as a number from 0 to 1."
+            "Guesses and groups require an attacker who knows a share of the other records; set "
+            "knows= to a number from 0 to 1."
         )

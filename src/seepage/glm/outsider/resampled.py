@@ -1,12 +1,12 @@
-"""Refits on other people, which check the normal approximation.
+"""Check the normal approximation by refits on randomly reweighted people.
 
-The others are given random weights of mean 1 and variance ``u``, scaled to sum to the number of
-people (the Bayesian bootstrap of Rubin 1981; gamma weights if the attacker knows a share of them).
-People known to the attacker have weight 1. The model is fitted with the person and with another
-person instead. A likelihood-ratio test is trained on half of the refits of each kind: one normal
-distribution per kind is estimated, in the coordinates that separate the two kinds
-(:meth:`~seepage.glm.outsider.worlds.Worlds.coordinates`). It is evaluated on the other half, and
-the halves are then swapped.
+The other people get random weights of mean 1 and variance ``u``, scaled to sum to the number of
+people. This is the Bayesian bootstrap (Rubin 1981), with gamma weights if the attacker knows a
+share of these people. People known to the attacker have weight 1. The model is fitted with the
+person, and with another person instead. A likelihood-ratio test is trained on half of the refits of
+each kind. It estimates one normal distribution per kind, in the coordinates that separate the two
+kinds (:meth:`~seepage.glm.outsider.worlds.Worlds.coordinates`). The test is evaluated on the other
+half; then the halves are swapped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DRAWS = 500  # fits of either kind: a point or two in 100 is chance
 
 @dataclass(frozen=True)
 class Resampled:
-    """The success rate of a test trained and evaluated on refits, for each person checked."""
+    """The success rate of a test trained and evaluated on refits, for each checked person."""
 
     people: np.ndarray  # their positions
     right: np.ndarray  # NaN where too many refits had no minimiser
@@ -32,25 +32,25 @@ class Resampled:
     predicted: np.ndarray  # by the normal approximation
 
     def largest_difference(self) -> str:
-        """Return a phrase with the number of people checked and the largest difference found."""
+        """Return a phrase with the number of checked people and the largest difference."""
         known = ~np.isnan(self.right)
         apart = self.right[known] - self.predicted[known]
         worst = float(apart[np.argmax(np.abs(apart))])
         return (
             f"{int(known.sum()):,} of the most exposed: where they differ most, the attacker's "
             f"success rate was {100 * abs(worst):.1f} percentage points "
-            f"{'more' if worst > 0 else 'less'} than the approximation says (standard error "
+            f"{'more' if worst > 0 else 'less'} than the approximation (standard error "
             f"{100 * float(self.error[known].max()):.1f})"
         )
 
     def of(self, which: np.ndarray, places: dict[int, int]) -> Resampled:
-        """Return some of the results, at new positions."""
+        """Return the results of some people, with new positions."""
         people = np.array([places[int(k)] for k in self.people[which]], dtype=int)
         return Resampled(people, self.right[which], self.error[which], self.predicted[which])
 
 
 def resampled(worlds: Worlds, people: np.ndarray, predicted: np.ndarray) -> Resampled:
-    """Return the success rate of a test on refits for these people."""
+    """Return the success rate of a test based on refits for these people."""
     right, error = np.full((2, len(people)), np.nan)
     if not len(people):
         return Resampled(people, right, error, predicted)
@@ -69,10 +69,11 @@ def resampled(worlds: Worlds, people: np.ndarray, predicted: np.ndarray) -> Resa
 
 
 def cross_judged(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
-    """Return the cross-validated success rate of a test, trained on the other half of the draws.
+    """Return a test's cross-validated success rate; each half of the draws tests the other.
 
-    The draws with and without the person share the other people. The test therefore learns their
-    difference without the others' variation, which would obscure small differences.
+    The draws with and without the person include the same other people. So the test learns from
+    their difference, without the variation due to other people, which would obscure small
+    differences.
     """
     hits = np.zeros(len(inside))
     for side in (0, 1):
@@ -84,7 +85,7 @@ def cross_judged(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
 
 
 def _normal(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean of draws and the inverse root of their covariance."""
+    """Return the mean of the draws and the inverse root of their covariance."""
     covariance = np.atleast_2d(np.cov(draws.T))
     return draws.mean(axis=0), np.linalg.inv(np.linalg.cholesky(covariance))
 
@@ -95,10 +96,11 @@ def _log_density(draws: np.ndarray, mean: np.ndarray, root: np.ndarray) -> np.nd
 
 
 class ResampledFits:
-    """Fits with random weights on all people, the starting points of fits with one person changed.
+    """Randomly weighted fits on all people, from which fits with one person changed start.
 
-    With the inverse Hessian of each fit, corrected for the person's own curvature, a step takes two
-    products with the table. Newton's method is used for the few that do not converge.
+    Each step uses the inverse Hessian of the starting fit, corrected for the person's own
+    curvature, and requires two products with the table. Newton's method is used for the few fits
+    that do not converge.
     """
 
     def __init__(self, worlds: Worlds, seed: int) -> None:
@@ -127,9 +129,9 @@ class ResampledFits:
             self.inverses[piece] = np.linalg.pinv(H, hermitian=True)
 
     def moves(self, person: int, inside: bool) -> np.ndarray:
-        """Return the changes of the parameters with a person or with another instead, (draws, P).
+        """Return the parameter changes with a person, or with another instead, of shape (draws, P).
 
-        NaN where a fit did not converge. They include the noise of the release.
+        Fits that did not converge are NaN. The changes include the noise of the release.
         """
         weights, rows = self.weights.copy(), self.others.sets[person]
         change = float(inside) - weights[:, person]
@@ -160,7 +162,7 @@ class ResampledFits:
     def _chord(
         self, weights: np.ndarray, piece: slice, change: np.ndarray, rows: np.ndarray
     ) -> np.ndarray:
-        """Return the changes by steps with stored Hessians; NaN where they do not converge."""
+        """Return the changes by steps with stored Hessians, or NaN where they do not converge."""
         Y, inverses, moves = (
             self.others.curvature_root(rows),
             self.inverses[piece],
@@ -181,7 +183,7 @@ class ResampledFits:
         return np.where(settled[:, None], moves, np.nan)
 
     def _newton(self, weights: np.ndarray, moves: np.ndarray) -> np.ndarray:
-        """Return the changes by Newton's method; NaN where it does not converge."""
+        """Return the changes by Newton's method, or NaN where it does not converge."""
         settled = np.zeros(len(moves), dtype=bool)
         for _ in range(40):  # from the fit as it is, fewer than ten are usual
             gradient, margins = self._gradients(weights, moves)
@@ -197,7 +199,7 @@ class ResampledFits:
     def _stepped(
         self, moves: np.ndarray, step: np.ndarray, margins: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the changes after a step of limited size, and which have converged."""
+        """Return the changes after a step of limited size, and whether each has converged."""
         shifts = np.abs(self._margins(step)).max(axis=(1, 2))
         shorter = 1.0  # beyond a shift of 2, curvatures say little
         if self.model.fit.family.name != "gaussian":
@@ -216,12 +218,12 @@ class ResampledFits:
         return gradient + self.penalty * parameters, margins
 
     def _margins(self, parameters: np.ndarray) -> np.ndarray:
-        """Return the margins of all records, (B, P) → (B, n, c), in one product."""
+        """Return the margins of all records in one product, (B, P) → (B, n, c)."""
         by_feature = parameters.reshape(-1, *self.start.shape)
         return np.ascontiguousarray(np.swapaxes(np.tensordot(by_feature, self.x, (1, 1)), 1, 2))
 
     def _hessians(self, weights: np.ndarray, moves: np.ndarray) -> np.ndarray:
-        """Return the Hessians, (B, P, P)."""
+        """Return the Hessians, of shape (B, P, P)."""
         D, c = self.start.shape
         margins = self._margins(self.start.reshape(-1) + moves)
         curvature = self.model.outputs.curvature(margins, self.model.target[None])

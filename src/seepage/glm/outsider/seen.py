@@ -1,6 +1,6 @@
 """A release as seen by an attacker who does not know all other records.
 
-It holds the release, its noise, the attacker and the records: everything the views use.
+The object stores the release, its noise, the attacker and the records.
 """
 
 from __future__ import annotations
@@ -39,24 +39,26 @@ from seepage.tables.source import as_numpy, check_order, read_table
 
 @dataclass(frozen=True, eq=False)
 class SeenRelease:
-    """One release, and the attacker who sees it.
+    """A release, and the attacker who sees it.
 
     Parameters
     ----------
     informed
-        The leakage to an attacker who knows all other records; at unit noise if no noise is added.
+        The leakage to an attacker who knows all other records, with unit noise if no noise is
+        added.
     noise
         The added noise, if any.
     attacker
         The attacker's background knowledge.
     form
-        The release, if it is not the parameters.
+        The form of the release, if it is not the parameters.
     queries
-        The queries in the model's columns.
+        The queries, with the model's columns.
     again
-        Returns the leakage for another noise.
+        A function that returns the leakage with different noise.
     fits
-        The fit on a chunk's records, if they are read in chunks; then only membership is supported.
+        The fit on a chunk's records, if records are read in chunks. Only membership is then
+        supported.
     """
 
     informed: Leakage[Any]
@@ -74,7 +76,7 @@ class SeenRelease:
 
     @cached_property
     def model(self) -> LocalModel:
-        """The second-order fit on all records, which are in memory."""
+        """The second-order fit on all records, which must be in memory."""
         changes = self.informed.release.finite_changes()
         if isinstance(changes, RawChanges):
             changes = changes.inner
@@ -82,13 +84,13 @@ class SeenRelease:
             changes = changes.fixed
         if not isinstance(changes, ChangedRecords) or math.isinf(changes.work):
             raise InputError(
-                "The leakage to an attacker who does not know all other records needs a table in "
-                "memory; load the rows first."
+                "The leakage to an attacker who does not know all other records requires a table "
+                "in memory; load the rows first."
             )
         return changes.model
 
     def scaled(self, factor: float) -> SeenRelease:
-        """Return the same release with ``factor`` times the noise."""
+        """Return the same release with the noise multiplied by ``factor``."""
         assert self.noise is not None  # noqa: S101 - told to the type checker
         noise = self.noise.scaled(factor)
         own = isinstance(self.form, Predictions) and self.queries is None
@@ -109,7 +111,7 @@ class SeenRelease:
         return known
 
     def together(self, groups: Any) -> Together | None:
-        """Return the records that are removed together: those of a group or a person."""
+        """Return the records that are removed together, because they share a group or a person."""
         if groups is not None:
             labels = group_labels(groups, self.informed.source)
             return Together.of("groups", labels)
@@ -134,8 +136,8 @@ class SeenRelease:
             asked = asked[~known[asked]]
         elif known[asked].any():
             raise InputError(
-                f"The attacker already knows {index[asked[known[asked]][0]]!s} (knows=), so its "
-                "membership cannot be inferred; choose records that knows= does not list."
+                f"The attacker already knows {index[asked[known[asked]][0]]!s} (knows=), so there "
+                "is no membership to infer; choose records that knows= does not list."
             )
         return asked, index[asked]
 
@@ -146,14 +148,16 @@ class SeenRelease:
         alone = answers and (other.queries is None or other.noise is not None)
         if other.fits is not None or rounded or alone:
             raise InputError(
-                "For an attacker who does not know all other records, only unrounded parameters "
-                "and noiseless answers to stated queries can be composed, for tables in memory."
+                "For an attacker who does not know all other records, releases can be composed "
+                "only for tables in memory, and only if they are unrounded parameters or "
+                "noiseless answers to given queries."
             )
         mine, yours = self.informed, other.informed
         if len(mine.source) != len(yours.source):
             raise InputError(
-                "Only releases about the same records can be composed; one has "
-                f"{len(mine.source):,} records, another {len(yours.source):,}."
+                "Only releases about the same records can be composed, but one has "
+                f"{len(mine.source):,} records and another {len(yours.source):,}; pass the same "
+                "records to each."
             )
         labels = [
             list(range(len(one.source))) if one.source.index is None else one.source.index.tolist()
@@ -162,20 +166,22 @@ class SeenRelease:
         labelled = mine.source.index is not None and yours.source.index is not None
         if labels[0] != labels[1] and (labelled or Counter(labels[0]) == Counter(labels[1])):
             raise InputError(
-                "The rows of these releases have different labels, or the same labels in "
-                "another order; pass both tables in the same order."
+                "The rows of these releases have different labels, or the same labels in a "
+                "different order; pass both tables in the same order."
             )
         if mine.person is None or yours.person is None:
             alike = mine.person is yours.person
         else:
             alike = mine.person.same(yours.person)
         if not alike:
-            raise InputError("These releases have different people; pass the same person= to each.")
+            raise InputError(
+                "These releases have different people; pass the same person= to each release."
+            )
 
     # What she sees ----------------------------------------------------------------------------
 
     def worlds(self, together: Together | None) -> Worlds:
-        """Return the two distributions for all people, or raise an error with the reason."""
+        """Return both distributions for all people, or raise an error with the reason."""
         sets = None if together is None else [np.asarray(one) for one in together.sets]
         answers = isinstance(self.form, Predictions)
         noisy = self.noise is not None and not self.noise.on
@@ -193,25 +199,26 @@ class SeenRelease:
         return worlds
 
     def worlds_of_records(self) -> Worlds:
-        """Return the two distributions for all records, each as its own person."""
+        """Return both distributions for all records, each as a separate person."""
         together = self.together(None)
         if together is not None and any(len(rows) > 1 for rows in together.sets):
             raise InputError(
-                "People have several records here. Omit person= to measure single records, "
-                "groups of records, or values that differ between the records of a person."
+                "Some people have several records. Omit person= to measure single records, groups "
+                "of records, or values that differ between a person's records."
             )
         return self.worlds(None)
 
     def worlds_in_chunks(
         self, fits: ChunkFits, together: Together | None, exact: bool | int
     ) -> StreamedWorlds:
-        """Return the two distributions for records read in chunks, once the first pass is done."""
+        """Return both distributions for records read in chunks, after the first pass."""
         named = self.attacker.names_records
         if together is not None or exact or self.form is not None or named:
             raise InputError(
-                "Data read in chunks support only single records, released parameters and an "
-                "attacker who knows a share of the other records, without refits; for groups, "
-                "people, listed records, predictions and exact=, load the rows into memory."
+                "For data read in chunks, only single records, released parameters and an "
+                "attacker who knows a share of the other records are supported, without refits; "
+                "for groups, people, listed records, predictions and exact=, load the rows into "
+                "memory."
             )
         source = self.informed.source
         worlds = StreamedWorlds.of(source, fits, self.noise is not None, self.attacker)
@@ -224,12 +231,12 @@ class SeenRelease:
         return None if self.form is None else self.form.digits
 
     def _parameter_map(self) -> np.ndarray:
-        """Return A for the parameters of the caller's columns."""
+        """Return A for parameters in the caller's columns."""
         every = self.model.outputs.of_all(np.eye(len(self.model.inverse)))
         return np.asarray(callers_moves(every, self.model.centre).T)
 
     def _query_map(self) -> np.ndarray:
-        """Return A: the queries as rows, one for each free output."""
+        """Return A, with one row per query and free output."""
         model = self.model
         X = np.asarray(as_numpy(read_table(self.queries).values), dtype=float)
         check_queries(X, model.X.shape[1])
@@ -238,7 +245,7 @@ class SeenRelease:
         return np.asarray(np.einsum("mp,kl->mkpl", x, np.eye(c))).reshape(len(x) * c, -1)
 
     def features_with(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
-        """Return the model's columns of records for each alternative, (m, K, d)."""
+        """Return records' features for each alternative, (m, K, d), in the model's columns."""
         model = self.model
         if isinstance(self.informed.release, RawRelease) and others.columns:
             features, _ = self.informed.release.template.followed.features_with(rows, others)
@@ -249,7 +256,7 @@ class SeenRelease:
         return features
 
     def with_noise(self, S: np.ndarray) -> Leakage[Any]:
-        """Return the leakage with noise of covariance S on the free parameters."""
+        """Return the leakage with noise of covariance S added to the free parameters."""
         model = self.model
         for _ in range(2):  # of all parameters, in the caller's columns
             S = callers_moves(model.outputs.of_all(S), model.centre).T

@@ -1,14 +1,14 @@
-"""How the numbers ``Aθ`` are published: exact, with noise, or rounded.
+"""The form in which the numbers ``Aθ`` are published: exact, with noise, or rounded.
 
-**Softmax** returns K margins, of which only differences matter, or K probabilities. Noise is added
-to each of the K margins, and all K are visible. With equal noise their common part reveals nothing;
-with unequal noise it reveals part of the noise on the others. For a printed probability ``π_k`` the
-visible number is ``logit π_k``, whose derivative in the margins is ``e_k`` minus the relative
-probabilities of the other classes.
+**Softmax** models return K probabilities, or K margins of which only differences matter. Noise is
+added to each of the K margins, and all K are visible. If the noise is equal, the common part of the
+K margins reveals nothing. If the noise is unequal, the common part reveals some of the noise on
+each margin. For a printed probability ``π_k`` the visible number is ``logit π_k``. Its derivative
+with respect to the margins is ``e_k`` minus the relative probabilities of the other classes.
 
-**Rounding** to a step r adds a variance of ``r²/12`` if a number varies by more than a step. A
-coarser step counts as no rounding, so the risk is overstated. An attacker who knows all other
-records compares digits.
+**Rounding** to a step r adds a variance of ``r²/12`` if the number varies by more than one step. If
+the step is coarser, rounding is ignored, so the risk is overstated. For an attacker who knows all
+other records, the printed digits are compared.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Shown:
     Parameters
     ----------
     outputs
-        The model that computes the answers, if queries are answered; the rows of A are then
-        margins, in the free coordinates.
+        The model that computes the answers to queries, if any; the rows of A are then margins in
+        the free coordinates.
     noise
         The noise added to the answers.
     digits
-        The number of printed decimals of the numbers, or of the means of answers.
+        The number of printed decimals of the parameters, or of the predicted means.
     """
 
     outputs: Outputs | None = None
@@ -45,7 +45,7 @@ class Shown:
 
     @property
     def numbers_are_rows(self) -> bool:
-        """Whether there is one visible number per row of A; softmax has K for K − 1 rows."""
+        """Whether each row of A has one visible number; softmax has K numbers for K − 1 rows."""
         return self.outputs is None or self.outputs.basis is None
 
     def seen(
@@ -70,12 +70,12 @@ class Shown:
         return rows, np.asarray(varies + np.diag(np.where(fine, steps, 0.0) ** 2 / 12))
 
     def same(self, before: np.ndarray, after: np.ndarray, off: np.ndarray) -> bool:
-        """Return whether printed numbers are unchanged by a move whose error is ``off``."""
+        """Return whether a shift with the error ``off`` leaves the printed numbers unchanged."""
         ends = [*self._ends(after, off)]
         return all(np.array_equal(self._ends(before, 0 * off)[0], end) for end in ends)
 
     def _every(self, A: np.ndarray) -> np.ndarray:
-        """Return the map to all K margins of every answer, from the map to the free ones."""
+        """Return the map to all K margins of every answer from the map to the free margins."""
         if self.outputs is None or self.outputs.basis is None:
             return A
         by_answer = A.reshape(-1, self.outputs.count, *A.shape[1:])
@@ -85,7 +85,8 @@ class Shown:
     def _slopes(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the map from margins to printed numbers, and the slopes of the means.
 
-        Each number is in units of a margin, so that it counts even where a mean is flat.
+        Each number is expressed in units of a margin, so that it counts even where the mean is
+        flat.
         """
         assert self.outputs is not None  # noqa: S101 - told to the type checker
         family, basis = self.outputs.family, self.outputs.basis
@@ -127,10 +128,10 @@ def changed_digits(
     asked: Callable[[np.ndarray], np.ndarray],
     shown: Shown,
 ) -> np.ndarray:
-    """Return the people whose absence changes a printed digit, by refits without each, (n,).
+    """Return which people's removal changes a printed digit, by a refit without each, (n,).
 
-    ``asked`` returns A for the records of a person. A refit that fails, or a number too close to a
-    rounding edge to decide, counts as changed.
+    ``asked`` returns A for a person's records. A failed refit, or a number too close to a rounding
+    boundary to decide, counts as a change.
     """
     here = np.asarray(model.outputs.within(model.theta)).reshape(-1)
     steps, errors = BatchedRefits(model).moves([Change(rows) for rows in sets], None)

@@ -1,12 +1,12 @@
-"""The people of one table, and the joint variance of several releases about it.
+"""The joint variance of several releases about the people of one table.
 
-The unknown records affect all releases, so the fits vary together and information does not add up.
-The parameters of all of them are stacked, with::
+The unknown records affect all releases, so the fits are correlated and their information cannot be
+added. The parameters of all releases are stacked, with::
 
     H = diag(H₁, H₂, …),     g = (g₁, g₂, …),     Σ = diag(Σ₁, Σ₂, …),     YYᵀ = diag(Y₁Y₁ᵀ, …)
 
 :mod:`~seepage.glm.outsider.worlds` then applies unchanged. For predictions, ``A = diag(A₁, …)`` is
-visible; for parameters, its block is the identity.
+visible; for parameters, the corresponding block is the identity.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from seepage.glm.outsider.worlds import Worlds
 
 
 class StackedPeople(OtherPeople):
-    """The people, with their gradients and curvatures in all fits."""
+    """The people of a table, with their gradients and curvatures in all fits."""
 
     def __init__(self, parts: Sequence[OtherPeople]) -> None:
         # Who they are, and which of them she knows, is the same for all.
@@ -52,7 +52,7 @@ class StackedPeople(OtherPeople):
 
 
 def stacked(parts: Sequence[Worlds]) -> Worlds:
-    """Combine the worlds of several releases into one."""
+    """Combine the distributions of several releases into one object."""
     queries = None
     if any(part.queries is not None for part in parts):
         maps = [np.eye(p.others.size) if p.queries is None else p.queries for p in parts]

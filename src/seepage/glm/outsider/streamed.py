@@ -1,8 +1,8 @@
-"""The other people of a table that is read in chunks, in two passes.
+"""Compute the variance due to other people in two passes over a table read in chunks.
 
-The first pass sums ``Σ g`` and ``Σ ggᵀ`` over all people, which determine ``ḡ`` and G; the second
-computes the two distributions for the records of each chunk. Every record is its own person, and
-nothing is refitted.
+The first pass sums ``Σ g`` and ``Σ ggᵀ`` over all people, which determine ``ḡ`` and G. The second
+pass computes both distributions for the records of each chunk. Every record is a separate person,
+and nothing is refitted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ChunkFits = Callable[[Chunk], ChangedRecords]  # the fit to second order on a ch
 
 @dataclass(frozen=True)
 class OthersTotal:
-    """Sums over all people; those of two chunks can be added."""
+    """The sums over all people; sums from different chunks can be added."""
 
     count: int  # people of positive weight
     known: int  # those of them whose pull is known
@@ -48,7 +48,7 @@ class OthersTotal:
 
     @property
     def present_count(self) -> int:
-        """The number of people in the data; the attacker knows none of them by name."""
+        """The number of people in the data, none of whom the attacker knows individually."""
         return self.count
 
     @property
@@ -58,14 +58,14 @@ class OthersTotal:
 
     @property
     def scatter(self) -> np.ndarray:
-        """``G = Σ ggᵀ − Σg ḡᵀ − ḡ Σgᵀ + n ḡḡᵀ``, over finite gradients, (P, P)."""
+        """``G = Σ ggᵀ − Σg ḡᵀ − ḡ Σgᵀ + n ḡḡᵀ`` over all finite gradients, of shape (P, P)."""
         crossed = np.outer(self.gradient, self.mean)
         centred = self.square - crossed - crossed.T + self.known * np.outer(self.mean, self.mean)
         return np.asarray((centred + centred.T) / 2)
 
 
 class _Told(NamedTuple):
-    """The results for the records of a chunk."""
+    """The results for the records in a chunk."""
 
     share: np.ndarray
     worlds: TwoNormals
@@ -74,7 +74,7 @@ class _Told(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamedWorlds:
-    """The two distributions for every record of data read in chunks, like :class:`Worlds`.
+    """Both distributions for every record of data read in chunks, like :class:`Worlds`.
 
     Parameters
     ----------
@@ -102,22 +102,22 @@ class StreamedWorlds:
     def of(
         cls, source: RowSource, fits: ChunkFits, noisy: bool, attacker: Attacker
     ) -> StreamedWorlds:
-        """Return the distributions after the first pass."""
+        """Return the distributions, after the first pass."""
         total = source.total(partial(_total, fits=fits, noisy=noisy), "the others")
         return cls(source, fits, noisy, total, attacker.unknown(total.count))
 
     @property
     def numbers(self) -> int:
-        """How many numbers are released."""
+        """The count of released numbers."""
         return self.others.size
 
     @property
     def taken_for_known(self) -> np.ndarray:
-        """The number of others treated as known: zero, since all parameters are released."""
+        """The number of people treated as known: zero, since all parameters are released."""
         return np.zeros(len(self.source), dtype=int)
 
     def told(self) -> tuple[np.ndarray, TwoNormals, np.ndarray]:
-        """Return ``αq``, both distributions of each record, and the informed distance."""
+        """Return ``αq``, both distributions of each record, and an informed attacker's distance."""
         ask = partial(
             _told_apart,
             fits=self.fits,

@@ -1,4 +1,4 @@
-"""The assumptions of results for an attacker who does not know all other records, in words."""
+"""Describe the assumptions behind results for an attacker who does not know all other records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seepage.glm.outsider.seen import SeenRelease
 def assumptions(parts: Sequence[SeenRelease], *found: str, guess: str = "") -> tuple[str, ...]:
     """Return the assumptions for membership and η, or for a guess.
 
-    ``found`` holds findings of the computation; ``guess`` is the subject of a guess.
+    ``found`` contains results of the computation; ``guess`` names the guessed value.
     """
     attacker, known = parts[0].attacker, "exactly"
     if attacker.reference is not None:
@@ -27,7 +27,7 @@ def assumptions(parts: Sequence[SeenRelease], *found: str, guess: str = "") -> t
         + (
             f"The attacker knows everything about the {guess} except the unknowns."
             if guess
-            else "Absence means that another person takes this one's place."
+            else "Absence means that another person replaces this one."
         ),
         "A normal approximation from one fit: an estimate, not a guarantee.",
         *held_sentences(held(parts)),
@@ -40,7 +40,7 @@ def assumptions(parts: Sequence[SeenRelease], *found: str, guess: str = "") -> t
 
 
 def held(parts: Sequence[SeenRelease]) -> tuple[str, ...]:
-    """Return everything that is held fixed in any of the releases."""
+    """Return everything that any of the releases holds fixed."""
     return joined(*(part.informed.held for part in parts))
 
 
@@ -49,25 +49,25 @@ def _rounded(digits: int | None) -> tuple[str, ...]:
         return ()
     return (
         f"The numbers are rounded to {digits} decimals. This adds a variance of r²/12 to numbers "
-        "that vary by more than a step r, and nothing to others. An attacker who knows all "
-        "other records is certain about those whose absence changes a digit of this table, and "
-        "at chance about the rest. The success rate of an attacker who knows less is a mean "
-        "over tables of other people.",
+        "that vary by more than a step r, and nothing to other numbers. An attacker who knows all "
+        "other records is certain about each record whose absence changes a digit of this table, "
+        "and at chance about all other records. The success rate of an attacker who knows less is "
+        "a mean over tables of other people.",
     )
 
 
 def agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
-    """Return a sentence on the difference between refits and the normal approximation."""
+    """Return a sentence about the difference between refits and the normal approximation."""
     known = ~np.isnan(checked.right)
     if not in_reach:
         return (
-            "The approximation was not checked by refits on other people: these need all records "
-            "in memory, and a single release.",
+            "The approximation was not checked by refits on other people, which need all records "
+            "in memory and a single release.",
         )
     if not len(checked.people):
         return (
-            "The approximation was not checked by refits on other people; exact=10 checks the 10 "
-            "most exposed.",
+            "The approximation was not checked by refits on other people; pass exact=10 to check "
+            "the 10 most exposed.",
         )
     if not known.any():
         return (
@@ -75,16 +75,16 @@ def agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
             "approximation.",
         )
     return (
-        f"Refits on other people checked {checked.largest_difference()}; where the record causes "
+        f"Refits on other people checked {checked.largest_difference()}; for records that cause "
         "most of the variation, the refits are used.",
     )
 
 
 def hidden_by_few(known: np.ndarray) -> tuple[str, ...]:
-    """Return a sentence on how many people are hidden mostly by one other person."""
+    """Return a sentence about how many people are hidden mainly by one other person."""
     if not known.any():
         return ()
     return (
-        f"For {np.count_nonzero(known):,} of these, one other person makes up more than four "
-        "fifths of the variation that hides them, and is treated as known to the attacker.",
+        f"For {np.count_nonzero(known):,} of these, one other person causes more than four fifths "
+        "of the variation that hides them, and is treated as known to the attacker.",
     )

@@ -1,33 +1,37 @@
-"""A release with a person in the data, or another in their place: two normal distributions.
+"""Two normal distributions: a release with a person, and with another person instead.
 
-With a person in the data, among others whom the attacker does not know, and without::
+The release with the person in the data, among people whom the attacker does not know, and without
+the person::
 
     in:   N(θ* − H⁻¹c, uH⁻¹G₋ᵢH⁻¹ + Σ)       out:   N(θ*, uH₋ᵢ⁻¹G₋ᵢH₋ᵢ⁻¹ + Σ),      c = g − ḡ
 
-The number of people is usually published, so another person takes the place, and the move is
-measured from the mean. A person's own gradient does not hide them: ``G₋ᵢ = G − n/(n − 1) ccᵀ``.
+The number of people is usually published, so another person replaces the one left out, and the
+shift is measured from the mean. The variation due to a person's own gradient does not hide that
+person: ``G₋ᵢ = G − n/(n − 1) ccᵀ``.
 
-**One covariance** is enough if the design leverage ℓ is below 0.1. With ``M = uG + HΣH`` and ``q =
-cᵀM⁻¹c``, the distance between the two is ``μ² = q/(1 − αq)``, ``α = u n/(n − 1)``.
+**One covariance** for both is enough if the design leverage ℓ is below 0.1. With ``M = uG + HΣH``
+and ``q = cᵀM⁻¹c``, the distance between the two distributions is ``μ² = q/(1 − αq)``, ``α = u n/(n
+− 1)``.
 
-**Two covariances.** A person with larger leverage also reduces the covariance. Let ``YYᵀ`` be the
-person's part of H, ``W = (I − YᵀH⁻¹Y)⁻¹``, and ``T = uG₋ᵢH⁻¹Y``. As ``H₋ᵢ⁻¹ = H⁻¹ + H⁻¹YWYᵀH⁻¹``,
-the covariances of ``Hθ̂`` differ by::
+**Two covariances.** The data of a person with larger leverage also reduce the covariance. Let
+``YYᵀ`` be the person's part of H, ``W = (I − YᵀH⁻¹Y)⁻¹``, and ``T = uG₋ᵢH⁻¹Y``. Since ``H₋ᵢ⁻¹ = H⁻¹
++ H⁻¹YWYᵀH⁻¹``, the covariances of ``Hθ̂`` differ by::
 
     Y W Tᵀ + T W Yᵀ + Y W (YᵀH⁻¹T) W Yᵀ
 
-So the two differ only in the span of Y, T and c, which has 2k + 1 dimensions if Y has k columns
-(one for a record of a model with one output). There both covariances are diagonalised together.
+So the covariances differ only in the span of Y, T and c. It has 2k + 1 dimensions if Y has k
+columns; k is one for a single record and output. In this span, both covariances are diagonalised
+together.
 
-**Predictions.** If queries A are answered, only ``Aθ̂`` is visible. The only change is that a root
-R of ``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹`` replaces that of ``M⁻¹``. ``D`` is the covariance of noise on the
-answers, and of rounding (:mod:`~seepage.glm.outsider.shown`).
+**Predictions.** If the release is the answers to queries A, only ``Aθ̂`` is visible. The only
+change is that a root R of ``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹`` replaces the root of ``M⁻¹``. ``D`` is the
+covariance of the noise on the answers and of their rounding (:mod:`~seepage.glm.outsider.shown`).
 
-**Hidden by one other.** If another person j causes most of the variation in a person's own
-prediction, that variation is not normal: the prediction shows whether j is in the data, and little
-other variation is left. With ``z = Rᵀc``, the share of j in the variation along the best test's
-direction is ``α(zᵀz_j)²/q(1 − αq)``. Above four fifths, j is treated as known to the attacker; the
-same is then applied to the remaining people.
+**Hidden by one person.** If one other person j causes most of the variation in a person's own
+prediction, that variation is not normal: the prediction reveals whether j is in the data, and
+little other variation remains. With ``z = Rᵀc``, person j contributes the share ``α(zᵀz_j)²/q(1 −
+αq)`` of the variation along the direction of the best test. If this share exceeds four fifths, j is
+treated as known to the attacker, and the share is computed again for the remaining people.
 """
 
 from __future__ import annotations
@@ -46,16 +50,16 @@ from seepage.support.chunks import progress
 
 @dataclass(frozen=True)
 class Worlds:
-    """The two distributions of the release for every person, as an attacker sees them.
+    """The distributions of the release with and without each person, as the attacker sees them.
 
     Parameters
     ----------
     others
-        The people.
+        The people in the data.
     unknown
         ``u``.
     queries
-        ``A``, (m, P), if predictions are released; ``None`` for the parameters.
+        ``A``, (m, P), if predictions are released, or ``None`` if the parameters are.
     own
         Whether only the person's own records are queried.
     shown
@@ -84,11 +88,11 @@ class Worlds:
         return int(np.linalg.matrix_rank(self.queries))
 
     def with_unknown(self, unknown: float) -> Worlds:
-        """Return the same distributions for an attacker who knows more or less."""
+        """Return the same distributions for an attacker with more or less knowledge."""
         return replace(self, unknown=unknown)
 
     def root_for(self) -> Callable[[np.ndarray], np.ndarray]:
-        """Return a function that computes R for a person's records, (P, k)."""
+        """Return a function that computes R from a person's records, (P, k)."""
         inverse = self.others.model.inverse
 
         def seen(A: np.ndarray) -> np.ndarray:
@@ -119,7 +123,7 @@ class Worlds:
 
     @property
     def taken_for_known(self) -> np.ndarray:
-        """The number of others treated as known, because each alone would hide a person."""
+        """The number of people treated as known, because each alone would hide another person."""
         return self._of_all[2]
 
     @cached_property
@@ -158,7 +162,7 @@ class Worlds:
         of_others: np.ndarray,
         root: Callable[[np.ndarray], np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``q = zᵀz`` of these people, by their own queries, and ``zᵀz_j`` with others."""
+        """Return ``q = zᵀz`` for these people's own queries, and ``zᵀz_j`` with other people."""
         others = self.others
         single = others.single and others.model.outputs.count == 1
         if single and self.shown.numbers_are_rows:  # R = H⁻¹x/√xᵀSx
@@ -174,7 +178,7 @@ class Worlds:
         return np.array([np.sum(z**2) for z in each]), np.array(products)
 
     def _hiders(self, q: np.ndarray, products: np.ndarray) -> Iterator[tuple[int, list[int]]]:
-        """Yield the positions of people hidden by few others, and of those others."""
+        """Yield the positions of people hidden by few others, and the positions of these few."""
         variances = self.share * products**2 / np.where(q > 0, q, np.inf)[:, None]
         left = 1 - self.share * q
         for place in np.flatnonzero(variances.max(axis=1, initial=0.0) > 0.8 * left):
@@ -190,10 +194,11 @@ class Worlds:
                 yield int(place), those
 
     def _heavy(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the people, and their c, who may hide others by themselves: ``αcᵀM⁻¹c`` above 0.4.
+        """Return the people, and their c, who may alone hide another person: ``αcᵀM⁻¹c`` above 0.4.
 
-        By the Cauchy–Schwarz inequality, nobody else makes up four fifths of the variation that
-        hides a person whose share of the visible variation is below one half.
+        Suppose a person's share of the visible variation is below one half. By the Cauchy–Schwarz
+        inequality, nobody outside this list contributes four fifths of the variation that hides the
+        person.
         """
         root = replace(self, queries=None, own=False).root_for()(self.others.sets[0])
         c = np.concatenate([one for _, one in self.others.centred()])
@@ -202,7 +207,7 @@ class Worlds:
         return heavy, c[heavy]
 
     def _normal(self, q: np.ndarray, among: np.ndarray) -> TwoNormals:
-        """Return the two normal distributions of each person."""
+        """Return both normal distributions of each person."""
         others, root = self.others, self.root_for()
         mu = distance_without_own(q, self.share, others.alone & others.present)
         certain = np.isinf(mu)
@@ -232,7 +237,7 @@ class Worlds:
         return shift, np.maximum(spread, 1e-8 - 1)  # a variance, but for rounding
 
     def _span(self, person: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return Y, T and c of a person."""
+        """Return Y, T and c for a person."""
         others = self.others
         rows = others.sets[person]
         c = others.gradient(rows) - others.mean
@@ -249,14 +254,14 @@ class Worlds:
     def coordinates(self, person: int) -> np.ndarray:
         """Return the coordinates that distinguish a person's distributions, (P, at most 2k + 1).
 
-        Multiply moves of the parameters, as rows, by this matrix.
+        Multiply parameter shifts, as rows, by this matrix.
         """
         axes = self._axes(self.root_for()(self.others.sets[person]), *self._span(person))
         return np.asarray(np.linalg.solve(self.others.model.inverse, axes))
 
 
 def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> TwoNormals:
-    """Join pairs into one, with coordinates of equal variance merged."""
+    """Join pairs of distributions into one pair, merging coordinates of equal variance."""
     tidy = []
     for shift, spread in pairs:
         bent = np.abs(spread) > 1e-9  # else rounding
@@ -268,10 +273,10 @@ def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> TwoNormals:
 
 
 def distance_without_own(q: np.ndarray, share: float, alone: np.ndarray) -> np.ndarray:
-    """Return ``μ = √(q/(1 − αq))`` of each person, without their own share of the variation.
+    """Return ``μ = √(q/(1 − αq))`` of each person, excluding the person's own variation.
 
-    ``q`` is the squared length of their effect, in units of the variation over all people, and
-    ``share`` is ``α = u n/(n − 1)``. It is infinite for a person who is alone.
+    ``q`` is the squared length of the person's effect, in units of the variation over all people,
+    and ``share`` is ``α = u n/(n − 1)``. μ is infinite if there are no other people.
     """
     left = 1 - share * q
     # Rounding ends at about 1e-8, a distance of 10⁴: nobody else has what this person has.
@@ -282,7 +287,8 @@ def distance_without_own(q: np.ndarray, share: float, alone: np.ndarray) -> np.n
 def inverse_root(matrix: np.ndarray) -> np.ndarray:
     """Return R such that ``RRᵀ`` is the pseudo-inverse of a semidefinite matrix, (P, k).
 
-    The matrix is first scaled to a unit diagonal, so that very different units cost no digits.
+    The matrix is first scaled to a unit diagonal, so that very different units do not reduce the
+    precision.
     """
     sizes = np.sqrt(np.maximum(np.diagonal(matrix), 0.0))
     scale = np.where(sizes > 0, sizes, 1.0)

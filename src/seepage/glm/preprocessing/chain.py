@@ -1,8 +1,8 @@
-"""Steps in sequence and in parallel; each combination is again a step.
+"""Combine steps in sequence and in parallel; each combination is also a step.
 
-Each step learns from the earlier steps' output on all rows. So one row affects a later step's
-learnt numbers in two ways: directly, through its own transformed values, and indirectly, because
-the earlier steps learn other numbers, which changes all rows.
+Each step is fitted to the output of the earlier steps on all rows. So one row affects a later
+step's learnt parameters in two ways: directly, through its own transformed values, and indirectly,
+because the earlier steps learn different parameters, which changes all rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Chain(FeatureStep):
 
     @classmethod
     def of_pipeline(cls, pipeline: Any, X: Any) -> Chain:
-        """Return the fitted transformers of a ``Pipeline`` whose input is ``X``."""
+        """Return the fitted transformers of a ``Pipeline`` with the input ``X``."""
         steps: list[FeatureStep] = []
         for _, transformer in pipeline.steps:
             if transformer is None or (
@@ -44,7 +44,7 @@ class Chain(FeatureStep):
         return cls(tuple(steps))
 
     def inputs(self, X: Any) -> list[Any]:
-        """Return the input of every step, and the output of the last."""
+        """Return the input of every step, and the output of the last step."""
         out = [X]
         for step in self.steps:
             out.append(step.transform(out[-1]))
@@ -61,11 +61,11 @@ class Chain(FeatureStep):
         return dX
 
     def coded(self, X: Any) -> tuple[str, ...]:
-        """Return the numeric columns that the first step treats as codes."""
+        """Return the numeric columns that the first step treats as category codes."""
         return self.steps[0].coded(X) if self.steps else ()
 
     def refitted(self, X: Any) -> FeatureStep:
-        """Return all steps refitted on other rows, each on the output of the steps before it."""
+        """Return all steps refitted on new rows, each on the output of the earlier steps."""
         steps = []
         for step in self.steps:
             steps.append(step.refitted(X))
@@ -73,11 +73,11 @@ class Chain(FeatureStep):
         return Chain(tuple(steps))
 
     def learnt(self) -> np.ndarray:
-        """Return the learnt numbers of all steps."""
+        """Return the learnt parameters of all steps."""
         return np.concatenate([np.zeros(0), *(step.learnt() for step in self.steps)])
 
     def with_learnt(self, numbers: np.ndarray) -> FeatureStep:
-        """Return a copy with other learnt numbers."""
+        """Return a copy with different learnt parameters."""
         steps, at = [], 0
         for step in self.steps:
             size = len(step.learnt())
@@ -89,12 +89,12 @@ class Chain(FeatureStep):
 
     @property
     def held(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Everything that the steps have learnt."""
+        """Everything that the steps learnt from the data."""
         return joined(*(step.held for step in self.steps))
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Everything that the steps have chosen."""
+        """Everything that the steps chose from the data."""
         return joined(*(step.choices for step in self.steps))
 
     def units(self, X: Any) -> np.ndarray:
@@ -104,7 +104,7 @@ class Chain(FeatureStep):
         return np.concatenate([np.zeros(0), *each])
 
     def influence(self, X: Any, dX: np.ndarray) -> np.ndarray:
-        """Return how far the learnt numbers of all steps move when one row changes."""
+        """Return the change of all steps' learnt parameters when one row changes."""
         moves, here = [], X
         for step in self.steps:
             moves.append(step.influence(here, dX))
@@ -112,7 +112,7 @@ class Chain(FeatureStep):
         return self._settled(X, moves)
 
     def response(self, X: Any, first: Any, other: Any) -> np.ndarray:
-        """Return the same, interpolated, when row ``first`` is replaced by ``other``."""
+        """Return the interpolated change when row ``first`` is replaced by ``other``."""
         moves, here = [], X
         for step in self.steps:
             moves.append(step.response(here, first, other))
@@ -120,7 +120,7 @@ class Chain(FeatureStep):
         return self._settled(X, moves)
 
     def _settled(self, X: Any, moves: list[np.ndarray]) -> np.ndarray:
-        """Add the effect of earlier steps on later ones to a row's direct effect on each step."""
+        """Add the effect of earlier steps on later steps to a row's direct effect on each step."""
         if sum(move.shape[1] > 0 for move in moves) > 1:
             responses = self._later(X)
             for s, move in enumerate(moves):
@@ -129,9 +129,9 @@ class Chain(FeatureStep):
         return np.hstack([np.zeros((moves[0].shape[0] if moves else 0, 0)), *moves])
 
     def _later(self, X: Any) -> list[list[np.ndarray]]:
-        """Return the direct effect of an earlier step's learnt numbers on those of each later step.
+        """Return the direct effect of a step's learnt parameters on those of each later step.
 
-        The steps in between keep their numbers.
+        The parameters of the steps in between are held fixed.
         """
         if self._responses is None or self._responses[0] is not X:
             inputs = self.inputs(X)
@@ -168,7 +168,7 @@ class Chain(FeatureStep):
 
 
 class ColumnsApart(FeatureStep):
-    """A ``ColumnTransformer`` or ``FeatureUnion``: steps in parallel."""
+    """A ``ColumnTransformer`` or ``FeatureUnion``, whose steps run in parallel."""
 
     def __init__(
         self, inner: Any, parts: list[tuple[np.ndarray, slice, FeatureStep]], width: int
@@ -198,7 +198,7 @@ class ColumnsApart(FeatureStep):
                 continue
             if (inner.transformer_weights or {}).get(name, 1.0) != 1.0:
                 raise refusal(
-                    "A FeatureUnion with transformer_weights is not supported, since these "
+                    "A FeatureUnion with transformer_weights is not supported, since the weights "
                     "scale its parts.",
                     "Omit the weights, or put a scaler at the end of each part.",
                 )
@@ -209,7 +209,7 @@ class ColumnsApart(FeatureStep):
         return cls(inner, parts, at)
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return the outputs of all parts, side by side."""
+        """Return the outputs of all parts, concatenated by column."""
         out = np.zeros((np.shape(X)[0], self.width))
         for columns, where, step in self.parts:
             out[:, where] = dense(step.transform(take(X, columns)))
@@ -225,23 +225,23 @@ class ColumnsApart(FeatureStep):
         return out
 
     def refitted(self, X: Any) -> FeatureStep:
-        """Return all parts refitted on other rows."""
+        """Return all parts refitted on new rows."""
         from sklearn.base import clone
 
         return as_step(clone(self.inner).fit(X), X)
 
     def learnt(self) -> np.ndarray:
-        """Return the learnt numbers of all parts."""
+        """Return the learnt parameters of all parts."""
         return np.concatenate([np.zeros(0), *(step.learnt() for _, _, step in self.parts)])
 
     @property
     def held(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Everything that the parts have learnt."""
+        """Everything that the parts learnt from the data."""
         return joined(*(step.held for _, _, step in self.parts))
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Everything that the parts have chosen."""
+        """Everything that the parts chose from the data."""
         return joined(*(step.choices for _, _, step in self.parts))
 
     def units(self, X: Any) -> np.ndarray:
@@ -250,7 +250,7 @@ class ColumnsApart(FeatureStep):
         return np.concatenate([np.zeros(0), *each])
 
     def with_learnt(self, numbers: np.ndarray) -> FeatureStep:
-        """Return a copy with other learnt numbers."""
+        """Return a copy with different learnt parameters."""
         other, at, parts = copy(self), 0, []
         for columns, where, step in self.parts:
             size = len(step.learnt())
@@ -260,7 +260,7 @@ class ColumnsApart(FeatureStep):
         return other
 
     def influence(self, X: Any, dX: np.ndarray) -> np.ndarray:
-        """Return how far the numbers of all parts move."""
+        """Return the change of all parts' learnt parameters."""
         moves = [np.zeros((len(dX), 0))]
         for columns, _, step in self.parts:
             moved = dX[:, columns]
@@ -271,7 +271,7 @@ class ColumnsApart(FeatureStep):
         return np.hstack(moves)
 
     def response(self, X: Any, first: Any, other: Any) -> np.ndarray:
-        """Return the same, interpolated, when row ``first`` is replaced by ``other``."""
+        """Return the interpolated change when row ``first`` is replaced by ``other``."""
         rows = (X, first, other)
         return np.hstack(
             [
@@ -282,7 +282,7 @@ class ColumnsApart(FeatureStep):
 
 
 def take(X: Any, columns: np.ndarray) -> Any:
-    """Return some columns of a frame or an array."""
+    """Return some columns of a data frame or an array."""
     from sklearn.utils import _safe_indexing
 
     if len(columns) == np.shape(X)[1] and np.array_equal(columns, np.arange(len(columns))):
@@ -291,7 +291,7 @@ def take(X: Any, columns: np.ndarray) -> Any:
 
 
 def as_step(transformer: Any, X: Any) -> FeatureStep:
-    """Return a fitted scikit-learn transformer as a step; ``X`` are its input rows."""
+    """Return a fitted scikit-learn transformer as a step; ``X`` contains its input rows."""
     # Others' classes of these names, and derived ones that override something, are measured whole.
     name = own_name(transformer, "sklearn", ("ColumnTransformer", "FeatureUnion", "Pipeline"))
     if name == "ColumnTransformer":

@@ -1,7 +1,8 @@
-"""The formula of a statsmodels model as a step, from a data frame to the design matrix.
+"""The formula of a statsmodels model, as a step from a data frame to the design matrix.
 
-Formulas are differentiated by finite differences. The values they learn from the data (``center``,
-``bs`` and the like) are known only to the formula library, so they can be frozen but not refitted.
+Formulas are differentiated by finite differences. Only the formula library has access to the values
+that formulas learn from the data (``center``, ``bs`` and similar), so they can be frozen but not
+refitted.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class FormulaStep(FeatureStep):
         data = results.model.data
         if getattr(data, "missing_row_idx", None):
             raise InputError(
-                f"The formula left out {len(data.missing_row_idx)} rows with missing values; "
-                "drop them from the data frame and from y, and fit again."
+                f"The formula dropped {len(data.missing_row_idx)} rows with missing values; drop "
+                "them from the data frame and from y, and fit again."
             )
         spec = getattr(data, "model_spec", None)
         return cls(getattr(data, "design_info", None) if spec is None else spec, data.const_idx)
@@ -53,8 +54,8 @@ class FormulaStep(FeatureStep):
                 made = np.asarray(build_design_matrices([self.spec], columns, NA_action="raise")[0])
             except PatsyError as problem:
                 raise InputError(
-                    f"X does not fit the model's formula: {str(problem).splitlines()[0]}; pass the "
-                    "data frame that the model was fitted on."
+                    f"X does not match the model's formula: {str(problem).splitlines()[0]}; pass "
+                    "the data frame that the model was fitted on."
                 ) from problem
         return made if self.constant is None else np.delete(made, self.constant, axis=1)
 
@@ -93,12 +94,12 @@ class FormulaStep(FeatureStep):
         return by_differences(moved, "The formula") * size
 
     def learnt(self) -> np.ndarray:
-        """Return an empty vector; raise an error if the formula has learnt something."""
+        """Return an empty vector, or raise an error if the formula has learnt values."""
         if _LEARNT in self.held:
             raise refusal(
-                "The values that a formula learns from the data (center, standardize or bs) are "
-                "known only to the formula library, so seepage cannot refit them.",
-                "Use preprocessing='frozen', which treats them as public.",
+                "Only the formula library has access to the values that a formula learns from the "
+                "data (center, standardize or bs), so seepage cannot refit them.",
+                "Use preprocessing='frozen', which treats these values as public.",
             )
         return np.zeros(0)
 
@@ -114,7 +115,7 @@ class FormulaStep(FeatureStep):
 
 
 def learns_from_data(spec: Any) -> bool:
-    """Return whether functions in a formula, patsy's or formulaic's, learn from the data."""
+    """Return whether functions in a patsy or formulaic formula learn from the data."""
     if hasattr(spec, "transform_state"):
         return bool(spec.transform_state)
     return any(info.state.get("transforms") for info in spec.factor_infos.values())

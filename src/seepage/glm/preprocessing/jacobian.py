@@ -1,8 +1,9 @@
 """The Jacobian of a linear model's release with respect to raw columns, through preprocessing.
 
-With ``x = T(z; φ)`` and the model's own Jacobian ``J_i`` in the features of record i, the Jacobian
-in its raw columns is ``J_i ∂T/∂z`` if the learnt numbers φ are treated as public (frozen). If the
-whole procedure is rerun, φ changes as well, and with it all records (refitted)::
+Let ``x = T(z; φ)``, and let ``J_i`` be the model's Jacobian with respect to the features of record
+i. The Jacobian with respect to the raw columns is ``J_i ∂T/∂z`` if the learnt parameters φ are
+treated as public (frozen). If the whole procedure is rerun, φ also changes, and with it the
+features of all records (refitted)::
 
     J_i ∂T_i/∂z_i + K ∂φ/∂z_i,      K = Σ_k J_k ∂T_k/∂φ
 """
@@ -37,18 +38,18 @@ _EVERYTHING = Unknowns(None, True)
 
 
 class RawJacobian(EntryJacobian):
-    """The Jacobian in the directions of the raw columns; each record has ``features`` of them.
+    """The Jacobian with respect to the raw columns; each record has ``features`` directions.
 
     Parameters
     ----------
     inner
-        The Jacobian in the features.
+        The Jacobian with respect to the features.
     followed
         The raw columns.
     X
         The raw table as numbers, (n, t), used to display records.
     refitted
-        Whether the learnt numbers of the preprocessing change with the records.
+        Whether the learnt parameters of the preprocessing change with the records.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class RawJacobian(EntryJacobian):
         return np.concatenate([raw, J[:, :, width:]], axis=2) if unknowns.label else raw
 
     def with_label_step(self, step: float) -> RawJacobian:
-        """Return the same Jacobian with the label measured in units of this step."""
+        """Return the same Jacobian, with the label in units of this step."""
         other = copy(self)
         other.inner = self.inner.with_label_step(step)
         return other
@@ -85,7 +86,7 @@ class RawJacobian(EntryJacobian):
 
 @dataclass(frozen=True)
 class RawRelease(MeasuredRelease):
-    """The noisy parameters of a model, as a function of the raw columns of its pipeline."""
+    """The noisy parameters of a model, as a function of its pipeline's raw columns."""
 
     inner: MeasuredRelease
     template: RawJacobian
@@ -94,35 +95,35 @@ class RawRelease(MeasuredRelease):
 
     @property
     def anew(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The steps that are refitted in finite changes of the model."""
+        """The steps that are refitted when records change."""
         return self.inner.anew
 
     @property
     def kept(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The steps that stay fixed when a record is removed."""
+        """The steps that are held fixed when a record is removed."""
         return self.inner.kept
 
     @property
     def model(self) -> Any:
-        """None: bounds on the model's features would mistake raw columns for features."""
+        """``None``: bounds on the model's features would mistake raw columns for features."""
         return None
 
     def jacobian(self, chunk: Chunk) -> RawJacobian:
-        """Return the Jacobian about the table in memory, which is one chunk."""
+        """Return the Jacobian for the table in memory, which is one chunk."""
         return self.template
 
     def finite_changes(self) -> FiniteChanges:
-        """Return how far the release moves when a record is removed, with frozen preprocessing."""
+        """Return the change of the release when a record is removed, with frozen preprocessing."""
         if self.refitted:
             raise InputError(
-                "Leaving a record out of the whole procedure needs reruns; omit refit='model', "
+                "Leaving a record out of the whole procedure requires reruns; omit refit='model', "
                 "or use preprocessing='frozen'."
             )
         return RawChanges(self.inner.finite_changes(), self)
 
 
 class RawChanges(FiniteChanges):
-    """Records left out, or with another label or raw value, with frozen preprocessing."""
+    """Records left out, or with a changed label or raw value, with frozen preprocessing."""
 
     def __init__(self, inner: FiniteChanges, release: RawRelease) -> None:
         self.inner, self._release = inner, release
@@ -134,27 +135,27 @@ class RawChanges(FiniteChanges):
         return RawChanges(self.inner.fixed, self._release)
 
     def without(self, rows: np.ndarray) -> Moves:
-        """Return the moves when each of these records is left out."""
+        """Return the parameter changes when each of these records is left out."""
         return self.inner.without(rows)
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the same moves by refits."""
+        """Return the same changes by refits."""
         return self.inner.without_exactly(rows)
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves for each alternative; for a raw column exactly, by refits."""
+        """Return the changes for each alternative; for a raw column, by exact refits."""
         if not others.columns:
             return self.inner.replaced(rows, others)
         return self.replaced_exactly(rows, others)
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the same moves by refits."""
+        """Return the same changes by refits."""
         if not others.columns:
             return self.inner.replaced_exactly(rows, others)
         if rows.dtype == object:
             raise InputError(
-                "With frozen preprocessing, a raw column shared by all records of a person "
-                "cannot be guessed; omit person=, or let the procedure be refitted."
+                "With frozen preprocessing, guesses about a raw column that all records of a "
+                "person share are not supported; omit person=, or use preprocessing='refitted'."
             )
         followed, refits = self._release.template.followed, self._release.inner.refits()
         features, moved = followed.features_with(rows, others)
@@ -173,11 +174,11 @@ class RawChanges(FiniteChanges):
         """Return the likelihood of each label under the model fitted without the record."""
         if others.columns:
             raise InputError(
-                "With frozen preprocessing, the model gives no prior on a raw column; choose "
-                "'equal', 'frequencies' or your own probabilities."
+                "With frozen preprocessing, the model cannot serve as a prior for a raw column; "
+                "choose 'equal', 'frequencies' or your own probabilities."
             )
         return self.inner.log_likelihoods(rows, others, refits)
 
     def class_labels(self) -> np.ndarray:
-        """Return the labels that a record of a classifier may have."""
+        """Return the labels that a classifier's record may have."""
         return self.inner.class_labels()

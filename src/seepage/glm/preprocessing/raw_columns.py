@@ -1,8 +1,8 @@
-"""Raw columns as directions in which a record can change, and their effect on the features.
+"""Raw columns as directions in which a record can change, and their effect on features.
 
-A numeric column changes by its derivative. A category or a yes/no column changes by whole levels:
-another level replaces the first, and all else is unchanged. This is a finite change, not a
-derivative; the learnt numbers of the preprocessing change in proportion.
+The effect of a numeric column is its derivative. A category or a yes/no column changes by whole
+levels: another level replaces the first, and all other columns are unchanged. This is a finite
+change, not a derivative. The learnt parameters of the preprocessing change in proportion.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REFITTED = (
 
 @dataclass(frozen=True)
 class RawColumn:
-    """A column of the caller's table, and the directions in which it can change."""
+    """A column of the caller's table, and the directions in which the column can change."""
 
     name: str
     kind: str  # ``numeric``, ``boolean`` or ``categorical``
@@ -45,7 +45,7 @@ class RawColumn:
 
     @property
     def directions(self) -> int:
-        """How many directions the column has."""
+        """The number of directions of the column."""
         return max(1, len(self.levels) - 1)
 
     def titles(self) -> list[str]:
@@ -56,12 +56,14 @@ class RawColumn:
 
 
 def read_frame(X: Any) -> tuple[nw.DataFrame[Any], bool]:
-    """Return a raw table as a data frame, and whether it was passed as one (not as an array)."""
+    """Return a raw table as a data frame, and whether the caller passed a data frame."""
     if hasattr(X, "columns") or hasattr(X, "column_names"):
         try:
             frame = nw.from_native(X, eager_only=True)
         except TypeError as problem:
-            raise InputError(f"X of type {type(X).__name__} is not a table: {problem}") from problem
+            raise InputError(
+                f"X has type {type(X).__name__}, which is not a table: {problem}"
+            ) from problem
         check_names(frame)
         return frame, True
     values = np.asarray(X)
@@ -79,7 +81,7 @@ def read_frame(X: Any) -> tuple[nw.DataFrame[Any], bool]:
 def read_columns(
     frame: nw.DataFrame[Any], categorical: Sequence[str] = (), quantities: Sequence[str] = ()
 ) -> list[RawColumn]:
-    """Return the contents of every column; raise an error if a column has too many levels."""
+    """Return the contents of every column, or raise an error if one has too many levels."""
     for name in [*categorical, *quantities]:
         check_column(name, frame.columns)
     found = []
@@ -115,15 +117,14 @@ def _category(name: str, kind: str, column: nw.Series[Any]) -> RawColumn:
 
 
 class RawTable:
-    """A raw table as the input of a procedure, and the contents of its columns.
+    """A raw table as the input to a procedure, and the contents of its columns.
 
     Parameters
     ----------
     X
         The table.
     categorical, quantities
-        Columns whose numbers are category codes, and two-valued columns that are nevertheless
-        numeric.
+        Columns whose numbers are category codes, and two-valued columns to treat as numeric.
     beside
         A column that identifies people and is not a feature.
 
@@ -147,9 +148,10 @@ class RawTable:
         self.columns = [c for c in every if c.kind == "numeric" or len(c.levels) > 1]
 
     def table(self) -> Table:
-        """Return the records as numbers, one column for each direction.
+        """Return the records as numbers, with one column per direction.
 
-        A level is 1 for the records that have it; missing values and first levels are 0.
+        A level is 1 for the records that have it, and 0 otherwise. Missing values and first levels
+        are 0 in every column.
         """
         blocks: list[np.ndarray] = []
         for column in self.columns:
@@ -170,7 +172,7 @@ class RawTable:
         return Table(np.stack(blocks, axis=1), tuple(unique(titles)), rows, library)
 
     def attributes(self, titles: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Return the directions, by title, of every column that has more than one."""
+        """Return the titles and directions of every column with more than one direction."""
         found, at = {}, 0
         for column in self.columns:
             if column.directions > 1:
@@ -179,15 +181,15 @@ class RawTable:
         return found
 
     def rows(self, which: np.ndarray, X: Any = None) -> Any:
-        """Return some rows of this table, or of another with the same columns."""
+        """Return some rows of this table, or of a different table with the same columns."""
         from sklearn.utils import _safe_indexing
 
         return _safe_indexing(self.X if X is None else X, which)
 
     def replaced(self, rows: np.ndarray, directions: Sequence[int], values: np.ndarray) -> Any:
-        """Return the table with another value of a column in these rows; ``None`` if unchanged.
+        """Return the table with a new value of a column in these rows, or ``None`` if unchanged.
 
-        ``directions`` are the columns of :meth:`table` that belong to that column.
+        ``directions`` are the positions in :meth:`table` that belong to the column.
         """
         column = self._column_at(directions)
         cells, value = self.frame[column.name], self._value_of(column, values)
@@ -203,17 +205,18 @@ class RawTable:
         return self.frame.with_columns(cells.scatter(places, [value] * len(places))).to_native()
 
     def _column_at(self, directions: Sequence[int]) -> RawColumn:
-        """Return the column to which exactly these columns of :meth:`table` belong."""
+        """Return the column to which exactly these positions in :meth:`table` belong."""
         starts = np.cumsum([0, *(column.directions for column in self.columns)])
         column = self.columns[int(np.searchsorted(starts, directions[0], side="right")) - 1]
         if len(directions) != column.directions:
             raise InputError(
-                f"A guess is about a whole column; choose {column.name!r}, not some of its levels."
+                f"Only whole columns can be guessed; choose {column.name!r}, not some of its "
+                "levels."
             )
         return column
 
     def _value_of(self, column: RawColumn, values: np.ndarray) -> Any:
-        """Return the cell value that corresponds to values of a column's directions."""
+        """Return the cell value for the given values of a column's directions."""
         if column.kind != "numeric":
             return column.levels[int(np.argmax(values)) + 1 if np.any(values) else 0]
         value = float(values[0])
@@ -227,12 +230,11 @@ class FollowedColumns(RawTable):
     Parameters
     ----------
     X
-        The raw table, as input of the preprocessing.
+        The raw table, which is the input to the preprocessing.
     steps
         The fitted preprocessing.
     categorical, quantities
-        Columns whose numbers are category codes, and two-valued columns that are nevertheless
-        numeric.
+        Columns whose numbers are category codes, and two-valued columns to treat as numeric.
     """
 
     def __init__(
@@ -258,9 +260,9 @@ class FollowedColumns(RawTable):
         self.columns = [c for c, is_kept in zip(self.columns, kept, strict=True) if is_kept]
         if not any(kept):
             raise NoDerivativeError(
-                "No small change of a record changes the features of the model, because they "
-                "are binned, ranked or rounded.",
-                "Measure risks by refits: sp.leakage(pipeline, X, y, …).membership().",
+                "Small changes of a record do not change the model's features, because they are "
+                "binned, ranked or rounded.",
+                "To measure risks by refits, call sp.leakage(pipeline, X, y, …).membership().",
             )
         self.moves = np.concatenate(
             [m for m, is_kept in zip(moving, kept, strict=True) if is_kept], axis=2
@@ -274,12 +276,12 @@ class FollowedColumns(RawTable):
 
     @cached_property
     def learnt_moves(self) -> np.ndarray:
-        """The change of the learnt numbers along each direction of every record, (n, p, t)."""
+        """The change of the learnt parameters along each direction of every record, (n, p, t)."""
         return np.concatenate([self._moves(c, learnt=True)[1] for c in self.columns], axis=2)
 
     @cached_property
     def moved_by_learnt(self) -> list[np.ndarray]:
-        """The change of all records' features with each learnt number, (n, D) each."""
+        """The change of all records' features with each learnt parameter, (n, D) each."""
         numbers, found = self.steps.learnt(), []
         for a, unit in enumerate(self.steps.units(self.X)):
 
@@ -292,7 +294,7 @@ class FollowedColumns(RawTable):
         return found
 
     def _moves(self, column: RawColumn, learnt: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return the changes of the features, (n, D, t), and optionally of the learnt numbers."""
+        """Return the changes of the features, (n, D, t), and optionally of learnt parameters."""
         if column.kind == "numeric":
             position = self.frame.columns.index(column.name)
             dX = np.zeros((len(self.frame), len(self.frame.columns)))
@@ -313,9 +315,9 @@ class FollowedColumns(RawTable):
     def features_with(
         self, rows: np.ndarray, others: Alternatives
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the features of records for each value of a column, (m, K, D).
+        """Return the features of records for each value of a column, of shape (m, K, D).
 
-        Also return which of these differ from the actual records, (m, K).
+        Also return whether each of these differs from the actual record, of shape (m, K).
         """
         column = self._column_at(others.columns)
         own = self.frame[column.name].to_list()
@@ -327,7 +329,7 @@ class FollowedColumns(RawTable):
         return np.stack(features, axis=1), np.array(moved).T
 
     def _with(self, name: str, level: Any) -> Any:
-        """Return the table with the same level of a column in every record."""
+        """Return the table with one level of a column in every record."""
         dtype = nw.Float64() if isinstance(level, float) else self.frame[name].dtype
         other = self.frame.with_columns(nw.lit(level).cast(dtype).alias(name))
         return other.to_native() if self.named else other.to_numpy()

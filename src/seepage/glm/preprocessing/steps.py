@@ -1,9 +1,9 @@
-"""The protocol of a preprocessing step, and the simplest steps.
+"""The interface of a preprocessing step, and the simplest steps.
 
-A step maps every row of a table to another, ``x ↦ T(x; φ)``, with numbers φ that it may have learnt
-from all rows: means, deviations, knots. It provides the derivative of a row's output with respect
-to the row (φ held fixed), the derivative of φ with respect to one row, and the output for another
-φ.
+A step maps every row of a table to a new row, ``x ↦ T(x; φ)``. The parameters φ may be learnt from
+all rows, such as means, standard deviations or knots. A step provides the derivative of a row's
+output with respect to the row (with φ fixed), the derivative of φ with respect to one row, and the
+output for a different φ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from seepage.glm.adapters.kinds import NoDerivativeError
 
 
 class FeatureStep(ABC):
-    """One fitted step. Rows are arrays, or data frames if a step selects columns by name."""
+    """One fitted step. Rows are arrays, or data frames if the step selects columns by name."""
 
     name: str
     # What it has learnt from the data, in the words of ``Result.held``, and the part of it
@@ -29,7 +29,7 @@ class FeatureStep(ABC):
 
     @abstractmethod
     def transform(self, X: Any) -> Any:
-        """Return ``T(x; φ)`` of every row, (n, q)."""
+        """Return ``T(x; φ)`` for every row, of shape (n, q)."""
 
     @abstractmethod
     def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
@@ -40,25 +40,25 @@ class FeatureStep(ABC):
         return ()
 
     def refitted(self, X: Any) -> FeatureStep:
-        """Return the step refitted on other rows."""
+        """Return the step refitted on new rows."""
         return self
 
     def learnt(self) -> np.ndarray:
-        """Return φ as one vector; empty if nothing was learnt."""
+        """Return φ as one vector, which is empty if nothing was learnt."""
         return np.zeros(0)
 
     def units(self, X: Any) -> np.ndarray:
-        """Return the scale of a large change of each number in φ, for finite differences, (p,)."""
+        """Return the size of a large change of each number in φ, for finite differences, (p,)."""
         return np.ones(len(self.learnt()))
 
     def with_learnt(self, numbers: np.ndarray) -> FeatureStep:
-        """Return the step with other φ."""
+        """Return the step with a different φ."""
         return self
 
     def influence(self, X: Any, dX: np.ndarray) -> np.ndarray:
         """Return the change of φ when one row changes along its ``dX``, for each row, (n, p).
 
-        This is the derivative of :meth:`learnt`.
+        The result is the derivative of :meth:`learnt`.
         """
         return np.zeros((len(dX), 0))
 
@@ -70,7 +70,7 @@ class FeatureStep(ABC):
 
 
 class KeptColumns(FeatureStep):
-    """The columns with nonzero coefficients under an L1 penalty."""
+    """Selects the columns that have nonzero coefficients under an L1 penalty."""
 
     name = "kept columns"
 
@@ -82,7 +82,7 @@ class KeptColumns(FeatureStep):
         return dense(X)[:, self.columns]
 
     def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
-        """Return the changes of those columns."""
+        """Return the changes of the selected columns."""
         return dX[:, self.columns]
 
 
@@ -95,9 +95,9 @@ def dense(X: Any) -> np.ndarray:
 def by_differences(apply: Callable[[float], np.ndarray], what: str) -> np.ndarray:
     """Return the derivative of ``apply`` at 0, by extrapolated differences.
 
-    A step of 1 is taken to be large. Three steps, each half the previous one, leave an error of
-    sixth order (Richardson). If the extrapolations disagree, there is no derivative, and an error
-    names ``what``.
+    A step of size 1 is considered large. Three steps, each half the previous one, leave a
+    sixth-order error (Richardson extrapolation). If the extrapolations disagree, there is no
+    derivative, and the error message names ``what``.
     """
 
     def central(h: float) -> np.ndarray:
@@ -109,9 +109,9 @@ def by_differences(apply: Callable[[float], np.ndarray], what: str) -> np.ndarra
     scale = np.max(np.abs(fine), initial=0.0)
     if not np.max(np.abs(fine - coarse), initial=0.0) <= 1e-5 * scale:  # NaN is refused too
         raise NoDerivativeError(
-            f"{what} has no derivative at some records, where it is binned, ranked or rounded.",
-            "Drop that step; or audit the final model on the transformed table: "
-            "sp.audit(pipeline[-1], pipeline[:-1].transform(X), y); or measure risks by refits: "
-            "sp.leakage(pipeline, X, y, …).membership().",
+            f"{what} has no derivative for some records, because it bins, ranks or rounds values.",
+            "Drop that step, audit the final model on the transformed table with "
+            "sp.audit(pipeline[-1], pipeline[:-1].transform(X), y), or measure risks by refits "
+            "with sp.leakage(pipeline, X, y, …).membership().",
         )
     return np.asarray((16 * fine - coarse) / 15)

@@ -1,11 +1,11 @@
-"""scikit-learn's transformers as steps: exact derivatives, and changes of the learnt numbers.
+"""scikit-learn's transformers as steps, with derivatives and changes of learnt parameters.
 
-Each kind has its derivative with respect to the row, ``push``; the names of its fitted attributes,
-``learnt``; and their derivative with respect to one row, ``influence``. A transformer of an unknown
-kind is differentiated by finite differences, and can be frozen but not refitted. The same holds for
-a user's class, unless it derives from a known class and overrides none of its methods. A
-transformer that uses the target raises an error: its output for a record depends on the labels of
-the other records.
+Each kind defines its derivative with respect to the row, ``push``; the names of its fitted
+attributes, ``learnt``; and the derivatives of these attributes with respect to one row,
+``influence``. Transformers of other kinds are differentiated by finite differences. They can be
+frozen but not refitted. The same applies to a user's class, unless it derives from a known class
+and overrides none of its methods. A transformer that uses the target raises an error, because its
+output for a record depends on the labels of the other records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Influence = Callable[[Any, np.ndarray, np.ndarray], list[np.ndarray]]
 
 @dataclass(frozen=True)
 class TransformerKind:
-    """A class of transformers; ``influence`` has one array (n, …) for each name in ``learnt``."""
+    """A kind of transformer; ``influence`` has one array (n, …) per name in ``learnt``."""
 
     push: Push
     learnt: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ def _min_max(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
 
 
 def _mean_moves(X: np.ndarray, dX: np.ndarray) -> np.ndarray:
-    """Return the changes of the means over the non-missing cells, (n, d)."""
+    """Return the changes of the means over the non-missing cells, of shape (n, d)."""
     return np.asarray(np.where(np.isnan(X), 0.0, dX) / np.sum(~np.isnan(X), axis=0))
 
 
@@ -94,9 +94,9 @@ def _robust_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
 
 
 def _order_moves(X: np.ndarray, dX: np.ndarray, share: float) -> np.ndarray:
-    """Return the change of a quantile of the non-missing cells with each row's, (n, d).
+    """Return each row's effect on a quantile of the non-missing cells, of shape (n, d).
 
-    The quantile lies between two ordered cells, and changes only with those two.
+    The quantile is between two adjacent ordered cells, and changes only with these two.
     """
     out = np.zeros_like(dX)
     for j in range(X.shape[1]):
@@ -162,7 +162,7 @@ def _rotated(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
 
 
 def _pca_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
-    """Return the changes of mean, components and variances, by perturbation of the covariance.
+    """Return the changes of mean, components and variances, by perturbing the covariance.
 
     One row changes the covariance by ``(dx cᵀ + c dxᵀ)/(n − 1)``, where c is the row minus the
     mean.
@@ -227,7 +227,7 @@ def _spline(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
 
 
 class _Knots:
-    """The learnt base knots of a spline transformer, (K, d), flattened."""
+    """The learnt base knots of a spline transformer, of shape (K, d), flattened."""
 
     @staticmethod
     def of(t: Any) -> np.ndarray:
@@ -260,7 +260,7 @@ def _knot_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> np.ndarray:
 def _whole_levels(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
     if np.any(dX):
         raise InputError(
-            f"{type(t).__name__} needs categories, which have no derivative; if the numbers in "
+            f"{type(t).__name__} requires categories, which have no derivative; if the numbers in "
             "its columns are category codes, name these columns in categorical=."
         )
     return np.zeros((len(dX), dense(t.transform(X)).shape[1]))
@@ -289,7 +289,7 @@ def _followed(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
 
 
 def _like(X: Any, values: np.ndarray) -> Any:
-    """Return numbers in the type of the input rows: a pandas frame, or an array."""
+    """Return numbers in the type of the input rows, a pandas data frame or an array."""
     if hasattr(X, "iloc"):
         return type(X)(values, columns=X.columns, index=X.index)
     return values
@@ -337,7 +337,7 @@ _LEARNT = {
 
 
 def learnt_word(transformer: Any) -> str:
-    """Return one word for the values that a transformer learns from the data."""
+    """Return a word that describes the values a transformer learns from the data."""
     name = own_name(transformer, "sklearn", _LEARNT)
     if name is not None:
         return _LEARNT[name]
@@ -354,17 +354,17 @@ class Transformer(FeatureStep):
         self.kind = None if self.known is None else KNOWN[self.known]
         if own_name(transformer, "sklearn", _CUT) is not None:
             raise NoDerivativeError(
-                f"{self.name} has no derivative: it bins numbers, so small changes have no effect "
-                "until a bin edge is crossed.",
-                "Drop that step, or measure risks by refits: sp.leakage(pipeline, X, y, "
+                f"{self.name} has no derivative: it bins numbers, so a change has no effect "
+                "unless it crosses a bin edge.",
+                "Drop that step, or measure risks by refits with sp.leakage(pipeline, X, y, "
                 "…).membership().",
             )
         if self.kind is None and reads_target(transformer):
             raise NoDerivativeError(
                 f"{self.name} uses the target: its output for a record depends on the labels of "
                 "all other records, so it has no derivative with respect to one record.",
-                "Use OneHotEncoder or OrdinalEncoder, select columns beforehand, or measure "
-                "risks by refits: sp.leakage(pipeline, X, y, …).membership().",
+                "Use OneHotEncoder or OrdinalEncoder, select columns before fitting, or measure "
+                "risks by refits with sp.leakage(pipeline, X, y, …).membership().",
             )
 
     def transform(self, X: Any) -> Any:
@@ -378,7 +378,7 @@ class Transformer(FeatureStep):
         return _followed(self.inner, X, dX) if kind is None else kind.push(self.inner, X, dX)
 
     def refitted(self, X: Any) -> FeatureStep:
-        """Return the transformer fitted on other rows."""
+        """Return the transformer fitted on new rows."""
         from sklearn.base import clone
 
         return Transformer(clone(self.inner).fit(X))
@@ -398,24 +398,24 @@ class Transformer(FeatureStep):
 
     @property
     def held(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Everything it has learnt: numbers, levels or columns."""
+        """Everything the transformer has learnt: numbers, levels or columns."""
         if not self._fitted() - {"n_output_features_"}:
             return ()
         return (learnt_word(self.inner),)
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Everything it has learnt, except numbers that change smoothly with a record."""
+        """Everything the transformer has learnt, except numbers that vary smoothly with records."""
         moves = self.kind is not None and self.known not in _CHOOSE
         if moves and getattr(self.inner, "strategy", None) == "most_frequent":
             moves = False
         return () if moves else self.held
 
     def _fitted(self) -> set[str]:
-        """Return the names of its learnt attributes.
+        """Return the names of the transformer's learnt attributes.
 
-        An unknown class need not follow the convention that such names end in ``_``. So every
-        attribute counts that is not a setting, or is a setting that is itself fitted.
+        An unknown class may not follow the convention that these names end in ``_``. So every
+        attribute is included, except settings that are not themselves fitted.
         """
         held = set(vars(self.inner)) - {"n_features_in_", "feature_names_in_"}
         if self.kind is not None:
@@ -426,7 +426,7 @@ class Transformer(FeatureStep):
         return held | {name for name, value in settings.items() if hasattr(value, "fit")}
 
     def units(self, X: Any) -> np.ndarray:
-        """Return the standard deviation of the column for values in its units, else their sizes."""
+        """Return the column's standard deviation for values in its units, otherwise their sizes."""
         if not len(self.learnt()):
             return np.zeros(0)
         spread = np.nanstd(dense(X), axis=0)
@@ -439,7 +439,7 @@ class Transformer(FeatureStep):
         return np.concatenate(found)
 
     def with_learnt(self, numbers: np.ndarray) -> FeatureStep:
-        """Return a copy with other learnt numbers."""
+        """Return a copy with different learnt parameters."""
         other = copy(self)
         if self.known == "SplineTransformer":
             other.inner = _Knots.put(self.inner, numbers.reshape(_Knots.of(self.inner).shape))
@@ -454,7 +454,7 @@ class Transformer(FeatureStep):
         return other
 
     def influence(self, X: Any, dX: np.ndarray) -> np.ndarray:
-        """Return the change of the learnt numbers with each row."""
+        """Return the change of the learnt parameters with each row."""
         if self.known == "SplineTransformer":
             return _knot_moves(self.inner, dense(X), dX).reshape(len(dX), -1)
         if self.kind is None or self.kind.influence is None or not self._parts():
@@ -466,14 +466,14 @@ class Transformer(FeatureStep):
         if self.kind is None and self._fitted():
             raise refusal(
                 f"{self.name} cannot be refitted, because the effect of a record on its learnt "
-                "numbers is not known.",
-                "Use preprocessing='frozen', which treats them as public, or one of "
-                f"{', '.join(sorted(KNOWN))}.",
+                "parameters is unknown.",
+                "Use preprocessing='frozen', which treats the learnt parameters as public, or use "
+                f"one of {', '.join(sorted(KNOWN))}.",
             )
 
 
 def _numeric(value: Any) -> np.ndarray:
-    """Return fitted numbers as floats; none for categorical fill values, which are fixed."""
+    """Return fitted numbers as floats, or none for categorical fill values, which are fixed."""
     array = np.asarray(value)
     return np.zeros(0) if array.dtype.kind in "OUS" else np.asarray(array, dtype=float)
 

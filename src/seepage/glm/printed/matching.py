@@ -1,9 +1,8 @@
-"""Matching of the records of several specifications, and of the people they belong to.
+"""Match the records of several specifications, and the people they belong to.
 
 Records are matched by row labels. A label must identify one record. If rows were renumbered after a
-record was dropped, labels would match different people; then the differences between
-specifications, which leak most, would be meaningless. So the values under a common label are
-compared.
+record was dropped, labels would match different people. The differences between specifications,
+which leak most, would then be meaningless. So the values with the same label are compared.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ _REMEDY = (
 
 
 def matched(results: Sequence[Any]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the rows of each specification among all records, and the records' labels."""
+    """Return the positions of each specification's rows among all records, and all labels."""
     labels = [one.model.data.row_labels for one in results]
     sizes = [len(one.model.endog) for one in results]
     if any(label is None for label in labels):
         if len(set(sizes)) > 1:
             raise InputError(
-                "The specifications have different numbers of records, and no labels by which "
-                "to match them; fit them on pandas data frames, whose rows have labels."
+                "The specifications have different numbers of records, and no row labels to match "
+                "them by; fit them on pandas data frames, whose rows have labels."
             )
         return [np.arange(size) for size in sizes], np.arange(sizes[0])
     place: dict[Any, int] = {}
@@ -42,7 +41,7 @@ def matched(results: Sequence[Any]) -> tuple[list[np.ndarray], np.ndarray]:
         if len(set(label)) < len(label):
             raise InputError(
                 "Two rows have the same label, so records cannot be matched; call "
-                "reset_index(drop=True) on the data frame before the fits."
+                "reset_index(drop=True) on the data frame before fitting."
             )
         rows.append(np.array([place.setdefault(one, len(place)) for one in label]))
     index = np.empty(len(place), dtype=object)
@@ -55,29 +54,29 @@ def matched(results: Sequence[Any]) -> tuple[list[np.ndarray], np.ndarray]:
 
 
 def people_of(person: Any, index: np.ndarray) -> Together:
-    """Return the records of each person, for identities in order or by label."""
+    """Return the records of each person, from identities in row order or by label."""
     try:
         values = np.asarray(person)
     except ValueError:  # lists of different lengths
         values = np.empty(())
     if values.ndim == 0:
         raise InputError(
-            f"person must hold one identity per record, not {person!r}; pass the column itself, "
-            "such as person=data['id']."
+            f"person must contain one identity per record, not {person!r}; pass the column "
+            "itself, such as person=data['id']."
         )
     if hasattr(person, "reindex") and hasattr(person, "iloc") and values.ndim == 1:
         values = by_label(person, index, "person", "identity")
     if values.shape != index.shape:
         raise InputError(
-            f"person has {len(values):,} identities (shape {values.shape}), but the table is about "
+            f"person has {len(values):,} identities (shape {values.shape}), but the table has "
             f"{len(index):,} records; pass a pandas series with the labels of all rows."
         )
     source: Any = index
     together = Together.of("people", identities(values, source))
     if len(together.sets) == 1:
         raise InputError(
-            "person has the same identity for all records, so there is nobody to compare with; "
-            "give each person their own identity, or omit person=."
+            "person has the same identity for all records, so there are no other people to "
+            "compare with; use a different identity for each person, or omit person=."
         )
     return together
 
@@ -94,7 +93,7 @@ def by_label(series: Any, index: np.ndarray, what: str, entry: str) -> np.ndarra
         raise InputError(
             f"{what} has no {entry} for {len(absent):,} of {len(index):,} records (the first is "
             f"row {absent[0]!r}); pass a series with the labels of all rows, or {what}.to_numpy() "
-            "if it is in their order."
+            "if it has the same order."
         )
     values = np.empty(len(index), dtype=object)
     values[:] = [known[label] for label in index]
@@ -102,7 +101,7 @@ def by_label(series: Any, index: np.ndarray, what: str, entry: str) -> np.ndarra
 
 
 def _named_columns(model: Any) -> dict[str, np.ndarray]:
-    """Return the columns with names, and the endogenous variable if it has a name."""
+    """Return the named columns, and the endogenous variable if it has a name."""
     given, found = model.data, {}
     if hasattr(given.orig_exog, "columns"):
         values = np.asarray(model.exog, dtype=float)
@@ -121,8 +120,8 @@ def _check_same(
 ) -> None:
     """Raise an error if one label identifies different records in two specifications.
 
-    A record may change its group, and a column its scale; neither raises an error. Columns
-    recomputed from fewer records, such as splines, are accepted if an outcome with many values
+    If a record changes its group, or a column its scale, no error is raised. Columns recomputed
+    from fewer records, such as splines, are accepted if an outcome with many distinct values
     agrees.
     """
     names = [name for name in columns[0] if name in columns[1]]
@@ -140,9 +139,9 @@ def _check_same(
             return
         if 2 * differs[k].sum() > len(common) and not _rescaled(first, second):
             raise InputError(
-                f"{where} have different values of {name} under {differs[k].sum():,} of "
+                f"{where} have different values of {name} for {differs[k].sum():,} of "
                 f"{len(common):,} common row labels, so a label does not identify one record; "
-                f"{_REMEDY}, or rename the column if it means something else."
+                f"{_REMEDY}, or rename the column if its meaning differs."
             )
     moved = _elsewhere(columns, names, places, np.flatnonzero(differs.any(axis=0)))
     # A single record may have changed its group, and be like another by chance.
@@ -151,13 +150,13 @@ def _check_same(
     if sure and 2 * len(moved) > differs.any(axis=0).sum():
         worst = names[int(np.argmax(differs[:, moved].sum(axis=1)))]
         raise InputError(
-            f"{where} have the same records under different row labels (column {worst} shows "
-            f"it first at row {index[common[moved[0]]]!r}); {_REMEDY}."
+            f"{where} have the same records under different row labels (first seen in column "
+            f"{worst} at row {index[common[moved[0]]]!r}); {_REMEDY}."
         )
 
 
 def _rescaled(first: np.ndarray, second: np.ndarray) -> bool:
-    """Return whether a column has other values in the same order, such as their logarithms."""
+    """Return whether a column has different values in the same order, such as logarithms."""
     if 2 * np.isin(second, first).sum() > len(second):
         return False
     return any(
@@ -171,7 +170,7 @@ def _elsewhere(
     places: Sequence[np.ndarray],
     asked: np.ndarray,
 ) -> np.ndarray:
-    """Return which records of the second table match exactly one other record of the first."""
+    """Return which records of the second table match exactly one different record of the first."""
     every = [np.column_stack([one[name] for name in names]) for one in columns]
     counts = Counter(row.tobytes() for row in every[0])
     second = every[1][places[1]]

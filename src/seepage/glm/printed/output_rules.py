@@ -1,8 +1,9 @@
-"""The rules that data archives' output checkers apply to a regression table.
+"""The rules that output checkers in data archives apply to a regression table.
 
-Regressions count as safe if residual degrees of freedom and counts reach a threshold, usually 10
-(Eurostat's and the ESSNet's guidelines; Griffiths et al. 2019, Handbook on Statistical Disclosure
-Control for Outputs). These are rules of thumb; meeting them does not prove safety.
+A regression is considered safe if its residual degrees of freedom and counts reach a threshold,
+usually 10 (Eurostat's and the ESSNet's guidelines; Griffiths et al. 2019, Handbook on Statistical
+Disclosure Control for Outputs). These are rules of thumb; a table that meets them is not proven
+safe.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class BrokenRule:
     where
         The specification or specifications, and the column, as text.
     people
-        The people concerned, by label or identity; empty for degrees of freedom.
+        The affected people, by label or identity; empty for degrees of freedom.
     """
 
     rule: str
@@ -45,9 +46,9 @@ class BrokenRule:
         what = {
             "degrees of freedom": degrees,
             "column": f"only {people} {'carries' if self.count == 1 else 'carry'} this column",
-            "cell": f"the leverage of {people} is above 1/{self.threshold:,}: fewer records "
+            "cell": f"the leverage of {people} is above 1/{self.threshold:,}, so fewer records "
             "determine their fitted value",
-            "difference": f"the two differ by {people}, so their difference is about them alone",
+            "difference": f"the two differ by {people}, so their difference describes only them",
         }[self.rule]
         return f"{self.where}: {what} (rule: at least {self.threshold:,})."
 
@@ -59,10 +60,10 @@ def broken_rules(
     names: Callable[[np.ndarray], np.ndarray],
     threshold: int,
 ) -> tuple[BrokenRule, ...]:
-    """Return the broken rules of all specifications, and of every pair of them.
+    """Return the rules broken by the specifications, and by every pair of specifications.
 
-    ``rows`` are the positions of each specification's records among all; ``owner`` is the person of
-    every record.
+    ``rows`` contains the positions of each specification's records among all records; ``owner`` is
+    the person of every record.
     """
     found = []
 
@@ -103,7 +104,7 @@ def _changed_columns(
     threshold: int,
     add: Callable[[str, int, str, np.ndarray], None],
 ) -> None:
-    """Return the people who differ in columns of the same name, as after a change of group."""
+    """Return the people whose values differ in columns of the same name."""
     one, other = specifications[first], specifications[second]
     if set(one.names) != set(other.names):
         return

@@ -1,15 +1,17 @@
-"""The numbers of one specification of a regression table, for any weights of its records.
+"""One specification of a regression table: its numbers, for any weights of the records.
 
-Everything that statsmodels prints is a smooth function of sums over the records (stacked estimating
-equations; Stefanski and Boos 2002). The coefficients solve ``Σ ω_j ψ_j(θ) = 0``; the standard
-errors follow from ``A = Σ ω_j a_j x_j x_jᵀ``, the meat ``B`` and, for least squares, ``σ²``::
+Every number that statsmodels prints is a smooth function of sums over the records (stacked
+estimating equations; Stefanski and Boos 2002). The coefficients solve ``Σ ω_j ψ_j(θ) = 0``. The
+standard errors follow from ``A = Σ ω_j a_j x_j x_jᵀ``, the meat ``B`` and, for least squares,
+``σ²``::
 
     classical    σ²A⁻¹ (least squares), A⁻¹ (logistic)
     HC0 … HC3    A⁻¹BA⁻¹,  B = Σ ω_j f_j r_j² x_j x_jᵀ,  f = 1, n/(n − d), 1/(1 − h), 1/(1 − h)²
     cluster      A⁻¹BA⁻¹,  B = Σ_g s_g s_gᵀ,  s_g the sum of r_j x_j in a cluster
 
-A weight of zero leaves a record out, and a weight of two counts it twice. The survey weights of
-weighted least squares belong to the records: rows and labels are multiplied by their square roots.
+A weight of zero excludes a record, and a weight of two counts it twice. Survey weights in weighted
+least squares belong to the records: the rows and labels are multiplied by the square roots of these
+weights.
 """
 
 from __future__ import annotations
@@ -30,22 +32,23 @@ _ROBUST = ("HC0", "HC1", "HC2", "HC3")
 
 @dataclass(frozen=True, eq=False)
 class Specification:
-    """One column of a regression table.
+    """One column (specification) of a regression table.
 
     Parameters
     ----------
     X, y
-        The design matrix, with its column of ones, and the labels; both multiplied by ``scale``.
+        The design matrix, including its column of ones, and the labels. Both are multiplied by
+        ``scale``.
     names
         The names of the columns.
     logistic
-        Whether it is a logistic model rather than least squares.
+        Whether the model is logistic rather than least squares.
     errors
         ``"nonrobust"``, ``"HC0"`` to ``"HC3"`` or ``"cluster"``.
     constant
         Whether the columns span a constant: R² is then measured from the mean.
     clusters
-        The cluster of every record, counted from 0, if standard errors are clustered.
+        The cluster of every record, numbered from 0, if standard errors are clustered.
     corrected
         Whether clustered standard errors are corrected for few clusters.
     scale
@@ -53,8 +56,8 @@ class Specification:
     likelihood
         Whether the log-likelihood is printed.
     learnt
-        Whether the formula learns something from the data, as ``standardize`` does; this is held
-        fixed.
+        Whether the formula learns values from the data, as ``standardize`` does. These values are
+        held fixed.
     """
 
     X: np.ndarray
@@ -71,7 +74,7 @@ class Specification:
 
     @classmethod
     def of(cls, results: Any, likelihood: bool = True) -> Specification:
-        """Read statsmodels' OLS, WLS or Logit results, and check them number by number."""
+        """Read statsmodels' OLS, WLS or Logit results, and check each number."""
         model: Any = getattr(results, "model", None)
         kind = None if model is None else own_name(model, "statsmodels")
         if kind not in ("OLS", "WLS", "Logit") or not hasattr(results, "bse"):
@@ -79,7 +82,7 @@ class Specification:
             if hasattr(results, "bse") and model is not None:
                 instead = f"results of {type(model).__name__}"
             raise InputError(
-                "A regression table needs results of statsmodels' OLS, WLS or Logit, such as "
+                "A regression table requires results of statsmodels' OLS, WLS or Logit, such as "
                 f"sm.OLS(y, X).fit(), not {instead}."
             )
         errors = str(results.cov_type)
@@ -118,61 +121,61 @@ class Specification:
         return one
 
     def check(self, printed: np.ndarray) -> None:
-        """Raise an error unless the coefficients and standard errors agree with seepage's own."""
+        """Raise an error unless coefficients and standard errors agree with seepage's results."""
         n, d = self.X.shape
         sizes = np.linalg.norm(self.X, axis=0)  # units are no dependence
         if n <= d or np.linalg.matrix_rank(self.X / np.where(sizes > 0, sizes, 1.0)) < d:
             raise InputError(
-                "The columns of a specification are linearly dependent, or there are no more "
-                "records than columns; drop a column."
+                "The columns of a specification are linearly dependent, or there are too few "
+                "records for the columns; drop a column."
             )
         if self.errors in ("HC2", "HC3") and np.any(self.design_leverage > 1 - 1e-9):
             raise InputError(
-                f"One record alone determines its fitted value, so {self.errors} divides by "
+                f"A single record determines its own fitted value, so {self.errors} divides by "
                 "zero; drop that record or its column, or use HC1."
             )
         if not self.logistic:
             left = np.linalg.lstsq(self.X, self.y, rcond=None)[0] @ self.X.T - self.y
             if np.linalg.norm(left) <= 1e-10 * np.linalg.norm(self.y):
                 raise InputError(
-                    "A specification fits its labels without error, so everyone's label can be "
-                    "computed from their columns and the table; seepage cannot measure this "
-                    "leakage. Do not publish the specification."
+                    "A specification fits its labels without error, so every person's label can "
+                    "be computed from the person's columns and the table; seepage cannot measure "
+                    "this leakage. Do not publish the specification."
                 )
         here = self.numbers(np.ones((1, len(self.X))))[0, : len(printed)]
         if not np.allclose(here, printed, rtol=1e-4, atol=1e-7 * np.abs(printed).max()):
             raise InputError(
-                "The coefficients or standard errors of a specification are not those of a "
-                "converged fit on its own data; refit it with a smaller tolerance."
+                "The coefficients or standard errors of a specification do not match a converged "
+                "fit on its own data; refit it with a smaller tolerance."
             )
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The name of each number."""
+        """The name of each printed number."""
         fit = ("pseudo-R²" if self.logistic else "R²", *("log-likelihood",) * self.likelihood)
         coefs, errors = (tuple(f"{w} {n}" for n in self.names) for w in ("coef", "std err"))
         return (*coefs, *errors, *fit)
 
     @cached_property
     def _basis(self) -> tuple[np.ndarray, np.ndarray]:
-        """The design as ``Q``, with ``QᵀQ`` near the identity, and ``R⁻¹``: ``X = QR``."""
+        """The design matrix as ``Q``, with ``QᵀQ`` near the identity, and ``R⁻¹``: ``X = QR``."""
         Q, R = np.linalg.qr(self.X)
         return Q, np.linalg.inv(R)
 
     @cached_property
     def design_leverage(self) -> np.ndarray:
-        """``x_jᵀ(XᵀX)⁻¹x_j``, (n,): at least 1/m for a record in a fitted cell of m records."""
+        """``x_jᵀ(XᵀX)⁻¹x_j``, (n,); at least 1/m for a record in a fitted cell of m records."""
         return np.asarray(np.sum(self._basis[0] ** 2, axis=1))
 
     @cached_property
     def _start(self) -> np.ndarray:
-        """The coefficients on all records, in the basis Q."""
+        """The coefficients fitted on all records, in the basis Q."""
         start = self._minimisers(np.ones((1, len(self.y))))
         return np.asarray(start[0])
 
     @cached_property
     def leverage(self) -> np.ndarray:
-        """``ℓ``, the share of each record in the Hessian, (n,)."""
+        """``ℓ``, each record's share of the Hessian, of shape (n,)."""
         Q, a = self._basis[0], np.ones(len(self.y))
         if self.logistic:
             p = _share(Q @ self._start)
@@ -181,9 +184,9 @@ class Specification:
         return np.asarray(a * np.sum((Q @ inverse) * Q, axis=1))
 
     def numbers(self, weights: np.ndarray) -> np.ndarray:
-        """Return the numbers for each row of weights, (B, n) → (B, K).
+        """Return the printed numbers for each row of weights, (B, n) → (B, K).
 
-        They are NaN if the records have no unique minimiser.
+        The numbers are NaN if the objective has no unique minimiser.
         """
         size = self.X.size * (2 if self.clusters is None else 3)
         pieces = [self._numbers(weights[piece]) for piece in row_slices(len(weights), size)]
@@ -231,7 +234,7 @@ class Specification:
         return np.where(decided[:, None] & np.isfinite(found).all(axis=1)[:, None], found, np.nan)
 
     def _meat(self, W: np.ndarray, r: np.ndarray, bread: np.ndarray, n: np.ndarray) -> np.ndarray:
-        """Return ``B`` with its small-sample correction, (B, d, d)."""
+        """Return ``B`` with its small-sample correction, of shape (B, d, d)."""
         Q = self._basis[0]
         d = Q.shape[1]
         if self.clusters is not None:
@@ -257,14 +260,14 @@ class Specification:
         return np.asarray((Q.T * (W * factor * r**2)[:, None, :]) @ Q)
 
     def _cluster_sums(self, pull: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-        """Return the sums of scores in every cluster, (B, clusters, d)."""
+        """Return the sum of the scores in every cluster, of shape (B, clusters, d)."""
         order = np.argsort(clusters, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(clusters))[:-1]])
         scores = (pull[:, :, None] * self._basis[0])[:, order]
         return np.asarray(np.add.reduceat(scores, starts, axis=1))
 
     def _minimisers(self, W: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
-        """Return the coefficients in the basis Q, (B, d); NaN where Newton's method fails."""
+        """Return the coefficients in the basis Q, (B, d), or NaN where Newton's method fails."""
         Q = self._basis[0]
         if not self.logistic:
             H = (Q.T * W[:, None, :]) @ Q
@@ -295,7 +298,7 @@ def _share(margins: np.ndarray) -> np.ndarray:
 
 
 def _inverses(matrices: np.ndarray) -> np.ndarray:
-    """Return the inverses; NaN where there is none."""
+    """Return the inverses, or NaN where a matrix has no inverse."""
     good = np.isfinite(matrices).all(axis=(1, 2))
     safe = np.where(good[:, None, None], matrices, np.eye(matrices.shape[1]))
     good &= np.linalg.cond(safe) < 1e12

@@ -1,20 +1,20 @@
 """The leakage of a printed regression table to an outsider and to an informed attacker.
 
-**An outsider** sees printed numbers that vary with the people whom the outsider does not know. The
-influence of a person j is their effect on the numbers, ``ι_j = t − t₋ⱼ`` (the jackknife; to first
-order, the delta method on stacked estimating equations). If another person takes the place, it is
-``c_j = ι_j − ῑ``. With ``G = Σ c cᵀ``, the printed numbers without person i and with them are::
+**An outsider** sees printed numbers that vary with the unknown people. The influence of a person j
+is the person's effect on the numbers, ``ι_j = t − t₋ⱼ``. This is the jackknife; to first order, it
+is the delta method on stacked estimating equations. If another person replaces j, the effect is
+``c_j = ι_j − ῑ``. With ``G = Σ c cᵀ``, the printed numbers without and with person i are::
 
     N(t, uG₋ᵢ + D) and N(t + cᵢ, uG₋ᵢ + D), D = r²/12 for rounding to a step r
 
-``D`` counts only if a number varies by more than a step; a number rounded more coarsely is treated
-as exact, which overstates the risk. If a person has high leverage or causes most of the variation,
-tables of resampled people are used instead.
+``D`` is included only if a number varies by more than one step. A number rounded more coarsely is
+treated as exact, which overstates the risk. If a person has high leverage or causes most of the
+variation, tables computed from resampled people are used instead.
 
-**An attacker who knows all other records** compares digits: if another person takes the place of i,
-the printed numbers are unchanged for a share s of the possible people. This attacker's success rate
-is ``1 − s/2``. n is printed too, so an absence without a replacement always shows in it;
-:meth:`RegressionTable.absences` lists whose absence would show in the other numbers.
+**An attacker who knows all other records** compares digits: if another person replaces i, the
+printed numbers are unchanged for a share s of the possible people. This attacker's success rate is
+``1 − s/2``. Since n is also printed, it reveals every absence without a replacement;
+:meth:`RegressionTable.absences` lists the people whose absence would change the other numbers.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ class RegressionTable:
     """A printed regression table with one column for each fitted specification.
 
     Coefficients, standard errors (classical, HC0 to HC3 or clustered, as fitted), R² or pseudo-R²
-    and the log-likelihood are rounded to ``digits`` decimals, and n is printed. From these follow
-    t, p, intervals, AIC, BIC and, with classical standard errors, F. Residual diagnostics and a
-    robust F are not counted.
+    and the log-likelihood are rounded to ``digits`` decimals, and n is printed. From these numbers,
+    t, p, intervals, AIC, BIC and, with classical standard errors, F can be computed. Residual
+    diagnostics and a robust F are not included.
 
     Parameters
     ----------
     results
         Results of statsmodels ``OLS``, ``WLS`` or ``Logit``. Each result is one column of the
-        table; records are matched by row labels, or by position if there are none. A label must
-        identify one record.
+        table; records are matched by row labels, or by position if there are no labels. A label
+        must identify one record.
     digits
-        The number of printed decimals; if it varies within the table, the largest.
+        The number of printed decimals, or the largest number if it varies within the table.
     person
         The person of every record, if people have several records: an identity for each row of the
         first specification, or a pandas series with the labels of all rows.
     log_likelihood
-        Whether the log-likelihood, AIC or BIC is printed. Use ``False`` for a table without them;
-        they alone reveal almost everybody's absence.
+        Whether the log-likelihood, AIC or BIC is printed. Use ``False`` if the table omits all
+        three, because any of them reveals almost everybody's absence.
 
     Examples
     --------
@@ -88,7 +88,10 @@ class RegressionTable:
         log_likelihood: bool = True,
     ) -> None:
         if not results:
-            raise InputError("A regression table needs the results of at least one fit.")
+            raise InputError(
+                "A regression table requires the results of at least one fit; pass statsmodels "
+                "results."
+            )
         check_count(digits, "digits", 0)
         check_choice(log_likelihood, "log_likelihood", (True, False))
         self.digits = digits
@@ -110,7 +113,7 @@ class RegressionTable:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The name of each printed number, specification by specification."""
+        """The name of each printed number, ordered by specification."""
         return tuple(name for one in self.specifications for name in (*one.labels, "n"))
 
     @property
@@ -129,20 +132,21 @@ class RegressionTable:
     ) -> OutsiderMembership:
         """Return the membership risk of each record or person in the table.
 
-        Another person takes the place of an absent one, since n is printed.
+        An absent person is replaced by another, since n is printed.
 
         Parameters
         ----------
         attacker
-            The attacker's background knowledge; by default an outsider's. For an attacker who knows
-            all other records, see :meth:`informed`, which is included in every result.
+            The attacker's background knowledge; by default, the attacker is an outsider. For an
+            attacker who knows all other records, see :meth:`informed`; every result includes this
+            risk.
         rows
             The records, by position, as a mask, or as a pandas series with row labels; by default
             all.
         exact
-            The number of people, the most exposed first, for whom tables of resampled others check
-            the approximation; ``True`` for all. By default, those for whom it is known to fail, and
-            the most exposed one.
+            The number of people for whom tables of resampled people check the approximation, the
+            most exposed first; ``True`` for all. By default, the people for whom the approximation
+            is known to fail, and the most exposed person.
         """
         if not isinstance(exact, bool) and not (isinstance(exact, Integral) and exact >= 0):
             raise InputError(
@@ -153,12 +157,12 @@ class RegressionTable:
         if not isinstance(attacker, Attacker) or attacker.knows_all:
             raise InputError(
                 "membership() is for an attacker who does not know all other records, such as "
-                "sp.Attacker(knows=0.0); for one who does, use informed()."
+                "sp.Attacker(knows=0.0); for an attacker who does, use informed()."
             )
         if attacker.names_records:
             raise InputError(
-                "For a printed table, the attacker must know a share of the other records; pass "
-                "knows= as a number from 0 to 1."
+                "For a printed table, an attacker's knowledge must be a share of the other "
+                "records; set knows= to a number from 0 to 1."
             )
         u = self._unknown(attacker)
         share, mu, root = self._apart(u)
@@ -199,15 +203,15 @@ class RegressionTable:
     def informed(self, rows: Any = None) -> Membership:
         """Return the membership risk from an attacker who knows all other records.
 
-        The alternative is that another person, a copy of one of the others, is in this one's place;
-        up to 100 copies are tried.
+        The alternative is that a copy of another person replaces the person; up to 100 copies are
+        tried.
         """
         return self._informed(self._asked(rows))
 
     def absences(self) -> np.ndarray:
         """Return the people whose absence changes a printed number other than n, (people,).
 
-        An informed attacker is certain about these people even if n is not printed.
+        An informed attacker is certain about these people, even if n is not printed.
         """
         before, after = self._printed(self.here), self._printed(self.without)
         return np.asarray(np.any((after != before)[:, self.rounded], axis=1))
@@ -215,9 +219,9 @@ class RegressionTable:
     def rules(self, threshold: int = 10) -> tuple[BrokenRule, ...]:
         """Return the output-checking rules that the table breaks.
 
-        The default threshold is 10. The rules concern residual degrees of freedom, columns with
-        values from few people, cells that the columns fit exactly or nearly so, and specifications
-        that differ by few people (differencing).
+        The default threshold is 10. The rules cover residual degrees of freedom, columns with
+        values from few people, cells that the columns fit exactly or almost exactly, and
+        specifications that differ by few people (differencing).
         """
         check_count(threshold, "threshold", 2)
         return broken_rules(self.specifications, self.rows, self.owner, self._names, threshold)
@@ -225,9 +229,9 @@ class RegressionTable:
     # Numbers ----------------------------------------------------------------------------------
 
     def numbers(self, weights: np.ndarray) -> np.ndarray:
-        """Return all numbers before rounding, for weights of the people, (B, N) → (B, K).
+        """Return all numbers before rounding, for the given weights of the people, (B, N) → (B, K).
 
-        A specification without a unique fit gives NaN.
+        A specification without a unique fit returns NaN.
         """
         found = []
         for one, rows in zip(self.specifications, self.rows, strict=True):
@@ -237,7 +241,7 @@ class RegressionTable:
 
     @cached_property
     def owner(self) -> np.ndarray:
-        """The person of every record, by position."""
+        """The person of each record, by position."""
         owner = np.empty(len(self.index), dtype=int)
         for k, rows in enumerate(self.sets):
             owner[rows] = k
@@ -254,7 +258,7 @@ class RegressionTable:
         return self._each(-1.0, "tables without somebody")
 
     def _each(self, change: float, what: str) -> np.ndarray:
-        """Return the numbers with the weight of each person changed, (N, K)."""
+        """Return the numbers after changing each person's weight, of shape (N, K)."""
         N = len(self.sets)
         found = np.empty((N, len(self.labels)))
         for piece in row_slices(N, N * max(one.X.shape[1] for one in self.specifications)):
@@ -264,20 +268,20 @@ class RegressionTable:
         return found
 
     def _printed(self, numbers: np.ndarray) -> np.ndarray:
-        """Return numbers as printed, in steps; a missing fit differs from everything."""
+        """Return the printed numbers in rounding steps; a missing fit differs from everything."""
         return np.asarray(np.round(numbers / self.steps))
 
     # To an outsider ---------------------------------------------------------------------------
 
     @cached_property
     def influence(self) -> np.ndarray:
-        """``c``, the centred effect of each person, (N, K); NaN if there is no fit."""
+        """``c``, each person's centred effect, of shape (N, K); NaN if there is no fit."""
         made = self.here - self.without
         return np.asarray(made - np.nanmean(made, axis=0))
 
     @cached_property
     def alone(self) -> np.ndarray:
-        """The people who alone have values in a column or a level, (N,); the fit needs them."""
+        """People who alone have values in a column or level, (N,); the fit requires them."""
         return np.asarray(np.isnan(self.without).any(axis=1))
 
     @cached_property
@@ -292,14 +296,14 @@ class RegressionTable:
 
     @cached_property
     def size(self) -> int:
-        """The number of linearly independent printed numbers that vary with the people."""
+        """The number of linearly independent printed numbers that depend on the people."""
         c = self.influence[~self.alone]
         return int(inverse_root(c.T @ c).shape[1])
 
     def rounding(self, u: float) -> np.ndarray:
-        """Return ``D``: ``r²/12`` of each number that varies by more than a step, else 0, (K,).
+        """Return ``D``: ``r²/12`` of each number that varies by more than one step, else 0, (K,).
 
-        A count is not rounded.
+        Counts are not rounded.
         """
         variance = u * np.sum(self.influence[~self.alone] ** 2, axis=0)
         counts = self.rounded & (self.steps**2 < variance)
@@ -308,8 +312,8 @@ class RegressionTable:
     def _apart(self, u: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return each person's share of the variance, ``μ``, and a root of ``(uG + D)⁻¹``.
 
-        ``μ² = q/(1 − αq)``, ``q = cᵀ(uG + D)⁻¹c``, ``α = u n/(n − 1)``; the person's own record is
-        excluded.
+        ``μ² = q/(1 − αq)``, ``q = cᵀ(uG + D)⁻¹c``, ``α = u n/(n − 1)``; this excludes the person's
+        own record.
         """
         c, N = np.where(self.alone[:, None], 0.0, self.influence), len(self.sets)
         root = inverse_root(u * c.T @ c + np.diag(self.rounding(u)))
@@ -322,24 +326,24 @@ class RegressionTable:
         if 10 * self.size > N:
             raise InputError(
                 f"{N:,} people are too few for {self.size:,} printed numbers: with fewer than 10 "
-                "people per number, the others' variance cannot be estimated. informed() has "
-                "the risk from an attacker who knows all other records."
+                "people per number, the variance due to other people cannot be estimated. Use "
+                "informed() for the risk from an attacker who knows all other records."
             )
         u = attacker.unknown(N)
         if attacker.knows > 0 and (1 - attacker.knows) * (N - 1) < max(30, self.size):
             raise InputError(
-                "The attacker would know practically everybody: with so few unknown people, the "
-                "risk cannot be estimated. informed() has the risk from an attacker who knows "
-                "all other records."
+                "The attacker would know practically everybody, and the risk cannot be estimated "
+                "with so few unknown people. Use informed() for the risk from an attacker who "
+                "knows all other records."
             )
         return u
 
     def _resampled(
         self, people: np.ndarray, predicted: np.ndarray, u: float, root: np.ndarray
     ) -> Resampled:
-        """Return the success rate of a test trained and evaluated on tables of resampled others.
+        """Return the success rate of a test trained and evaluated on tables of resampled people.
 
-        The weights are those of :mod:`seepage.glm.outsider.resampled`; the numbers are rounded.
+        The weights are as in :mod:`seepage.glm.outsider.resampled`, and the numbers are rounded.
         """
         right, error = np.full((2, len(people)), np.nan)
         N, rng = len(self.sets), np.random.default_rng(0)
@@ -375,8 +379,8 @@ class RegressionTable:
             "membership",
             self._names(asked),
             assumptions=(
-                "The attacker knows all other records, and tests whether this person or "
-                "another, similar to one of the others, is in the table.",
+                "The attacker knows all other records, and tests whether the table contains this "
+                "person or another person, similar to one of the others.",
                 *self._held_words,
             ),
             library=self.library,
@@ -384,11 +388,11 @@ class RegressionTable:
         return Membership(result, mu)
 
     def _alike(self, asked: np.ndarray) -> np.ndarray:
-        """Return the share of other people who would change no digit in this person's place, (m,).
+        """Return the share of people who, replacing this person, would change no digit, (m,).
 
-        To first order, influences add up: ``t₋ᵢ + (t₊ⱼ − t)``. If a digit is then in doubt, a refit
-        decides. On large tables, refits stop after a few seconds, and uncertain digits count as
-        changed.
+        To first order, influences add up: ``t₋ᵢ + (t₊ⱼ − t)``. If a digit remains in doubt, a refit
+        determines it. On large tables, refits stop after a few seconds, and digits in doubt count
+        as changed.
         """
         left = 1e9 / max(one.X.size * one.X.shape[1] for one in self.specifications)
         N = len(self.sets)
@@ -429,7 +433,7 @@ class RegressionTable:
         return np.flatnonzero([bool(np.isin(own, which).any()) for own in self.sets])
 
     def _names(self, people: np.ndarray) -> np.ndarray:
-        """Return the people's names: row labels or identities."""
+        """Return the names of the people: row labels or identities."""
         names = self.index if self.together is None else self.together.names
         return np.asarray(names[people])
 
@@ -439,7 +443,7 @@ class RegressionTable:
             return ()
         return (
             "Preprocessing that a formula learns from all records (center, standardize, bs) is "
-            "held fixed; without a person, digits other than those stated here may change.",
+            "held fixed; in practice, removing a person may change other digits too.",
         )
 
     def _words(
@@ -448,10 +452,10 @@ class RegressionTable:
         coarse = int(np.sum((self.rounding(u) == 0) & self.rounded))
         said = [
             f"This is {attacker}: the other records come from a population that the attacker "
-            "knows, and n is printed. Absence means that another person takes this one's place.",
+            "knows, and n is printed. Absence means that another person replaces this one.",
             "A normal approximation from people's effects on the printed numbers: an estimate, "
             "not a guarantee.",
-            "Only this table is published, with no more digits than stated.",
+            "Only this table is published, with no more digits than given.",
             *self._held_words,
         ]
         if coarse:
@@ -480,9 +484,9 @@ class RegressionTable:
 
 
 def _telling(inside: np.ndarray, outside: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield draws along the three directions in which the means or the covariances differ most.
+    """Yield draws along the three directions in which means or covariances differ most.
 
-    Both cases use the same other people, so that sampling errors cancel in the covariances.
+    Both cases use the same other people, so that sampling errors in the covariances cancel.
     """
     both = np.concatenate([inside - inside.mean(axis=0), outside - outside.mean(axis=0)])
     root = inverse_root(both.T @ both / len(both))

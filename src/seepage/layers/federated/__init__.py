@@ -1,5 +1,5 @@
-"""Federated clients' updates, layer by layer: simulated, recorded, or from Flower.
+"""Updates of federated clients, layer by layer: simulated, recorded, or from Flower.
 
-Contains simulated rounds, the recording of gradients and updates, and the recorded gradients
-themselves, projected if they are too wide to hold.
+The modules simulate rounds, record gradients and updates, and store the recorded gradients,
+projected if they are too wide for memory.
 """

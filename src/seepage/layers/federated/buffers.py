@@ -1,4 +1,4 @@
-"""A network's buffers (BatchNorm's running statistics, counters, masks)."""
+"""Buffers of a network: BatchNorm's running statistics, counters and masks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def sent_buffers(net: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers in the network's state by name, which FedAvg sends beside parameters.
+    """Return the buffers in the network's state, by name; FedAvg sends them with the parameters.
 
     Examples
     --------

@@ -25,7 +25,8 @@ class ClientRounds:
     Parameters
     ----------
     clients, rounds
-        The clients and the rounds, in order. A recording without rounds counts as one round.
+        The clients and the rounds, in order. A recording without rounds is treated as a single
+        round.
     client, round
         The positions of every update's client and round in these, ``(n,)``.
     run
@@ -40,7 +41,7 @@ class ClientRounds:
 
     @staticmethod
     def of(gradients: LayerGradients) -> ClientRounds:
-        """Return the clients and rounds of a recording, which must have nodes.
+        """Return the clients and rounds of a recording, which must include nodes.
 
         Examples
         --------
@@ -63,7 +64,7 @@ class ClientRounds:
         clients, client = np.unique(keys, return_inverse=True)
         if len(clients) < 2:
             raise InputError(
-                "All updates come from one client, so there is no other client to compare with; "
+                "All updates come from one client, so there is no other client for comparison; "
                 "record more clients."
             )
         who, runs = tuple(clients.tolist()), separate_runs(gradients)
@@ -73,9 +74,9 @@ class ClientRounds:
         return ClientRounds(who, tuple(int(r) for r in rounds), client, number, runs)
 
     def means(self, block: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield each client's deviation after every round, ``(clients, width)``, and who has one.
+        """Yield each client's deviation after every round, ``(clients, width)``, and a mask.
 
-        A round with a single update has no mean to compare with and is skipped.
+        A round with a single update has no other updates for comparison and is skipped.
         """
         total = np.zeros((len(self.clients), block.shape[1]))
         count = np.zeros(len(self.clients))

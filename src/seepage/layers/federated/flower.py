@@ -1,8 +1,8 @@
-"""Records the updates of a Flower project, on the server or in a client, so they can be audited.
+"""Records the updates of a Flower project, on the server or in a client, for an audit.
 
-An update is ``θ_sent − θ_returned``, layer by layer: the client's change of the model, with the
-sign of a gradient. Buffers (BatchNorm's running statistics) are sent with the parameters and
-recorded too, as are the metrics that clients send (number of records, loss). Needs ``flwr``: ``pip
+An update is ``θ_sent − θ_returned``, layer by layer: the client's change to the model, with the
+sign of a gradient. Buffers (BatchNorm's running statistics), which are sent with the parameters,
+are recorded too, as are metrics that clients send (number of records, loss). Needs ``flwr``: ``pip
 install 'seepage[flower]'``.
 """
 
@@ -54,13 +54,13 @@ except ImportError:  # the rest of this file works without it
 class UpdateRecorder:
     """Records updates layer by layer, with the client, node, round and run of each.
 
-    Buffers that a client sends form a separate entry next to their layer, ``"bn1.buffers"`` next to
+    Buffers that a client sends are a separate entry next to their layer: ``"bn1.buffers"`` next to
     ``"bn1"``.
 
     Parameters
     ----------
     net
-        The network that is trained; it names the layers.
+        The network to be trained, which determines the names of the layers.
     path
         The folder to which every round adds a file, readable by its owner only; by default none.
         Several recorders, even in several processes, may write to one folder.
@@ -135,7 +135,7 @@ class UpdateRecorder:
         run: int = 0,
         client: object = "",
     ) -> None:
-        """Record one client's update from the state it was sent and the state it returned.
+        """Record one client's update from the state sent to it and the state it returned.
 
         Everything it returned is recorded: for arrays that it was sent, the change; other arrays as
         they are; and its metrics (numbers of records, losses). ``run`` is Flower's number of the
@@ -152,13 +152,13 @@ class UpdateRecorder:
         if missing:
             raise InputError(
                 f"Node {node} did not return the parameter {missing[0]!r}; clients must return "
-                "every parameter they train."
+                "every parameter that they train."
             )
         for name, value in returned.items():
             if name in sent and sent[name].shape != value.shape:
                 raise InputError(
-                    f"Node {node} returned {name!r} in the shape {tuple(value.shape)}, but was "
-                    f"sent {tuple(sent[name].shape)}; return arrays in the shapes sent."
+                    f"Node {node} returned {name!r} with the shape {tuple(value.shape)}, but was "
+                    f"sent {tuple(sent[name].shape)}; return arrays with the shapes sent."
                 )
         returned = {
             name: dequantised(value, name, real=name in self._real)
@@ -334,7 +334,7 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
     Parameters
     ----------
     strategy
-        Any strategy of ``flwr.serverapp.strategy``, such as ``FedAvg``.
+        Any strategy from ``flwr.serverapp.strategy``, such as ``FedAvg``.
     recorder
         The recorder that stores the updates.
     client
@@ -355,13 +355,13 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: Any, grid: Any
     ) -> Any:
-        """Store the state sent to clients; raise if the round is already recorded."""
+        """Store the state sent to clients; raise an error if the round is already recorded."""
         self.recorder.refuse_round(server_round)
         self._sent = _tensors(arrays)
         return self.strategy.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
-        """Record what came back."""
+        """Record the updates that clients returned."""
         kept = list(replies)
         for reply in kept:
             if not reply.has_error():
@@ -434,20 +434,20 @@ def _key_of(message: Message, name: str) -> str:
 
 
 def _arrays_of(message: Message) -> ArrayRecord:
-    """Return the arrays of a message; an empty record if it has none."""
+    """Return the arrays of a message, or an empty record if there are none."""
     from flwr.app import ArrayRecord
 
     records = list(message.content.array_records.values())
     if len(records) > 1:
         raise InputError(
-            f"A training message carries {len(records)} sets of arrays, so it is unclear which of "
-            "them holds the parameters; send one ArrayRecord."
+            f"A training message contains {len(records)} sets of arrays, so it is unclear which "
+            "set contains the parameters; send one ArrayRecord."
         )
     return records[0] if records else ArrayRecord()
 
 
 def _metrics_of(message: Message) -> dict[str, float]:
-    """Return the numbers that a client sent besides arrays, with list entries separate."""
+    """Return the numbers that a client sent in addition to arrays; list entries are separate."""
     metrics: dict[str, float] = {}
     for record in message.content.metric_records.values():
         for name, value in record.items():

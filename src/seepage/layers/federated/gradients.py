@@ -1,9 +1,10 @@
 """Recorded gradients of federated rounds, layer by layer.
 
-Gradients too wide to hold are projected at random: every entry is added to a random bucket with a
-random sign. This is the count sketch (Charikar, Chen and Farach-Colton 2002; "feature hashing"): it
-takes one addition per entry, preserves inner products in expectation, and turns independent noise
-into independent noise, so noise may be added before or after the projection.
+Gradients too wide for memory are projected at random: every entry is added to a random bucket with
+a random sign. This projection is the count sketch (Charikar, Chen and Farach-Colton 2002; "feature
+hashing"). The count sketch needs one addition per entry and preserves inner products in
+expectation. Independent noise remains independent, so noise may be added before or after the
+projection.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ BUFFERS = ".buffers"  # ends the name of an entry that holds a layer's buffers; 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LayerGradients:
-    """One row per recorded gradient and one block of columns per layer, projected if too wide.
+    """Recorded gradients: one row per gradient and one block of columns per layer.
 
     Parameters
     ----------
@@ -41,21 +42,22 @@ class LayerGradients:
     norms
         The Euclidean norms of the layers' gradients before any projection, ``(n, layers)``.
     variances
-        For every layer and column, the variance that unit noise on the gradient causes.
+        The variance in each column of a layer due to unit noise on the gradient.
     projections
-        For every layer that was projected, the number that identifies its projection.
+        The number that identifies the projection of each projected layer.
     nodes
-        The client of each gradient, ``(n,)``, if known. Gradients of one client are similar, so
-        V-information and the attacks group by client by default.
+        The client that sent each gradient, ``(n,)``, if known. Gradients from one client are
+        similar, so V-information and the attacks group by client by default.
     rounds
         The round in which each gradient was sent, ``(n,)``, if known.
     metrics
-        Other numbers that were sent (number of records, loss), by name, each ``(n,)``; nan if
-        missing. They are not part of the gradient, so clipping and noise do not apply to them.
+        Other numbers that were sent (number of records, loss), by name, each ``(n,)``; NaN if
+        missing. These metrics are not part of the gradient, so clipping and noise do not apply to
+        them.
     beside
-        The entries that are sent in addition to the trained parameters: buffers (running
-        statistics, counters), frozen parameters, other arrays. Clipping and noise do not apply to
-        them either.
+        The entries sent in addition to the trained parameters: buffers (running statistics,
+        counters), frozen parameters and other arrays. Clipping and noise do not apply to these
+        entries either.
     runs
         The number of the run in which each gradient was sent, ``(n,)``, if known.
     clients
@@ -90,23 +92,23 @@ class LayerGradients:
             if known is not None and np.shape(known) != (len(self.norms),):
                 raise InputError(
                     f"There are {len(self.norms)} gradients, but {name} has the shape "
-                    f"{np.shape(known)}; give one for each gradient."
+                    f"{np.shape(known)}; give one entry for each gradient."
                 )
         if JOINED in self.blocks:
             raise InputError(
-                f"A layer is named {JOINED!r}, which is reserved for all layers together; give it "
-                "another name."
+                f"A layer is named {JOINED!r}, which is reserved for all layers together; rename "
+                "this layer."
             )
         if METRICS in self.blocks and self.metrics:
             raise InputError(
                 f"A layer is named {METRICS!r}, which is reserved for metrics sent with the "
-                "layers; give it another name."
+                "layers; rename this layer."
             )
         for layer, block in self.blocks.items():
             if not isinstance(layer, str):
                 raise InputError(
-                    f"A layer is named {layer!r} ({type(layer).__name__}), but names of layers are "
-                    f"strings; call it {str(layer)!r}."
+                    f"A layer is named {layer!r} ({type(layer).__name__}), but layer names must be "
+                    f"strings; use {str(layer)!r}."
                 )
             if block.ndim != 2 or len(block) != len(self.norms) or block.dtype.kind != "f":
                 raise InputError(
@@ -121,18 +123,18 @@ class LayerGradients:
                 )
             if not np.isfinite(block).all():
                 raise InputError(
-                    f"The gradients of layer {layer!r} are not finite; drop those with NaN or "
+                    f"The gradients of layer {layer!r} are not finite; drop gradients with NaN or "
                     "infinity."
                 )
         if self.norms.shape[1:] != (len(self.blocks),) or not np.isfinite(self.norms).all():
-            raise InputError("The norms must be one finite number per gradient and layer.")
+            raise InputError("The norms must contain one finite number per gradient and layer.")
 
     @staticmethod
     @accepts_other_names
     def of(
         blocks: Mapping[str, Any] | LayerGradients, *, width: int = WIDTH, seed: int = 0
     ) -> LayerGradients:
-        """Return gradients by layer, ``{name: (n, size)}``, as one object; wide ones are projected.
+        """Return gradients by layer, ``{name: (n, size)}``, as one object, projected if wide.
 
         Arrays are read in chunks, so they may be memory-mapped.
         """
@@ -176,7 +178,7 @@ class LayerGradients:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The layers of trained parameters: all entries except those sent in addition."""
+        """The layers of trained parameters, without buffers and other additional entries."""
         return tuple(k for k in self.blocks if k not in self.beside)
 
     @property
@@ -192,7 +194,7 @@ class LayerGradients:
             return np.concatenate(list(self.blocks.values()), axis=1)
         if layer not in self.blocks:
             raise InputError(
-                f"There is no layer {layer!r}{nearest(layer, self.layers)}; there are "
+                f"There is no layer {layer!r}{nearest(layer, self.layers)}; the layers are "
                 f"{', '.join(self.layers)}, and {JOINED!r}."
             )
         return self.blocks[layer]
@@ -201,7 +203,7 @@ class LayerGradients:
         return iter(self.layers)
 
     def projection_notes(self) -> tuple[str, ...]:
-        """Return a sentence about every layer whose gradients were projected."""
+        """Return one sentence for each layer whose gradients were projected."""
         return tuple(
             f"The gradients of {layer} were projected at random from {self.sizes[layer]:,} to "
             f"{self[layer].shape[1]:,} numbers."
@@ -209,7 +211,7 @@ class LayerGradients:
         )
 
     def rows(self, which: Any) -> LayerGradients:
-        """Return some of the gradients."""
+        """Return the selected gradients."""
         blocks = {layer: block[which] for layer, block in self.blocks.items()}
         metrics = {name: values[which] for name, values in self.metrics.items()}
         origins: dict[str, Any] = {
@@ -233,7 +235,7 @@ class LayerGradients:
             self[layer]  # raises for an unknown name
         left = [k for k in self.layers if k not in layers]
         if not left:
-            raise InputError("Nothing is left when every layer is dropped; keep at least one.")
+            raise InputError("At least one layer must remain; drop fewer layers.")
         return self.only(*left)
 
     def only(self, *layers: str) -> LayerGradients:
@@ -255,9 +257,9 @@ class LayerGradients:
     def with_metrics(self) -> LayerGradients:
         """Return the recording with its metrics as the last entry, ``"client metrics"``.
 
-        That entry has one column per metric (zero if it was not sent) and, for metrics that were
-        not always sent, a second column that says whether they were. Without metrics, nothing
-        changes.
+        The entry has one column per metric (zero if it was not sent). A metric that was not always
+        sent has a second column, which indicates whether it was. Without metrics, the recording is
+        unchanged.
         """
         if not self.metrics:
             return self
@@ -279,33 +281,33 @@ class LayerGradients:
         )
 
     def check_same_projection(self, other: LayerGradients) -> None:
-        """Raise unless the other recording has the same layers and projections.
+        """Raise an error unless the other recording has the same layers and projections.
 
-        Keeping ``gradients.rows(slice(0))`` of a recording is enough to check this later.
+        Storing ``gradients.rows(slice(0))`` of a recording is enough for a later check.
         """
         alone = sorted(set(self.layers) ^ set(other.layers))
         if alone:
             raise InputError(
-                f"The recordings are of different layers: only one of them holds {alone[0]!r}; "
+                f"The recordings have different layers: only one of them contains {alone[0]!r}; "
                 f"leave it out with .without({alone[0]!r})."
             )
         if self.layers != other.layers or dict(self.sizes) != dict(other.sizes):
             raise InputError(
-                "The recordings are of different layers; record the same layers in both."
+                "The recordings have different layers; record the same layers in both."
             )
         for layer in self.layers:
             alike = self.blocks[layer].shape[1] == other.blocks[layer].shape[1]
             if not alike or self.projections.get(layer) != other.projections.get(layer):
                 raise InputError(
                     f"The recordings of layer {layer!r} were projected differently and cannot be "
-                    "compared; record with the same width and seed."
+                    "compared; use the same width and seed for both recordings."
                 )
 
     def clipped(self, max_norm: float) -> LayerGradients:
-        """Return the gradients, clipped to this norm over their trained parameters.
+        """Return the gradients, clipped to this norm over the trained parameters.
 
-        Entries sent in addition are unchanged and not part of the norm, since a batch counter may
-        be larger than all parameters together.
+        Entries sent in addition are unchanged and excluded from the norm, because a batch counter
+        may be larger than all parameters together.
         """
         check_positive(max_norm, "max_norm")
         factor = np.minimum(1.0, max_norm / np.maximum(self.parameter_norms(), 1e-300))[:, None]
@@ -320,7 +322,7 @@ class LayerGradients:
     def noised(self, scale: float, *, seed: int = 0) -> LayerGradients:
         """Return the gradients with Gaussian noise of this standard deviation on every parameter.
 
-        Noise on projected layers is drawn after the projection, from its projected distribution.
+        For projected layers, noise is drawn after the projection, from the projected distribution.
         The norms remain those of the gradients without noise.
         """
         check_not_negative(scale, "scale")
@@ -352,7 +354,7 @@ class LayerGradients:
 
 
 def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
-    """Return several recordings with the same layers and projection as one.
+    """Return several recordings with the same layers and projection as one recording.
 
     The result has clients, nodes, rounds or runs only if all recordings have them; metrics that a
     recording lacks are nan in its rows.
@@ -389,7 +391,7 @@ def entries_of_buffers(layers: Sequence[str]) -> tuple[str, ...]:
 class CountSketch:
     """Projects vectors of ``size`` numbers to ``width``; shorter vectors are unchanged.
 
-    The same key and sizes give the same projection.
+    The same key and sizes produce the same projection.
 
     Examples
     --------
@@ -416,7 +418,7 @@ class CountSketch:
         return out.index_add_(1, bucket, vectors * sign)
 
     def counts(self) -> np.ndarray:
-        """Return how many entries fall into each bucket: the variance of projected unit noise."""
+        """Return the size of each bucket, which is the variance of projected unit noise."""
         if not self.projects:
             return np.ones(self.width)
         bucket, _ = self._table(torch.zeros(1))

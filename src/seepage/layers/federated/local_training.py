@@ -26,29 +26,30 @@ _OPTIMISERS = ("sgd", "adam", "adamw")
 @accepts_other_names
 @dataclass(frozen=True)
 class LocalTraining:
-    """Describes a client's local steps, which follow torch's optimisers.
+    """Describes a client's local steps, which match those of torch's optimisers.
 
-    Every step uses the mean loss of its batch, and every client starts with a new optimiser.
+    Every step uses the mean loss over its batch, and every client starts with a new optimiser.
 
     Parameters
     ----------
     lr
         The learning rate.
     epochs
-        The number of the client's passes over its records.
+        The number of passes over the client's records.
     batch_size
-        The number of records in a batch, reshuffled every epoch; by default all records, so one
-        step per epoch.
+        The number of records per batch, reshuffled every epoch; by default, all records, which
+        means one step per epoch.
     optimizer
         ``"sgd"``, ``"adam"`` or ``"adamw"``.
     momentum
         Of ``"sgd"``.
     weight_decay
-        As in torch: added to the gradient, or with ``"adamw"`` subtracted from the parameters.
+        The weight decay, as in torch: added to the gradient, or with ``"adamw"`` subtracted from
+        the parameters.
     betas, eps
-        Of ``"adam"`` and ``"adamw"``.
+        The coefficients of ``"adam"`` and ``"adamw"``.
     batches
-        Instead of ``epochs`` and ``batch_size``, the records of every step, by their positions.
+        The positions of the records used in every step, instead of ``epochs`` and ``batch_size``.
     seed
         The seed of the shuffling.
 
@@ -79,33 +80,35 @@ class LocalTraining:
         if self.optimizer not in _OPTIMISERS:
             raise InputError(
                 f"optimizer must be 'sgd', 'adam' or 'adamw', not {self.optimizer!r}; for other "
-                "optimisers, record their updates and audit them (sp.layers.audit_updates)."
+                "optimisers, record the updates and audit them (sp.layers.audit_updates)."
             )
         for name in ("momentum", "weight_decay"):
             check_not_negative(getattr(self, name), name)
         if self.momentum and self.optimizer != "sgd":
-            raise InputError(f"momentum is only for 'sgd'; for {self.optimizer!r}, set betas.")
+            raise InputError(
+                f"momentum is supported only for 'sgd'; for {self.optimizer!r}, set betas."
+            )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise InputError(f"betas must be at least 0 and below 1, not {self.betas!r}.")
         check_count(self.epochs, "epochs")
         if self.batch_size is not None:
             check_count(self.batch_size, "batch_size")
         if self.batches is not None and (self.epochs != 1 or self.batch_size is not None):
-            raise InputError("Give batches, or epochs and batch_size, not both.")
+            raise InputError("Give either batches, or epochs and batch_size, not both.")
         if self.batches is not None and not (self.batches and all(map(len, self.batches))):
             raise InputError(
-                "batches must have at least one step, and every step at least one record."
+                "batches must contain at least one step, and every step at least one record."
             )
 
     def rows_of_steps(self, records: int) -> list[Tensor]:
-        """Return the records of every local step of a client with this many records."""
+        """Return the records used in each local step of a client with this many records."""
         if self.batches is not None:
             steps = [torch.as_tensor(rows) for rows in self.batches]
             for number, rows in enumerate(steps):
                 if int(rows.min()) < 0 or int(rows.max()) >= records:
                     raise InputError(
                         f"Local step {number} uses a record that does not exist; the client has "
-                        f"{records} records, counted from 0."
+                        f"{records} records, numbered from 0."
                     )
             return steps
         if self.batch_size is None or self.batch_size >= records:
@@ -115,11 +118,11 @@ class LocalTraining:
         return [rows for order in orders for rows in order.split(self.batch_size)]
 
     def reach(self, records: int) -> float:
-        """Return how far the steps move a parameter whose gradient is always one.
+        """Return the total change of a parameter whose gradient is always one.
 
-        This is ``lr`` times the number of steps for plain SGD, and more with momentum. It is the
-        divisor that turns an update into a gradient, if the gradient were constant. Adam moves
-        equally far for every gradient, so it has no such divisor.
+        For plain SGD this is ``lr`` times the number of steps; with momentum it is larger. Dividing
+        an update by this number yields the gradient, if the gradient is constant. With Adam the
+        change is the same for every constant gradient, so no divisor exists.
 
         Examples
         --------
@@ -129,7 +132,7 @@ class LocalTraining:
         """
         if self.optimizer != "sgd":
             raise InputError(
-                f"An update of {self.optimizer!r} does not grow with the gradient, so the gradient "
+                f"An update by {self.optimizer!r} does not grow with the gradient, so the gradient "
                 "cannot be computed from it; use optimizer='sgd'."
             )
         rest = {"": torch.zeros(1, dtype=torch.float64)}
@@ -142,10 +145,10 @@ class LocalTraining:
         Parameters
         ----------
         parameters
-            The parameters that the client was sent.
+            The parameters sent to the client.
         gradient
-            Returns the gradient of the mean loss over some records at given parameters. If this
-            function is differentiable, so is the update.
+            A function that returns the gradient of the mean loss over the given records at given
+            parameters. If this function is differentiable, so is the update.
         steps
             The records of every step.
         """
@@ -162,7 +165,7 @@ class LocalTraining:
         return torch.cat([(parameters[name] - now[name]).flatten() for name in parameters])
 
     def _move(self, value: Tensor, slope: Tensor, memory: Any, number: int) -> tuple[Tensor, Any]:
-        """Return how far a step moves a parameter, and the optimiser's new state."""
+        """Return the change of a parameter in one step, and the optimiser's new state."""
         if self.weight_decay and self.optimizer != "adamw":
             slope = slope + self.weight_decay * value
         if self.optimizer == "sgd":
@@ -181,13 +184,13 @@ class LocalTraining:
 
 
 def _root(squares: Tensor) -> Tensor:
-    """Return square roots, with a slope of zero, not infinity, at zero."""
+    """Return square roots, with a derivative of zero instead of infinity at zero."""
     moved = squares > 0
     return torch.where(moved, torch.where(moved, squares, 1.0).sqrt(), 0.0)
 
 
 def check_training(training: Any) -> None:
-    """Raise unless ``training`` is a :class:`LocalTraining`."""
+    """Raise an error unless ``training`` is a :class:`LocalTraining`."""
     if not isinstance(training, LocalTraining):
         raise InputError(
             "training must be sp.layers.LocalTraining(lr=…, …), which describes the client's "

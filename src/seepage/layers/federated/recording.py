@@ -37,9 +37,9 @@ def record_gradients(
     seed: int = 0,
     nodes: Any = None,
 ) -> LayerGradients:
-    """Return the mean gradient of every batch, layer by layer, as FedSGD sends it.
+    """Return the mean gradient of every batch, layer by layer, as sent in FedSGD.
 
-    The network is used in its current mode and left unchanged: buffers that change in a forward
+    The network is used in its current mode and is not changed: buffers that change in a forward
     pass (BatchNorm's running statistics in training mode) are restored after every batch.
 
     Parameters
@@ -49,11 +49,11 @@ def record_gradients(
     batches
         Pairs of inputs and targets, tensors or NumPy arrays.
     layers
-        Names of modules; by default every module that has parameters of its own.
+        The names of modules; by default, every module that has its own parameters.
     width
-        Layers with more entries than this are randomly projected to this width.
+        Layers with more entries than this number are randomly projected to this width.
     seed
-        The seed of the projection; recordings can be compared only if it is the same.
+        The seed of the projection; recordings can be compared only if they have the same seed.
     nodes
         The client to which each batch belongs; V-information groups by client.
 
@@ -103,15 +103,16 @@ def record_updates(
 ) -> LayerGradients:
     """Return observed updates, layer by layer, including buffers and other arrays sent.
 
-    Each update is an :class:`Update` or ``{name: tensor or array}`` with every trained parameter.
-    Buffers that were also sent (BatchNorm's running statistics) form a separate entry next to their
-    layer, ``"bn1.buffers"`` next to ``"bn1"``; any other array is an entry under its own name. All
-    updates must hold the same entries. Names may be those of a wrapper (Opacus), of peft's adapters
-    or of a plain list (:mod:`seepage.layers.federated.sent_names`). The other parameters are those
-    of :func:`record_gradients`; ``net`` gives the layers their names and sizes. An :class:`Update`
-    holds its clients and its round; unless ``nodes`` are given, its clients serve as its node.
-    Integers (int8) in place of parameters raise an error, because the scale of their quantisation
-    is unknown.
+    Each update is an :class:`Update`, or a mapping ``{name: tensor or array}`` that includes every
+    trained parameter. Buffers that were also sent (BatchNorm's running statistics) are a separate
+    entry next to their layer, ``"bn1.buffers"`` next to ``"bn1"``. Any other array is an entry
+    under its own name. All updates must contain the same entries. Names may be those of a wrapper
+    (Opacus), of peft's adapters or of a plain list (see
+    :mod:`seepage.layers.federated.sent_names`). The other parameters are those of
+    :func:`record_gradients`; ``net`` determines the names and sizes of the layers. An
+    :class:`Update` contains its clients and its round; unless ``nodes`` is given, the clients serve
+    as the node. Integers (int8) in place of parameters raise an error, because their quantisation
+    scale is unknown.
 
     Examples
     --------
@@ -153,7 +154,7 @@ def blank_recording(
     width: int = WIDTH,
     seed: int = 0,
 ) -> LayerGradients:
-    """Return an empty recording for such updates, with layers, sizes and projections.
+    """Return an empty recording for these updates, with layers, sizes and projections.
 
     Examples
     --------
@@ -169,11 +170,11 @@ def blank_recording(
 def sent_layers(
     net: nn.Module, names: Collection[str], layers: Sequence[str] | None = None
 ) -> Layout:
-    """Return the names that are sent, by layer, in the order of the network.
+    """Return the names of the sent arrays by layer, in the order of the network.
 
-    Trained parameters belong to their layer, buffers to an entry ``"<layer>.buffers"``, a name that
-    no module can have. Anything else that is sent is an entry under its own name: buffers of the
-    network itself, frozen parameters, and arrays unknown to the network. With ``layers``, only
+    Trained parameters belong to their layer; buffers belong to an entry ``"<layer>.buffers"``, a
+    name that no module can have. Any other sent array is an entry under its own name: buffers of
+    the network itself, frozen parameters, and arrays unknown to the network. With ``layers``, only
     these modules and their submodules are included.
 
     Examples
@@ -203,19 +204,19 @@ def sent_layers(
 
 
 def real_names(net: nn.Module) -> set[str]:
-    """Return the network's real-valued parameters and buffers, without its counters.
+    """Return the names of the network's real-valued parameters and buffers, without its counters.
 
-    The types of the sent values cannot be used to decide this: FedAvg averages counters too, and
-    sends them as real numbers.
+    The types of the sent values are not sufficient: FedAvg averages counters too, and sends them as
+    real numbers.
     """
     own = chain(net.named_parameters(), net.named_buffers())
     return {name for name, value in own if value.is_floating_point()}
 
 
 def dequantised(values: Any, name: str, *, real: bool) -> Tensor:
-    """Return sent values as a tensor; raise if the network's real values are sent as integers.
+    """Return sent values as a tensor; raise an error if real values were sent as integers.
 
-    A quantised torch tensor holds its scale; plain integers (int8) do not.
+    A quantised torch tensor contains its scale; plain integers (int8) do not.
 
     Examples
     --------
@@ -239,7 +240,7 @@ def dequantised(values: Any, name: str, *, real: bool) -> Tensor:
 
 
 class _Recorder:
-    """Stores projected updates, which must hold the same entries as the first."""
+    """Stores projected updates, all of which must contain the same entries as the first."""
 
     def __init__(
         self,
@@ -292,8 +293,8 @@ class _Recorder:
             beyond = [n for names in more.values() for n in names if n not in self._shapes]
             if beyond:
                 raise InputError(
-                    f"An update also holds {beyond[0]!r}, which the first lacked; record updates "
-                    "with different entries separately."
+                    f"An update also contains {beyond[0]!r}, which the first update lacks; record "
+                    "updates with different entries separately."
                 )
         flat = {k: torch.cat([sent[n].flatten() for n in ns]) for k, ns in self._layout.items()}
         rows = [self._sketches[k].apply(values[None]) for k, values in flat.items()]

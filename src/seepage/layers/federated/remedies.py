@@ -1,7 +1,7 @@
-"""Remedies that a client applies to some layers: noise, freezing, less frequent sending, low rank.
+"""Remedies that a client applies to layers: noise, freezing, less frequent sending, low rank.
 
-Each remedy changes the network that is trained, or the part of it that is sent; a simulated run
-shows its benefit and its cost (:func:`seepage.attacks.compare_remedies`).
+Each remedy changes the network that is trained, or the part of the update that is sent; a simulated
+run measures its benefit and cost (:func:`seepage.attacks.compare_remedies`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from seepage.support.number_check import check_count, check_positive
 
 @dataclass(frozen=True)
 class UpdateRemedy:
-    """One remedy for some layers; create it with one of the four methods named after the kinds.
+    """A remedy for named layers: ``noise``, ``freeze``, ``rarely`` or ``low_rank`` creates it.
 
     Parameters
     ----------
     kind
         ``"noise"``, ``"freeze"``, ``"rarely"`` or ``"low rank"``.
     layers
-        Names of modules, each including its submodules.
+        The names of modules, each of which includes its submodules.
     amount
-        The standard deviation of the noise, the number of rounds between sendings, or the rank.
+        The standard deviation of the noise, the number of rounds between updates sent, or the rank.
 
     Examples
     --------
@@ -51,19 +51,19 @@ class UpdateRemedy:
     def noise(cls, layers: str | Sequence[str], deviation: float) -> UpdateRemedy:
         """Add Gaussian noise with this standard deviation to every entry of the layers' parameters.
 
-        Anything else that is sent (BatchNorm's running statistics) gets no noise.
+        No noise is added to other values that are sent, such as BatchNorm's running statistics.
         """
         check_positive(deviation, "deviation")
         return cls("noise", _names(layers), float(deviation))
 
     @classmethod
     def freeze(cls, layers: str | Sequence[str]) -> UpdateRemedy:
-        """Freeze the layers: they are neither trained nor sent."""
+        """Freeze the layers, so that they are neither trained nor sent."""
         return cls("freeze", _names(layers))
 
     @classmethod
     def rarely(cls, layers: str | Sequence[str], every: int) -> UpdateRemedy:
-        """Send the layers in one of ``every`` rounds; in the others their change is discarded."""
+        """Send the layers every ``every`` rounds; in other rounds, discard their change."""
         check_count(every, "every", 2)
         return cls("rarely", _names(layers), float(every))
 
@@ -75,7 +75,7 @@ class UpdateRemedy:
 
     @property
     def name(self) -> str:
-        """The remedy in words."""
+        """A short description of the remedy."""
         which = ", ".join(self.layers)
         return {
             "noise": f"noise {self.amount:.2g} on {which}",
@@ -85,7 +85,7 @@ class UpdateRemedy:
         }[self.kind]
 
     def network(self, net: nn.Module) -> nn.Module:
-        """Return a copy of the network as trained under this remedy."""
+        """Return a copy of the network in the form trained under this remedy."""
         layer_parameters(net, self.layers)  # refuses unknown names
         changed = copy.deepcopy(net)
         for layer in self.layers:
@@ -97,8 +97,8 @@ class UpdateRemedy:
                 _below(changed, layer).requires_grad_(False)
         if not any(p.requires_grad for p in changed.parameters()):
             raise InputError(
-                "With these layers frozen, nothing is left to train and send; leave at least one "
-                "layer unfrozen."
+                "With these layers frozen, there are no parameters to train and send; leave at "
+                "least one layer unfrozen."
             )
         return changed
 
@@ -109,7 +109,7 @@ class UpdateRemedy:
         return {name: self._leaving(name, value, turn, draw) for name, value in update.items()}
 
     def sends(self, name: str, turn: int) -> bool:
-        """Return whether a change of this parameter or buffer is sent in a round."""
+        """Return whether changes of this parameter or buffer are sent in a given round."""
         held_back = self.kind == "freeze" or (self.kind == "rarely" and turn % int(self.amount))
         return not (held_back and self._covers(name))
 
@@ -126,14 +126,14 @@ class UpdateRemedy:
 
 
 class LowRankChange(nn.Module):  # type: ignore[misc]
-    """A frozen linear layer or convolution, plus a trained low-rank change.
+    """A frozen linear layer or convolution with a trained low-rank change.
 
     Parameters
     ----------
     base
         The layer, of type ``nn.Linear`` or ``nn.Conv2d``; it is frozen.
     rank
-        The rank of the change, which is zero at the start.
+        The rank of the change, which is zero initially.
     name
         The layer's name, for the error message.
     """
@@ -174,5 +174,5 @@ def _below(net: nn.Module, layer: str) -> Any:
 def _names(layers: str | Sequence[str]) -> tuple[str, ...]:
     names = (layers,) if isinstance(layers, str) else tuple(layers)
     if not names:
-        raise InputError("A remedy needs at least one layer; name one.")
+        raise InputError("A remedy needs at least one layer; name a layer.")
     return names

@@ -38,17 +38,17 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """The update that the server sees from one or several clients in a round.
+    """The update that the server receives from one or several clients in a round.
 
     Parameters
     ----------
     round
-        The round, from 0.
+        The round number, from 0.
     clients
         The clients whose updates are summed: one, or k with secure aggregation.
     values
-        The mean of these clients' updates, by name of parameter or buffer; for buffers (the running
-        statistics of BatchNorm), the server's value minus the clients'.
+        The mean of these clients' updates, by parameter or buffer name. For buffers (BatchNorm's
+        running statistics), it is the server's value minus the clients' value.
     """
 
     round: int
@@ -58,22 +58,22 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class FederatedRun:
-    """The outcome of a simulated training.
+    """The result of simulated federated training.
 
     Parameters
     ----------
     net
-        The global model after the last round (a copy; the network passed in is unchanged).
+        The global model after the last round, as a copy; the original network is unchanged.
     snapshots
-        For each round, the global model's parameters and buffers before it, as every participant
-        received them.
+        The global model's parameters and buffers before each round, as every participant received
+        them.
     """
 
     net: nn.Module
     snapshots: Mapping[int, State]
 
     def models(self) -> Iterator[tuple[int, nn.Module]]:
-        """Yield every snapshot's round with a separate network that has its parameters."""
+        """Yield the round of every snapshot, with a separate network that has its parameters."""
         for number, state in self.snapshots.items():
             net = copy.deepcopy(self.net)
             net.load_state_dict(state)
@@ -102,18 +102,18 @@ def simulate(
     observe: Callable[[Update], object] | None = None,
     seed: int = 0,
 ) -> FederatedRun:
-    """Simulate federated training, and pass each update that the server sees to an observer.
+    """Simulate federated training, and pass each update that the server receives to an observer.
 
     In FedSGD every client sends the mean gradient ``g`` of one batch, and the server changes the
     model by ``−lr`` times the mean of these gradients. In FedAvg every client takes ``local_steps``
-    steps of its own and sends ``(θ − θ_client)/lr``, so both kinds of update are on the scale of
-    gradients. With your own ``optimizer`` it sends ``θ − θ_client``.
+    local steps and sends ``(θ − θ_client)/lr``, so both kinds of update have the scale of
+    gradients. With a custom ``optimizer``, the client sends ``θ − θ_client``.
 
     Every client starts from the server's parameters and buffers. The means are weighted by the
-    number of records: in FedAvg of the client, in FedSGD of its batch. With noise, every client
-    counts the same, since the noise must cover each client's share of the mean. Buffers (the
-    running statistics of BatchNorm) are sent and averaged too; clipping and noise do not apply to
-    them.
+    number of records: those of the client in FedAvg, those of its batch in FedSGD. With noise,
+    every client has the same weight, because the noise must cover each client's share of the mean.
+    Buffers (BatchNorm's running statistics) are sent and averaged too; clipping and noise do not
+    apply to them.
 
     Parameters
     ----------
@@ -126,33 +126,34 @@ def simulate(
     method
         ``"fedsgd"`` or ``"fedavg"``.
     batch_size, lr
-        Batch size and learning rate of every local step of plain SGD.
+        The batch size and learning rate of every local step of plain SGD.
     local_steps
-        Local steps of FedAvg, each on a freshly drawn batch.
+        The number of local steps in FedAvg, each on a newly drawn batch.
     local_epochs
-        Instead, the number of passes of each client over its records, in shuffled batches.
+        The number of passes of each client over its records, in shuffled batches, instead of
+        ``local_steps``.
     optimizer
-        For FedAvg, creates a client's optimiser from the parameters: ``lambda parameters:
-        torch.optim.Adam(parameters, lr=1e-3)``. Every client starts every round with a new
-        optimiser. By default plain SGD is used; with an optimiser, ``lr`` is ignored.
+        For FedAvg, a function that creates a client's optimiser from the parameters: ``lambda
+        parameters: torch.optim.Adam(parameters, lr=1e-3)``. Every client starts every round with a
+        new optimiser. The default is plain SGD; with an optimiser, ``lr`` is ignored.
     per_round
-        How many randomly drawn clients take part in a round; by default all.
+        The number of randomly drawn clients that take part in a round; by default, all clients.
     max_norm
-        Updates of the parameters are clipped to this norm before they are sent.
+        The norm to which updates of the parameters are clipped before they are sent.
     noise_multiplier
-        The sum of updates that the server sees carries Gaussian noise with a standard deviation of
-        this times ``max_norm``; every client adds its share.
+        The standard deviation of the Gaussian noise on the sum of updates that the server receives,
+        divided by ``max_norm``; every client adds its share.
     together
-        The group size for secure aggregation: of each group of clients only the mean update is
-        seen. Remaining clients join the last group.
+        The group size for secure aggregation: only the mean update of each group of clients is
+        visible. Any remaining clients join the last group.
     remedy
-        A remedy that every client applies to some layers, after clipping and noise; the network is
-        trained under it.
+        A remedy that every client applies to the named layers, after clipping and noise; the
+        network is trained under this remedy.
     snapshots
-        Rounds before which to keep the global model, from 0; ``rounds`` itself keeps the final
-        model.
+        The rounds before which the global model is stored, from 0; ``rounds`` itself stores the
+        final model.
     observe
-        Called with every :class:`Update` that reaches the server.
+        A function that is called with every :class:`Update` that the server receives.
     seed
         The seed of batches, clients and noise.
 
@@ -192,7 +193,7 @@ def simulate(
     if beyond:
         raise InputError(
             f"snapshots contains round {beyond[0]}, but rounds are numbered from 0, and {rounds} "
-            "stands for the end."
+            "is the end of training."
         )
     kept: dict[int, State] = {}
     for number in progress(range(rounds), method):
@@ -208,7 +209,7 @@ def simulate(
 
 @dataclass
 class _Server:
-    """The global model and the rules of a round."""
+    """The global model and the settings of a round."""
 
     net: nn.Module
     loss: str | nn.Module | Loss
@@ -229,7 +230,7 @@ class _Server:
     def __post_init__(self) -> None:
         check_choice(self.method, "method", ("fedsgd", "fedavg"))
         if self.method == "fedsgd" and self.local_steps != 1:
-            raise InputError("FedSGD takes one local step; for more, use method='fedavg'.")
+            raise InputError("FedSGD supports only one local step; for more, use method='fedavg'.")
         if self.method == "fedsgd" and not (self.local_epochs is None and self.optimizer is None):
             raise InputError(
                 "In FedSGD clients send the gradient of one batch, without epochs or an "
@@ -242,7 +243,7 @@ class _Server:
             for place, client in enumerate(self.clients)
         ]
         if not self.clients:
-            raise InputError("No clients were given; give a pair (inputs, targets) for each.")
+            raise InputError("There are no clients; give a pair (inputs, targets) for each client.")
         check_count(self.batch_size, "batch_size")
         check_count(self.local_steps, "local_steps")
         check_positive(self.lr, "lr")
@@ -257,20 +258,20 @@ class _Server:
         if not 1 <= self.together <= taking <= len(self.clients):
             raise InputError(
                 f"Of {len(self.clients)} clients, {taking} take part in a round, and "
-                f"{self.together} are aggregated together; choose numbers of at least 1, each no "
-                "larger than the one before."
+                f"{self.together} are aggregated together; choose numbers of at least 1 that do "
+                "not increase in this order."
             )
         self._trained = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
         if not self._trained:
             raise InputError(
-                "The network has no parameter with requires_grad, so there is nothing to train; "
+                "The network has no parameter with requires_grad, so nothing can be trained; "
                 "unfreeze some parameters."
             )
         # How far one unit of an update moves the parameters.
         self._scale = self.lr if self.optimizer is None else 1.0
 
     def round(self, number: int) -> list[Update]:
-        """Run one round, and return the updates that the server sees."""
+        """Run one round, and return the updates that the server receives."""
         draw = torch.Generator().manual_seed(key_of(self.seed, number, "round") % (1 << 63))
         taking = list(range(len(self.clients)))
         if self.per_round is not None:
@@ -384,7 +385,7 @@ def mean_gradient(
 ) -> State:
     """Return the gradient of the mean loss, by parameter name.
 
-    Labels are checked if ``where`` names their origin for errors, as in "Batch 3".
+    If ``where`` is given, the labels are checked, and errors name their origin, such as "Batch 3".
     """
     trained = {name: p for name, p in net.named_parameters() if p.requires_grad}
     with torch.enable_grad():
@@ -397,7 +398,7 @@ def mean_gradient(
 
 
 def _groups(clients: Sequence[int], together: int) -> list[tuple[int, ...]]:
-    """Return clients in groups of ``together``, in order; the last group takes the remainder."""
+    """Return clients in groups of ``together``, in order; remaining clients join the last group."""
     starts = [g * together for g in range(max(1, len(clients) // together))]
     ends = [*starts[1:], len(clients)]
     return [tuple(clients[a:b]) for a, b in zip(starts, ends, strict=True)]

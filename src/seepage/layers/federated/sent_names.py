@@ -1,9 +1,8 @@
-"""Translates the names under which arrays are sent to the network's own names.
+"""Maps the names under which arrays are sent to the network's own names.
 
-Clients send a ``state_dict`` with the network's own names, or with names changed by their tools:
-with the prefix of a wrapper (Opacus, ``DataParallel``, ``torch.compile``), as a plain list
-(Flower's ``NumPyClient``, whose arrays are called ``"0"``, ``"1"``, …), or as a peft adapter, which
-leaves out the adapter's name.
+Clients send a ``state_dict`` with the network's own names, or with names changed by other tools.
+Wrappers (Opacus, ``DataParallel``, ``torch.compile``) add a prefix. Flower's ``NumPyClient`` sends
+a plain list, with arrays called ``"0"``, ``"1"``, …, and peft omits the adapter's name.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Value = TypeVar("Value")
 
 
 def with_own_names(net: nn.Module, sent: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the sent arrays under the network's own names; unknown names are kept.
+    """Return the sent arrays under the network's own names; unknown names are unchanged.
 
     Examples
     --------
@@ -47,10 +46,10 @@ def with_own_names(net: nn.Module, sent: Mapping[str, Value]) -> dict[str, Value
 def _with_adapters(
     net: nn.Module, state: Collection[str], sent: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """Restore the parts of names that peft leaves out.
+    """Restore the parts of names that peft omits.
 
-    These are ``default`` in ``lora_A.default.weight``, and ``modules_to_save.default`` for modules
-    that are trained as a whole.
+    The omitted parts are ``default`` in ``lora_A.default.weight``, and ``modules_to_save.default``
+    for modules that are trained completely.
     """
     own: dict[str, str] = {}
     adapters = getattr(net, "peft_config", {})

@@ -1,4 +1,4 @@
-"""The classifiers that an adversary may use to infer a property from gradients, by name."""
+"""The classifiers, by name, that an adversary may use to infer a property from gradients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLASSIFIERS: dict[str, Callable[[int], Any]] = {
 
 
 def find_classifier(family: Any, seed: int) -> Any:
-    """Return an unfitted classifier: a named one, or a copy of the caller's own.
+    """Return an unfitted classifier: a named one, or a copy of the given one.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def find_classifier(family: Any, seed: int) -> Any:
     if isinstance(family, str):
         if family not in CLASSIFIERS:
             raise InputError(
-                f"There is no family {family!r}{nearest(family, CLASSIFIERS)}; there are "
+                f"There is no family {family!r}{nearest(family, CLASSIFIERS)}; choose from "
                 f"{', '.join(CLASSIFIERS)}, or give a scikit-learn classifier."
             )
         return CLASSIFIERS[family](seed)
@@ -56,7 +56,7 @@ def find_classifier(family: Any, seed: int) -> Any:
         )
     if not (hasattr(family, "fit") and hasattr(family, "predict_proba")):
         raise InputError(
-            f"{type(family).__name__} cannot serve as a family because it lacks fit or "
+            f"{type(family).__name__} cannot be used as a family because it lacks fit or "
             "predict_proba; scikit-learn's CalibratedClassifierCV adds the latter to many "
             "classifiers."
         )

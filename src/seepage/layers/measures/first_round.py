@@ -3,13 +3,13 @@
 After each round, every client's updates so far are averaged
 (:mod:`seepage.layers.federated.client_means`). A kernel ridge regression predicts the clients'
 labels from these averages, as in the test over all groups
-(:mod:`seepage.layers.measures.independence_test`). The statistic is the sum of its squared
+(:mod:`seepage.layers.measures.independence_test`). The statistic is the sum of squared
 leave-one-client-out errors. If updates are independent of the property, clients' labels are
-exchangeable; the same permutations are used in all rounds and layers, which preserves their
-dependence. Errors are standardised by their mean and spread over the permutations, and P-values are
-adjusted for the number of rounds and layers by the step-down method of Westfall and Young (1993):
-under the null hypothesis, the probability of naming any layer after any round equals the
-significance level, however correlated the rounds are.
+exchangeable. The same permutations are used in all rounds and layers, which preserves the
+dependence between tests. Errors are standardised by their mean and spread over the permutations.
+P-values are adjusted for the number of rounds and layers by the step-down method of Westfall and
+Young (1993). Under the null hypothesis, the probability of naming any layer after any round equals
+the significance level, however correlated the rounds are.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from seepage.tables.source import build_frame
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RoundByRound(ResultTable):
-    """P-values by round and layer, for the test of whether the updates reveal the property.
+    """P-values by round and layer for the test of whether the updates reveal the property.
 
     Parameters
     ----------
     layers
         The names of the layers.
     rounds
-        The rounds after which the test was made: all, or a selection if there are many.
+        The rounds after which the test was made: all rounds, or a selection if there are many.
     p_values
-        ``(rounds, layers)``, adjusted for the number of rounds and layers.
+        The P-values, ``(rounds, layers)``, adjusted for the number of rounds and layers.
     clients
-        The number of clients that had sent an update by each of these rounds.
+        The number of clients that had sent an update by each tested round.
     """
 
     layers: tuple[str, ...]
@@ -51,7 +51,7 @@ class RoundByRound(ResultTable):
     clients: tuple[int, ...]
 
     def first(self, layer: str | None = None) -> int | None:
-        """Return the first round after which a layer (by default any) leaks, or ``None``."""
+        """Return the first round after which a layer (by default, any layer) leaks, or ``None``."""
         which = slice(None) if layer is None else [self.layers.index(layer)]
         significant = (self.p_values[:, which] <= LEVEL).any(axis=1)
         return self.rounds[int(significant.argmax())] if significant.any() else None
@@ -102,7 +102,7 @@ def since_when(
     gradients
         The recording, with nodes and rounds.
     property
-        The property of every update, ``(n,)``, the same for all updates of a client.
+        The property of every update, ``(n,)``; it must be the same for all updates of a client.
     permutations
         The number of random permutations of labels.
     seed
@@ -132,7 +132,7 @@ def since_when(
     if (own[who.client] != labels).any():
         raise InputError(
             "A client has several values of the property, but the first round is defined only if "
-            "each client has one; give each client one value."
+            "each client has a single value; give each client one value."
         )
     draw = np.random.default_rng((seed, 4))
     tried = np.vstack([own, draw.permuted(np.tile(own, (permutations, 1)), axis=1)])
@@ -151,7 +151,7 @@ def since_when(
 
 
 def _standing(means: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return how far each permutation's error lies below the mean, in standard deviations."""
+    """Return how far each permutation's error is below the mean, in standard deviations."""
     if len(means) < 3:
         return np.zeros(len(labels))
     smoother = left_out_smoother(means, np.arange(len(means)))
@@ -164,7 +164,7 @@ def _standing(means: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _stepped_down(standings: np.ndarray) -> np.ndarray:
-    """Return adjusted P-values from ``(tests, 1 + arrangements)``, the actual labels first."""
+    """Return adjusted P-values from ``(tests, 1 + arrangements)``; the actual labels are first."""
     order = np.argsort(-standings[:, 0], kind="stable")
     highest = np.maximum.accumulate(standings[order][::-1], axis=0)[::-1]
     as_high = highest >= standings[order][:, :1] - TIE

@@ -1,27 +1,26 @@
-"""Exact test of independence between a layer's gradients and a property.
+"""An exact test of independence between a layer's gradients and a property.
 
 Under independence, labels are exchangeable between single gradients, between whole groups of
-gradients (clients) with one label each, and within a group with several labels.
+gradients (clients) that have one label each, and within a group with several labels.
 
-*In turn.* The folds are processed in order. The predictor for fold k is trained on the folds before
-it. Its log-likelihood ``T`` of the fold's labels is ranked among the log-likelihoods of labels
-permuted within the fold. Given the earlier folds this rank is uniform, with ties broken at random,
-so that
-::
+*In turn.* The folds are processed in order. The predictor for fold k is trained on the earlier
+folds. The predictor's log-likelihood ``T`` of the fold's labels is ranked among the log-likelihoods
+of labels permuted within the fold. Given the earlier folds, this rank is uniform, with ties broken
+at random. Therefore ::
 
     Z = Σ_k w_k Φ⁻¹(1 − p_k) / √(Σ_k w_k²),   w_k² = (gradients before the fold) · (in the fold)
 
-is standard normal, whatever the family of predictors, and nothing is refitted. (If *all* folds were
-used both for training and for testing, as in cross-fitting, their errors would be correlated, and
-the test would reject too often.) The weights are optimal for a predictor whose quality grows with
-the square root of its training set size. Every pair of gradients from different folds is used once;
-a single split in halves would use half of all pairs.
+is standard normal for any family of predictors, without refits. (If *all* folds were used for both
+training and testing, as in cross-fitting, their errors would be correlated, and the test would
+reject too often.) The weights are optimal for a predictor whose quality grows with the square root
+of its training set size. Every pair of gradients from different folds is used once; a single split
+into halves would use half of all pairs.
 
-*Over all groups.* If a fold holds too few groups for that, labels are permuted over all folds and a
-predictor is refitted to each permutation. This is cheap in closed form: a ridge regression on the
-groups (their mean embeddings under a Gaussian kernel, without labels) has the residuals ``(A⁻¹y)_g
-/ (A⁻¹)_gg`` when group g is left out. Their sum of squares is ranked, with ties counted against
-significance.
+*Over all groups.* If a fold contains too few groups for permutations, labels are permuted over all
+folds and a predictor is refitted to each permutation. A closed form makes these refits cheap: a
+ridge regression on the groups (their mean embeddings under a Gaussian kernel, without labels) has
+the residuals ``(A⁻¹y)_g / (A⁻¹)_gg`` when group g is left out. The sum of squared residuals is
+ranked, with ties counted against significance.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Exchange:
 
     @staticmethod
     def of(labels: np.ndarray, fold: np.ndarray, groups: np.ndarray | None) -> Exchange:
-        """Build them from classes, folds and groups (0 to G − 1, or none) of gradients, ``(n,)``.
+        """Return exchangeable labels from classes, folds and groups (0 to G − 1), ``(n,)``.
 
         Examples
         --------
@@ -77,12 +76,12 @@ class Exchange:
         return Exchange(unit, labels[first], cell[first], fold[first], bool(whole.all()))
 
     def over_all(self) -> bool:
-        """Return whether all units are groups, with too few per fold to permute within folds."""
+        """Return whether all units are groups, too few per fold to permute within folds."""
         folds = range(1, int(self.fold.max()) + 1)
         return self.grouped and min(self._ways(self.fold == k, self.cell) for k in folds) < 20
 
     def arrangements(self) -> float:
-        """Return in how many ways the tested labels can be arranged; may be infinity."""
+        """Return the number of arrangements of the tested labels, which may be infinite."""
         if self.over_all():
             return self._ways(np.ones(len(self.fold), dtype=bool), np.zeros_like(self.cell))
         return self._ways(self.fold > 0, self.cell)
@@ -96,7 +95,7 @@ class Exchange:
         return float(np.round(np.exp(logs))) if logs < 700 else math.inf
 
     def drawn(self, permutations: int, draw: np.random.Generator) -> list[np.ndarray]:
-        """Return ``count`` arrangements of the units' labels for every fold but the first."""
+        """Return ``count`` arrangements of the units' labels for every fold except the first."""
         arrangements = []
         for k in range(1, int(self.fold.max()) + 1):
             inside = self.fold == k
@@ -111,13 +110,13 @@ def in_turn(
     predictions: Sequence[np.ndarray | None],
     draw: np.random.Generator,
 ) -> float:
-    """Return the P-value of a layer, exactly uniform under independence.
+    """Return the P-value of a layer, which is exactly uniform under independence.
 
-    It is at least one over the number of possible arrangements, or over the number of permutations
-    plus one. Every fold but the first comes with its arrangements, and with the probabilities,
-    ``(m, K)``, from a predictor trained on the folds before it; ``None`` if that could not be
-    trained. A fold in which no permutation makes a difference (the predictor is constant) is left
-    out. ``draw`` breaks ties.
+    The P-value is at least one over the number of possible arrangements, or one over the number of
+    permutations plus one. Every fold except the first has its arrangements and the probabilities,
+    ``(m, K)``, from a predictor trained on the earlier folds, or ``None`` if the predictor could
+    not be trained. A fold in which no permutation changes the log-likelihood, because the predictor
+    is constant, is left out. ``draw`` breaks ties.
     """
     fold = exchange.fold[exchange.unit]
     before, total, weight = int(np.sum(fold == 0)), 0.0, 0.0
@@ -141,7 +140,7 @@ def in_turn(
 
 
 def _compared(scores: np.ndarray, own: np.ndarray, drawn: np.ndarray) -> tuple[int, int]:
-    """Return how many arrangements score above the actual labels, and how many score the same."""
+    """Return how many arrangements score above the actual labels, and how many score equally."""
     units, above, ties = np.arange(len(own)), 0, 0
     level = TIE * (1 + float(np.abs(scores).sum()))
     reached = scores[units, own].sum()
@@ -157,8 +156,9 @@ def over_all_groups(
 ) -> float:
     """Return the P-value of a layer with few groups, whose labels are permuted over all folds.
 
-    It is ``(1 + number of arrangements that do as well) / (1 + number tried)``. Under independence,
-    it is below α with probability at most α. ``block`` holds the layer's gradients, ``(n, width)``.
+    The P-value is ``(1 + number of arrangements that do as well) / (1 + number tried)``. Under
+    independence, the P-value is below α with probability at most α. ``block`` contains the layer's
+    gradients, ``(n, width)``.
     """
     smoother = left_out_smoother(block, exchange.unit)
     if smoother is None:
@@ -172,7 +172,7 @@ def over_all_groups(
 def left_out_smoother(block: np.ndarray, group: np.ndarray) -> np.ndarray | None:
     """Return the matrix that maps the groups' labels to their leave-one-group-out errors.
 
-    The result is ``None`` if all groups' gradients are the same.
+    The result is ``None`` if all groups have the same gradients.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def left_out_errors(smoother: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def _group_embeddings(block: np.ndarray, group: np.ndarray) -> np.ndarray:
     """Return the centred Gram matrix of the groups' mean embeddings under a Gaussian kernel.
 
-    Columns are first scaled to equal spread; the kernel's width is the median distance.
+    Columns are first scaled to equal spread; the kernel width is the median distance.
     """
     from scipy.spatial.distance import pdist, squareform
     from sklearn.preprocessing import KernelCenterer, StandardScaler
@@ -223,7 +223,7 @@ def _group_embeddings(block: np.ndarray, group: np.ndarray) -> np.ndarray:
 
 
 def _shuffled_within(cells: np.ndarray, count: int, draw: np.random.Generator) -> np.ndarray:
-    """Return ``count`` random permutations that keep every position within its cell."""
+    """Return ``count`` random permutations in which every position remains within its cell."""
     home = np.argsort(cells, kind="stable")
     _, cell = np.unique(cells, return_inverse=True)
     shuffled = np.empty((count, len(cells)), dtype=np.intp)

@@ -1,17 +1,18 @@
-"""Computes how every layer's gradient changes along directions of the target or the input.
+"""Computes the change of every layer's gradient along directions of the target or the input.
 
-``J_l v`` for a direction ``v`` of one record's soft target ``ŷ`` is the layer's gradient of
-``v·∂ℓ/∂ŷ``, a plain backward pass (with cross-entropy ``∂ℓ/∂ŷ_k = −log p_k``, so no double-backward
-pass is needed); for a direction of the input it is the tangent of the layer's gradient. Both cover
-all layers and all records of a batch at once, without per-record gradients.
+For a direction ``v`` of one record's soft target ``ŷ``, ``J_l v`` is the layer's gradient of
+``v·∂ℓ/∂ŷ``. This gradient needs only a plain backward pass: with cross-entropy, ``∂ℓ/∂ŷ_k = −log
+p_k``, so no double-backward pass is needed. For a direction of the input, it is the tangent of the
+layer's gradient. The changes are computed for all layers and all records of a batch at once,
+without per-record gradients.
 
 With two-class cross-entropy, the gradient and all columns are multiples of the gradient of the
 difference between the two outputs, so one backward pass suffices.
 
-One grouped convolution gives the per-record gradients of a convolution's weight. If the records of
-a batch are arranged as groups of channels of one image, the gradient of its weight holds every
-record's gradient side by side. On a CPU this costs hardly more than the gradient of the summed
-loss; unfolding patches costs five times as much.
+The per-record gradients of a convolution's weight are computed by one grouped convolution. The
+records of a batch are arranged as groups of channels of one image, so that the weight's gradient
+contains every record's gradient side by side. On a CPU the cost is close to that of the gradient of
+the summed loss; unfolding patches costs five times as much.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Changes = Iterator[tuple[int, Key, ParameterGradient]]
 
 
 class OutputKeeper:
-    """A loss that stores its arguments, to show how the loss depends on the output."""
+    """A loss that stores its arguments, so that its dependence on the output can be computed."""
 
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
@@ -52,14 +53,14 @@ class OutputKeeper:
         self.target: Any = None
 
     def __call__(self, output: Any, target: Tensor) -> Tensor:
-        """Return the losses, and keep output and target."""
+        """Return the losses, and store output and target."""
         self.output, self.target = output, target
         return self.loss(output, target)
 
 
 @dataclass(frozen=True)
 class Multiples:
-    """The case in which the gradient and all its columns are multiples of one gradient."""
+    """Factors for the case in which all columns are multiples of one gradient."""
 
     gradients: Gradients  # the common gradient, parameter by parameter
     columns: Tensor  # the factors of the columns, ``(B, K)``
@@ -67,10 +68,9 @@ class Multiples:
 
 
 class TargetColumns:
-    """One forward pass of a batch, which yields the gradient and any number of columns.
+    """One forward pass of a batch, from which the gradient and any number of columns are computed.
 
-    The network is that of a problem whose view is the label, and whose loss is an
-    :class:`OutputKeeper`.
+    The problem's view is the label, and its loss is an :class:`OutputKeeper`.
     """
 
     def __init__(self, network: WatchedNetwork, batch: Batch) -> None:
@@ -94,7 +94,7 @@ class TargetColumns:
         self._keeper = network.problem.loss
 
     def multiples(self) -> Multiples | None:
-        """Return how all columns are multiples of one gradient, or ``None`` if they are not."""
+        """Return the factors if all columns are multiples of one gradient, otherwise ``None``."""
         keeper, batch = self._keeper, len(self._slopes)
         if not (isinstance(keeper, OutputKeeper) and isinstance(keeper.output, Tensor)):
             return None
@@ -127,7 +127,7 @@ class TargetColumns:
         return self._of(self._total)
 
     def along(self, directions: Tensor) -> Changes:
-        """Yield, by number, the changes of all gradients along directions, ``(K, B, …)``."""
+        """Yield the changes of all gradients along numbered directions, ``(K, B, …)``."""
         if not self._slopes.requires_grad:  # the target does not reach the gradient at all
             return
         for k, direction in enumerate(directions):
@@ -151,7 +151,7 @@ class TargetColumns:
 class InputColumns:
     """The gradient of a batch, and its changes along directions of the input.
 
-    Parameters are those of :class:`TargetColumns`, with a problem whose view is the input.
+    The parameters are those of :class:`TargetColumns`, with a problem whose view is the input.
     """
 
     def __init__(self, network: WatchedNetwork, batch: Batch) -> None:
@@ -165,7 +165,7 @@ class InputColumns:
                 yield key, _gradient([terms[k] for k in members])
 
     def along(self, directions: Tensor) -> Changes:
-        """Yield, by number, the changes of all gradients along directions, ``(K, B, …)``."""
+        """Yield the changes of all gradients along numbered directions, ``(K, B, …)``."""
         seen = tangents(self._network, self._batch, directions)
         for key, members in grouped(seen.terms).items():
             uses = [seen.terms[m] for m in members]
@@ -177,7 +177,7 @@ class InputColumns:
     def rows(self, names: Mapping[str, str]) -> Iterator[tuple[str, Tensor]]:
         """Yield, layer by layer, all rows of the Jacobian of small layers, ``(B, size, …)``.
 
-        ``names`` maps parameters to their layers; others are left out.
+        ``names`` maps parameters to their layers; parameters without a layer are left out.
         """
         if not names:
             return
@@ -196,10 +196,10 @@ class InputColumns:
 
 
 def _output_gradients(keeper: OutputKeeper) -> Tensor:
-    """Return the gradients at the output of the loss and of its slopes, ``(B, 1 + K, …)``.
+    """Return the gradients at the output of the loss and of its derivatives, ``(B, 1 + K, …)``.
 
-    They are computed in double precision: the gradient is proportional to ``1 − p``, which single
-    precision would lose to rounding if the network is confident.
+    These gradients are computed in double precision: they are proportional to ``1 − p``, which is
+    lost to rounding in single precision if the network is confident.
     """
     with torch.enable_grad():
         output = keeper.output.detach().double().requires_grad_()
@@ -251,7 +251,7 @@ def _pull(entries: Tensor, z: Tensor) -> Tensor:
 def quick_geometry(uses: Sequence[GradientTerm]) -> Geometry | None:
     """Return the geometry of the only convolution that uses a weight, if grouping makes it fast.
 
-    The result is ``None`` for other layers, on an accelerator, and with several images per record.
+    The result is ``None`` for other layers, on an accelerator, and for several images per record.
     """
     square = uses[0].square
     if len(uses) > 1 or not isinstance(square, partial):
@@ -264,10 +264,10 @@ def quick_geometry(uses: Sequence[GradientTerm]) -> Geometry | None:
 
 
 def weight_gradients(delta: Tensor, inputs: Tensor, geometry: Geometry) -> Tensor:
-    """Return the gradients of every record, ``(B, size of the weight)``.
+    """Return the weight gradient of every record, ``(B, size of the weight)``.
 
-    ``delta`` are the gradients at the layer's outputs; they and its inputs are
-    ``(B, channels, …)``.
+    ``delta`` contains the gradients at the layer's outputs; both ``delta`` and the layer's inputs
+    are ``(B, channels, …)``.
     """
     padding = [pad // 2 for pad in geometry.padding]
     if any(pad % 2 for pad in geometry.padding):  # torch pads both sides equally

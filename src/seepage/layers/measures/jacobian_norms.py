@@ -1,8 +1,8 @@
 """Norms of every layer's Jacobian, exact or estimated, and the extremes of its gradient.
 
-The gradient of a fully connected layer is ``δ tᵀ``. Its norms are products of norms, and its
-extreme entries are products of extreme entries, so it is never formed. Gradients that must be
-formed (convolutions, sequences) are computed for a few records at a time.
+The gradient of a fully connected layer is ``δ tᵀ``. The norms of ``δ tᵀ`` are products of norms,
+and its extreme entries are products of extreme entries, so the gradient is never formed. Gradients
+that must be formed (convolutions, sequences) are computed for a few records at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NormTally:
     high: dict[str, Tensor] = field(default_factory=dict)
 
     def widen(self, layer: str, low: Tensor, high: Tensor) -> None:
-        """Update the extremes with one more parameter of a layer."""
+        """Update a layer's extremes with those of one more parameter."""
         self.low[layer] = torch.minimum(self.low.get(layer, low), low)
         self.high[layer] = torch.maximum(self.high.get(layer, high), high)
 
@@ -82,7 +82,7 @@ class JacobianNorms:
         return tally
 
     def _multiples(self, one: Multiples) -> NormTally:
-        """Return norms and extremes from the one gradient of which all others are multiples."""
+        """Return norms and extremes when all columns are multiples of one gradient."""
         tally = NormTally()
         for (name, _), gradient in one.gradients:
             if name in self.home:
@@ -98,7 +98,7 @@ class JacobianNorms:
         return tally
 
     def _whole(self, source: Source, z: Tensor) -> dict[str, Tensor]:
-        """Return the norm of every layer's Jacobian from all its columns."""
+        """Return the norm of every layer's Jacobian from all of its columns."""
         totals: dict[str, Tensor] = {}
         for some in _few_at_a_time(z[0].numel()):
             places = [torch.full((len(z),), k, device=z.device) for k in some]
@@ -109,7 +109,7 @@ class JacobianNorms:
         return {k: v.sqrt() for k, v in totals.items()} if self.norm == "fro" else totals
 
     def _mixed(self, source: Source, z: Tensor, places: Tensor, tally: NormTally) -> None:
-        """Compute small layers exactly, row by row for the input; estimate the others."""
+        """Compute small layers exactly (row by row for the input) and estimate all other layers."""
         done: set[str] = set()
         if isinstance(source, InputColumns):
             small = {n: layer for n, layer in self.home.items() if self.sizes[layer] <= self.exact}
@@ -122,8 +122,8 @@ class JacobianNorms:
         if self.norm == "inf":
             raise InputError(
                 f"The largest entry of a Jacobian with {columns:,} columns cannot be estimated "
-                f"from a few columns; use norm='fro' or 1, or exact={columns} to compute all of "
-                "them."
+                f"from a few columns; use norm='fro' or 1, or exact={columns} to compute all "
+                "columns."
             )
         norms_by_direction: dict[str, list[Tensor]] = {}
         scale = 1.0 if self.norm == "fro" else float(columns)
@@ -149,7 +149,7 @@ class JacobianNorms:
         return _drawn_columns(key, places, z)
 
     def _columns(self, source: Source, directions: Tensor) -> list[dict[str, Tensor]]:
-        """Return the contribution to the norm of each layer's change along every direction."""
+        """Return the contribution to each layer's norm of its change along every direction."""
         out: list[dict[str, Tensor]] = [{} for _ in directions]
         for k, (name, _), gradient in source.along(directions):
             if name in self.home:
@@ -159,7 +159,7 @@ class JacobianNorms:
 
 
 def _few_at_a_time(count: int) -> list[range]:
-    """Return the numbers below ``count`` in small ranges."""
+    """Yield the numbers below ``count`` in small ranges."""
     return [range(k, min(k + 4, count)) for k in range(0, count, 4)]  # more gain nothing
 
 
@@ -176,7 +176,7 @@ def _row_norm(entries: Tensor, norm: object) -> Tensor:
 
 
 def _drawn_columns(key: int, places: Tensor, z: Tensor) -> Tensor:
-    """Return a unit vector per record, its entry drawn from the key and the record's position."""
+    """Return one unit vector per record; its entry depends on the key and the record's position."""
     bits = row_signs(key, places, (48,), z.double().flatten(1)[:, :1])
     powers = 0.5 ** torch.arange(1, 49, dtype=torch.float64, device=z.device)
     uniform = ((bits + 1) / 2 * powers).sum(1)
@@ -185,13 +185,13 @@ def _drawn_columns(key: int, places: Tensor, z: Tensor) -> Tensor:
 
 
 def _unit_vectors(z: Tensor, places: Tensor) -> Tensor:
-    """Return for every record the direction of one entry of its variable."""
+    """Return, for every record, the direction of one entry of its variable."""
     flat = torch.zeros(len(z), z[0].numel(), dtype=z.dtype, device=z.device)
     return flat.scatter(1, places[:, None], 1.0).reshape(z.shape)
 
 
 def measure_norm(gradient: ParameterGradient, norm: object) -> Tensor:
-    """Return, of every record, ``Σ|g_j|²`` for "fro", ``Σ|g_j|`` for 1, ``max|g_j|`` for "inf"."""
+    """Return each record's ``Σ|g_j|²`` for "fro", ``Σ|g_j|`` for 1, or ``max|g_j|`` for "inf"."""
     if norm == "fro":
         return gradient.dot(gradient, GramMatrices())
     single = _single(gradient)

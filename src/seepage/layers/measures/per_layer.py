@@ -1,4 +1,4 @@
-"""One number per layer with its confidence interval: the result of all per-layer measures."""
+"""The result of all per-layer measures: one value per layer with its confidence interval."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seepage.tables.source import build_frame
 
 
 class Span(NamedTuple):
-    """A number with the ends of its 95 % interval."""
+    """A value with the ends of its 95 % interval."""
 
     value: float
     low: float
@@ -33,26 +33,26 @@ class Span(NamedTuple):
 class PerLayer(Result):
     """A measure of every layer: a result with confidence intervals and a figure.
 
-    ``result["fc1"]`` gives the number of one layer.
+    ``result["fc1"]`` returns the value of one layer.
 
     Parameters
     ----------
     low, high
         The ends of the 95 % confidence intervals.
     sizes
-        How many numbers each layer's gradient has.
+        The number of entries in each layer's gradient.
     unit
-        Their unit; empty if they have none.
+        The unit of the values; empty if they have none.
     columns
         Additional columns of the table.
     notes
         Caveats, as sentences.
     by_record
-        The numbers of each record, ``(n, layers)``, if the measure is a mean over records.
+        The values for each record, ``(n, layers)``, if the measure is a mean over records.
     errors
-        For estimates, the standard error of every entry of ``by_record``; zero where it is exact.
+        The standard error of every entry of ``by_record`` if estimated; zero if exact.
     negligible
-        Values up to this one count as zero in the ranking.
+        The largest value that counts as zero in the ranking.
     """
 
     low: Any = None
@@ -69,7 +69,7 @@ class PerLayer(Result):
     def of(
         measure: str, layers: Sequence[str], spans: Any, sizes: Sequence[int], **rest: Any
     ) -> PerLayer:
-        """Return the results of some layers: numbers and the ends of their intervals."""
+        """Return the results for the given layers: values and the ends of their intervals."""
         values, low, high = (np.asarray(part) for part in spans)
         ends: dict[str, Any] = {"low": low, "high": high, "sizes": tuple(sizes)}
         named = np.array(layers, dtype=object)
@@ -84,17 +84,17 @@ class PerLayer(Result):
         return self.span(layer).value
 
     def span(self, layer: str) -> Span:
-        """Return the number of one layer with its interval."""
+        """Return the value of one layer with its interval."""
         if layer not in self.layers:
             raise InputError(
-                f"There is no layer {layer!r}{nearest(layer, self.layers)}; there are "
+                f"There is no layer {layer!r}{nearest(layer, self.layers)}; the layers are "
                 f"{', '.join(self.layers)}."
             )
         k = self.layers.index(layer)
         return Span(*(float(part[k]) for part in (self.values, self.low, self.high)))
 
     def select(self, positions: Any) -> Self:
-        """Return the layers at some positions, in their order."""
+        """Return the layers at the given positions, in that order."""
         order = np.asarray(positions)
         of_layers = {name: getattr(self, name) for name in ("low", "high", "by_record", "errors")}
         picked = {k: None if v is None else v[..., order] for k, v in of_layers.items()}
@@ -108,31 +108,31 @@ class PerLayer(Result):
         )
 
     def ranking(self) -> list[str]:
-        """Return the layers from the most to the least leakage; layers without a number come last.
+        """Return the layers from the most to the least leakage; layers without a value are last.
 
-        Layers that agree to four significant digits keep the order of the network, as do those
-        whose number is below zero or ``negligible``, because further digits depend on the
-        processor.
+        Layers that agree to four significant digits are listed in the order of the network, because
+        further digits depend on the processor. Layers whose value is negative or ``negligible`` are
+        also listed in that order.
         """
         return [self.layers[k] for k in self.worst_first()]
 
     def worst_first(self) -> np.ndarray:
-        """Return the positions of the layers from the worst to the best."""
+        """Return the positions of the layers from the most to the least leakage."""
         some = np.where(self.values > self.negligible, self.values, 0.0)
         rounded = np.array([float(f"{value:.4g}") for value in some])
         return np.argsort(np.where(np.isnan(self.values), np.inf, -rounded), kind="stable")
 
     def foremost(self) -> list[str]:
-        """Return the first layer of the ranking, and the layers whose interval overlaps its own."""
+        """Return the first layer of the ranking, and all layers with overlapping intervals."""
         first = self.span(self.ranking()[0])
         return [name for name in self.ranking() if self.span(name).high >= first.low]
 
     def relative(self) -> np.ndarray:
-        """Return the numbers divided by their maximum (Mo et al. 2021, figure 3)."""
+        """Return the values divided by their maximum (Mo et al. 2021, figure 3)."""
         return np.asarray(self.values / np.nanmax(self.values))
 
     def correlation(self, other: PerLayer | np.ndarray) -> tuple[float, float]:
-        """Return Pearson's correlation with another measure over the layers, and its p-value."""
+        """Return Pearson's correlation with another measure over the layers, and its P-value."""
         from scipy.stats import pearsonr
 
         if isinstance(other, PerLayer) and other.layers != self.layers:
@@ -154,7 +154,7 @@ class PerLayer(Result):
         return build_frame(columns | dict(self.columns), library or self.library)
 
     def plot(self, ax: Any = None) -> Any:
-        """Plot a bar for every layer, with its interval, and return the matplotlib axes."""
+        """Plot a bar with an interval for every layer, and return the matplotlib axes."""
         return draw_layers([self], ax)[0]
 
     def __repr__(self) -> str:
@@ -170,7 +170,7 @@ class PerLayer(Result):
 def mean_interval(each: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the mean over the first axis with the ends of Student's 95 % interval.
 
-    A single number has no interval, so its ends are nan. Entries that are nan are left out.
+    A single value has no interval, so its ends are NaN. Entries that are NaN are left out.
     """
     from scipy.special import stdtrit
 

@@ -1,8 +1,8 @@
 """Draws batches with and without a property, by default with the same mix of main-task labels.
 
-If a property is correlated with the main task's label (glasses with gender), a batch's labels alone
-reveal it, whatever the layer: ``"confounded"`` batches include that effect, ``"matched"`` batches
-exclude it.
+If a property is correlated with the main task's label (glasses with gender), the labels of a batch
+alone reveal the property, in every layer. ``"confounded"`` batches include that effect;
+``"matched"`` batches exclude it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True, eq=False)
 class PropertyBatches:
-    """The records of each batch, and the property they share.
+    """The records of each batch, and the property that they share.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class PropertyBatches:
     property
         The property of every batch, ``(n,)``.
     pool
-        The pool of every batch, ``(n,)``; batches of different pools share no record.
+        The pool of every batch, ``(n,)``; batches from different pools share no record.
     mix
         ``"matched"`` or ``"confounded"``.
     """
@@ -69,21 +69,22 @@ def property_batches(
     labels
         The main task's label of every record.
     property
-        The property of every record, two or more classes.
+        The property of every record, with two or more classes.
     batch_size
-        The number of records in a batch, all different.
+        The number of records in a batch, without duplicates.
     count
         The number of batches for each class of the property.
     mix
-        ``"matched"``: the labels of every batch are drawn from the same distribution, that of all
-        records; ``"confounded"``: each class of the property keeps its own distribution of labels,
-        so that the labels alone may reveal it.
+        ``"matched"``: the labels of every batch are drawn from the distribution over all records.
+        ``"confounded"``: each class of the property has its own distribution of labels, so the
+        labels alone may reveal the property.
     pools
-        The number of pools that records are divided into; a batch is drawn from one pool.
+        The number of pools into which records are divided; each batch is drawn from one pool.
     people
-        The person behind each record, ``(n,)``; records of one person go to the same pool.
+        The person to whom each record belongs, ``(n,)``; records of one person are assigned to the
+        same pool.
     seed
-        The seed of all draws.
+        The seed of all random draws.
 
     Examples
     --------
@@ -131,7 +132,7 @@ def read_property(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the sorted classes of a property, and the class number of every entry.
 
-    For error messages, ``what`` names the entries ("gradients", "records") and ``called`` the
+    For error messages, ``what`` names the entries ("gradients", "records") and ``called`` names the
     argument.
 
     Examples
@@ -156,16 +157,16 @@ def read_property(
         levels, labels = np.unique(raw, return_inverse=True)
     except TypeError:
         raise InputError(
-            f"{called} mixes types of labels, such as strings and numbers; convert them all to one "
-            "type."
+            f"{called} mixes types of labels, such as strings and numbers; convert all labels to "
+            "one type."
         ) from None
     return levels, labels
 
 
 def check_seed(seed: int) -> None:
-    """Raise unless NumPy and scikit-learn accept this seed."""
+    """Raise an error unless NumPy and scikit-learn accept this seed."""
     if not 0 <= seed < 1 << 32:
-        raise InputError(f"seed must lie between 0 and 2³² − 1, but is {seed!r}.")
+        raise InputError(f"seed must be between 0 and 2³² − 1, but is {seed!r}.")
 
 
 def _deal(records: int, pools: int, people: Any, draw: np.random.Generator) -> np.ndarray:

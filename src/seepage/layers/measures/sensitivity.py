@@ -4,8 +4,9 @@ For a record k and layer l (Mo et al. 2021, equation 2)::
 
     s_kl = ‖∂g_l/∂ŷ‖_p / range(g_l) / ψ_l,     ψ_l = √size, size, 1  for p = F, 1, ∞
 
-Here ``range`` is the largest minus the smallest entry of the layer's gradient ``g_l``, ``size`` is
-the number of its entries, and the norms 1 and ∞ treat the Jacobian's entries as one row.
+In this formula, ``range`` is the largest minus the smallest entry of the layer's gradient ``g_l``,
+and ``size`` is the number of its entries. The norms 1 and ∞ treat the Jacobian's entries as one
+row.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from seepage.support.number_check import check_choice, check_count
 
 _VIEWS: dict[str, type[View]] = {"target": Label, "input": Input}
 _ESTIMATED = (
-    "The norms of single records are estimated from random directions; their standard errors are "
-    "in `errors`, and the intervals over the records include that uncertainty."
+    "The norms of single records are estimated from random directions; `errors` contains their "
+    "standard errors, and the intervals over the records include this uncertainty."
 )
 _NO_RANGE = (
     "If a layer's gradient is constant for a record but its Jacobian is not, there is no range to "
-    "divide by; such records are left out of that layer's mean."
+    "divide by; these records are left out of that layer's mean."
 )
 
 
@@ -55,7 +56,7 @@ def sensitivity(
     chunk_size: int | str = "auto",
     seed: int = 0,
 ) -> PerLayer:
-    """Return how sensitive each layer's gradient is, with intervals over the records.
+    """Return the sensitivity of each layer's gradient, with intervals over the records.
 
     Parameters
     ----------
@@ -64,20 +65,21 @@ def sensitivity(
     x, y
         The records.
     wrt
-        ``"target"``: the soft target ``ŷ`` (class numbers become one-hot); ``"input"``.
+        ``"target"``, the soft target ``ŷ`` (class numbers become one-hot), or ``"input"``.
     norm
         ``"fro"``, 1 or ``"inf"``.
     layers
-        Names of modules, each including its submodules; by default every module that has parameters
-        of its own.
+        The names of modules, each of which includes its submodules; by default, every module that
+        has its own parameters.
     exact
-        Jacobians with at most this many columns (entries of the target or input) or, for the input,
-        rows (entries of the layer's gradient) are computed in full. Others are estimated: "fro"
-        from random signs, 1 from randomly drawn columns; "inf" cannot be estimated.
+        The largest number of columns (entries of the target or input) or, for the input, rows
+        (entries of the layer's gradient) of a Jacobian that is computed in full. Larger Jacobians
+        are estimated: "fro" from random signs, and 1 from randomly drawn columns; "inf" cannot be
+        estimated.
     directions
-        Random directions per record for the estimates.
+        The number of random directions per record for the estimates.
     chunk_size
-        The number of records processed at a time; ``"auto"`` chooses what fits in memory.
+        The number of records processed at a time; ``"auto"`` chooses a number that fits in memory.
     seed
         The seed of the random directions.
 

@@ -55,7 +55,7 @@ class StandingOut(RankedResult):
     layer
         The layer in which each client is furthest from the others.
     times
-        The client's distance in that layer, as a multiple of the median client's.
+        The client's distance in that layer, as a multiple of the median client's distance.
     p_value
         Without a reference, the share of clients at least as far, for a client singled out
         beforehand. With one, the P-value of the test, adjusted for the number of clients.
@@ -99,7 +99,7 @@ class StandingOut(RankedResult):
         return np.array(self.clients, dtype=object)
 
     def select(self, positions: Any) -> StandingOut:
-        """Return the clients at some positions, in their order."""
+        """Return the clients at the given positions, in that order."""
         order = [int(k) for k in positions]
         return StandingOut(
             tuple(self.clients[k] for k in order),
@@ -111,7 +111,7 @@ class StandingOut(RankedResult):
         )
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: every client's distance, the furthest first."""
+        """Return the data for :meth:`plot`: every client's distance, the furthest first."""
         worst, name = self.sort(), "distance, in multiples of the median client's"
         return PlottedNumbers(worst.times, worst.labels(), name, "clients", mark=(1.0, "median"))
 
@@ -241,7 +241,7 @@ def _log_distances(means: np.ndarray) -> np.ndarray:
 
 
 def _standing(logs: np.ndarray) -> np.ndarray:
-    """Return how far each value lies above the mean of the nearest ones, in standard deviations."""
+    """Return how far each value is above the mean of the nearest values, in standard deviations."""
     kept = math.ceil(0.75 * logs.shape[1])
     nearer = np.sort(logs, axis=1)[:, :kept]
     spread = nearer.std(axis=1, keepdims=True)

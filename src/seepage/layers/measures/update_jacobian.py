@@ -1,9 +1,9 @@
-"""Treats local training as a map from a client's records to its update, with its Jacobian.
+"""Local training as a map from a client's records to its update, and the map's Jacobian.
 
 With ``u(z) = θ_sent − θ_returned`` after all local steps, ``J = s ∂u/∂z`` has no closed form,
 because a record's effect on an early step propagates through all later steps. Small runs are
-differentiated exactly through all steps, in float64; for larger runs, a product with one direction
-takes two plain runs: ``Jv ≈ s (u(z + hv) − u(z − hv))/2h``.
+differentiated exactly through all steps, in float64. For larger runs, a product with one direction
+needs two plain runs: ``Jv ≈ s (u(z + hv) − u(z − hv))/2h``.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ LARGEST = 1 << 27  # most entries of a Jacobian that is formed: a gigabyte
 
 @dataclass
 class LocalRun:
-    """A client's update as a function of its records' unknowns.
+    """A client's update as a function of the unknowns in its records.
 
     Parameters
     ----------
     problem
-        The network as it was sent, its loss, and the view that selects the unknowns.
+        The network that was sent, its loss, and the view that selects the unknowns.
     batch
-        All the client's records.
+        All records of the client.
     training
         How the client trains.
     share
-        The factor on its update before the noise.
+        The factor by which the update is multiplied before noise is added.
     max_norm
-        The norm to which the update is scaled down before the noise, or ``None``.
+        The norm to which the update is scaled down before noise is added, or ``None``.
     """
 
     problem: NetworkProblem
@@ -102,7 +102,7 @@ class LocalRun:
 
 
 class UpdateJacobian(ReleaseJacobian):
-    """``∂update/∂records`` through all local steps, in units of the noise, formed in float64.
+    """``∂update/∂records`` through all local steps, in units of the noise, computed in float64.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class UpdateJacobian(ReleaseJacobian):
     noise
         The noise on the update.
     only
-        The records for which the Jacobian is computed; by default all of them.
+        The records for which the Jacobian is computed; by default, all records.
     scale
         The size of the unknowns, if already computed.
     """
@@ -143,7 +143,7 @@ class UpdateJacobian(ReleaseJacobian):
         if self.size * self.rows * self.features > LARGEST:
             raise InputError(
                 f"The Jacobian of {self.size:,} parameters with respect to {self.rows:,} records "
-                f"of {self.features:,} unknowns is too large to form; use method='finite', a "
+                f"of {self.features:,} unknowns is too large for memory; use method='finite', a "
                 "smaller network, or a part of the input (view=sp.nn.Input(mask))."
             )
         z = self.run.batch.z.clone().requires_grad_()
@@ -164,7 +164,7 @@ class UpdateJacobian(ReleaseJacobian):
         return self.whitened(plain)
 
     def _compare(self, plain: Tensor) -> None:
-        """Raise if the derivative disagrees with the update's change over a small step."""
+        """Raise an error if the derivative disagrees with the update's change over a small step."""
         if self.run.training.optimizer != "sgd":
             return  # Adam's first step is almost a sign, so no difference step is small enough
         batch = self.run.batch
@@ -179,7 +179,7 @@ class UpdateJacobian(ReleaseJacobian):
             raise InputError(_HIDDEN)
 
     def forward(self, z: Any, unknowns: Unknowns, rows: Any) -> Tensor:
-        """Return ``J z`` for a change ``z (len(rows), q)`` of some records, ``(P,)``."""
+        """Return ``J z`` for a change ``z (len(rows), q)`` of the given records, ``(P,)``."""
         return torch.tensordot(self._block(unknowns, rows), z, 2)
 
     def adjoint(self, v: Any, unknowns: Unknowns, rows: Any) -> Tensor:
@@ -187,21 +187,21 @@ class UpdateJacobian(ReleaseJacobian):
         return torch.tensordot(v, self._block(unknowns, rows), 1)
 
     def row_jacobians(self, unknowns: Unknowns, rows: Any) -> Tensor:
-        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
+        """Return the whitened Jacobians of the given rows in full, ``(m, P, q)``."""
         return self._block(unknowns, rows).transpose(0, 1)
 
     def _block(self, unknowns: Unknowns, rows: Any) -> Tensor:
         if unknowns.label:
             raise InputError(
-                f"This leakage covers {self.run.problem.view.describe()} alone; for the label, use "
-                "view=sp.nn.Label()."
+                f"This leakage is defined only for {self.run.problem.view.describe()}; for the "
+                "label, use view=sp.nn.Label()."
             )
         block: Tensor = unknowns.of(self.dense[:, rows], axis=2)
         return block
 
 
 class UpdateMoves:
-    """The update of a client with one record replaced, retrained for each replacement.
+    """The updates of a client with one record replaced, retrained for each replacement.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ class UpdateMoves:
         self.theta = self._sent(jacobian.run.batch.z)
 
     def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return the updates for some replacements of a row, ``(K, P)``."""
+        """Return the updates for the given replacements of a row, ``(K, P)``."""
         if labels is not None:
             raise InputError(
                 "A record's label cannot be replaced with this view; use view=sp.nn.Label()."
@@ -224,7 +224,7 @@ class UpdateMoves:
         return np.stack([self._sent(self._replaced(row, one)) for one in np.asarray(features)])
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return each of those updates minus the actual one, ``(K, P)``."""
+        """Return each of these updates minus the actual update, ``(K, P)``."""
         return np.asarray(self.parameters(row, features, labels) - self.theta)
 
     def jacobian(
@@ -260,7 +260,7 @@ class UpdateRelease(MeasuredRelease):
 
     @property
     def sensitivity(self) -> float | None:
-        """Twice the norm to which updates are scaled down, if they are."""
+        """Twice the norm to which updates are scaled down, if this norm is set."""
         reach = self.template.run.max_norm
         return None if reach is None else 2 * reach
 
@@ -269,14 +269,14 @@ class UpdateRelease(MeasuredRelease):
         return self.template
 
     def refits(self) -> UpdateMoves:
-        """Return how the update changes when a record changes by a finite amount."""
+        """Return the finite changes of the update when a record is replaced."""
         return UpdateMoves(self.template)
 
 
 _HIDDEN = (
-    "The derivative of the update disagrees with its change over a small step: something in the "
-    "network hides the records from differentiation (torch.no_grad(), .detach()), or the records "
-    "lie on a kink; use method='finite'."
+    "The derivative of the update disagrees with its change over a small step. Either the network "
+    "hides the records from differentiation (torch.no_grad(), .detach()), or the records are at a "
+    "kink; use method='finite'."
 )
 
 

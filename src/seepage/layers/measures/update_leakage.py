@@ -1,8 +1,8 @@
 """Fisher information of a noisy FedAvg update about the client's records, in total and by layer.
 
 The release is ``s(θ_sent − θ_returned) + noise`` after all local steps (several epochs, momentum,
-Adam, weight decay). If ``J`` is its Jacobian with respect to a record's unknowns, in units of the
-noise, ``I = JᵀJ``.
+Adam, weight decay). If ``J`` is the Jacobian of the release with respect to a record's unknowns, in
+units of the noise, then ``I = JᵀJ``.
 """
 
 from __future__ import annotations
@@ -59,24 +59,25 @@ def update_leakage(
     Parameters
     ----------
     net, loss
-        The network as the client receives it, and its loss as for :class:`seepage.nn.Engine`.
+        The network that the client receives, and its loss, as for :class:`seepage.nn.Engine`.
     x, y
-        All the client's records; tensors or NumPy arrays.
+        All records of the client; tensors or NumPy arrays.
     training
         How the client trains.
     noise
-        The noise on every entry of the update, ``sp.Gaussian(σ)``, in the units of the parameters.
+        The noise added to every entry of the update, ``sp.Gaussian(σ)``, in the units of the
+        parameters.
     share
-        The factor on the update before the noise: the client's share of all records, if noise is
-        added to a mean weighted by record counts.
+        The factor by which the update is multiplied before noise is added: the client's share of
+        all records, if noise is added to a mean weighted by record counts.
     max_norm
-        Longer updates are scaled down to this norm before the noise.
+        The norm to which longer updates are scaled down before noise is added.
     view
-        The unknowns of a record, as for :func:`seepage.nn.leakage`; the input by default.
+        The unknowns of a record, as for :func:`seepage.nn.leakage`; by default, the input.
     attributes
         Columns that belong together, as for :func:`seepage.nn.leakage`.
     seed
-        The seed of the random directions of estimates.
+        The seed of the random directions for estimates.
 
     Examples
     --------
@@ -121,7 +122,7 @@ def update_leakage(
 
 
 def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Tensor) -> bool:
-    """Return whether records of a batch interact in the network; raise if that is ambiguous."""
+    """Return whether records of a batch interact in the network, or raise an error."""
     mixed = False
     for module in net.modules():
         meeting = any(_meets(inner) for inner in module.modules())
@@ -137,15 +138,15 @@ def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Ten
         raise InputError(
             f"The buffer {changed[0]!r} changes with the records in training mode and is sent "
             "without noise, so the Fisher information about the records is infinite. Use "
-            "GroupNorm or LayerNorm instead of BatchNorm, or statistics that are not kept "
-            "(track_running_stats=False); call .eval() where they are frozen; or audit recorded "
-            "updates (sp.layers.audit_updates)."
+            "GroupNorm or LayerNorm instead of BatchNorm, or disable running statistics "
+            "(track_running_stats=False). If the statistics are frozen, call .eval(). Otherwise "
+            "audit recorded updates (sp.layers.audit_updates)."
         )
     return mixed
 
 
 def _meets(module: nn.Module) -> bool:
-    """Return whether a module by itself lets records of a batch interact."""
+    """Return whether a module, without its submodules, lets records of a batch interact."""
     if not isinstance(module, nn.modules.batchnorm._BatchNorm):
         return False
     return bool(module.training or module.running_mean is None)
@@ -153,14 +154,14 @@ def _meets(module: nn.Module) -> bool:
 
 @accepts_other_names
 class UpdateLeakage(Leakage):
-    """The leakage of one noisy update about the records of its client.
+    """The leakage of one noisy update about the client's records.
 
-    It has all methods of the leakage of a table (``records``, ``cells``, ``columns``,
-    ``groups``, ``subset``, ``information``, …), computed exactly and in float64 through all local
-    steps, and :meth:`layers`. So bounds and calibration work as for any other leakage. For networks
-    that have kinks, and runs too large for exact computation, :meth:`records`, :meth:`layers` and
-    :meth:`dataset` accept ``method="finite"``, which measures how far the update changes over steps
-    of a stated size.
+    The class has :meth:`layers` and all methods of the leakage of a table (``records``, ``cells``,
+    ``columns``, ``groups``, ``subset``, ``information``, …), computed exactly and in float64
+    through all local steps. Bounds and calibration therefore work as for any other leakage. For
+    networks with kinks, and runs too large for exact computation, :meth:`records`, :meth:`layers`
+    and :meth:`dataset` accept ``method="finite"``, which measures the change of the update over
+    steps of a stated size.
 
     Parameters
     ----------
@@ -173,7 +174,7 @@ class UpdateLeakage(Leakage):
     mixed
         Whether records of a batch interact in the network.
     seed
-        The seed of the random directions of estimates.
+        The seed of the random directions for estimates.
     """
 
     jacobian: UpdateJacobian
@@ -194,11 +195,11 @@ class UpdateLeakage(Leakage):
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """The assumptions under which the numbers hold, as sentences."""
+        """The assumptions under which the results are valid, as sentences."""
         known = (
             "Only one update is released, after all local steps, with the stated noise.",
-            "The adversary knows the model that was sent, how the client trains, and the order in "
-            "which it uses its records.",
+            "The adversary knows the model that was sent, how the client trains, and the order "
+            "in which the client uses its records.",
         )
         if not self.mixed:
             return known
@@ -211,7 +212,7 @@ class UpdateLeakage(Leakage):
     def unknowns(
         self, columns: Columns, label: bool | None = None, simplex: bool = False
     ) -> tuple[Unknowns, str]:
-        """Return the named part of the view, as directions of a record and as text."""
+        """Return the named part of the view, as directions of a record and as a description."""
         unknowns, about = super().unknowns(columns, bool(label), simplex)
         return unknowns, self.run.problem.view.describe() if columns is None else about
 
@@ -234,26 +235,27 @@ class UpdateLeakage(Leakage):
         columns, label, measure, simplex
             As for the leakage of a table.
         method
-            ``"exact"``; or ``"finite"``, for the dFIL about whole records, which takes two plain
+            ``"exact"``; or ``"finite"``, for the dFIL about whole records, which needs two plain
             runs of the local training per record and probe.
         rows
-            With ``"finite"``, the positions of the records to measure; by default all.
+            With ``"finite"``, the positions of the records to measure; by default, all records.
         probes
             The number of random directions per record, at least 2.
         scale
-            The size ``h`` of a finite step: every unknown moves by ``±h``. By default a hundredth
-            of the unknowns' root mean square, to one digit.
+            The size ``h`` of a finite step: every unknown changes by ``±h``. The default is a
+            hundredth of the unknowns' root mean square, rounded to one digit.
         """
         check_choice(method, "method", ("exact", "finite"))
         if method == "exact":
             if rows is not None:
                 raise InputError(
-                    "rows is only for method='finite'; 'exact' gives all records at once."
+                    "rows is supported only with method='finite'; 'exact' returns all records at "
+                    "once."
                 )
             return super().records(columns, label, measure, simplex)
         if columns is not None or label or simplex:
             raise InputError(
-                "Finite steps move whole records; for a part of a record, give a view "
+                "Finite steps change whole records; for a part of a record, give a view "
                 "(view=sp.nn.Input(mask)) or use method='exact'."
             )
         which = row_positions(rows, len(self.source), self.source)
@@ -274,9 +276,9 @@ class UpdateLeakage(Leakage):
         probes: int = 16,
         scale: float | None = None,
     ) -> Result:
-        """Return the leakage about all the client's records as one number.
+        """Return the leakage about all of the client's records as one value.
 
-        With ``method="finite"`` all records are moved at once, so a probe takes only two runs; the
+        With ``method="finite"`` all records change at once, so a probe needs only two runs; the
         parameters are those of :meth:`records`.
         """
         check_choice(method, "method", ("exact", "finite"))
@@ -297,14 +299,14 @@ class UpdateLeakage(Leakage):
     ) -> PerLayer:
         """Return the dFIL of each layer's part of the update about the client's records.
 
-        The layers' squared dFILs add up to the squared dFIL of the whole update. The exact method
-        also gives each record's number (``by_record``); with ``method="finite"`` all records are
-        moved at once, and the 95 % interval reflects the random directions.
+        The layers' squared dFILs sum to the squared dFIL of the whole update. The exact method also
+        returns each record's value (``by_record``). With ``method="finite"`` all records change at
+        once, and the 95 % interval reflects the random directions.
 
         Parameters
         ----------
         layers
-            Names of modules; by default every module that has parameters of its own.
+            The names of modules; by default, every module that has its own parameters.
         method, probes, scale
             As for :meth:`records`.
         """
@@ -342,11 +344,11 @@ class UpdateLeakage(Leakage):
     def _squares(
         self, rows: np.ndarray | None, measure: str, probes: int, scale: float | None
     ) -> Tensor:
-        """Return ``(Jv)²`` for random signs on some records, others fixed: ``(probes, P)``."""
+        """Return ``(Jv)²`` for random signs on the given records, ``(probes, P)``."""
         if measure != "dfil":
             raise InputError(
                 "Finite steps estimate only the average over directions, measure='dfil'; for the "
-                "largest value over directions use method='exact'."
+                "largest value over directions, use method='exact'."
             )
         check_probes(probes)
         jacobian, h = self.jacobian, self._step(scale)
@@ -375,13 +377,13 @@ class UpdateLeakage(Leakage):
         scale: float | None,
         index: np.ndarray | None = None,
     ) -> Estimate:
-        """Return the square roots of information, with first-order standard errors."""
+        """Return the square roots of the information, with first-order standard errors."""
         values, h = information.sqrt(), self._step(scale)
         spread = torch.where(values > 0, errors / (2 * torch.where(values > 0, values, 1.0)), 0.0)
         of = " of all records" if view == "dataset" else ""
         over = (
-            f"The derivative of the update is its change over a step of {h:g} to either side in "
-            "the unknowns; smaller or larger changes may leak differently."
+            f"The derivative of the update is approximated by its change over a step of {h:g} in "
+            "either direction of the unknowns; smaller or larger changes may leak differently."
         )
         return Estimate(
             values,

@@ -1,12 +1,12 @@
-"""V-information: how much a predictor family can infer about a property from each layer.
+"""V-information: how much a family of predictors can infer about a property from each layer.
 
 For a family V of predictors (Mo et al. 2021, equation 1, after Xu et al. 2020)::
 
     I_V(G_l → p) = inf_f mean(−log f[∅](p)) − inf_f mean(−log f[g_l](p))
 
-The first term is the entropy of the property. The second is estimated on held-out gradients: by
-cross-fitting over folds, with probabilities recalibrated on other folds. The paper takes both
-infima on the training set; that figure is kept as ``training_set_estimate``.
+The first term is the entropy of the property. The second term is estimated on held-out gradients:
+by cross-fitting over folds, with probabilities recalibrated on other folds. The paper computes both
+infima on the training set; that estimate is stored as ``training_set_estimate``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from seepage.support.chunks import progress
 from seepage.support.number_check import check_choice, check_count
 
 _UNITS = {"nats": 1.0, "bits": math.log(2)}
-_BELOW = "A held-out estimate can fall below zero if there is no information."
+_BELOW = "If there is no information, a held-out estimate can be negative."
 
 
 class FewGroupsWarning(UserWarning):
@@ -61,49 +61,50 @@ def v_information(
 ) -> PerLayer:
     """Return the V-information of each layer's gradients about a property.
 
-    **The interval** nominally covers the family's information with 95 % probability, if there are
-    enough gradients to learn from. In wide layers, where gradients are too few, it covers the
-    information that predictors trained on this many gradients attain. It is a bootstrap interval
-    over gradients (or groups), widened for few groups (:func:`small_sample_factor`). Its upper end
-    is raised by the cost of learning from few gradients (extrapolated from predictors trained on
-    fewer) and of recalibration; its lower end, if above zero, is raised by the cost of
-    recalibration alone. If the gains hardly vary (no information, or perfect prediction), the
-    interval is as wide as the data allow: ``0.000 (0.000 to 0.024)`` means that up to 0.024 may
-    have been missed.
+    **The interval** has a nominal probability of 95 % of covering the family's information, if
+    there are enough gradients to train on. In wide layers, for which gradients are too few, it
+    covers the information attained by predictors trained on this many gradients. The interval is a
+    bootstrap interval over gradients (or groups), widened for few groups
+    (:func:`small_sample_factor`). The upper end is raised by two costs: learning from few gradients
+    (extrapolated from predictors trained on fewer) and recalibration. The lower end, if above zero,
+    is raised by the cost of recalibration alone. If the gains are almost constant (no information,
+    or perfect prediction), the interval is as wide as the data allow: ``0.000 (0.000 to 0.024)``
+    means that up to 0.024 may have been missed.
 
-    **The column** ``p_value`` tests independence of layer and property: under independence, it is
-    below α with probability α (at most α for few groups), whatever the family. Predictors are
-    trained on some folds and tested on later ones, in which labels are permuted. A group whose
-    gradients all have one label is permuted as a whole; in other groups, labels are shuffled within
-    the group. So similarity within a group is not mistaken for information. If the folds hold too
-    few such groups, labels are permuted over all groups, and a kernel ridge regression replaces the
-    family. Ten groups can be labelled in 252 ways, five in 10: if no P-value below 0.05 is
-    possible, a :class:`FewGroupsWarning` and a note say so. P-values are not adjusted for the
-    number of layers.
+    **The column** ``p_value`` tests independence of layer and property. Under independence, it is
+    below α with probability α (at most α for few groups), for any family. Predictors are trained on
+    earlier folds and tested on later folds, in which labels are permuted. If all gradients in a
+    group have one label, the group is permuted as a whole; in other groups, labels are shuffled
+    within the group. Similarity within a group is therefore not mistaken for information. If the
+    folds contain too few of these groups, labels are permuted over all groups, and a kernel ridge
+    regression replaces the family. Ten groups can be labelled in 252 ways, five in 10. If no
+    P-value below 0.05 is possible, the result has a note and a :class:`FewGroupsWarning` is issued.
+    P-values are not adjusted for the number of layers.
 
     Parameters
     ----------
     gradients
-        Recorded gradients (:func:`record_gradients`), a mapping of layer names to arrays
-        ``(n, size)``, or one array; lists also work.
+        Recorded gradients (:func:`record_gradients`), a mapping of layer names to arrays ``(n,
+        size)``, or one array; lists are also accepted.
     property
-        The property of every gradient, ``(n,)``: two or more classes.
+        The property of every gradient, ``(n,)``, with two or more classes.
     family
         ``"logistic"``, ``"random_forest"``, ``"gradient_boosting"``, ``"mlp"``, or any scikit-learn
         classifier with ``predict_proba``.
     groups
-        Gradients of the same group (client, person, pool of records) stay in one fold, ``(n,)``.
-        Without groups, a predictor can recognise gradients by the records that they share. By
-        default the nodes of the recording, if it has any, unless a class of the property comes from
-        one node only (with a warning); ``False`` for no groups.
+        The group of each gradient (client, person, pool of records), ``(n,)``; gradients of one
+        group are in the same fold. Without groups, a predictor can recognise gradients by the
+        records they share. The default is the nodes of the recording, if any, unless a class of the
+        property comes from only one node (with a warning); ``False`` means no groups.
     folds
-        The number of folds of the cross-fitting.
+        The number of folds for cross-fitting.
     unit
         ``"nats"`` or ``"bits"``.
     resamples, permutations
-        The numbers of resamples for the interval and of permutations for the test.
+        The number of resamples for the interval, and of permutations for the test.
     width
-        Arrays with more columns are randomly projected to this many; the result notes it.
+        The largest number of columns; wider arrays are randomly projected to this width, with a
+        note in the result.
     seed
         The seed of folds, projections, predictors, resamples and permutations.
 
@@ -178,7 +179,7 @@ def v_information(
 
 @dataclass(frozen=True)
 class PropertyTask:
-    """A property to predict, and its cross-fitting folds."""
+    """A property to predict, and the folds for cross-fitting."""
 
     labels: np.ndarray
     classes: int
@@ -191,7 +192,7 @@ class PropertyTask:
     def grouped(
         property: Any, groups: Any, seen: LayerGradients, folds: int, seed: int
     ) -> tuple[PropertyTask, list[str]]:
-        """Return the task, with the given groups or the recording's nodes, and warnings."""
+        """Return the task with the given groups or the recording's nodes, and notes."""
         given = None if groups is False else groups
         keys = same_client(seen) if groups is None else None
         if keys is None:
@@ -201,7 +202,7 @@ class PropertyTask:
         if np.bincount(np.unique([labels, nodes], axis=1)[0]).min() < 2:
             words = (
                 "A class of the property comes from a single node, so the gradients were not "
-                "grouped by nodes: the numbers say how well that node can be distinguished from "
+                "grouped by nodes: the results show how well that node can be distinguished from "
                 "the others, by this property or any other difference."
             )
             return PropertyTask.read(property, None, len(seen), folds, seed), [words]
@@ -223,8 +224,8 @@ class PropertyTask:
             )
         if levels.dtype.kind == "f" and len(levels) > max(20, count // 10):
             raise InputError(
-                f"property takes {len(levels)} different values; V-information needs classes, so "
-                "bin the values first (numpy.digitize)."
+                f"property has {len(levels)} different values; V-information needs classes, so bin "
+                "the values first (numpy.digitize)."
             )
         check_count(folds, "folds", 2)
         fewest = int(np.bincount(labels).min())
@@ -247,14 +248,14 @@ class PropertyTask:
         for k in np.unique(fold):
             if len(np.unique(labels[fold != k])) < len(levels):
                 raise InputError(
-                    "A class of the property occurs in too few groups, so some fold leaves none "
-                    "of it for training; use fewer folds."
+                    "A class of the property occurs in too few groups, so it is missing from the "
+                    "training data of some fold; use fewer folds."
                 )
         fold = np.unique(fold, return_inverse=True)[1]  # without empty folds
         return PropertyTask(labels, len(levels), fold, member, seed)
 
     def entropy(self) -> float:
-        """Return the entropy of the property, the loss of the best constant prediction."""
+        """Return the entropy of the property, which is the loss of the best constant prediction."""
         shares = np.bincount(self.labels) / len(self.labels)
         return float(-np.sum(shares * np.log(shares)))
 
@@ -269,10 +270,10 @@ class PropertyTask:
     def in_turn(
         self, classifier: Any, block: np.ndarray, last: np.ndarray | None = None
     ) -> list[np.ndarray | None]:
-        """Return predictions for every fold but the first, trained on the folds before it.
+        """Return predictions for every fold except the first, trained on the earlier folds.
 
-        These are probabilities, ``(m, K)``, or ``None`` if the earlier folds are too small.
-        Predictions for the ``last`` fold may already be known from cross-fitting.
+        The predictions are probabilities, ``(m, K)``, or ``None`` if the earlier folds are too
+        small. Predictions for the ``last`` fold may already be known from cross-fitting.
         """
         predictions: list[np.ndarray | None] = []
         for k in range(1, int(self.fold.max()) + (last is None)):
@@ -287,9 +288,9 @@ class PropertyTask:
     ) -> tuple[np.ndarray, float]:
         """Return log-probabilities, (n, K), recalibrated on other folds, and the learning cost.
 
-        The loss of predictors trained on m gradients is modelled as ``L + c/m``; c comes from the
-        losses, on the same gradients, of predictors trained on the ``earlier`` folds only.
-        :meth:`recalibration_cost` is added.
+        The loss of predictors trained on m gradients is modelled as ``L + c/m``. The constant c is
+        estimated from the losses, on the same gradients, of predictors trained only on the
+        ``earlier`` folds; :meth:`recalibration_cost` is then added.
         """
         logs = np.empty_like(held_out)
         lost = apart = 0.0
@@ -308,19 +309,19 @@ class PropertyTask:
         return logs, slope / self._learnt_from() + self.recalibration_cost()
 
     def recalibration_cost(self) -> float:
-        """Return ``K/2m``, the loss on new gradients of K free numbers fitted to m gradients.
+        """Return ``K/2m``, the expected loss from fitting K free parameters to m gradients.
 
-        It is a cost of the estimate, not of the family: it lowers estimates of information clearly
-        above zero.
+        The cost belongs to the estimate, not to the family: it lowers estimates of information that
+        are clearly above zero.
         """
         return self.classes / (2 * self._learnt_from())
 
     def _learnt_from(self) -> float:
-        """Return the mean number of gradients that predictors were trained on."""
+        """Return the mean number of gradients on which predictors were trained."""
         return len(self.labels) * (1 - 1 / len(np.unique(self.fold)))
 
     def training_loss(self, classifier: Any, block: np.ndarray) -> float:
-        """Return the mean log-loss on the predictor's own training records."""
+        """Return the mean log-loss on the predictor's own training data."""
         rows = np.ones(len(block), dtype=bool)
         probabilities = self._predict(classifier, block, rows, rows)
         own = probabilities[np.arange(len(block)), self.labels]
@@ -330,11 +331,11 @@ class PropertyTask:
     def interval(self, losses: np.ndarray, resamples: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the ends of the 95 % bootstrap interval of every layer's information.
 
-        The information is the mean over the records of ``log f[g](p) − log f[∅](p)``; records, or
-        groups of them, are resampled. The interval reaches 1.96 standard deviations of the
-        resampled means, times :func:`small_sample_factor`, to either side, but not beyond the
-        entropy. (Percentile intervals would be biased downwards, since losses are skewed; and
-        estimates are already biased downwards by the cost of learning.)
+        The information is the mean over the records of ``log f[g](p) − log f[∅](p)``; single
+        records, or groups of records, are resampled. The half-width is 1.96 standard deviations of
+        the resampled means, times :func:`small_sample_factor`; the interval does not exceed the
+        entropy. Percentile intervals would be biased downwards, because losses are skewed and the
+        cost of learning already lowers the estimates.
         """
         draw = np.random.default_rng((self.seed, 1))
         units, number = self._units()
@@ -350,18 +351,18 @@ class PropertyTask:
     def true_at_the_extremes(
         self, low: float, high: float, losses: np.ndarray, probabilities: np.ndarray
     ) -> tuple[float, float]:
-        """Return the ends of a layer's interval, widened if the gains hardly vary.
+        """Return the ends of a layer's interval, widened if the gains are almost constant.
 
-        *With little information*, recalibration is flat, and the gains are all zero. The held-out
-        scores ``s = log q`` then bound the information missed. A predictor ``p_k ∝ π_k exp(a s_k)``
-        gains ``a ū − a²F/2`` to second order, with ``ū`` the mean of ``s_p − Σ_k π_k s_k`` and
-        ``F`` that of the variance of s over π: at most ``ū²/2F``. The upper end of the interval is
-        at least this value at the upper end of ``ū``.
+        *With little information*, the recalibrated prediction is constant, and all gains are zero.
+        The held-out scores ``s = log q`` then bound the information that was missed. To second
+        order, a predictor ``p_k ∝ π_k exp(a s_k)`` gains ``a ū − a²F/2``, which is at most
+        ``ū²/2F``; ``ū`` is the mean of ``s_p − Σ_k π_k s_k`` and ``F`` the mean variance of s over
+        π. The upper end of the interval is at least this value at the upper end of ``ū``.
 
-        *If every gain is above zero*, perfect prediction is not excluded, and the upper end is the
-        entropy. Nor is a share ε of gradients of an unseen kind, with ``(1 − ε)^G = 2.5 %`` for G
-        groups or gradients. Each may lose ``log(n + 1)``, the most that recalibration on n
-        gradients allows.
+        *If every gain is above zero*, perfect prediction cannot be excluded, and the upper end is
+        the entropy. A share ε of gradients of an unseen kind cannot be excluded either, with ``(1 −
+        ε)^G = 2.5 %`` for G groups or gradients. Each of these gradients may lose ``log(n + 1)``,
+        the most that recalibration on n gradients allows.
         """
         units, number = self._units()
         gains = self._gains(losses)
@@ -387,7 +388,7 @@ class PropertyTask:
         return low, min(max(high, reach**2 / (2 * spread)), self.entropy())
 
     def _units(self) -> tuple[np.ndarray, int]:
-        """Return the independent unit of every gradient: its group, or itself."""
+        """Return the independent unit of every gradient: its group, or the gradient itself."""
         units = np.arange(len(self.labels)) if self.groups is None else self.groups
         return units, int(units.max()) + 1
 
@@ -410,7 +411,7 @@ class PropertyTask:
             except ValueError as error:
                 raise InputError(
                     f"The family cannot be trained on {int(learn.sum())} gradients ({error}); "
-                    "record more, or use another family."
+                    "record more gradients, or use another family."
                 ) from error
         probabilities = np.zeros((int(apply.sum()), self.classes))
         probabilities[:, model.classes_] = model.predict_proba(block[apply])
@@ -418,13 +419,13 @@ class PropertyTask:
 
 
 def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarray) -> np.ndarray:
-    """Return recalibrated log-probabilities for ``applied_to``, ``(m, K)``, from other gradients.
+    """Return recalibrated log-probabilities, ``(m, K)``, for the probabilities ``applied_to``.
 
     Held-out probabilities ``q``, ``(n, K)``, become ``p_k ∝ exp(a log q_k + b_k)`` with ``a ≥ 0``.
-    With a = 0 this is constant, so the best constant prediction always belongs to the family, as
-    the definition of V-information requires ("optional ignorance", Xu et al. 2020). A negative
-    slope is excluded: it would turn the slight negative correlation between the class shares of a
-    fold and of its complement into information.
+    With a = 0 the prediction is constant, so the best constant prediction always belongs to the
+    family, as the definition of V-information requires ("optional ignorance", Xu et al. 2020). A
+    negative slope is excluded: it would misinterpret the slight negative correlation between the
+    class shares of a fold and of its complement as information.
     """
     n, classes = fitted_on.shape
     floor = 1.0 / (2 * n)
@@ -459,9 +460,9 @@ def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarr
 def small_sample_factor(units: int) -> float:
     """Return ``√(G/(G−1)) · t/z``, the factor by which a bootstrap of ``G`` units is too narrow.
 
-    Resampled means of ``G`` units vary by ``(G−1)/G`` of the estimated variance of their mean, and
-    the quantiles are those of Student's distribution with ``G − 1`` degrees of freedom, not the
-    normal. With both corrections, the interval for a mean is Student's.
+    The variance of resampled means of ``G`` units is ``(G−1)/G`` of the estimated variance of their
+    mean. The quantiles are those of Student's distribution with ``G − 1`` degrees of freedom, not
+    the normal. With both corrections, the interval for a mean is Student's interval.
 
     Examples
     --------
@@ -486,7 +487,7 @@ def _too_few(exchange: Exchange, ways: float) -> str:
     what = f"{len(exchange.label)} groups" if exchange.grouped else "gradients"
     return (
         f"The labels of the {what} can be exchanged in only {ways:.0f} ways, so no P-value can be "
-        f"below {1 / ways:.2g} and the test cannot detect any leakage; record more."
+        f"below {1 / ways:.2g} and the test cannot detect any leakage; record more of them."
     )
 
 

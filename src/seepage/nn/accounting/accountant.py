@@ -1,9 +1,9 @@
-"""The accountant of private SGD: the leakage of every step about each record in its batch.
+"""The accountant for private SGD, which sums the leakage of every step about each record.
 
 By theorem 3 of Guo et al. (2022), a whole run's information about a record is at most the expected
 sum of its steps' information. Quantities computed from the noisy gradients (momentum, averages, the
-model itself) add nothing. Per step and record, ``I = κ J̃ᵀJ̃/(σC)²`` with ``J̃ = ∂g̃/∂z`` and κ the
-amplification by hidden batches (``sampling/amplification``).
+model itself) add no information. For each step and record, ``I = κ J̃ᵀJ̃/(σC)²``, where
+``J̃ = ∂g̃/∂z`` and κ is the amplification by hidden batches (``sampling/amplification``).
 """
 
 from __future__ import annotations
@@ -38,70 +38,71 @@ from seepage.support.number_check import check_choice, check_noise
 class FisherAccountant(MeasuredRun):
     """Accounts for the leakage of a training run, record by record.
 
-    Call :meth:`observe` with every batch before the update is made. Results are cheap to read at
-    any time: :meth:`records`, :meth:`privacy`, :meth:`individual_privacy`, ``ledger``. An
-    accountant is a :class:`~seepage.nn.MeasuredRun` that also holds the network in training.
+    Call :meth:`observe` with every batch before the update. Results are available at any time, at
+    little cost: :meth:`records`, :meth:`privacy`, :meth:`individual_privacy`, ``ledger``. An
+    accountant is a :class:`~seepage.nn.MeasuredRun` that also stores the network in training.
 
     Parameters
     ----------
     net
-        The network under training; its parameters with ``requires_grad`` are released.
+        The network in training. The gradients of its parameters with ``requires_grad`` are
+        released.
     loss
         ``"cross_entropy"``, ``"mse"``, a torch loss module, or a function of output and target that
         returns one loss per record.
     n
         The number of training records.
     batch_size, sample_rate
-        Give one of the two: the (mean) size of a batch, or the probability that a record is in it.
-        A sample rate is *declared*: neither the rate nor the number by which the loop divides its
+        The (mean) batch size, or the probability that a record is in a batch; give one of the two.
+        A sampling rate is *declared*: neither the rate nor the number by which the loop divides its
         sums may depend on ``n``, and guarantees are for adding or removing a record. With a batch
-        size, the rate is ``batch_size/n``: ``n`` counts as public, and guarantees are for replacing
+        size, the rate is ``batch_size/n``, ``n`` counts as public, and guarantees are for replacing
         a record.
     noise_multiplier
-        σ: the noise added to the *sum* of clipped gradients has the standard deviation σC. It may
-        be changed between steps.
+        The noise multiplier σ. The noise added to the *sum* of clipped gradients has the standard
+        deviation σC. σ may be changed between steps.
     max_grad_norm
-        C, the clipping threshold.
+        The clipping threshold C.
     clip
         ``"hard"`` as in most loops, ``"smooth"`` as in Guo et al. 2022, ``"none"``, or a clip from
         :mod:`seepage.nn.problem.clipping`.
     sampler
-        How batches are drawn: ``"poisson"``, ``"fixed"`` (independent sets of one size), or
-        ``"other"`` (shuffled epochs, for instance), which gives no amplification.
+        How batches are drawn: ``"poisson"``, ``"fixed"`` (independent sets of equal size), or
+        ``"other"`` (for instance, shuffled epochs), for which there is no amplification.
     amplification
-        Which factor κ: ``"mixture"``, ``"theorem4"``, or ``"none"``; see
+        The kind of factor κ: ``"mixture"``, ``"theorem4"`` or ``"none"``; see
         :mod:`seepage.nn.sampling.amplification`.
     delta, steps
-        For ``"theorem4"``: the probability that its factor fails over the whole run (by default
-        ``1/n``), and the number of steps among which that probability is divided, if known.
+        For ``"theorem4"``, the probability that its factor fails over the whole run (by default
+        ``1/n``), and the number of steps, if known, among which that probability is divided.
     view
         The unknowns of a record; by default the whole input.
     probes
-        The number of random probes per step. Two or more give standard errors without comparing
-        steps.
+        The number of random probes per step. With two or more, standard errors are computed without
+        comparing steps.
     clip_derivative
-        How the clip factor's dependence on the record is counted: ``"exact"``, or
+        How the clip factor's dependence on the record is computed: ``"exact"``, or
         ``"conservative"``, a cheaper upper bound.
     method, scale
         How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`: over finite
-        steps of the size ``scale`` if the network has kinks or ``method="finite"`` is given,
-        otherwise as derivatives. By default the first batch sets the scale; the trainer
-        :class:`~seepage.nn.PrivateSGD` takes the first records of its data. Sketches always use
+        steps of size ``scale`` if the network has kinks or ``method="finite"`` is given, otherwise
+        by derivatives. By default, the first batch determines the scale;
+        :class:`~seepage.nn.PrivateSGD` uses the first records of its data. Sketches always use
         derivatives.
     individual
         Whether to account for the differential privacy of each record.
     sketch, sketch_records
-        How many leading directions of the information to keep, and for which records, for their FIL
-        over the run.
+        The number of leading directions of the information to store, and the records for which to
+        store them, for their FIL over the run.
     survey_every
-        One step in this many, drawn at random, is preceded by a pass over all records
-        (:meth:`survey`). The run then estimates, for every record, the mean over batches redrawn at
-        its iterates instead of the sum over the batches drawn. A pass costs as much as measuring
-        ``n/batch_size`` steps.
+        On average, one step in ``survey_every``, chosen at random, is preceded by a pass over all
+        records (:meth:`survey`). The run then estimates, for every record, the mean over batches
+        redrawn at the run's iterates instead of the sum over the batches drawn. A pass costs as
+        much as measuring ``n/batch_size`` steps.
     chunk_size
-        How many records to process at a time; ``"auto"`` chooses what fits in memory.
+        The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
-        Fixes the probes, not the noise.
+        The seed for the probes, not for the noise.
     randomness
         The origin of the loop's noise and batches, which the accountant cannot detect: ``"secure"``
         (cannot be regenerated), ``"seed"``, ``"fast"`` (a generator open to brute force, such as
@@ -159,8 +160,8 @@ class FisherAccountant(MeasuredRun):
             raise InputError(f"probes must be at least one, not {probes}.")
         if sketch and probes < 2:
             raise InputError(
-                f"A sketch needs at least two probes per step, not {probes}; give probes=2, or "
-                "leave sketch out."
+                f"A sketch requires at least two probes per step, not {probes}; give probes=2, or "
+                "leave out sketch."
             )
         check_choice(sampler, "sampler", SAMPLERS)
         passes = None
@@ -177,7 +178,7 @@ class FisherAccountant(MeasuredRun):
         self.filtered = False  # whether a record takes part only while its budget lasts
         self.sampler = sampler
         if (batch_size is None) == (sample_rate is None):
-            raise InputError("Give either batch_size or sample_rate, not both.")
+            raise InputError("Give exactly one of batch_size and sample_rate.")
         self.declared = batch_size is None and sampler == POISSON
         if batch_size is not None:
             sample_rate = batch_size / n
@@ -236,31 +237,31 @@ class FisherAccountant(MeasuredRun):
         update: bool = False,
         more: bool = False,
     ) -> Step:
-        """Account for a batch, before the update that it is used for.
+        """Account for a batch; call this before the update that uses the batch.
 
         Parameters
         ----------
         index
-            The positions of these records in the training data, ``(B,)``; may be empty.
+            The positions of the batch's records in the training data, ``(B,)``; may be empty.
         x, y
-            Their inputs and targets, as the network and the loss take them.
+            The records' inputs and targets, in the form that the network and the loss expect.
         update
-            Whether to return the sum of clipped gradients (``.gradient``) as well, so that the loop
-            does not compute it again.
+            Whether to return the sum of clipped gradients (``.gradient``) too, so that the loop
+            need not compute it again.
         more
-            Whether further parts of the same batch follow (a large batch in several parts).
+            Whether further parts of the same batch follow, for a large batch in several parts.
 
         Returns
         -------
         Step
-            Losses, gradient norms and traces of the batch.
+            The losses, gradient norms and traces of the batch.
         """
         chosen = checked_index(index, len(y), self.n, self._open)
         if self._survey_is_due():
             raise InputError(
-                f"With survey_every all records must be measured before step {self.steps}; call "
-                "survey(everyone) before every observe(). It does nothing except at the chosen "
-                "steps."
+                f"With survey_every, all records must be measured before step {self.steps}; call "
+                "survey(everyone) before every observe(). The call has an effect only at the "
+                "chosen steps."
             )
         check_noise(self.noise_multiplier)
         entry, engine = self._entry(), self.engine
@@ -283,24 +284,24 @@ class FisherAccountant(MeasuredRun):
         return step
 
     def survey(self, everyone: Iterable[tuple[Any, Any, Tensor]]) -> bool:
-        """Measure all records if the coming step was chosen for a survey; otherwise do nothing.
+        """Measure all records if the next step was chosen for a survey; otherwise do nothing.
 
-        With several processes, each measures a part of the records.
+        With several processes, each process measures a part of the records.
 
         Parameters
         ----------
         everyone
-            Batches of positions, inputs and targets that contain every record once: a
-            ``DataLoader`` of the training data, for instance. It is read only at the chosen steps.
+            Batches of positions, inputs and targets that contain every record once, for instance a
+            ``DataLoader`` of the training data. The batches are read only at the chosen steps.
 
         Returns
         -------
         bool
-            Whether a pass was made.
+            Whether all records were measured.
         """
         if self.passes is None:
             raise InputError(
-                "The accountant has no steps to survey; create it with survey_every=…."
+                "The accountant was created without survey_every; create it with survey_every=…."
             )
         if not self._survey_is_due():
             return False
@@ -322,7 +323,7 @@ class FisherAccountant(MeasuredRun):
         if not bool((seen == 1).all()):
             odd = int(torch.nonzero(seen != 1)[0])
             raise InputError(
-                f"A survey must contain every record once, but it had record {odd} "
+                f"A survey must contain every record once, but it contains record {odd} "
                 f"{int(seen[odd])} times; give each record once."
             )
         device = self.sums.uses.device
@@ -332,14 +333,14 @@ class FisherAccountant(MeasuredRun):
         return True
 
     def _get_to_know(self, x: Any, y: Tensor) -> None:
-        """Set the number of unknowns and the finite step from the first records."""
+        """Set the number of unknowns and the size of finite steps from the first records."""
         engine = self.engine
         if self.unknowns:
             return
         if engine.takes_finite_steps(x, y):
             if engine.scale is None and world_size() > 1:
                 raise InputError(
-                    "All processes must measure over the same finite steps; give them the same "
+                    "All processes must use finite steps of the same size; give them the same "
                     f"scale, for instance scale={engine.step_size(x, y):g}."
                 )
             self.step_size, self.doubt = engine.step_size(x, y), engine.doubt
@@ -347,7 +348,7 @@ class FisherAccountant(MeasuredRun):
         self.about = engine.view.describe()  # a model's own input is named once it has been seen
 
     def _mean_over_batches(self, x: Any, y: Tensor, index: Tensor) -> Tensor:
-        """Return means and variances of the records' leakage in a step, with and without κ."""
+        """Return the means and variances of the records' leakage in a step, with and without κ."""
         check_noise(self.noise_multiplier)
         noise, clip, key = self._entry().noise, self.clip, ("survey", self.steps)
         step = self.engine.step(x, y, probes=self.probes, key=key, index=index)
@@ -372,7 +373,7 @@ class FisherAccountant(MeasuredRun):
         self._open = self._open[:0]
 
     def facts(self) -> dict[str, Any]:
-        """Return everything but the sums, in a form that a file can hold."""
+        """Return everything except the sums, in a form that can be stored in a file."""
         return super().facts() | {
             "check": self.check.facts(),
             "repeats": self._repeats,
@@ -384,7 +385,7 @@ class FisherAccountant(MeasuredRun):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state that :meth:`state_dict` returned for a run like this one."""
+        """Resume from a state that :meth:`state_dict` returned for a run with the same settings."""
         super().load_state_dict(state)
         if self.step_size:
             self.engine.scale, self.engine.doubt = self.step_size, self.doubt
@@ -398,7 +399,7 @@ class FisherAccountant(MeasuredRun):
         self._open = self._open[:0]
 
     def _entry(self) -> Entry:
-        """Return one step with the current settings, as stored in the ledger."""
+        """Return a ledger entry for one step with the current settings."""
         clip = self.engine.clip
         return Entry(
             steps=1,

@@ -1,9 +1,9 @@
-"""Joins measured runs: the shares of one run are added up, repeated runs are averaged.
+"""Joins measured runs: adds the shares of one run, and averages repeated runs.
 
-In data-parallel training every process accounts for its part of the batches. The sums of all
-processes are added at the end of training; nothing is exchanged before that. Runs of one training
-procedure with different seeds are averaged instead, because their expectation bounds the
-information.
+In data-parallel training, every process accounts for its part of the batches. The sums of all
+processes are added at the end of training; until then, the processes exchange no sums. Runs of one
+training procedure with different seeds are averaged instead, because the expectation over runs
+bounds the information.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from seepage.nn.privacy.run_privacy import Ledger
 def join_shares(shares: Sequence[MeasuredRun]) -> MeasuredRun:
     """Return the whole run, given the share that each process observed.
 
-    In data-parallel training every process observes its own part of each batch; the sums of a
-    record add up. All shares must have taken the same steps.
+    In data-parallel training, every process observes its own part of each batch, and each record's
+    sums are added. All shares must contain the same steps.
     """
     if not shares:
-        raise InputError("There are no shares to join; give one per process.")
+        raise InputError("There are no shares to join; give one share per process.")
     _check_alike(shares)
     # A share without records does not know what a model calls its own input.
     first = next((share for share in shares if share.unknowns), shares[0])
@@ -54,10 +54,10 @@ def join_shares(shares: Sequence[MeasuredRun]) -> MeasuredRun:
 
 
 def gather_shares(mine: MeasuredRun, group: dist.ProcessGroup | None = None) -> MeasuredRun:
-    """Return the measured run of all processes together, the same in every process.
+    """Return the joint measured run of all processes, which is the same in every process.
 
-    Every process of the group must call this function. The shares are unchanged, so training can
-    continue and the runs can be gathered again.
+    Every process of the group must call this function. The shares remain unchanged, so training can
+    continue, and the shares can be gathered again.
     """
     whole = join_shares([mine])
     if world_size() == 1:
@@ -74,7 +74,7 @@ def gather_shares(mine: MeasuredRun, group: dist.ProcessGroup | None = None) -> 
 
 
 def whole_state(mine: MeasuredRun) -> dict[str, Any]:
-    """Return the state of the whole run, to store or to load; every process must call it."""
+    """Return the state of the whole run, to store or load it; every process must call this."""
     if world_size() == 1:
         return mine.state_dict()
     whole = gather_shares(mine)
@@ -87,8 +87,8 @@ def whole_state(mine: MeasuredRun) -> dict[str, Any]:
 def keep_one_share(whole: MeasuredRun) -> None:
     """Keep the sums of a whole run in the first process only, so that they are counted once.
 
-    A survey is not a plain sum (two passes are compared), so every process keeps its own records'
-    results.
+    A survey compares two passes and is not a plain sum, so every process keeps the survey results
+    of its own records.
     """
     passes, whole.passes = whole.passes, None
     if process_rank() > 0:
@@ -103,13 +103,13 @@ def _check_steps(record: MeasuredRun, group: dist.ProcessGroup | None) -> None:
     most = reduced(steps, dist.ReduceOp.MAX, group)
     if int(most[0]) != -int(most[1]):
         raise InputError(
-            f"The processes took between {-int(most[1])} and {int(most[0])} steps; every process "
-            "must observe its part of every batch, even an empty one."
+            f"The processes took between {-int(most[1])} and {int(most[0])} steps; call observe() "
+            "in every process with its part of every batch, even an empty one."
         )
 
 
 def _gathered(sketch: SpectrumSketch, group: dist.ProcessGroup | None) -> SpectrumSketch:
-    """Add up the sketches: each arrives as its owner's values plus zeros from the others."""
+    """Add the sketches of all processes; each is received as a sum with zeros from the others."""
     width = int(reduced(torch.tensor(sketch.rows.shape[3]), dist.ReduceOp.MAX, group))
     total = sketch.emptied()
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
@@ -128,18 +128,19 @@ def _gathered(sketch: SpectrumSketch, group: dist.ProcessGroup | None) -> Spectr
 class MergedRuns(RunReader):
     """The average of several runs with different seeds.
 
-    The information that one released model carries is bounded by the *expectation* of the sum of a
-    run's informations (Guo et al. 2022, theorem 3 and equation 4); a single run is one sample of
-    that sum. The standard errors are those of the mean over runs and cover all sources of
-    randomness: batches, noise, initial parameters and probes.
+    The information in one released model is bounded by the *expected* sum of the information in a
+    run's steps (Guo et al. 2022, theorem 3 and equation 4). A single run is one sample of that sum.
+    The standard errors are for the mean over runs and cover all sources of randomness: batches,
+    noise, initial parameters and probes.
 
     The result applies to the release of *one* of the models, as does the differential privacy.
-    Individual privacy losses are kept per run; their average is no guarantee.
+    Individual privacy losses are stored separately for each run, because their average is not a
+    guarantee.
     """
 
     def __init__(self, runs: Sequence[MeasuredRun]) -> None:
         if len(runs) < 2:
-            raise InputError(f"An average needs at least two runs, not {len(runs)}.")
+            raise InputError(f"An average requires at least two runs, not {len(runs)}.")
         _check_alike(runs)
         self.runs = tuple(runs)
         first = next((run for run in runs if run.unknowns), runs[0])
@@ -149,7 +150,7 @@ class MergedRuns(RunReader):
         self.doubt = max(run.doubt for run in runs)
 
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
-        """Return the mean over runs of each record's trace, and the variance of that mean."""
+        """Return the mean of each record's trace over runs, and the variance of that mean."""
         every = torch.stack([run.information(amplified)[0].cpu() for run in self.runs])
         return every.mean(0), every.var(0) / len(self.runs)
 
@@ -158,27 +159,28 @@ class MergedRuns(RunReader):
         return torch.stack([run.measured().cpu() for run in self.runs]).any(0)
 
     def degrees(self, amplified: bool = True) -> float:
-        """Return the number of runs minus one, since variances are between runs."""
+        """Return the number of runs minus one, because variances are between runs."""
         return len(self.runs) - 1
 
     def chance(self) -> tuple[str, ...]:
         """Return, in words, the sources of randomness that the standard errors cover."""
-        return ("It is the mean over several runs; its interval covers all sources of randomness.",)
+        return ("The figure is the mean over several runs; its interval covers all randomness.",)
 
     @property
     def failure_probability(self) -> float:
-        """The probability that the factor κ fails in one run, the same for all."""
+        """The probability that the factor κ fails in one run, which is the same for all runs."""
         return self.runs[0].failure_probability
 
     def fil(self) -> SpectrumBracket:
         """Return lower and upper bounds on FIL, ``sqrt(‖mean of I‖₂)``, of the sketched records.
 
-        For all records, ``records("fil")`` is an upper bound that needs no sketch.
+        ``records("fil")`` gives an upper bound for all records without a sketch.
         """
         kept = [run.sketch for run in self.runs if run.sketch is not None]
         if not kept:
             raise InputError(
-                "No sketches were kept; give sketch=8 and sketch_records=[…] to the accountants."
+                "The runs have no sketches; pass sketch=8 and sketch_records=[…] to the "
+                "accountants."
             )
         mean = kept[0].emptied()
         for sketch in kept:
@@ -188,7 +190,7 @@ class MergedRuns(RunReader):
 
 
 def merge_runs(runs: Sequence[MeasuredRun]) -> MergedRuns:
-    """Average the accountants of several runs of one training procedure.
+    """Return the average of several measured runs of one training procedure.
 
     Examples
     --------
@@ -210,7 +212,7 @@ def merge_runs(runs: Sequence[MeasuredRun]) -> MergedRuns:
 
 
 def _check_alike(runs: Sequence[MeasuredRun]) -> None:
-    """Raise unless measured runs are comparable, step by step."""
+    """Raise unless the measured runs have the same settings and the same steps."""
     if len({id(run) for run in runs}) < len(runs):
         raise InputError("The same run is given twice; give different runs.")
     for other in runs[1:]:
@@ -219,14 +221,14 @@ def _check_alike(runs: Sequence[MeasuredRun]) -> None:
     sizes = sorted({run.unknowns for run in runs} - {0})
     if len(sizes) > 1:
         raise InputError(
-            f"The runs have records with {sizes[0]} and with {sizes[1]} unknowns; measure all runs "
-            "with the same view."
+            f"The runs have records with {sizes[0]} and {sizes[1]} unknowns; measure all runs with "
+            "the same view."
         )
     steps = sorted({run.step_size for run in runs if run.unknowns})
     if len(steps) > 1:
         raise InputError(
-            f"The runs used finite steps of {steps[0]:g} and {steps[1]:g}, as set by their first "
-            f"batches; give all runs the same scale, for instance scale={steps[1]:g}."
+            f"The runs used finite steps of {steps[0]:g} and {steps[1]:g}, which follow from their "
+            f"first batches; give all runs the same scale, for instance scale={steps[1]:g}."
         )
 
 
@@ -237,13 +239,13 @@ def _check_pair(first: MeasuredRun, other: MeasuredRun) -> None:
     if name is not None:
         raise InputError(
             f"The runs differ in {name}: {mine.get(name)!r} and {theirs.get(name)!r}; use the same "
-            "setting for all of them."
+            "setting for all runs."
         )
     difference = ledger_difference(first.ledger, other.ledger)
     if difference is not None:
-        raise InputError(f"The runs did not take the same steps: {difference}.")
+        raise InputError(f"The runs took different steps: {difference}; use the same steps.")
     if list(first.places()) != list(other.places()):
         raise InputError(
-            "Only some of the runs kept sketches or individual privacy; use the same settings for "
-            "all runs."
+            "Only some of the runs stored sketches or individual privacy; use the same settings "
+            "for all runs."
         )

@@ -1,4 +1,4 @@
-"""The measurements of one run: sums for every record, the ledger of steps, and its results."""
+"""Stores the measurements of one run: sums for every record, and the ledger of steps."""
 
 from __future__ import annotations
 
@@ -46,19 +46,17 @@ _RELEASED = (
 )
 _HIDDEN = "Attackers do not learn which records were in which batch, nor how many."
 _OWN_BATCHES = (
-    "The figure covers only the batches that this run drew, and its interval only the probes. "
-    "survey_every=… shows what other batches would have leaked, and merge_runs what other runs "
-    "would have leaked."
+    "The figure covers only the batches that this run drew, and its interval covers only the "
+    "probes. To cover other batches, use survey_every=…; to cover other runs, use merge_runs."
 )
 _REDRAWN = (
-    "The figure is the mean over batches redrawn at the iterates of this run, with its interval. "
-    "One run cannot show how the iterates of other runs would differ; merge_runs over several "
-    "runs can."
+    "The figure and its interval cover batches redrawn at the iterates of this run, but not other "
+    "iterates; to cover other runs, use merge_runs."
 )
 
 
 class RunReader(ABC):
-    """Queries on one run or on the average of several; the base of all classes that store runs."""
+    """The base class for results of one run or of the average of several runs."""
 
     n: int  # the number of training records
     ledger: Ledger  # the steps that were taken
@@ -72,12 +70,12 @@ class RunReader(ABC):
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
         """Return the trace of the information about each record, and its variance.
 
-        ``amplified=False`` leaves out the factor κ of subsampling.
+        ``amplified=False`` leaves out the factor κ for hidden batches.
         """
 
     @abstractmethod
     def measured(self) -> Tensor:
-        """Return which records were measured at all, ``(n,)``."""
+        """Return which records were measured, ``(n,)``."""
 
     @abstractmethod
     def degrees(self, amplified: bool = True) -> float | Tensor:
@@ -105,17 +103,17 @@ class RunReader(ABC):
         return f"<{type(self).__name__}: {self.steps:,} steps on {self.n:,} records>"
 
     def records(self, measure: str | None = None, *, amplified: bool = True) -> Estimate:
-        """Return the leakage of every record over the run, with standard errors; also ``rows()``.
+        """Return the run's leakage about every record, with standard errors; also named ``rows()``.
 
-        A record that was in no batch is not measured: its leakage and standard error are nan. With
-        ``survey_every`` all records are measured.
+        A record that was in no batch is not measured, and its leakage and standard error are nan.
+        With ``survey_every``, all records are measured.
 
         Parameters
         ----------
         measure
-            ``"dfil"``: ``η̄ = sqrt(Tr I/d)`` (Guo et al. 2022, section 7.1). ``"fil"``:
-            ``sqrt(Tr I)``, an upper bound on FIL ``η = sqrt(‖I‖₂)``, since the norm never exceeds
-            the trace. There is no default.
+            Required: ``"dfil"`` for ``η̄ = sqrt(Tr I/d)`` (Guo et al. 2022, section 7.1), or
+            ``"fil"`` for ``sqrt(Tr I)``, which is an upper bound on FIL ``η = sqrt(‖I‖₂)`` because
+            the norm never exceeds the trace.
         amplified
             Whether to apply the factor κ for hidden batches.
         """
@@ -125,22 +123,22 @@ class RunReader(ABC):
         if measure is None:
             raise InputError(
                 "Name the measure: 'dfil', the average over a record's unknowns, or 'fil', an "
-                "upper bound from the same sums (fil() is tighter, for records with sketches)."
+                "upper bound from the same sums (for records with sketches, fil() is tighter)."
             )
         check_choice(measure, "measure", ("dfil", "fil"))
         self._refuse_if_filtered()
         trace, variance = (np.asarray(t.cpu()) for t in self.information(amplified))
         if not self.unknowns:
             raise InputError(
-                "No record has been observed yet; call observe(index, x, y) with the batches of "
-                "the run first."
+                "No record has been observed yet; first call observe(index, x, y) with the run's "
+                "batches."
             )
         broken = np.flatnonzero(~np.isfinite(trace))
         if broken.size:
             raise InputError(
-                f"The leakage of record {broken[0]} is not a finite number (and that of "
-                f"{broken.size - 1} more): its loss or gradient overflowed during the run; clip "
-                "the gradients, or use a smaller learning rate."
+                f"The leakage about record {broken[0]} (and {broken.size - 1} other records) is "
+                "not finite, because its loss or gradient overflowed during the run; clip the "
+                "gradients, or use a smaller learning rate."
             )
         size = self.unknowns if measure == "dfil" else 1
         measured = np.asarray(self.measured().cpu())
@@ -178,21 +176,21 @@ class RunReader(ABC):
     rows = records
 
     def _refuse_if_filtered(self) -> None:
-        """Raise if records stopped when their budgets were spent.
+        """Raise if records stopped once their budgets were spent.
 
-        The step at which a record stops depends on the record: two nearly equal records can stop at
+        The step at which a record stops depends on the record. Two nearly equal records can stop at
         different steps, after which their releases differ by a whole gradient. Fisher information,
-        a limit for small changes, is then infinite, whatever the sums over one run.
+        a limit for small changes, is then infinite, even if the sums over one run are finite.
         """
         if self.ledger.filtered:
             raise InputError(
-                "In a run with budget= a record stops at a step that depends on the record itself, "
-                "so its Fisher information is infinite and η, η̄ and PLIS bound nothing. Read "
-                "trainer.promise(), or train without budget=."
+                "In a run with budget=, a record stops at a step that depends on the record "
+                "itself, so its Fisher information is infinite, and η, η̄ and PLIS are not bounds. "
+                "Use trainer.promise(), or train without budget=."
             )
 
     def _of_hidden_batches(self) -> tuple[str, ...]:
-        """Return the assumptions of the factor κ."""
+        """Return the assumptions behind the factor κ."""
         if not self.failure_probability:
             return (_HIDDEN,)
         may_fail = (
@@ -202,14 +200,14 @@ class RunReader(ABC):
         return _HIDDEN, may_fail
 
     def worst(self) -> float:
-        """Return the largest dFIL of any record that was measured; nan under budgets."""
+        """Return the largest dFIL of any measured record; nan for a run with budgets."""
         if self.ledger.filtered:
             return math.nan
         trace, _ = self.information()
         return math.sqrt(float(trace.max()) / self.unknowns) if self.unknowns else 0.0
 
     def rdp(self, order: float = 2.0, neighbours: str | None = None) -> float:
-        """Return the Rényi differential privacy of the run at an order, as :meth:`privacy` does."""
+        """Return the run's Rényi DP at an order; ``neighbours`` is as for :meth:`privacy`."""
         return float(renyi(self.ledger, [order], neighbours)[0])
 
     def privacy(
@@ -226,21 +224,21 @@ class RunReader(ABC):
         Parameters
         ----------
         delta
-            δ, far below one over the number of records. By default the ``target_delta`` of the
-            trainer, or else one over the number of records, if that number counts as public.
+            The probability δ, which should be far below 1/n for n records. The default is the
+            trainer's ``target_delta``, or else 1/n if the number of records counts as public.
         method
-            ``"rdp"``, or ``"pld"``: privacy loss distributions, tighter but slower.
+            ``"rdp"``, or ``"pld"`` for privacy loss distributions, which are tighter but slower.
         orders
             The Rényi orders to choose from; by default those of dp-accounting.
         neighbours
-            The neighbouring relation of ε. ``"add-or-remove"``, to add or remove one record: the
-            default if the sampling rate was declared; an error if the rate follows from the number
-            of records, as with a batch size. ``"replace"``, to replace one record: the default
-            otherwise. ``"zero-out"``, to replace one by a record with zero gradient: what ε means
-            for a given batch size in Opacus.
+            The neighbouring relation of ε. ``"add-or-remove"``, to add or remove one record, is the
+            default if the sampling rate was declared; it raises an error if the rate follows from
+            the number of records, as with a batch size. ``"replace"``, to replace one record, is
+            the default otherwise. ``"zero-out"``, to replace one record by a record with zero
+            gradient, is the relation of Opacus's ε for a given batch size.
         group
-            How many records are added or removed together, such as all records of one person.
-            Groups use privacy loss distributions, whatever ``method``.
+            The number of records that are added or removed together, such as all records of one
+            person. Groups always use privacy loss distributions.
         """
         chosen = self.default_delta() if delta is None else delta
         return guarantee(
@@ -250,15 +248,15 @@ class RunReader(ABC):
     def membership(self, neighbours: str | None = None) -> RunMembership:
         """Return the trade-off curve of membership inference for the run.
 
-        It holds for every record, because the clip bounds each record's contribution to a step;
-        without a clip it raises an error. ``individual_privacy().membership(record)`` estimates the
-        curve of one record. ``neighbours`` as for :meth:`privacy`: if the number of records counts
-        as public, the curve compares this record with another in its place.
+        The curve is valid for every record, because the clip bounds each record's contribution to a
+        step; a run without a clip raises an error. ``individual_privacy().membership(record)``
+        estimates the curve of one record. ``neighbours`` is as for :meth:`privacy`. If the number
+        of records counts as public, the curve compares a record with another in its place.
         """
         return run_membership(self.ledger, neighbours)
 
     def default_delta(self) -> float:
-        """Return the default δ: the declared one, or 1/n where the number of records is public."""
+        """Return the default δ: the declared δ, or 1/n if the number of records is public."""
         if self.target_delta is not None:
             return self.target_delta
         if len(self.ledger) and relation_of(self.ledger) == "add-or-remove":
@@ -268,14 +266,14 @@ class RunReader(ABC):
             )
         if self.n == 1:
             raise InputError(
-                "With a single record 1/n is not a usable δ; give delta, for instance 1e-5."
+                "For a single record, 1/n is not a usable δ; give delta, for instance 1e-5."
             )
         return 1 / self.n
 
 
 @dataclass
 class TraceSums:
-    """Sums over steps of a trace estimate ``t`` of every record, each ``(n,)``."""
+    """Sums of every record's trace estimates ``t`` over steps, each ``(n,)``."""
 
     kept: ClassVar[tuple[str, ...]] = ("total", "within", "squares")
 
@@ -290,12 +288,12 @@ class TraceSums:
 
 
 class InformationSums:
-    """The leakage of a run so far about each of ``n`` records.
+    """The sums for the leakage of a run so far about each of ``n`` records.
 
-    For the steps in which record i took part, with ``t̂`` the mean of a step's trace estimates:
-    ``uses`` counts them, ``amplified`` has the sums of ``κ t̂/s²``, whose total estimates (an upper
-    bound on) ``Tr I``, and ``plain`` the same with κ = 1; ``privacy_loss`` has the sums of
-    ``‖g̃‖²/s²``.
+    The sums are over the steps in which a record took part; ``t̂`` is the mean of a step's trace
+    estimates. ``uses`` counts these steps. ``amplified`` contains the sums of ``κ t̂/s²``, whose
+    total estimates ``Tr I`` or an upper bound on it, and ``plain`` the same sums with κ = 1.
+    ``privacy_loss`` contains the sums of ``‖g̃‖²/s²``.
     """
 
     kept: ClassVar[tuple[str, ...]] = ("uses", "privacy_loss")
@@ -310,9 +308,9 @@ class InformationSums:
     ) -> None:
         """Add a step for the records of a batch, each at most once.
 
-        ``traces`` are independent estimates of ``‖∂g̃/∂z‖_F²``, ``(B, probes)``, ``factors`` κ of
-        each record, ``lengths`` its ``‖g̃‖``, and ``noise`` the standard deviation of the noise on
-        the sum.
+        ``traces`` contains independent estimates of ``‖∂g̃/∂z‖_F²``, ``(B, probes)``, ``factors`` κ
+        of each record, and ``lengths`` its ``‖g̃‖``. ``noise`` is the standard deviation of the
+        noise on the sum.
         """
         self.privacy_loss.index_add_(0, index, (lengths.to(torch.float64) / noise) ** 2)
         traces = traces.to(torch.float64) / noise**2
@@ -328,9 +326,9 @@ class InformationSums:
     def moments(self, probes: int, amplified: bool) -> tuple[Tensor, Tensor]:
         """Return the totals and their variances.
 
-        With several probes per step, the variance is that between probes. With a single probe it is
-        the variance between the record's steps, which includes true change and is therefore
-        conservative; it is nan for a record seen once.
+        With several probes per step, the variance is computed between probes. With a single probe,
+        it is computed between the record's steps, which includes true change and is therefore
+        conservative. The variance is nan for a record seen once.
         """
         sums = self.amplified if amplified else self.plain
         if probes > 1:
@@ -342,7 +340,7 @@ class InformationSums:
 
 
 class MeasuredRun(RunReader):
-    """The measurements of a run without its network, to be read, stored and joined with others.
+    """The measurements of a run without its network, for reading, storing and joining runs.
 
     Parameters
     ----------
@@ -353,7 +351,7 @@ class MeasuredRun(RunReader):
     about
         A description of the unknowns.
     individual
-        Whether the differential privacy of each record is kept.
+        Whether the differential privacy of each record is stored.
     sketch
         Sketches of the information about some records, or ``None``.
     passes
@@ -391,20 +389,20 @@ class MeasuredRun(RunReader):
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
         """Return the trace of the information about each record, and its variance.
 
-        For a surveyed run it is the mean over redrawn batches, otherwise the sum over the batches
-        drawn.
+        For a surveyed run, the trace is the mean over redrawn batches; otherwise it is the sum over
+        the batches drawn.
         """
         if self.unobserved:
             raise InputError(
-                f"{self.unobserved} steps were taken without observe(), so their leakage is not "
-                "known; call observe(index, x, y) before every step."
+                f"{self.unobserved} steps were taken without observe(), so their leakage is "
+                "unknown; call observe(index, x, y) before every step."
             )
         if self.passes is not None:
             return self.passes.moments(self.steps, amplified)
         return self.sums.moments(self.probes, amplified)
 
     def measured(self) -> Tensor:
-        """Return which records were measured: those in a batch, or all after a survey pass."""
+        """Return which records were measured: records in a batch, or all after a survey pass."""
         if self.passes is not None:
             any_pass = bool(self.passes.passes(self.steps))
             return torch.full_like(self.sums.uses, any_pass, dtype=torch.bool)
@@ -424,8 +422,7 @@ class MeasuredRun(RunReader):
         beside = int(self.sums.uses.sum())
         cost = (
             f"The figure is based on {count} passes over all {self.n:,} records, "
-            f"{count * self.n:,} measurements in addition to the {beside:,} of the batches "
-            "themselves."
+            f"{count * self.n:,} measurements in addition to the {beside:,} in the batches."
         )
         return _REDRAWN, cost
 
@@ -445,7 +442,7 @@ class MeasuredRun(RunReader):
         """Return lower and upper bounds on FIL, ``sqrt(‖I‖₂)``, of the sketched records."""
         if self.sketch is None:
             raise InputError(
-                "No sketches were kept; give sketch=8 and sketch_records=[…] to the accountant."
+                "The run has no sketches; pass sketch=8 and sketch_records=[…] to the accountant."
             )
         self._refuse_if_filtered()
         return self.sketch.bracket().of_run(self.sums.uses > 0, self.ledger.conditions)
@@ -453,7 +450,7 @@ class MeasuredRun(RunReader):
     def individual_loss(self) -> IndividualLoss:
         """Return the privacy loss of each record, as μ, ε and Rényi divergence.
 
-        The adversary knows the batches and all other records; the values are nan without clipping.
+        The adversary knows the batches and all other records. Without clipping, the values are nan.
         """
         conditions = (*CONDITIONS, *self.ledger.conditions)
         return IndividualLoss(self.sums.privacy_loss.cpu().numpy(), conditions)
@@ -461,26 +458,28 @@ class MeasuredRun(RunReader):
     def individual_privacy(self) -> IndividualPrivacy:
         """Return the Rényi differential privacy of each record.
 
-        No record's ε exceeds that of the whole run, which holds for every record.
+        No record's ε exceeds the ε of the whole run, which is valid for every record.
         """
         if self.individual is None:
             raise InputError(
-                "The privacy of single records was not kept (individual=False); give "
+                "The privacy of single records was not stored (individual=False); train with "
                 "individual=True."
             )
         if self.ledger.filtered:
             raise InputError(
-                "With budget= a stopped record has no further privacy loss, but averages over its "
-                "batches do not reflect that. trainer.budgets_.filter.spent holds each record's "
-                "spent budget, and trainer.promise() the guarantee for all records."
+                "With budget=, a stopped record has no further privacy loss, but averages over its "
+                "batches do not reflect that. Use trainer.budgets_.filter.spent for each record's "
+                "spent budget, or trainer.promise() for the guarantee for all records."
             )
         if any(math.isinf(entry.sensitivity) for entry in self.ledger):
-            raise InputError("Unclipped gradients give no differential privacy; train with a clip.")
+            raise InputError(
+                "Without clipping there is no differential privacy; train with a clip."
+            )
         if any(entry.sampler != POISSON for entry in self.ledger):
             raise InputError(
-                "The privacy of single records is known only for Poisson batches: with other "
-                "samplers a record is replaced by another, whose gradient is unknown. Draw "
-                "Poisson batches."
+                "The privacy of single records is available only for Poisson batches, because with "
+                "other samplers a record is replaced by another record, whose gradient is unknown. "
+                "Draw Poisson batches."
             )
         orders = self.individual.orders
         most = renyi(self.ledger, orders, own_relation(self.ledger))
@@ -498,13 +497,13 @@ class MeasuredRun(RunReader):
         )
 
     def run_epsilon(self, ledger: Ledger, delta: float) -> float:
-        """Return the ε at δ of a ledger's steps, an upper bound on every record's ε."""
+        """Return the ε of a ledger's steps at δ, which is an upper bound on every record's ε."""
         return guarantee(ledger, delta, neighbours=own_relation(ledger)).epsilon
 
     def places(self) -> dict[str, tuple[Any, str]]:
-        """Return each stored tensor's owner and attribute, by its name in a saved state.
+        """Return the object and attribute of each stored tensor, by its name in a saved state.
 
-        Per-record values add up over processes, except the sketch's.
+        Per-record values can be added over processes, except those of the sketch.
         """
         owners: list[tuple[str, Any]] = [
             ("information.", self.sums),
@@ -524,11 +523,11 @@ class MeasuredRun(RunReader):
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the kept tensors by name."""
+        """Return the stored tensors by name."""
         return {name: getattr(*place) for name, place in self.places().items()}
 
     def replace_sums(self, change: Callable[[str, Tensor], Tensor]) -> None:
-        """Replace every kept tensor by a function of its name and value."""
+        """Replace every stored tensor by a function of its name and value."""
         for name, (owner, attribute) in self.places().items():
             setattr(owner, attribute, change(name, getattr(owner, attribute)))
 
@@ -537,13 +536,13 @@ class MeasuredRun(RunReader):
         self.replace_sums(lambda _, tensor: tensor.to(device))
 
     def clear(self) -> None:
-        """Set all sums to zero; the count of steps is kept."""
+        """Set all sums to zero; the ledger of steps is unchanged."""
         self.replace_sums(lambda _, tensor: torch.zeros_like(tensor))
 
     def state_dict(self) -> dict[str, Any]:
         """Return all tensors by name, and everything else as text under ``"facts"``.
 
-        No pickle is needed to store the state: safetensors holds the tensors and the text.
+        The state can be stored without pickle: safetensors stores the tensors and the text.
         """
         state: dict[str, Any] = {
             name: tensor.detach().cpu().clone() for name, tensor in self.tensors().items()
@@ -552,7 +551,7 @@ class MeasuredRun(RunReader):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state that :meth:`state_dict` returned for a run like this one."""
+        """Resume from a state that :meth:`state_dict` returned for a run with the same settings."""
         facts = read_facts(state)
         mine = self.facts()
         if self.measurement is None:
@@ -578,7 +577,7 @@ class MeasuredRun(RunReader):
             ):  # a sketch learns its width from the first step
                 raise InputError(
                     f"{name} of the state has the shape {tuple(state[name].shape)}, not "
-                    f"{tuple(tensor.shape)}."
+                    f"{tuple(tensor.shape)}; load the state of a run with the same settings."
                 )
         self.replace_sums(lambda name, tensor: state[name].to(tensor.device, copy=True))
         if self.passes is not None:
@@ -618,18 +617,18 @@ class MeasuredRun(RunReader):
 
 
 def read_facts(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a stored state; raise if it has another version."""
+    """Return the facts of a stored state; raise if its version is not supported."""
     try:
         facts = json.loads(state["facts"])
         version = facts["version"]
     except (KeyError, TypeError, ValueError):
         raise InputError(
-            "This is not the state of an accountant; load what state_dict() returned, with its "
+            "This is not the state of an accountant; load the output of state_dict(), with its "
             "text under 'facts'."
         ) from None
     if version != VERSION:
         raise InputError(
-            f"The state has the format {version!r}, not {VERSION}: states of other versions of "
-            "seepage do not fully identify a run, so start this run afresh."
+            f"The state has the format {version!r}, not {VERSION}: a state from another version of "
+            "seepage does not fully identify a run; start a new run."
         )
     return dict(facts)

@@ -1,8 +1,8 @@
-"""Training in several processes: shared state and division of work.
+"""Shares state and divides work between the processes of a training run.
 
-The processes are those of :mod:`torch.distributed`, which a launcher (``torchrun``) starts and
-``init_process_group`` joins. With a single process, these functions change nothing. Only tensors
-are exchanged: no object is pickled.
+The processes of :mod:`torch.distributed` are started by a launcher (``torchrun``) and joined by
+``init_process_group``. With a single process, these functions have no effect. Only tensors are
+exchanged, so no object is pickled.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def process_rank() -> int:
 def reduced(
     tensor: Tensor, how: dist.ReduceOp.RedOpType, group: dist.ProcessGroup | None = None
 ) -> Tensor:
-    """Return the sum, or another reduction, of all processes' tensors."""
+    """Return the sum, or another reduction, of the tensors of all processes."""
     if world_size() == 1:
         return tensor
     moved = _movable(tensor, group)
@@ -41,7 +41,7 @@ def reduced(
 
 
 def largest_of_all(number: int) -> int:
-    """Return the largest number in any process."""
+    """Return the largest of all processes' numbers."""
     return number if world_size() == 1 else int(reduced(torch.tensor(number), dist.ReduceOp.MAX))
 
 
@@ -55,30 +55,30 @@ def of_the_first(tensor: Tensor) -> Tensor:
 
 
 def _movable(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Return a copy on a device that the backend supports: an accelerator for NCCL."""
+    """Return a copy on a device that the backend supports (an accelerator for NCCL)."""
     where = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     return tensor.detach().to(where, copy=True).contiguous()
 
 
 def shared_stream() -> KeyedStream:
-    """Return a stream with a new key from the operating system, the same in every process."""
+    """Return a stream with a new key from the operating system, shared by all processes."""
     key = torch.tensor(list(KeyedStream.fresh().key), dtype=torch.uint8)
     return KeyedStream(bytes(of_the_first(key).tolist()))
 
 
 def check_agreement(facts: Any) -> None:
-    """Raise in every process unless all hold the same facts."""
+    """Raise in every process unless ``facts`` is the same in all processes."""
     mark = torch.tensor(key_of(facts) >> 2)  # an int64 that can be negated
     most, least = reduced(torch.stack((mark, -mark)), dist.ReduceOp.MAX)
     if most != -least:
         raise InputError(
-            "The processes do not run the same training; give all of them the same settings, the "
-            "same (whole) data and, for a checkpoint, a folder that all of them can access."
+            "The processes do not run the same training; give all processes the same settings, the "
+            "whole data and, for a checkpoint, a folder that all of them can access."
         )
 
 
 def start_alike(net: nn.Module) -> None:
-    """Copy the first process's parameters and buffers to all others."""
+    """Copy the first process's parameters and buffers to all other processes."""
     if world_size() == 1:
         return
     with torch.no_grad():
@@ -90,13 +90,13 @@ def start_alike(net: nn.Module) -> None:
 def own_part(index: Tensor) -> Tensor:
     """Return the records of a batch that this process observes.
 
-    Records are assigned by their number, so that a process always sees the same ones.
+    Records are assigned by their number, so that a process always observes the same records.
     """
     return index[index % world_size() == process_rank()]
 
 
 def summed(gradient: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the sum of the processes' gradients, identical to the last digit in every process."""
+    """Return the sum of all processes' gradients, which is bitwise identical in every process."""
     if world_size() == 1:
         return gradient
     return {name: reduced(tensor, dist.ReduceOp.SUM) for name, tensor in gradient.items()}

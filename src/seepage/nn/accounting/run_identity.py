@@ -1,7 +1,7 @@
-"""Describes the identity of a run: its data, settings and measurement, in text and numbers.
+"""Identifies a run by its data, settings and measurement, in text and numbers.
 
 Runs that were measured differently must not be combined. The noise is not part of the identity,
-since it may change from step to step; the ledger records it for every step.
+because it may change between steps; the ledger records it for every step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Measurement = dict[str, Any]
 
 
 def data_fingerprint(X: Inputs, y: Tensor) -> str:
-    """Return a hash of the shapes, the types and a few hundred records spread over the data."""
+    """Return a hash of the data's shapes, types and up to 256 evenly spaced records."""
     mark = hashlib.blake2b(digest_size=16)
     for tensor in (*leaves(X), y):
         mark.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -38,7 +38,7 @@ def plain_setting(value: Any) -> Any:
     """Return a setting in a form that can be stored in a file and compared.
 
     NumPy and torch numbers become plain numbers, and arrays become lists. A view becomes its
-    description with a digest of the mask, and a clip its name with its numbers.
+    description with a digest of the mask. A clip becomes its name with its parameters.
     """
     if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.dim() == 0):
         value = value.item()
@@ -60,7 +60,7 @@ def plain_setting(value: Any) -> Any:
 
 
 def loss_name(loss: str | nn.Module | Callable[..., Any]) -> str:
-    """Return the name of a loss, for a module with its options and weights."""
+    """Return the name of a loss; a module's name includes its options and weights."""
     if isinstance(loss, str):
         return loss
     if not isinstance(loss, nn.Module):
@@ -77,9 +77,9 @@ def loss_name(loss: str | nn.Module | Callable[..., Any]) -> str:
 def describe_measurement(
     engine: Engine, method: str, scale: float | None, amplification: Amplification
 ) -> Measurement:
-    """Return the identity of a measurement, as text and numbers.
+    """Return the settings that identify a measurement, as text and numbers.
 
-    ``method`` and ``scale`` are those requested; the measured run records the step size used.
+    ``method`` and ``scale`` are the requested values; the measured run records the step size used.
     """
     budget = amplification.budget
     return {
@@ -97,7 +97,7 @@ def describe_measurement(
 
 
 def identity(facts: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return some facts about a run, together with those about its measurement, if any."""
+    """Return the named facts about a run, with the facts about its measurement, if any."""
     return {name: facts[name] for name in names} | (facts["measurement"] or {})
 
 
@@ -108,7 +108,7 @@ def first_difference(first: Mapping[str, Any], other: Mapping[str, Any]) -> str 
 
 
 def ledger_difference(first: Ledger, other: Ledger) -> str | None:
-    """Return how the steps of two runs differ, worded as the end of a sentence, or ``None``."""
+    """Return the difference between two runs' steps as the end of a sentence, or ``None``."""
     if first == other:
         return None
     for mine, theirs in zip(first, other, strict=False):
@@ -119,7 +119,7 @@ def ledger_difference(first: Ledger, other: Ledger) -> str | None:
 
 
 def _digest(tensor: Tensor) -> str:
-    """Return a hash of a whole tensor; two masks may differ in a single entry."""
+    """Return a hash of all entries of a tensor, because masks may differ in a single entry."""
     whole = tensor.detach().cpu().contiguous()
     mark = hashlib.blake2b(f"{tuple(whole.shape)} {whole.dtype}".encode(), digest_size=8)
     mark.update(whole.flatten().view(torch.uint8).numpy().tobytes())

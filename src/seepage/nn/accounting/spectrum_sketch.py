@@ -1,8 +1,8 @@
-"""A small sketch of the accumulated information about some records, for their FIL over a run.
+"""Sketches the accumulated information about some records, for their FIL over a run.
 
 The norm of a sum of information matrices is less than the sum of their norms, so the FIL of a run
-does not follow from the FILs of its steps. Every probe gives a vector ``y = sqrt(κ)J̃ᵀu/s`` with
-``E[yyᵀ] = κJ̃ᵀJ̃/s²``; the sum of ``yyᵀ`` over steps and probes estimates the whole matrix, and its
+does not follow from the FIL of its steps. Every probe gives a vector ``y = sqrt(κ)J̃ᵀu/s`` with
+``E[yyᵀ] = κJ̃ᵀJ̃/s²``. The sum of ``yyᵀ`` over steps and probes estimates the whole matrix, whose
 leading directions are stored for each record.
 """
 
@@ -27,20 +27,20 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SpectrumBracket(RankedResult):
-    """FIL of some records over a run.
+    """Lower and upper bounds on the FIL of some records over a run.
 
-    Both bounds are nan for a record that was in no batch, since it was not measured.
+    Both bounds are nan for a record that was in no batch, because it was not measured.
 
     Parameters
     ----------
     index
         The positions of the records.
     lower
-        Measured by one half of the probes along the leading direction of the other half; its mean
-        square is at most that of FIL.
+        Lower bounds, measured by one half of the probes along the leading direction of the other
+        half. The mean square is at most that of FIL.
     upper
-        From the leading eigenvalue of all probes together, plus what the sketch discarded; its mean
-        square is at least that of FIL.
+        Upper bounds, from the leading eigenvalue of all probes plus the information that the sketch
+        discarded. The mean square is at least that of FIL.
     conditions
         Conditions on the origin of noise and batches.
     """
@@ -53,7 +53,7 @@ class SpectrumBracket(RankedResult):
     value_column = "upper"
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with one row per record: the lower and upper bound of its FIL."""
+        """Return a data frame with the lower and upper bounds on each record's FIL."""
         columns = {"row": self.index, "lower": self.lower, "upper": self.upper}
         return build_frame(columns, library or "pyarrow")
 
@@ -62,19 +62,19 @@ class SpectrumBracket(RankedResult):
         return self.index
 
     def select(self, positions: Any) -> SpectrumBracket:
-        """Return the records at some positions, in their order."""
+        """Return the records at the given positions, in that order."""
         order = np.asarray(positions)
         ends = (self.lower[order], self.upper[order])
         return SpectrumBracket(self.index[order], *ends, self.conditions)
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: upper bounds in descending order, and lower bounds."""
+        """Return the data for :meth:`plot`: upper bounds in descending order, and lower bounds."""
         worst = self.sort()
         ends = (worst.lower, worst.upper)
         return PlottedNumbers(worst.upper, worst.index, "FIL η", "records", *ends)
 
     def html_notes(self) -> tuple[str, ...]:
-        """Return the conditions, for a notebook."""
+        """Return the conditions, for display in a notebook."""
         return self.conditions
 
     def __repr__(self) -> str:
@@ -103,11 +103,11 @@ class SpectrumBracket(RankedResult):
 
 
 class SpectrumSketch:
-    """Holds the leading directions of the information about some records.
+    """Stores the leading directions of the information about some records.
 
-    Two sketches are kept per record, one for each half of the probes. An update appends the new
-    vectors and keeps the ``rank`` leading directions. With ``S`` the sum of all ``yyᵀ`` and ``B``
-    the kept rows, ``BᵀB ⪯ S ⪯ BᵀB + lost·1``.
+    Each record has two sketches, one for each half of the probes. An update appends the new vectors
+    and keeps only the ``rank`` leading directions. If ``S`` is the sum of all ``yyᵀ`` and ``B``
+    contains the stored rows, ``BᵀB ⪯ S ⪯ BᵀB + lost·1``.
     """
 
     kept: ClassVar[tuple[str, ...]] = ("rows", "lost")
@@ -115,9 +115,9 @@ class SpectrumSketch:
     def __init__(self, index: Sequence[int], rank: int, records: int) -> None:
         chosen = torch.unique(torch.as_tensor(index, dtype=torch.int64))
         if not len(chosen) or int(chosen[0]) < 0 or int(chosen[-1]) >= records:
-            raise InputError(f"sketch_records must name records between 0 and {records - 1}.")
+            raise InputError(f"sketch_records must contain record numbers from 0 to {records - 1}.")
         if rank < 1:
-            raise InputError(f"sketch must keep at least one direction, not {rank}.")
+            raise InputError(f"sketch, the number of directions, must be at least 1, not {rank}.")
         self.rank = rank
         self.chosen = chosen
         self._place = torch.full((records,), -1, dtype=torch.int64)
@@ -126,7 +126,7 @@ class SpectrumSketch:
         self.lost = torch.zeros(2, len(chosen), dtype=torch.float64)
 
     def add(self, index: Tensor, pulls: Tensor, factors: Tensor, noise: float) -> None:
-        """Add a step: ``pulls`` are ``J̃ᵀu``, ``(B, probes, …)``, of the records ``index``."""
+        """Add a step; ``pulls`` contains ``J̃ᵀu`` of the records ``index``, ``(B, probes, …)``."""
         if pulls.shape[1] < 2:
             raise InputError("A sketch needs at least two probes per step; give probes=2.")
         place = self._place.to(index.device)[index]
@@ -194,7 +194,7 @@ def _gram(rows: Tensor) -> Tensor:
 
 
 def _leading(rows: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Return ``rank`` rows with the leading part of ``rowsᵀrows``, and the norm of the rest."""
+    """Return ``rank`` rows with the leading part of ``rowsᵀrows``, and the remainder's norm."""
     values, vectors = torch.linalg.eigh(_gram(rows.double()))
     kept = (vectors[:, :, -rank:].transpose(1, 2) @ rows.double()).to(rows.dtype)
     rest = values[:, -rank - 1] if values.shape[1] > rank else torch.zeros_like(values[:, 0])

@@ -1,10 +1,10 @@
-"""Per-record gradients of a network, layer by layer, without one backward pass per record.
+"""Computes a network's per-record gradients layer by layer, not one backward pass per record.
 
 A network is checked once (``network_checks``, ``first_look``) and then traced as it runs
-(``watching``). Each operation that uses a parameter has a rule (``rules``) that computes the
-parameter's gradient of every record from its input and the gradient at its output
-(``per_record_gradients``). Norms and clipped sums (``norms``) follow from these. Operations without
-a rule fall back on ``vmap`` (``fallback``); those that torch cannot differentiate twice, or only
-slowly, are replaced (``plain_kernels``, ``second_order``). Derivatives with respect to records are
-not taken here.
+(``watching``). Each operation that uses a parameter has a rule (``rules``). The rule computes the
+parameter's per-record gradients (``per_record_gradients``) from the operation's input and the
+gradient at its output. Norms and clipped sums (``norms``) follow from the per-record gradients.
+Operations without a rule use ``vmap``. Operations that torch cannot differentiate twice, or only
+slowly, are replaced (``plain_kernels``, ``second_order``). This package does not differentiate with
+respect to records.
 """

@@ -1,9 +1,9 @@
-"""Finds, before a network is traced, its record axes and the parameter uses that no rule covers.
+"""Plans how to trace a network: finds its record axes and the parameter uses without a rule.
 
-The network is run on two and on three records. An axis that grows from 2m to 3m holds the
-records; a shape alone is ambiguous (a batch may be as long as a sequence). Where no rule covers the
-use of a parameter, the innermost module around that use whose arguments contain the records handles
-it.
+The network is run on two and on three records. An axis that grows from 2m to 3m is the records'
+axis; a single shape would be ambiguous (a batch may be as long as a sequence). If no rule covers
+the use of a parameter, the innermost enclosing module whose arguments contain the records is run
+with ``vmap``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _CHOOSING = ("where", "masked_fill")  # by a condition, which may depend on the 
 
 @dataclass
 class ModuleRun:
-    """One run of a module's ``forward``: its arguments and its results."""
+    """One run of a module's ``forward``, with the shapes of its inputs and outputs."""
 
     module: nn.Module
     inputs: list[tuple[int, ...] | None]
@@ -84,7 +84,7 @@ _RunAxes = tuple[list[_Axes], list[_Axes]]  # of all runs of a module: inputs, o
 
 @dataclass(frozen=True)
 class _Use:
-    """One use of parameters, with the modules around it, the innermost last."""
+    """One use of parameters, with the enclosing modules, innermost last."""
 
     names: tuple[str, ...]
     shape: tuple[int, ...]
@@ -97,7 +97,7 @@ class _Use:
 
 
 class _UseFinder(Watcher):
-    """Records every use of a parameter without changing the run."""
+    """Records every use of a parameter, without changing the run."""
 
     def __init__(self, names: Mapping[int, str], stack: list[ModuleRun]) -> None:
         super().__init__(RULES, names)
@@ -121,7 +121,7 @@ class _UseFinder(Watcher):
         return output
 
     def _notice(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Record kinks in functions of the unknowns, and regions without gradients."""
+        """Record functions of the unknowns that have kinks, and regions without gradients."""
         name = getattr(function, "__name__", "").strip("_").removesuffix("_with_indices")
         if function is torch._C._set_grad_enabled:
             self.closed = not args[0]
@@ -203,7 +203,7 @@ def _shapes(values: Any) -> list[tuple[int, ...] | None]:
 
 
 def look_over(problem: NetworkProblem, batch: Batch) -> WatchedNetwork:
-    """Run the network on two and on three of these records, and plan how to trace it.
+    """Run the network on two and on three of these records, and return a plan to trace it.
 
     An output shared by all records (position embeddings) is repeated for each record if the network
     allows it.
@@ -215,7 +215,7 @@ def look_over(problem: NetworkProblem, batch: Batch) -> WatchedNetwork:
 
 
 def small_batch(batch: Batch, size: int) -> Batch:
-    """Return a batch of this size from the first records, repeating them if there are too few."""
+    """Return a batch of the first ``size`` records, which are repeated if there are too few."""
     return batch.records(torch.arange(size, device=batch.z.device) % len(batch))
 
 
@@ -228,7 +228,7 @@ def _planned(problem: NetworkProblem, batch: Batch, repeat: bool) -> WatchedNetw
     if silent:
         raise InputError(
             f"The parameters {', '.join(sorted(silent)[:3])} are trainable but used under "
-            "torch.no_grad(), so they get no gradient and the dependence on the record is lost; "
+            "torch.no_grad(), so they have no gradient, and the dependence on the record is lost; "
             "freeze them (requires_grad_(False)), or measure with method='finite'."
         )
     if small[0].closes and small[0].reopens:  # the rest is run as derivatives will see it
@@ -286,10 +286,10 @@ def _outputs(network: WatchedNetwork, batch: Batch) -> list[Tensor]:
 
 
 def _plan(problem: NetworkProblem, of_two: _Look, of_three: _Look, repeat: bool) -> WatchedNetwork:
-    """Compare two runs of a network, and plan how to trace it.
+    """Compare two runs of a network, and return a plan to trace it.
 
-    With ``repeat``, an output shared by all records is to be repeated for each of them; the caller
-    must check that the network allows it.
+    With ``repeat``, an output shared by all records is planned to be repeated for each record; the
+    caller must check that the network allows this.
     """
     (small, small_runs), (large, large_runs) = of_two, of_three
     pairs = list(zip(small.uses, large.uses, strict=False))
@@ -297,8 +297,8 @@ def _plan(problem: NetworkProblem, of_two: _Look, of_three: _Look, repeat: bool)
         a.names != b.names or a.function != b.function for a, b in pairs
     ):
         raise InputError(
-            "The network uses its parameters differently for two and for three records; its "
-            "control flow must not depend on the data."
+            "The network uses its parameters differently for two and for three records; change its "
+            "control flow so that it does not depend on the data."
         )
     layouts = [_layout(a.shape, b.shape) for a, b in pairs]
     helpless = [
@@ -332,7 +332,7 @@ def _plan(problem: NetworkProblem, of_two: _Look, of_three: _Look, repeat: bool)
 
 
 def _narrow(uses: list[_Use], kept: list[bool]) -> dict[str, tuple[int, int]]:
-    """Return axis and positions of the weights that all uses can narrow along one axis."""
+    """Return the axis and positions of each weight that all its uses can narrow along one axis."""
     axes: dict[str, set[int | None]] = {}
     positions: Counter[str] = Counter()
     for use, own in zip(uses, kept, strict=True):
@@ -350,7 +350,7 @@ def _narrow(uses: list[_Use], kept: list[bool]) -> dict[str, tuple[int, int]]:
 
 
 def _layout(small: tuple[int, ...], large: tuple[int, ...]) -> Layout | None:
-    """Return the layout of the records, given one output's shapes for two and for three records."""
+    """Return the records' layout in an output, from its shapes for two and for three records."""
     if small == large:
         return Layout(None)
     grown = [k for k, (a, b) in enumerate(zip(small, large, strict=False)) if a != b]
@@ -379,7 +379,7 @@ def _axes(small: list[tuple[int, ...] | None], large: list[tuple[int, ...] | Non
 
 
 def _run_axes(small: list[ModuleRun], large: list[ModuleRun]) -> _RunAxes | None:
-    """Return the records' axes of inputs and outputs for all runs of a module, or ``None``."""
+    """Return the records' axes in the inputs and outputs of all runs of a module, or ``None``."""
     if len(small) != len(large):
         return None
     inputs, outputs = [], []
@@ -397,7 +397,7 @@ def _run_axes(small: list[ModuleRun], large: list[ModuleRun]) -> _RunAxes | None
 def _owners(
     uses: list[_Use], helpless: list[int], axes: dict[nn.Module, _RunAxes | None]
 ) -> dict[nn.Module, set[str]]:
-    """Return, for each module that must fall back, the parameters it is responsible for."""
+    """Return the modules that must use ``vmap``, each with the parameters that it handles."""
     owners: dict[nn.Module, set[str]] = {}
     for k in helpless:
         use = uses[k]
@@ -408,8 +408,9 @@ def _owners(
         else:
             raise InputError(
                 f"The parameters {', '.join(use.names)} are used by {use.function}, which has no "
-                "rule, and no axis of its tensors could be identified as that of the records; let "
-                "its forward() take and return tensors with the records along one axis."
+                "rule, and the records' axis could not be identified in the tensors of any "
+                "enclosing module; write a module whose forward() accepts and returns tensors with "
+                "the records along one axis."
             )
     grown = True
     while grown:  # a call that leaves one parameter to a module leaves its others there too

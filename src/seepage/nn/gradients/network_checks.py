@@ -1,7 +1,7 @@
-"""Checks a network and its records before gradients are measured, to catch silent failures.
+"""Checks a network and its records before gradients are measured, to prevent silent errors.
 
 Records must not influence one another, and the network must not be random. Per-record gradients
-computed by rules must equal those computed one record at a time.
+computed by rules must equal gradients computed one record at a time.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from seepage.support.library_classes import library_of
 _NORMS = nn.modules.batchnorm._BatchNorm
 _SMOOTH = "tanh, SiLU or GELU for the activations, average pooling for max pooling"
 _UNTOLD = (
-    "The derivative of its gradients understates the leakage between the kinks and is undefined "
-    "at them. By default dFIL is therefore measured over a finite step, and the result says so. "
-    f"For derivatives, use {_SMOOTH}."
+    "The derivative of the gradients understates the leakage between kinks and is undefined at "
+    "kinks. By default, dFIL is therefore measured over a finite step, as the result states. For "
+    f"derivatives, use {_SMOOTH}."
 )
 _WITHOUT_GRADIENT = (Tensor.detach, Tensor.data.__get__, Tensor.grad.__get__)
 _LAYOUT_FREE = {
@@ -50,15 +50,15 @@ _LAYOUT_FREE = {
 
 
 class KinkWarning(UserWarning):
-    """Warns that the network has kinks, where second derivatives vanish or jump."""
+    """Warns that the network has kinks, at which gradients jump."""
 
 
 class FallbackWarning(UserWarning):
-    """Warns that a module has no closed form for its per-record gradients and is slow."""
+    """Warns that a module has no closed form for its per-record gradients and is therefore slow."""
 
 
 def unwrapped(net: nn.Module) -> nn.Module:
-    """Return the network inside the wrappers of ``torch.compile``, data parallelism and Opacus."""
+    """Return the network without the wrappers of ``torch.compile``, data parallelism and Opacus."""
     if not isinstance(net, nn.Module):
         raise InputError(f"net must be a torch.nn.Module, not {type(net).__name__}.")
     parallel = isinstance(net, nn.parallel.DistributedDataParallel | nn.DataParallel)
@@ -70,7 +70,7 @@ def unwrapped(net: nn.Module) -> nn.Module:
 
 
 class Validator:
-    """Checks a problem on first use and whenever its shapes or modes change."""
+    """Checks a problem on first use and whenever tensor shapes or module modes change."""
 
     def __init__(self, problem: NetworkProblem) -> None:
         self.problem = problem
@@ -81,7 +81,7 @@ class Validator:
         self._warned_of: set[str] = set()
 
     def watched(self, x: Inputs, y: Tensor, rules: bool = True) -> WatchedNetwork:
-        """Return the plan of the network for batches like this one, made and checked once.
+        """Return the plan for batches like this one, which is made and checked only once.
 
         Without ``rules``, per-record gradients computed by rules are neither used nor checked.
         """
@@ -96,7 +96,7 @@ class Validator:
         return network
 
     def watched_if_possible(self, x: Inputs, y: Tensor) -> WatchedNetwork | None:
-        """Return the plan, or ``None`` if each record must be run on its own."""
+        """Return the plan, or ``None`` if the records must be run one by one."""
         key, _ = self._checked(x, y)
         if key in self._unwatched:
             return None
@@ -107,13 +107,13 @@ class Validator:
                 raise
             self._unwatched.add(key)
             self._once(
-                f"Every record is run on its own, which is slow: {_first_line(error)}",
+                f"Records are run one by one, which is slow: {_first_line(error)}",
                 FallbackWarning,
             )
             return None
 
     def key(self, x: Inputs, y: Tensor) -> Any:
-        """Return the facts that a plan depends on: kinds of tensors, modes, released parameters."""
+        """Return the key of a plan: kinds of tensors, modes of modules, and released parameters."""
         # Structure, shapes but for the first axis, types
         structure = tuple(x) if isinstance(x, Mapping) else isinstance(x, Tensor)
         kinds = tuple((t.shape[1:], t.dtype, t.device) for t in (*leaves(x), y))
@@ -121,7 +121,7 @@ class Validator:
         return (structure, kinds, modes, tuple(self.problem.released()))
 
     def _checked(self, x: Inputs, y: Tensor) -> tuple[Any, Batch]:
-        """Raise if no method can measure the network, or return the key and a small batch."""
+        """Raise if no method can measure the network; else return the key and a small batch."""
         _refuse_values(x, y)
         key = self.key(x, y)
         if key in self._sound:
@@ -143,10 +143,10 @@ class Validator:
         return key, batch
 
     def tell_of_measured_kinks(self) -> None:
-        """Warn of kinks found by measurement rather than by function names."""
+        """Warn of kinks that were measured, not recognised by function names."""
         self._once(
             "Between two records of the first batch, the slope of the loss jumps: the network has "
-            f"kinks, in functions that are not known by name to have them. {_UNTOLD}",
+            f"kinks, in functions whose names do not reveal them. {_UNTOLD}",
             KinkWarning,
         )
 
@@ -161,8 +161,8 @@ class Validator:
         for unruled in network.unruled if rules else ():
             self._once(
                 f"{type(unruled.module).__name__} has no closed form for the per-record gradients "
-                f"of {', '.join(unruled.names)} (used by {', '.join(unruled.functions)}); for that "
-                "module they are computed by torch's vmap, which is slower.",
+                f"of {', '.join(unruled.names)} (used by {', '.join(unruled.functions)}); for this "
+                "module, torch's vmap computes them, which is slower.",
                 FallbackWarning,
             )
 
@@ -172,9 +172,9 @@ class Validator:
             warnings.warn(text, category, stacklevel=6)
 
     def _compare(self, network: WatchedNetwork, batch: Batch) -> None:
-        """Compare gradient norms computed by rules with those computed one record at a time.
+        """Raise if gradient norms from rules differ from norms computed one record at a time.
 
-        In 16-bit precision, rounding alone makes them differ by about 1 %.
+        In 16-bit precision, rounding alone causes differences of about 1 %.
         """
         by_rules, _ = norms(network, batch)
         two, kind = batch.records(torch.arange(2, device=batch.z.device)), at_least_single(batch.z)
@@ -193,23 +193,23 @@ class Validator:
 
 
 def _refuse_parameters(problem: NetworkProblem) -> None:
-    """Raise if nothing is released, or if a released parameter is not real."""
+    """Raise if the network has no trainable parameter, or if a trainable parameter is complex."""
     if not problem.released():
         raise InputError(
-            "The network has no parameter with requires_grad, so nothing is released; unfreeze "
-            "some parameters."
+            "The network has no parameter with requires_grad, so no gradient is released; unfreeze "
+            "at least one parameter."
         )
     for name, parameter in problem.released().items():
         if parameter.is_complex():
             raise InputError(
-                f"The parameter {name!r} holds complex numbers, for whose gradients clipping and "
-                "noise are not defined; hold its real and imaginary parts as real parameters "
+                f"The parameter {name!r} contains complex numbers, for which clipping and noise "
+                "are not defined; store its real and imaginary parts as real parameters "
                 "(torch.view_as_complex in the forward pass)."
             )
 
 
 def _changing_buffers(net: nn.Module, x: Inputs) -> tuple[str, ...]:
-    """Return the buffers that a run of the network writes into or replaces."""
+    """Return the names of the buffers that a run of the network changes or replaces."""
     copies: dict[str, Tensor] = {name: buffer.clone() for name, buffer in net.named_buffers()}
     replaced: list[str] = []
 
@@ -235,7 +235,7 @@ def _changing_buffers(net: nn.Module, x: Inputs) -> tuple[str, ...]:
 
 
 def _random_states() -> tuple[Any, ...]:
-    """Return the states of all global random generators that a network may use."""
+    """Return the states of all global random generators that the network may use."""
     on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     states = [torch.get_rng_state(), *on_devices]
     drawn = np.random.get_state(legacy=False)  # noqa: NPY002 - read, not drawn from
@@ -243,7 +243,7 @@ def _random_states() -> tuple[Any, ...]:
 
 
 def _refuse_values(x: Inputs, y: Any) -> None:
-    """Raise if inputs or targets are not tensors, differ in number, or are not finite."""
+    """Raise unless inputs and targets are finite tensors with equal numbers of records."""
     tensors = leaves(x)
     if not isinstance(y, Tensor):
         raise InputError(
@@ -255,12 +255,12 @@ def _refuse_values(x: Inputs, y: Any) -> None:
             bad = torch.isfinite(value).reshape(len(value), -1).all(1).logical_not().nonzero()
             raise InputError(
                 f"Record {int(bad[0])} of this batch has a number in {name} that is not finite; "
-                "fill in missing values, or leave such records out."
+                "fill in missing values, or leave out the record."
             )
 
 
 def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
-    """Return the number of classes of the loss, or ``None``; also try the network once."""
+    """Run the network once, and return the number of classes of the loss, or ``None``."""
     try:
         buffers = dict(problem.net.named_buffers())
         copies = {name: buffers[name].clone() for name in problem.changing}
@@ -281,20 +281,20 @@ def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
         return None
     if axis == 1 and output.dim() > 2 and isinstance(problem.view, Label):
         raise InputError(
-            "The label of a sequence can be the view only with loss='cross_entropy', which has the "
-            "classes along the last axis of the output."
+            "For sequences, the label can be the view only with loss='cross_entropy', which "
+            "expects the classes along the last axis of the output."
         )
     return int(output.shape[axis])
 
 
 def _refuse_classes(problem: NetworkProblem, y: Tensor, classes: int | None) -> None:
-    """Raise if a class has no corresponding output."""
+    """Raise if a class number has no corresponding output."""
     if classes is None or y.is_floating_point() or not y.numel():
         return
     if bool(without_output(problem.loss, y, classes).any()):
         raise InputError(
-            f"The network has {classes} outputs, so classes must lie between 0 and {classes - 1}, "
-            f"but those in y range from {int(y.min())} to {int(y.max())}; renumber them."
+            f"The network has {classes} outputs, so class numbers must be from 0 to {classes - 1}, "
+            f"but y contains numbers from {int(y.min())} to {int(y.max())}; renumber the classes."
         )
 
 
@@ -304,10 +304,10 @@ def _first_line(error: Exception) -> str:
 
 
 def _likes_channels_last(net: nn.Module) -> bool:
-    """Return whether a network is a plain stack of convolutions, which runs faster channels-last.
+    """Return whether a network is a plain convolutional stack, which is faster channels-last.
 
-    Anything else may take views of its images, or use layers (GroupNorm) for which torch has second
-    derivatives only in the usual layout.
+    Other networks may create views of their images, or use layers (GroupNorm) for which torch has
+    second derivatives only in the usual layout.
     """
     modules = list(net.modules())
     images = any(isinstance(module, nn.Conv2d) for module in modules)
@@ -315,25 +315,25 @@ def _likes_channels_last(net: nn.Module) -> bool:
 
 
 def module_label(name: str, module: nn.Module) -> str:
-    """Return a module's description for messages: its class and its name in the network."""
+    """Return a module's class and its name in the network, for messages."""
     return f"{type(module).__name__} {name!r}" if name else type(module).__name__
 
 
 def refuse_modes(net: nn.Module) -> None:
-    """Raise if a module mixes records, or is random, in its current mode."""
+    """Raise if a module mixes records or draws random numbers in its current mode."""
     for name, module in net.named_modules():
         label = module_label(name, module)
         if isinstance(module, _NORMS) and (module.training or module.running_mean is None):
             raise InputError(
-                f"{label} mixes the records of a batch in training mode, so single records have no "
-                "gradient of their own; use GroupNorm or LayerNorm, or call .eval() on it."
+                f"{label} mixes the records of a batch in training mode, so per-record gradients "
+                "are not defined; use GroupNorm or LayerNorm, or call .eval() on the module."
             )
         random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
         within = isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0
         if module.training and (random or within):
             raise InputError(
-                f"{label} drops values at random in training mode; call .eval() on it or set its "
-                "probability to 0."
+                f"{label} drops values at random in training mode; call .eval() on the module, or "
+                "set its probability to 0."
             )
 
 
@@ -370,20 +370,20 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
     ):
         raise InputError(
             "Two runs of the network on the same data differ, so it draws random numbers; switch "
-            "that off (net.eval(), or a fixed generator) while leakage is measured."
+            "off the randomness (net.eval(), or a fixed generator) while leakage is measured."
         )
     if not torch.allclose(first, alone, rtol=tolerance, atol=tolerance):
         raise InputError(
-            "The loss of a record depends on the other records of its batch, so single records "
-            "have no gradient of their own; remove layers or losses that use batch statistics."
+            "The loss of a record depends on the other records of its batch, so per-record "
+            "gradients are not defined; remove layers or losses that use batch statistics."
         )
 
 
 class _Strays(TorchFunctionMode):  # type: ignore[misc]
-    """Raises if a network uses a parameter by a reference outside the module that holds it.
+    """Raises if a network uses a parameter through a reference outside the parameter's module.
 
-    Gradients are computed with other tensors in place of the parameters; such a use would miss
-    them.
+    Gradients are computed with other tensors in place of the parameters, and such a reference would
+    still point to the original.
     """
 
     def __init__(self, problem: NetworkProblem) -> None:
@@ -401,6 +401,6 @@ class _Strays(TorchFunctionMode):  # type: ignore[misc]
                     raise InputError(
                         f"The network stores the parameter {self._names[id(leaf)]!r} in a list or "
                         "similar container, where its gradient cannot be traced; use it as an "
-                        "attribute of the module that holds it."
+                        "attribute of its module."
                     )
         return output

@@ -1,8 +1,8 @@
-"""Per-record gradient norms, and the clipped sum that is released.
+"""Computes per-record gradient norms and the clipped sum that is released.
 
-Per-record gradients are formed only in layers where that is cheaper: for a whole batch they would
-take many times the memory of the network. For the same reason
-:func:`layer_by_layer` frees every layer once its gradients are processed.
+Per-record gradients are formed only in layers where this is cheaper, because for a whole batch they
+would need many times the memory of the network. For the same reason :func:`layer_by_layer` frees
+every layer once its gradients are processed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def layer_by_layer(
     take: Take,
     thin: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Tensor:
-    """Hand the terms of each parameter to ``take`` when they are complete; return the losses.
+    """Call ``take`` with each parameter's terms once these are complete; return the losses.
 
     ``thin`` maps the names of weights to the random matrices that narrow their gradients.
     """
@@ -113,7 +113,7 @@ class _LayerwisePass:
 
 @dataclass
 class _OpenCall:
-    """A call whose output gradients have not all arrived."""
+    """A call for which some output gradients have not been received yet."""
 
     call: Call
     first: int
@@ -121,7 +121,7 @@ class _OpenCall:
 
 
 def squared_norms(terms: Sequence[GradientTerm]) -> Tensor:
-    """Return ``‖g_i‖²`` of every record from all terms."""
+    """Return ``‖g_i‖²`` of every record, computed from all terms."""
     groups = grouped(terms).values()
     return sum_of([_squared_norm([terms[k] for k in members]) for members in groups])
 
@@ -148,10 +148,10 @@ def norms(network: WatchedNetwork, batch: Batch) -> tuple[Tensor, Tensor]:
 def clipped_gradient(
     network: WatchedNetwork, batch: Batch, clip: Clip
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """Return ``Σ_i g_i/φ(‖g_i‖)`` by parameter, the norms and the losses, from one backward pass.
+    """Return ``Σ_i g_i/φ(‖g_i‖)`` by parameter, the norms and the losses, in one backward pass.
 
-    The terms are kept until all norms are known, and then summed with their weights (Bu, Wang, Zha
-    and Karypis 2023), so no second pass is needed.
+    The terms are stored until all norms are known, and then summed with their weights (Bu, Wang,
+    Zha and Karypis 2023), so a second pass is not needed.
     """
     losses, terms = network.terms(batch)
     with torch.no_grad():
@@ -165,7 +165,7 @@ def clipped_gradient(
 def weighted_gradient(
     problem: NetworkProblem, batch: Batch, weights: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return losses and ``Σ_i c_i g_i`` for known weights ``c``, from one plain training pass."""
+    """Return losses and ``Σ_i c_i g_i`` for known weights ``c``, in one plain training pass."""
     parameters = {n: p.requires_grad_() for n, p in problem.detached().items()}
     every = list(parameters.values())
     apart = GatheredGradients() if problem.sharded else None
@@ -181,7 +181,7 @@ def weighted_gradient(
 
 
 def record_gradients(problem: NetworkProblem, batch: Batch) -> Tensor:
-    """Return the gradient of every record, ``(B, P)``, by one training pass each."""
+    """Return the gradient of every record, ``(B, P)``, in one training pass per record."""
     rows = []
     for k in range(len(batch)):
         one = batch.records(torch.tensor([k], device=batch.z.device))

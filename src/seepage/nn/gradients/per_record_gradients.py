@@ -1,14 +1,13 @@
-"""Per-record gradients of a parameter as sums of terms, one per use, seldom formed in full.
+"""Represents a parameter's per-record gradients as sums of terms, one term per use.
 
-The gradient of a weight that multiplies inputs is ``g = Σ_s l_s r_sᵀ`` over positions ``s``, with
-``l`` the gradients at the outputs and ``r`` the inputs of the layer (positions are the elements of
-a sequence, or the places of a convolution). Inner products of two such gradients follow from Gram
-matrices, ``Σ_{s,s'} (l_s·l'_s')(r_s·r'_s')``, or from the gradients themselves, whichever is
-cheaper.
+The gradient of a weight that multiplies inputs is ``g = Σ_s l_s r_sᵀ`` over positions ``s``, where
+``l`` are the gradients at the layer's outputs and ``r`` its inputs. Positions are the elements of a
+sequence or the places of a convolution. Inner products of two gradients follow from Gram matrices,
+``Σ_{s,s'} (l_s·l'_s')(r_s·r'_s')``, or from the full gradients, whichever is cheaper.
 
-A term is multilinear in a few tensors (the inputs of a layer, the gradients at its outputs). Its
-tangent is therefore the sum of the terms in which one of the tensors is replaced by its tangent,
-and no layer needs its own rule for it.
+A term is multilinear in a few tensors (the inputs of a layer, the gradients at its outputs). The
+tangent of a term is therefore the sum of the terms in which one tensor is replaced by its tangent,
+so no layer needs a separate rule for tangents.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Key = tuple[str, int]  # a parameter, and its first row if a layer uses only som
 
 @dataclass(frozen=True, eq=False)
 class OneHot:
-    """Rows ``e_k`` of an identity matrix, known by their positions ``k``, ``(B, 1, S)``."""
+    """Rows ``e_k`` of an identity matrix, stored as their positions ``k``, ``(B, 1, S)``."""
 
     index: Tensor  # the positions
     size: int  # the number of rows of the identity
@@ -43,20 +42,20 @@ Factor = Any  # a OneHot, or a tensor (B, blocks, positions, size)
 
 @dataclass(frozen=True, eq=False)
 class OuterProducts:
-    """``Σ_s left_s right_sᵀ`` for every record, and for every block of a grouped layer."""
+    """The sum ``Σ_s left_s right_sᵀ`` for every record and every block of a grouped layer."""
 
     left: Factor
     right: Tensor
 
     def cheaper_written_out(self) -> bool:
-        """Compare ``S·m·r`` with the ``S²(m + r)`` of Gram matrices, used for one-hot rows."""
+        """Return whether full gradients (``S·m·r`` products) cost less than Gram matrices."""
         if isinstance(self.left, OneHot):
             return False
         m, (positions, r) = self.left.shape[3], self.right.shape[2:]
         return bool(positions * (m + r) > m * r)
 
     def written_out(self) -> Tensor:
-        """Return the gradients of the records, ``(B, size of the weight)``."""
+        """Return the full gradient of every record, ``(B, size of the weight)``."""
         if not isinstance(self.left, OneHot):
             return (self.left.transpose(2, 3) @ self.right).flatten(1)
         rows, index = self.right[:, 0], self.left.index[:, 0]
@@ -81,9 +80,9 @@ class OuterProducts:
 
 
 class GramMatrices(dict[tuple[int, int], Tensor]):
-    """Gram matrices between the positions of factors, each computed once.
+    """Gram matrices between the positions of two factors; each matrix is computed once.
 
-    The cache is keyed by the factors' ``id``, so it must not outlive them.
+    The cache is keyed by the factors' ``id``, so it must be discarded before the factors are.
     """
 
     def inner(self, a: OuterProducts, b: OuterProducts) -> Tensor:
@@ -91,7 +90,7 @@ class GramMatrices(dict[tuple[int, int], Tensor]):
         return summed_products(self.between(a.left, b.left), self.between(a.right, b.right))
 
     def between(self, a: Factor, b: Factor) -> Tensor:
-        """Return the inner products of all positions of one factor with all of another."""
+        """Return the inner products between all positions of one factor and of another."""
         if (id(b), id(a)) in self:
             return self[id(b), id(a)].transpose(2, 3)
         key = (id(a), id(b))
@@ -147,13 +146,13 @@ class GradientTerm:
         return self.join(*expanded) if self.fixed is None else self.join(self.fixed, *expanded)
 
     def sides(self) -> tuple[GradientTerm, GradientTerm]:
-        """Return the terms of the two halves of a batch that has every record twice."""
+        """Return the terms for the two halves of a batch that contains every record twice."""
         fixed = None if self.fixed is None else self.fixed.first_half()
         ahead, behind = zip(*(tensor.chunk(2) for tensor in self.tensors), strict=True)
         return replace(self, tensors=ahead, fixed=fixed), replace(self, tensors=behind, fixed=fixed)
 
     def expanded(self, tensors: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
-        """Return the tensors, or their changes, in the form in which they are joined."""
+        """Return the tensors, or their changes, after the linear maps in ``expand``."""
         given = self.tensors if tensors is None else tensors
         if not self.expand:
             return tuple(given)
@@ -162,7 +161,7 @@ class GradientTerm:
     def change(
         self, expanded: Sequence[Tensor], tangents: Sequence[Tensor]
     ) -> list[RecordGradients]:
-        """Return the change of the gradient for a change of the tensors."""
+        """Return the change of the gradient that a change of the tensors causes."""
         changed = []
         for k, tangent in enumerate(self.expanded(tangents)):
             inputs = list(expanded)
@@ -173,14 +172,14 @@ class GradientTerm:
 
 @dataclass(frozen=True, eq=False)
 class ParameterGradient:
-    """The gradient of one parameter for every record: outer products, plain numbers, or both."""
+    """The gradient of one parameter for every record, as outer products, a tensor, or both."""
 
     outers: list[OuterProducts]
     plain: Tensor | None  # (B, size of the parameter)
 
     @staticmethod
     def of(parts: Iterable[RecordGradients]) -> ParameterGradient:
-        """Collect parts; outer products that are cheaper as full gradients are expanded."""
+        """Collect parts, and expand outer products that are cheaper as full gradients."""
         every = list(parts)
         outers: list[OuterProducts] = []
         plain: Tensor | None = None
@@ -222,9 +221,9 @@ class ParameterGradient:
 
 
 def _side_by_side(parts: list[RecordGradients]) -> list[RecordGradients]:
-    """Return the same gradient with all dense outer products concatenated along positions.
+    """Return the gradient with all its dense outer products concatenated along positions.
 
-    The steps of a recurrent layer use the same weight hundreds of times.
+    Concatenation saves time for recurrent layers, which use the same weight hundreds of times.
     """
     dense = [
         part for part in parts if isinstance(part, OuterProducts) and isinstance(part.left, Tensor)
@@ -237,7 +236,7 @@ def _side_by_side(parts: list[RecordGradients]) -> list[RecordGradients]:
 
 
 def at_least_single(*tensors: Tensor) -> torch.dtype:
-    """Return the type in which per-record numbers are kept: float32 or higher precision."""
+    """Return the type for per-record numbers, which is at least float32."""
     dtype = torch.float32
     for tensor in tensors:
         dtype = torch.promote_types(dtype, tensor.dtype)
@@ -245,7 +244,7 @@ def at_least_single(*tensors: Tensor) -> torch.dtype:
 
 
 def summed_products(a: Tensor, b: Tensor) -> Tensor:
-    """Return ``Σ ab`` of every record, ``(B,)``, in at least 32 bits."""
+    """Return ``Σ ab`` of every record, ``(B,)``, with at least 32 bits."""
     if torch.float16 in (a.dtype, b.dtype):  # whose products soon overflow
         a, b = a.float(), b.float()
     return (a * b).flatten(1).sum(1, dtype=at_least_single(a, b))
@@ -264,10 +263,10 @@ def sum_of(terms: list[Tensor]) -> Tensor:
 def between(
     ahead: GradientTerm, behind: GradientTerm
 ) -> tuple[GradientTerm, list[RecordGradients]]:
-    """Return the term at the mean of two sides, and the terms of the difference between them.
+    """Return the term at the mean of two sides, and the terms of their difference.
 
-    ``δ₊t₊ᵀ − δ₋t₋ᵀ = Δδ t̄ᵀ + δ̄ Δtᵀ``, with ``Δ`` the difference and a bar the mean: exact, and
-    without cancellation, for terms that are linear in each of at most two tensors.
+    ``δ₊t₊ᵀ − δ₋t₋ᵀ = Δδ t̄ᵀ + δ̄ Δtᵀ``, where ``Δ`` is the difference and a bar the mean. The
+    formula is exact, without cancellation, for terms linear in each of at most two tensors.
     """
     pairs = list(zip(ahead.tensors, behind.tensors, strict=True))
     mean = replace(ahead, tensors=tuple(torch.lerp(a, b, 0.5) for a, b in pairs))
@@ -275,7 +274,7 @@ def between(
 
 
 def grouped(terms: Sequence[GradientTerm]) -> dict[Key, list[int]]:
-    """Return the indices of every parameter's terms."""
+    """Return the indices of the terms of each parameter."""
     groups: dict[Key, list[int]] = {}
     for position, term in enumerate(terms):
         groups.setdefault(term.key, []).append(position)
@@ -290,7 +289,7 @@ def value_of(terms: Sequence[GradientTerm]) -> ParameterGradient:
 def gradients_of(terms: list[GradientTerm]) -> dict[Key, ParameterGradient]:
     """Return the gradients of all parameters from all terms, and release the terms' tensors.
 
-    A full gradient no longer needs the inputs of its layer and the gradients at its outputs.
+    Once a full gradient is formed, the layer's inputs and output gradients are no longer needed.
     """
     gradients = {}
     for key, members in grouped(terms).items():

@@ -1,4 +1,4 @@
-"""Plain arithmetic in place of torch's fused layers, which cannot be differentiated twice.
+"""Replaces torch's fused layers, which cannot be differentiated twice, by plain arithmetic.
 
 Fused recurrent layers have no second derivative, and ``jvp(vmap(grad))`` of LayerNorm and
 InstanceNorm is silently wrong (torch 2.13).
@@ -80,10 +80,10 @@ def run_recurrent(
     bidirectional: bool = False,
     batch_first: bool = False,
 ) -> Any:
-    """Run a recurrent layer step by step: the formulas of ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN``.
+    """Run a recurrent layer step by step, by the formulas of ``nn.LSTM``, ``nn.GRU`` or ``nn.RNN``.
 
-    ``product(x, weight, bias)`` replaces ``functional.linear``. Packed sequences, dropout between
-    layers and projected states are not supported and return ``NotImplemented``.
+    ``product(x, weight, bias)`` replaces ``functional.linear``. The result is ``NotImplemented``
+    for packed sequences, dropout between layers and projected states.
     """
     if not isinstance(weights, list | tuple) or not isinstance(biased, bool):
         return NotImplemented  # a packed sequence, which has another order of arguments
@@ -124,7 +124,7 @@ def _direction(
     time: int,
     backwards: bool,
 ) -> tuple[Tensor, State]:
-    """Run one layer in one direction of time; return its outputs and its last state."""
+    """Run one layer in one time direction, and return its outputs and its last state."""
     of_input, of_state = weights[0], weights[1]
     shifts: tuple[Any, Any] = (weights[2], weights[3]) if len(weights) == 4 else (None, None)
     given = product(input, of_input, shifts[0])
@@ -172,7 +172,7 @@ class PlainNorms(TorchFunctionMode):  # type: ignore[misc]
 
 
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """Return ``g v/‖v‖``, with one norm for each entry of an axis, or one for all if ``dim`` is −1.
+    """Return ``g v/‖v‖``, with one norm per entry of an axis, or a single norm if ``dim`` is −1.
 
     torch's own function supports neither forward mode nor ``vmap``.
     """

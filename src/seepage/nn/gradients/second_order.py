@@ -1,7 +1,7 @@
-"""Closed-form second derivatives of layers for which torch's own take dozens of kernels.
+"""Closed-form second derivatives of layers for which torch's version needs dozens of kernels.
 
-They are used where a second backward pass differentiates gradients. Each function returns exactly
-what torch's own does; only the double-backward pass is written by hand.
+These formulas are used when a second backward pass differentiates gradients. Each function returns
+the same values as torch's; only the double-backward pass is written by hand.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class _LayerNorm(Function):  # type: ignore[misc]
 
 
 class _LayerNormBack(Function):  # type: ignore[misc]
-    """``P(ĝ) = ς(ĝ − mean ĝ − x̂ mean(ĝx̂))`` with ``ĝ = δw`` and ``ς`` one over the deviation.
+    """``P(ĝ) = ς(ĝ − mean ĝ − x̂ mean(ĝx̂))`` with ``ĝ = δw``; ``ς`` is 1/(standard deviation).
 
-    ``P`` is symmetric, so its derivative by ``ĝ`` is ``P`` itself; and ``v·P(ĝ) = ςQ`` with
-    ``Q = Σvĝ − N(mean v·mean ĝ + ab)``, ``a = mean(ĝx̂)``, ``b = mean(vx̂)``, has the gradient
-    ``−ς²x̂Q/N − ς(bP(ĝ) + aP(v))`` with respect to ``x``.
+    ``P`` is symmetric, so its derivative with respect to ``ĝ`` is ``P`` itself. The product
+    ``v·P(ĝ) = ςQ`` with ``Q = Σvĝ − N(mean v·mean ĝ + ab)``, ``a = mean(ĝx̂)``, ``b = mean(vx̂)``,
+    has the gradient ``−ς²x̂Q/N − ς(bP(ĝ) + aP(v))`` with respect to ``x``.
     """
 
     @staticmethod
@@ -100,7 +100,7 @@ def _pushed(
 
 @dataclass(frozen=True)
 class _Activation:
-    """An activation ``φ`` as functions: ``φ(x)``, ``δφ′(x)`` and ``vδφ″(x)``."""
+    """An activation ``φ``, given by functions for ``φ(x)``, ``δφ′(x)`` and ``vδφ″(x)``."""
 
     value: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor, Tensor], Tensor]
@@ -120,7 +120,7 @@ class _Activated(Function):  # type: ignore[misc]
 
 
 class _ActivatedBack(Function):  # type: ignore[misc]
-    """``δφ′(x)``; its derivative by ``x`` is ``vδφ″(x)``."""
+    """Computes ``δφ′(x)``, whose derivative with respect to ``x`` is ``vδφ″(x)``."""
 
     @staticmethod
     def forward(ctx: Any, delta: Tensor, x: Tensor, activation: _Activation) -> Tensor:
@@ -135,14 +135,14 @@ class _ActivatedBack(Function):  # type: ignore[misc]
 
 
 def _gelu_bend(x: Tensor, v: Tensor, delta: Tensor) -> Tensor:
-    """Return ``vδφ″(x)``, ``φ″(x) = (2 − x²) N(x)``, ``N`` the normal density."""
+    """Return ``vδφ″(x)`` for ``φ″(x) = (2 − x²) N(x)``, where ``N`` is the normal density."""
     square = x * x
     density = torch.exp(square * -0.5).mul_(1 / math.sqrt(2 * math.pi))
     return density.mul_(2 - square).mul_(v).mul_(delta)
 
 
 def _gelu_tanh_bend(x: Tensor, v: Tensor, delta: Tensor) -> Tensor:
-    """Return ``vδφ″``, ``φ″ = (1 − t²)(s + 3cκx² − xts²)``, ``t = tanh(c(x + κx³))``.
+    """Return ``vδφ″`` for ``φ″ = (1 − t²)(s + 3cκx² − xts²)`` with ``t = tanh(c(x + κx³))``.
 
     ``s = c(1 + 3κx²)``, ``c = √(2/π)``, ``κ = 0.044715``.
     """
@@ -155,9 +155,9 @@ def _gelu_tanh_bend(x: Tensor, v: Tensor, delta: Tensor) -> Tensor:
 
 
 def _silu_bend(x: Tensor, v: Tensor, delta: Tensor) -> Tensor:
-    """Return ``vδφ″(x)``, ``φ″ = (1 − t²)(2 − xt)/4``, ``t = tanh(x/2)``.
+    """Return ``vδφ″(x)`` for ``φ″ = (1 − t²)(2 − xt)/4`` with ``t = tanh(x/2)``.
 
-    (``s = (1 + t)/2`` is the sigmoid: ``φ′ = s + xs(1 − s)``, ``φ″ = s(1 − s)(2 + x(1 − 2s))``.)
+    With the sigmoid ``s = (1 + t)/2``, ``φ′ = s + xs(1 − s)`` and ``φ″ = s(1 − s)(2 + x(1 − 2s))``.
     """
     t = (x / 2).tanh_()
     half = torch.full((), 0.5, dtype=x.dtype, device=x.device)
@@ -220,7 +220,7 @@ class _CrossEntropy(Function):  # type: ignore[misc]
 
 
 class _CrossEntropyBack(Function):  # type: ignore[misc]
-    """``c(p − e_y)``; its derivative by the logits is ``cp(v − p·v)``, the softmax's own kernel."""
+    """``c(p − e_y)``, whose derivative in the logits is ``cp(v − p·v)``, torch's softmax kernel."""
 
     @staticmethod
     def forward(ctx: Any, c: Tensor, logits: Tensor, chances: Tensor, target: Tensor) -> Tensor:
@@ -248,10 +248,10 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Return ``functional.scaled_dot_product_attention`` of four axes, without mask or causal.
+    """Return ``functional.scaled_dot_product_attention`` for four axes, unmasked or causal.
 
-    Torch's plain version scales both factors, rebuilds its mask and looks for fully hidden rows,
-    all of which is then differentiated twice.
+    Torch's plain version also scales both factors, rebuilds its mask and searches for fully masked
+    rows; each of these steps would be differentiated twice.
     """
     ordinary = query.dim() == key.dim() == value.dim() == 4 and query.shape[:2] == key.shape[:2]
     if attn_mask is not None or dropout_p or enable_gqa or not ordinary:
@@ -284,7 +284,7 @@ class KernelMovement:
         return out
 
     def backward(self, delta: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
-        """Return the gradient at inputs of that shape, given the one at the outputs."""
+        """Return the gradient at inputs of this shape, given the gradient at the outputs."""
         like = delta.new_empty(1).expand(shape)  # only its shape is used
         out: Tensor = torch.ops.aten.convolution_backward(
             delta, like, weight, None, *self._arguments(), [True, False, False]
@@ -292,16 +292,16 @@ class KernelMovement:
         return out
 
     def _arguments(self) -> tuple[Any, ...]:
-        """Return the movement as torch's arguments: not transposed, no output padding."""
+        """Return the movement as torch's arguments, not transposed and without output padding."""
         return self.stride, self.padding, self.dilation, False, [0] * len(self.stride), self.groups
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, movement: KernelMovement) -> Tensor:
     """Return a twice differentiable convolution with a constant kernel.
 
-    Its double-backward pass is a single convolution. Torch's own always forms the gradient of the
-    weight too, as a convolution with records as channels. On a GPU this takes longer than the rest
-    of the pass.
+    The double-backward pass is a single convolution. Torch's version always computes the weight's
+    gradient too, by a convolution with records as channels. On a GPU that convolution takes longer
+    than all other parts of the pass.
     """
     return _Convolution.apply(x, weight, bias, movement)
 
@@ -320,7 +320,7 @@ class _Convolution(Function):  # type: ignore[misc]
 
 
 class _ConvolutionBack(Function):  # type: ignore[misc]
-    """Linear in ``δ``, and the transpose of the convolution: its derivative is the convolution."""
+    """The transposed convolution, linear in ``δ``; its derivative is the convolution."""
 
     @staticmethod
     def forward(

@@ -1,14 +1,15 @@
 """Traces a running network, and yields the terms of every per-record gradient.
 
 Per-record gradients follow from the inputs of the operations that use parameters and from the
-gradients at their outputs. A :class:`Watcher` sees every torch function that the network calls
-(also inside ``nn.MultiheadAttention``, and for weights used twice), and a :class:`Rule` says what
-its arguments are and which terms it adds to the gradients. A module with a use that no rule covers
-computes its gradients by ``vmap`` (:class:`Fallback`).
+gradients at their outputs. A :class:`Watcher` intercepts every torch function that the network
+calls, including those inside ``nn.MultiheadAttention`` and repeated uses of a weight. A
+:class:`Rule` interprets the function's arguments and computes the terms that it adds to the
+gradients. If no rule covers a use, the gradients of the enclosing module are computed by ``vmap``
+(:class:`Fallback`).
 
-The gradients at the outputs are obtained in three ways, for three purposes: hooks that free each
-layer as soon as it is processed (norms); edges of the graph (for a second differentiation); zero
-shifts added to the outputs (inside torch's transformations, for tangents).
+The gradients at the outputs are obtained in three ways: for norms, by hooks that free each layer
+once it is processed; for a second differentiation, from edges of the graph; and for tangents,
+inside torch's transformations, from zero shifts added to the outputs.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ OnOutput = Callable[[Tensor], Tensor]  # sees an output; its result continues th
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of records in an operation's output."""
+    """The layout of the records in an operation's output."""
 
     # The axis that runs over the records, or ``None`` if all records share the output
     axis: int | None
@@ -53,38 +54,38 @@ class Layout:
     multiple: int = 1
 
     def by_record(self, tensor: Tensor) -> Tensor:
-        """Return the tensor with the records first: ``(B, multiple, …)``."""
+        """Return the tensor with the records on the first axis, ``(B, multiple, …)``."""
         moved = tensor.movedim(self.axis, 0) if self.axis else tensor
         return moved.unflatten(0, (-1, self.multiple))
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of a call, under its rule's names."""
+    """The arguments of a call, with the names that its rule uses."""
 
     input: Any
     parameters: Mapping[str, Tensor | None]
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def version(self) -> int:
-        """Return a count that increases whenever the tensor is written to in place."""
+        """Return a count that increases whenever one of the tensors is modified in place."""
         tensors = (self.input, *self.parameters.values())
         return sum(t._version for t in tensors if t is not None)
 
 
 class Rule:
-    """Turns inputs and output gradients of one family of operations into terms."""
+    """Computes gradient terms from the inputs and output gradients of one family of operations."""
 
     def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
         """Return a call's arguments by name, or ``None`` if the rule does not cover the call."""
         raise NotImplementedError
 
     def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
-        """Return whether the rule holds for an output of this shape and layout."""
+        """Return whether the rule is valid for an output of this shape and layout."""
         return layout.axis is not None
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
-        """Return the terms of a call, given the gradient at its output."""
+        """Return the gradient terms of a call, given the gradient at its output."""
         raise NotImplementedError
 
     def run_twice_differentiable(
@@ -104,8 +105,7 @@ class Rule:
     def narrowed(self, arguments: Arguments, thin: Tensor) -> Arguments:
         """Return arguments whose terms give ``gQ``, where ``g`` is the gradient of the weight.
 
-        ``Q`` is ``thin``; its number of rows is the length of the axis that :meth:`narrow_axis`
-        names.
+        ``Q`` is ``thin``, with as many rows as the axis from :meth:`narrow_axis` has entries.
         """
         raise NotImplementedError
 
@@ -153,9 +153,8 @@ class LayerCall(Call):
         if self.version >= 0 and self.arguments.version() != self.version:
             names = ", ".join(sorted(key[0] for key in self.names.values()))
             raise InputError(
-                f"The input of the layer with {names} is overwritten later in the network; "
-                "replace the in-place operation (x += …, inplace=True) by one that returns a new "
-                "tensor."
+                f"The input of the layer with {names} is overwritten later in the network; replace "
+                "the in-place operation (x += …, inplace=True) with one that returns a new tensor."
             )
         call, delta, given = self, deltas[0], self.arguments.input
         mixed = given is not None and given.is_floating_point() and given.dtype != delta.dtype
@@ -169,9 +168,9 @@ class LayerCall(Call):
 
 @dataclass(frozen=True)
 class SharedCall(Call):
-    """A call whose output is shared by all records and later repeated for each of them.
+    """A call whose output is shared by all records and later repeated for each record.
 
-    ``follow`` maps that output to the tensor that is repeated. A relative position bias, for
+    ``follow`` maps the shared output to the tensor that is repeated. A relative position bias, for
     example, is looked up for pairs of positions and then rearranged for the heads.
     """
 
@@ -191,7 +190,7 @@ class SharedCall(Call):
     def followed_by(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> SharedCall:
-        """Return the call with one more function between its output and the repetition."""
+        """Return the call with another function applied between its output and the repetition."""
         place = next(k for k, value in enumerate(args) if isinstance(value, Tensor))
         before, rest = self.follow, args[place + 1 :]
 
@@ -242,7 +241,7 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
         run: Callable[[], Tensor],
         rows: Mapping[str, int] = MappingProxyType({}),
     ) -> Tensor:
-        """Run one call that a rule covers; ``rows`` is its first row within its parameters."""
+        """Run a call that a rule covers; ``rows`` gives its first row in each parameter."""
         keys = {
             role: (self.names[id(tensor)], rows.get(role, 0))
             for role, tensor in arguments.parameters.items()
@@ -263,7 +262,7 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
 
 @dataclass(eq=False, kw_only=True)
 class CallKeeper(Watcher):
-    """Records the calls that use released parameters, under a plan made beforehand."""
+    """Records the calls that use released parameters, following a plan."""
 
     layouts: list[Layout | None]  # of each call's output, in order; ``None``: left to its module
     on_output: OnOutput  # called with the output of each call that is kept
@@ -302,8 +301,8 @@ class CallKeeper(Watcher):
         """Run the call, and store the tensors that its terms need."""
         if self.seen == len(self.layouts):
             raise InputError(
-                "The network uses its parameters more often than on its first run; its control "
-                "flow must not depend on the data."
+                "The network uses its parameters more often than in its first run; change its "
+                "control flow so that it does not depend on the data."
             )
         layout = self.layouts[self.seen]
         self.seen += 1
@@ -335,7 +334,7 @@ class CallKeeper(Watcher):
 class Fallback:
     """A module that uses the parameters ``names`` in a way that no rule covers.
 
-    ``vmap`` over that module alone gives their gradients.
+    The gradients of these parameters are computed by ``vmap`` over this module alone.
     """
 
     module: nn.Module
@@ -352,7 +351,7 @@ class Fallback:
         on_output: OnOutput,
         calls: list[Call],
     ) -> Iterator[None]:
-        """In this context, record the module's inputs and outputs among the calls."""
+        """Open a context that adds the module's runs to the recorded calls."""
         inside = dict(self.module.named_parameters())
         aliases = {id(p): name for name, p in net.named_parameters()}
         full = {name: aliases[id(p)] for name, p in inside.items()}
@@ -362,7 +361,7 @@ class Fallback:
             raise InputError(
                 f"A parameter among {', '.join(self.names)} is used inside "
                 f"{type(self.module).__name__} but belongs to another module, and no rule covers "
-                "that use; register it in the module that uses it."
+                "this use; register the parameter in the module that uses it."
             )
         runs = iter(range(len(self.inputs)))
 
@@ -387,7 +386,7 @@ class Fallback:
 
 @dataclass(frozen=True)
 class ModuleCall(Call):
-    """One run of a module that falls back on ``vmap``, with its arguments."""
+    """One run of a module that uses ``vmap``, with its arguments."""
 
     fallback: Fallback
     run: int
@@ -397,7 +396,7 @@ class ModuleCall(Call):
 
     @property
     def outputs(self) -> int:  # type: ignore[override]
-        """The number of outputs that have an axis of records."""
+        """The number of outputs that have a records' axis."""
         return sum(axis is not None for axis in self.fallback.outputs[self.run])
 
     def keys(self) -> list[Key]:
@@ -447,14 +446,14 @@ class ModuleCall(Call):
             raise InputError(
                 f"{type(module).__name__} has no rule for per-record gradients, and torch's vmap "
                 f"cannot run it ({str(problem).splitlines()[0]}); measure with method='finite', "
-                "which can run each record on its own, or freeze its parameters."
+                "which can run records one by one, or freeze the module's parameters."
             ) from problem
         return [GradientTerm((full, 0), (values[name],)) for name, full in self.own.items()]
 
 
 @dataclass(frozen=True)
 class OutputShape:
-    """The shape of one traced output: its shape for two records, and the axis that grows."""
+    """The shape of one traced output for two records, and the axis that grows with the batch."""
 
     small: tuple[int, ...]
     axis: int
@@ -462,7 +461,7 @@ class OutputShape:
     first: bool  # whether no watched output precedes it
 
     def zeros(self, batch: int, device: torch.device) -> Tensor:
-        """Return zeros of this shape for a batch, without allocating memory for them."""
+        """Return zeros of this shape for a batch, without allocating their memory."""
         shape = list(self.small)
         shape[self.axis] = shape[self.axis] // SMALL * batch
         return torch.zeros((), dtype=self.dtype, device=device).expand(shape)
@@ -476,7 +475,7 @@ class NetworkRun:
     calls: list[Call]
 
     def terms(self, deltas: list[Tensor]) -> list[GradientTerm]:
-        """Return the terms, given the gradients at all watched outputs."""
+        """Return the gradient terms, given the gradients at all watched outputs."""
         out: list[GradientTerm] = []
         place = 0
         for call in self.calls:
@@ -512,8 +511,8 @@ class WatchedNetwork:
     ) -> Iterator[NetworkRun]:
         """Run the network on a batch, record the outputs of all parameter uses, and yield the run.
 
-        A backward pass is possible inside the context; afterwards only its numbers remain. ``thin``
-        maps the names of wide weights to random matrices that narrow their inputs
+        A backward pass is possible only inside the context; after it, the computed values remain.
+        ``thin`` maps the names of wide weights to random matrices that narrow the weights' inputs
         (:meth:`Rule.narrowed`).
         """
         names = {id(tensor): name for name, tensor in parameters.items()}
@@ -537,19 +536,19 @@ class WatchedNetwork:
                 losses = losses_of_run()
             if keeper.seen != len(layouts) or keeper.unrepeated:
                 raise InputError(
-                    "The network uses its parameters less often than on its first run; its control "
-                    "flow must not depend on the data."
+                    "The network uses its parameters less often than in its first run; change its "
+                    "control flow so that it does not depend on the data."
                 )
             yield NetworkRun(losses, keeper.calls)
 
     def terms(self, batch: Batch) -> tuple[Tensor, list[GradientTerm]]:
-        """Return losses and terms as plain numbers."""
+        """Return losses and gradient terms, detached from the autograd graph."""
         with torch.enable_grad():
             losses, terms = self._terms(batch, connected(batch.z), twice=False)
         return losses.detach(), terms
 
     def differentiable_terms(self, batch: Batch, z: Tensor) -> tuple[Tensor, list[GradientTerm]]:
-        """Return losses and terms whose dependence on ``z`` torch can differentiate."""
+        """Return losses and gradient terms that torch can differentiate with respect to ``z``."""
         with differentiable_backends(self.problem.net):
             return self._terms(batch, z, twice=True)
 
@@ -580,27 +579,27 @@ class WatchedNetwork:
 
     @cached_property
     def bytes_per_record(self) -> int:
-        """The memory that one record's watched outputs take."""
+        """The memory that one record's watched outputs occupy."""
         return sum(math.prod(s.small) // SMALL * s.dtype.itemsize for s in self.outputs)
 
 
 def connected(z: Tensor) -> Tensor:
-    """Return the variable as the root of a graph; its values may be overwritten.
+    """Return a copy of the variable that requires gradients and may be overwritten.
 
-    A checkpointed part of the network runs again in the backward pass, where nothing is watched:
-    the variable makes its outputs require gradients both times.
+    A checkpointed part of the network runs again in the backward pass, without a watcher. Because
+    the variable requires gradients, the part's outputs require gradients in both runs.
     """
     return z.detach().requires_grad_().clone()
 
 
 @contextmanager
 def differentiable_backends(net: nn.Module) -> Iterator[None]:
-    """In this context, use plain attention and recurrent layers, which can be differentiated twice.
+    """Open a context with plain attention and recurrent layers, which are twice differentiable.
 
-    The fused attention kernels have no forward-mode rule, the fused encoder layer has no gradient
-    at all, and fused recurrent layers cannot be differentiated twice; nor can Hugging Face's layer
-    checkpointing, or the autocast that accelerate applies to a model's forward pass but not to its
-    backward pass. Gradients are switched on: without them, torch uses formulas for SiLU and
+    Fused attention kernels have no forward-mode rule, the fused encoder layer has no gradient, and
+    fused recurrent layers cannot be differentiated twice. Hugging Face's layer checkpointing and
+    the autocast that accelerate applies only to a model's forward pass cannot be differentiated
+    twice either. Gradients are enabled, because otherwise torch uses formulas for SiLU and
     GroupNorm that cannot be differentiated.
     """
     mha = torch.backends.mha

@@ -1,4 +1,4 @@
 """Hugging Face models: leakage about each token, and a callback for the trainer.
 
-The model's own loss and the detection of its input are in ``nn/problem``.
+``nn/problem`` computes the model's own loss and detects its main input.
 """

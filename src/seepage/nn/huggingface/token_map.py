@@ -1,7 +1,7 @@
-"""Token map: the leakage about every token of a text, shown with the tokens.
+"""The token map: a text with the leakage about each of its tokens.
 
 A causal model uses a token as an input, through its embedding, *and* as a target, predicted from
-the tokens before it. The gradient depends on both:
+the tokens before it. The gradient depends on the token in both roles:
 
     input    the dFIL about the token's embedding, averaged over the embedding's numbers
     target   the dFIL about its soft target, averaged over the probabilities of all tokens
@@ -49,7 +49,7 @@ them.</small></p> {records} </body></html>
 
 @dataclass(frozen=True)
 class Token:
-    """One token of a record and the leakage about it; nan for a role that it does not have."""
+    """The leakage about one token as input and as target; nan for a role that it does not have."""
 
     record: int
     position: int
@@ -63,7 +63,7 @@ class Token:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TokenMap(ResultNumbers):
-    """The leakage about every token and every word in a batch of texts.
+    """The leakage about each token and each word in a batch of texts.
 
     For an encoder–decoder model, a record's input tokens come first, then its label tokens.
 
@@ -74,7 +74,7 @@ class TokenMap(ResultNumbers):
     leak
         The leakage of the records' gradients about their token embeddings.
     conditions
-        The assumptions under which the numbers hold, in words.
+        The assumptions under which the numbers are valid, in words.
     """
 
     tokens: tuple[Token, ...]
@@ -92,14 +92,14 @@ class TokenMap(ResultNumbers):
     value_column = "input"
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the leakage about each token as an input."""
+        """Return the data for :meth:`plot`: the leakage about each token as an input."""
         worst = sorted(self.tokens, key=lambda token: -np.nan_to_num(token.input))
         values = np.array([token.input for token in worst])
         names = [f"{_plain(token.text)} ({token.record})" for token in worst]
         return PlottedNumbers(values, names, "dFIL η̄ as an input", "tokens")
 
     def _repr_html_(self) -> str:
-        """Return the texts, every token shaded by the leakage about it."""
+        """Return the texts with every token shaded by its leakage."""
         return self.html()
 
     def table(self, library: str | None = None) -> Any:
@@ -111,9 +111,9 @@ class TokenMap(ResultNumbers):
         return build_frame(columns, library or "pyarrow")
 
     def words(self, library: str = "pyarrow") -> Any:
-        """Return a data frame with one row per word; its numbers are averages.
+        """Return a data frame with one row per word.
 
-        The information about a word is that about its tokens, divided by the number of unknowns.
+        The dFIL of a word is the root mean square of its tokens' dFILs.
         """
         groups: dict[tuple[int, int], list[Token]] = {}
         for token in self.tokens:
@@ -129,7 +129,7 @@ class TokenMap(ResultNumbers):
         return build_frame(columns, library)
 
     def html(self) -> str:
-        """Return an HTML page with the texts, every token shaded by the leakage about it."""
+        """Return an HTML page of the texts, with every token shaded by its leakage."""
         highest = {
             path: float(np.nanmax([getattr(t, path) for t in self.tokens] + [0.0])) or 1.0
             for path in ("input", "target")
@@ -157,16 +157,16 @@ class TokenMap(ResultNumbers):
     ) -> tuple[float, float]:
         """Return the success rate of the best attack on a token, with and without the release.
 
-        The adversary knows the rest of the record, all other records and the candidates, and sees
-        the noisy gradient. The token at that position is replaced both as an input and, if it is
-        one, as a label.
+        The adversary sees the noisy gradient and knows the candidates, all other records and all
+        other tokens of the record. The token is replaced as an input and, if it is also a label, as
+        a label.
 
         Parameters
         ----------
         record, position
             The record and the position of the token in the batch.
         candidates
-            The ids of the possible tokens, including the true one.
+            The ids of the possible tokens, including the true token.
         prior
             The probability of each candidate before the release; equal by default.
         """
@@ -174,7 +174,7 @@ class TokenMap(ResultNumbers):
         own = int(x[_IDS][0, position])
         if own not in candidates or len(set(candidates)) < len(candidates):
             raise InputError(
-                f"The candidates must be different tokens and include the true one, {own}."
+                f"The candidates must be distinct tokens and include the true token, {own}."
             )
         means = [self._gradient(x, position, own, int(token)) for token in candidates]
         flat = torch.stack(means).double().cpu() / self.leak.jacobian.noise
@@ -214,14 +214,14 @@ def token_leakage(
     net, batch
         A Hugging Face model and a batch of texts as its data collator returns it.
     tokenizer
-        Turns token ids into text: a Hugging Face tokenizer, or a function of one id. Without a
+        A Hugging Face tokenizer or a function that converts a token id into text. Without a
         tokenizer, the ids are shown.
     noise_multiplier, max_grad_norm
         As for :func:`sp.nn.leakage <seepage.nn.measures.gradient_leakage.leakage>`.
     probes
-        Probes per path, at least 2; over finite steps, per token.
+        The number of probes per role (with finite steps: per token), at least 2.
     targets
-        Whether to measure the tokens as targets as well.
+        Whether to measure the tokens as targets too.
     **options
         Further options of ``sp.nn.leakage``: ``clip``, ``method``, ``scale``, ``chunk_size``,
         ``seed``.
@@ -229,7 +229,7 @@ def token_leakage(
     check_probes(probes)
     how = {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm, **options}
     if not isinstance(batch, Mapping) or not isinstance(batch.get(_IDS), Tensor):
-        raise InputError("Tokens are identified by their ids, so the batch must have 'input_ids'.")
+        raise InputError("The batch must contain 'input_ids', which identify its tokens.")
     ids = batch[_IDS]
     leak = leakage(net, batch, **how)
     as_input = _per_token(leak, probes)
@@ -263,12 +263,12 @@ _Measured = tuple[Tensor, Tensor]  # dFIL and its standard error, (B, S)
 
 
 def _per_token(leak: GradientLeakage, probes: int) -> _Measured:
-    """Return the dFIL about every token's numbers, and its standard error."""
+    """Return the dFIL about each token's unknowns, and its standard error."""
     engine, x, y = leak.engine, leak.x, leak.y
     like = engine.variable(x, y)
     if like.dim() != 3:
         raise InputError(
-            "The view has no row of numbers for each token of a record; use the default view."
+            "The view does not have one row per token of a record; use the default view."
         )
     if engine.takes_finite_steps(x, y):
         squares = _moved(leak, probes, like)
@@ -281,14 +281,14 @@ def _per_token(leak: GradientLeakage, probes: int) -> _Measured:
 
 
 def _pulled(leak: GradientLeakage, k: int) -> Tensor:
-    """Return an estimate of the information about every token from one probe, ``(B, S)``."""
+    """Return a one-probe estimate of the information about each token, ``(B, S)``."""
     step = leak.engine.step(leak.x, leak.y, probes=1, key=("tokens", k), pulls=True)
     assert step.pulls is not None  # noqa: S101 - they were asked for
     return step.pulls[:, 0].double().square().sum(-1)
 
 
 def _moved(leak: GradientLeakage, probes: int, like: Tensor) -> Tensor:
-    """Return squared changes over finite steps, ``(B, probes, S)``, moving one token at a time."""
+    """Return squared finite differences, ``(B, probes, S)``, changing one token at a time."""
     engine, count = leak.engine, len(leak.y)
     rows, shape = torch.arange(count), tuple(like.shape[1:])
     signs = torch.stack(
@@ -324,7 +324,7 @@ def _rows(
 
 
 def _reader(tokenizer: Any) -> Callable[[int], str]:
-    """Return a function that turns a token id into text."""
+    """Return a function that converts a token id into text."""
     if tokenizer is None:
         return str
     for name in ("convert_ids_to_tokens", "id_to_token"):
@@ -333,14 +333,14 @@ def _reader(tokenizer: Any) -> Callable[[int], str]:
             return lambda number: str(of(number))
     if not callable(tokenizer):
         raise InputError(
-            "tokenizer must turn a token id into text: a Hugging Face tokenizer, or a function of "
-            f"one id, not a {type(tokenizer).__name__}."
+            "tokenizer must be a Hugging Face tokenizer or a function that converts a token id "
+            f"into text, not a {type(tokenizer).__name__}."
         )
     return lambda number: str(tokenizer(number))
 
 
 def _word_numbers(texts: Sequence[str]) -> list[int]:
-    """Return the word number of each token, from the tokenizer's marks on word pieces."""
+    """Return the word number of each token, using the tokenizer's marks on word pieces."""
     spaced = any(text.startswith(_BEGINS) for text in texts)
     numbers: list[int] = []
     for text in texts:
@@ -350,7 +350,7 @@ def _word_numbers(texts: Sequence[str]) -> list[int]:
 
 
 def _spaced(text: str) -> str:
-    """Return the text of a token with a space for the mark of a new word."""
+    """Return the text of a token, with the mark of a new word replaced by a space."""
     for mark in _BEGINS:
         text = text.replace(mark, " ")
     return text

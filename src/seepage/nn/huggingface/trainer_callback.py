@@ -1,8 +1,8 @@
-"""Callback for the Hugging Face trainer: leakage of chosen records during training.
+"""A Hugging Face trainer callback that measures leakage about chosen records during training.
 
-A trainer passes its callbacks the step, but not the records in its batches. So this callback
-measures the leakage that a noisy gradient *would* have about records of your choice at the current
-parameters. The leakage of a private run about every record is measured by an accountant
+A trainer tells its callbacks the step, but not which records are in the batch. This callback
+therefore measures how much a noisy gradient at the current parameters *would* leak about records of
+your choice. To measure the leakage of a private run about every record, use an accountant
 (:class:`~seepage.nn.accounting.accountant.FisherAccountant`).
 """
 
@@ -24,21 +24,21 @@ from seepage.tables.source import build_frame
 
 
 class LeakageCallback(TrainerCallback, ResultTable):  # type: ignore[misc]
-    """Measures the dFIL of some records at the start of training and every few steps.
+    """Measures the dFIL of chosen records at the start of training and every few steps.
 
-    The numbers depend on the data, so they are not written to the trainer's log but kept in
-    ``history_``, by step.
+    The results depend on the data, so they are stored by step in ``history_``, not written to the
+    trainer's log.
 
     Parameters
     ----------
     batch
-        A batch of the records, as the data collator returns it.
+        The records to measure, as a batch from the data collator.
     noise_multiplier, max_grad_norm
-        The settings of the private training, as for ``sp.nn.leakage``.
+        The settings of private training, as for ``sp.nn.leakage``.
     every
         The number of steps between measurements.
     probes
-        Probes per measurement.
+        The number of probes per measurement.
     **options
         Further options of ``sp.nn.leakage``.
 
@@ -61,7 +61,7 @@ class LeakageCallback(TrainerCallback, ResultTable):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         if every < 1:
-            raise InputError(f"every must be a number of steps above zero, not {every!r}.")
+            raise InputError(f"every must be a positive number of steps, not {every!r}.")
         self.batch, self.every, self.probes = batch, every, probes
         self.options = {
             "noise_multiplier": noise_multiplier,
@@ -75,19 +75,17 @@ class LeakageCallback(TrainerCallback, ResultTable):  # type: ignore[misc]
         self._measure(state.global_step, kwargs["model"])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure if a measurement is due."""
+        """Measure the leakage if a measurement is due at this step."""
         if state.global_step % self.every == 0:
             self._measure(state.global_step, kwargs["model"])
 
     value_column = "worst"
 
     def __repr__(self) -> str:
-        return (
-            f"<leakage of a batch at {len(self.history_)} steps of a training, every {self.every}>"
-        )
+        return f"<leakage of a batch at {len(self.history_)} steps of a run, every {self.every}>"
 
     def plot(self, ax: Any = None) -> Any:
-        """Plot median and highest leakage against the steps, and return the matplotlib axes."""
+        """Plot the median and highest leakage against the step, and return the matplotlib axes."""
         ax, frame = new_axes(ax, figsize=(6.4, 4.0)), self.table(library="pyarrow")
         for name, colour in (("worst", ORANGE), ("median", BLUE)):
             ax.plot(frame["step"], frame[name], marker=".", color=colour, label=name)
@@ -97,7 +95,7 @@ class LeakageCallback(TrainerCallback, ResultTable):  # type: ignore[misc]
         return ax
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with the median and the highest leakage of every measurement."""
+        """Return a data frame with the median and the highest leakage at every measurement."""
         steps = np.array(list(self.history_), dtype=int)
         measurements = [np.asarray(each) for each in self.history_.values()]
         columns = {

@@ -1,7 +1,8 @@
-"""The Jacobian of clipped per-record gradients with respect to the records, never formed in full.
+"""Products with the Jacobian of clipped per-record gradients with respect to the records.
 
-``engine`` is the entry point and applies the clip. It uses finite changes (``finite_changes``), or
-products with random directions (``random_directions``) of the release (``probes``) or of the record
-(``tangents``). ``tangents`` also computes pullbacks of directions that differ from record to
-record. Noise, measures and the accounting of many steps are built on top.
+The full Jacobian is never formed. ``engine`` is the entry point and applies the clip. The engine
+uses finite changes (``finite_changes``), or products with random directions (``random_directions``)
+of the parameters (``probes``) or of the record (``tangents``). ``tangents`` also computes pullbacks
+with a separate direction for each record. Other packages add noise, measures and accounting over
+many steps.
 """

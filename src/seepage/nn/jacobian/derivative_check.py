@@ -33,8 +33,8 @@ from seepage.nn.problem.clipping import NoClip
 from seepage.nn.problem.problem import Batch, NetworkProblem
 
 REMEDY = (
-    "Remove it, or measure with method='finite', which runs plain training passes and needs no "
-    "derivative."
+    "Remove the cause, or measure with method='finite', which runs plain training passes and needs "
+    "no derivative."
 )
 # Of a step's size: every record's change by derivative and by difference, (B,)
 _Changes = Callable[[float], tuple[Tensor, Tensor]]
@@ -53,13 +53,13 @@ _HIDING: dict[Any, str] = {
 def check_derivative(
     network: WatchedNetwork, batch: Batch, *, scale: float, way: str, kinked: bool
 ) -> None:
-    """Raise if the derivative of a record's gradient disagrees with a finite difference.
+    """Raise if the derivative of any record's gradient disagrees with a finite difference.
 
-    ``scale`` is the size of the unknowns; the steps are a small fraction of it. ``way`` is how
-    derivatives will be taken: ``"tangents"`` of the records, ``"pulls"`` by a double-backward pass,
-    or ``"probes"`` of the release, which need no rules. With kinks, differences match the
-    derivative at no step size, so the check fails only if the derivative vanishes and the
-    difference clearly does not.
+    ``scale`` is the size of the unknowns; the steps are a small fraction of it. ``way`` states how
+    derivatives will be computed: ``"tangents"`` along record directions, ``"pulls"`` by a
+    double-backward pass, or ``"probes"`` along parameter directions, which need no per-layer rules.
+    In a network with kinks, differences do not match the derivative at any step size. The check
+    then fails only if the derivative is zero and the difference clearly is not.
     """
     for dtype in longer_types(network.problem, batch):
         try:
@@ -75,9 +75,9 @@ def check_derivative(
 
 
 def spread_over_classes(y: Tensor, count: int, seed: int) -> Tensor:
-    """Return the positions of some random records, with the target classes in proportion.
+    """Return the positions of ``count`` random records, with target classes in proportion.
 
-    If every target is one integer, records are first sorted by target. One record is drawn from
+    Records are sorted by target if every target is a single integer. Then one record is drawn from
     each of ``count`` equal blocks.
     """
     if len(y) <= count:
@@ -91,7 +91,7 @@ def spread_over_classes(y: Tensor, count: int, seed: int) -> Tensor:
 
 
 class _UndifferentiableError(Exception):
-    """Raised if torch cannot differentiate the gradients of a network."""
+    """Raised if torch cannot differentiate a network's gradients."""
 
 
 def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked: bool) -> None:
@@ -116,18 +116,19 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
     if bool(wrong.any()):
         k = int(wrong.nonzero()[0])
         raise InputError(
-            f"Along a random direction a record's gradient changes by {float(difference[k]):.3g} "
-            f"per unit, but its derivative is {float(derived[k]):.3g}: something hides from torch "
-            f"how the gradient depends on the record{_where(problem, batch, h * v)}. {REMEDY}"
+            f"Along a random direction, a record's gradient changes by {float(difference[k]):.3g} "
+            f"per unit, but its derivative is {float(derived[k]):.3g}: the code hides the "
+            f"gradient's dependence on the record from torch{_where(problem, batch, h * v)}. "
+            f"{REMEDY}"
         )
 
 
 def _apart(at: _Changes, norms: Tensor, step: float, kinked: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the records for which derivative and difference disagree, with both changes.
+    """Return which records' derivatives and differences disagree, with both values.
 
-    In doubtful cases a second step decides. In float64 it is much smaller, which avoids a bend near
-    the record (of ELU, or a Huber loss). At lower precision, where rounding rules that out, it is
-    twice as large, which shows the error of the first step.
+    If any record disagrees, a second step size is tried. In float64 it is much smaller, which
+    avoids a bend near the record (from ELU or a Huber loss). At lower precision, rounding rules out
+    smaller steps, so the second step is twice as large and shows the error of the first.
     """
 
     def far(derived: Tensor, difference: Tensor, h: float, error: Tensor | float = 0.0) -> Tensor:
@@ -156,14 +157,14 @@ def _apart(at: _Changes, norms: Tensor, step: float, kinked: bool) -> tuple[Tens
 
 
 def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Changes, Tensor]:
-    """Compare ``‖Jv‖``."""
+    """Compare ``‖Jv‖`` from tangents with a finite difference."""
     products = inner_products(network, batch, v[None])
     derived = products.dd[0].sqrt()
     return lambda h: (derived, _change(network, batch, v, h).squared.sqrt()), products.norms
 
 
 def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Changes, Tensor]:
-    """Compare ``ĝ·Jv = v·Jᵀĝ``; the component orthogonal to ``ĝ`` comes from the difference."""
+    """Compare ``ĝ·Jv = v·Jᵀĝ``; the difference supplies the component orthogonal to ``ĝ``."""
     pull, norms, _ = radial_pull(network, batch)
     unit = torch.where(norms > 0, norms, 1.0)
     along = (pull * v).flatten(1).sum(1) / unit
@@ -182,7 +183,7 @@ def _change(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> Finit
 
 
 def _by_probes(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Changes, Tensor]:
-    """Compare ``u·Jv`` for the direction ``u`` of each record's own change, one by one."""
+    """Compare ``u·Jv`` record by record, with ``u`` the direction of the gradient's change."""
     problem, released = network.problem, network.problem.released()
     sizes = [p.numel() for p in released.values()]
 
@@ -219,7 +220,7 @@ def _full_precision(device: torch.device) -> Iterator[None]:
 
 
 def _where(problem: NetworkProblem, batch: Batch, move: Tensor) -> str:
-    """Return a text that says where the dependence on the record is hidden; empty if unknown."""
+    """Return text that names where the dependence on the record is hidden; empty if unknown."""
     looks = []
     for sign in (1, -1):
         with (
@@ -242,7 +243,7 @@ def _where(problem: NetworkProblem, batch: Batch, move: Tensor) -> str:
 
 
 class _HidingPlaces(TorchFunctionMode):  # type: ignore[misc]
-    """Records every function that hides its input from torch, and the module that called it."""
+    """Records every call that hides its input from torch, with the module that made the call."""
 
     def __init__(self, stack: list[ModuleRun]) -> None:
         super().__init__()

@@ -1,31 +1,35 @@
-"""Finite tangents: how far clipped gradients change over a step of a stated size.
+"""Finite tangents: the change of clipped gradients over a step of a stated size.
 
-With ``g̃₊`` and ``g̃₋`` the clipped gradients of a record at ``z + hv`` and ``z − hv``,
+If ``g̃₊`` and ``g̃₋`` are the clipped gradients of a record at ``z + hv`` and ``z − hv``,
 
     J̃v ≈ (g̃₊ − g̃₋)/2h,      δ₊t₊ᵀ − δ₋t₋ᵀ = Δδ t̄ᵀ + δ̄ Δtᵀ
 
-where ``Δ`` is the difference and a bar the mean of the two sides: exact, without cancellation, for
-every term of a gradient (a term is linear in each of at most two tensors). Each side is clipped by
-its own factor, which scales its ``δ``. This needs only plain training passes. So it is correct at
-the scale ``h`` even where there is no derivative (ReLU, max pooling), or none that torch sees
-(``torch.no_grad()``, ``.detach()``, functions with a custom backward pass).
+where ``Δ`` is the difference and a bar the mean of the two sides. The second formula is exact,
+without cancellation, for every term of a gradient (a term is linear in each of at most two
+tensors). Each side is clipped by its own factor, which scales its ``δ``. Finite tangents need only
+plain training passes. The result is therefore correct at the scale ``h`` even if there is no
+derivative (ReLU, max pooling) or torch does not see it (``torch.no_grad()``, ``.detach()``,
+functions with a custom backward pass).
 
-*Thin* finite tangents do the same at training precision, in one plain pass, with gradients randomly
-narrowed. They work with fused attention, gradient checkpointing, compiled or quantised parts, TF32
-and 16-bit numbers. The change of a wide weight is not formed but narrowed, ``ΔgQ`` with ``Q`` of
-:data:`THIN` columns of random signs: ``E‖ΔgQ‖² = THIN·‖Δg‖²``, at a small fraction of a training
-step's products. Inputs are narrowed in the forward pass, ``tQ``, and layers are freed one by one in
-the backward pass, so that memory use is small. This adds a little variance; the standard errors
-include it, as they do that of the directions ``v``.
+*Thin* finite tangents need one plain pass at training precision, with randomly narrowed gradients.
+Thin finite tangents support fused attention, gradient checkpointing, compiled or quantised parts,
+TF32 and 16-bit numbers. Instead of the full change of a wide weight's gradient, only ``ΔgQ`` is
+computed, where ``Q`` has :data:`THIN` columns of random signs: ``E‖ΔgQ‖² = THIN·‖Δg‖²``. Computing
+``ΔgQ`` takes a small fraction of a training step's products. Inputs are narrowed to ``tQ`` in the
+forward pass, and layers are freed one by one in the backward pass, so memory use is small.
+Narrowing adds a little variance. The standard errors include it, together with the variance from
+the directions ``v``.
 
-Two errors remain: that of the finite difference and that of rounding. Rounding of the two sides is
-independent of the step and of the change, so that it *adds* to the squared quotient of record i:
+Two errors remain, from the finite difference and from rounding. The rounding errors of the two
+sides are independent of the step and of the change, so they *add* to the squared quotient of record
+i:
 
     s_i(h) = A_i (1 − c_i h²) + R_i/h²,      R_i ≈ r ‖g_i‖²
 
-since a gradient is rounded in proportion to its size. A ladder of steps (:class:`StepLadder`) shows
-``r``, which is subtracted for every record. ``h`` is chosen so that the result changes least when
-the step is halved or doubled; the remaining error of both kinds lies within that change.
+because a gradient's rounding error is proportional to its norm. Steps of several sizes
+(:class:`StepLadder`) give ``r``, and the term ``R_i/h²`` is subtracted for every record. ``h`` is
+chosen so that the result changes least when the step is halved or doubled. The remaining error of
+both kinds is smaller than that change.
 """
 
 from __future__ import annotations
@@ -56,13 +60,13 @@ from seepage.nn.problem.problem import Batch, NetworkProblem
 from seepage.nn.problem.sharding import is_sharded
 
 _CONDITION = (
-    "The derivative of the gradient is its change over a step of {0:g} to either side in the "
-    "unknowns; smaller or larger changes may leak differently."
+    "The gradient's derivative is approximated by its change over a step of {0:g} in the unknowns "
+    "to either side; smaller or larger changes may leak differently."
 )
 _BALANCED = (
-    "The derivative of the gradient is its change over a step of {0:g} to either side in the "
-    "unknowns, minus the share of rounding. With half or twice that step its square changed by up "
-    "to {1:.2g} % for the few records tested; other records may change more."
+    "The gradient's derivative is approximated by its change over a step of {0:g} in the unknowns "
+    "to either side, minus the effect of rounding. With half or twice that step, the squared "
+    "change differed by up to {1:.2g} % for the few records tested; other records may differ more."
 )
 THIN = 32  # columns that gradients of wide weights are narrowed to
 _LARGEST_IN_DOUBLE = 50_000_000  # most parameters of a network copied to float64
@@ -71,10 +75,10 @@ _LARGEST_IN_SINGLE = 2_000_000_000  # and, from shorter types, to float32
 
 @dataclass(frozen=True)
 class FiniteChange:
-    """How far every record's clipped gradient moves over a step, per unit of the step.
+    """The change of every record's clipped gradient over a step, per unit of the step.
 
-    ``squared`` is ``‖g̃₊ − g̃₋‖²/4h²``; ``ahead`` and ``behind`` are the norms of the unclipped
-    gradients on the two sides; all ``(B,)``.
+    ``squared`` is ``‖g̃₊ − g̃₋‖²/4h²``. ``ahead`` and ``behind`` are the norms of the unclipped
+    gradients on the two sides. All have shape ``(B,)``.
     """
 
     squared: Tensor
@@ -93,9 +97,9 @@ def finite_change(
 ) -> FiniteChange:
     """Return the change over a step of size ``h`` to either side, along directions ``v (B, …)``.
 
-    It is measured in the first of the longer ``types`` that the network accepts, or else in the
-    network's own type, since a gradient's rounding error is multiplied by ``1/h``. Without a
-    ``network`` that can be traced, every record is run on its own.
+    The change is measured in the first of the longer ``types`` that the network accepts, because a
+    gradient's rounding error is multiplied by ``1/h``. If the network accepts none of them, its own
+    type is used. Without a ``network`` that can be traced, the records are run one by one.
     """
     for dtype in types:
         longer = None if network is None else network.of_type(dtype)
@@ -120,7 +124,7 @@ def finite_change(
 
 
 def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
-    """Return types longer than the network's own that are affordable, longest first."""
+    """Return the affordable types longer than the network's own, longest first."""
     if problem.sharded:  # whose shards are gathered in their own type
         return []
     held, own = _count(problem.net), batch.z.dtype
@@ -136,9 +140,9 @@ def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
 def measured_type(net: nn.Module) -> torch.dtype | None:
     """Return float32 for a 16-bit network that is small enough, or ``None``.
 
-    The release consists of the network's gradients as computed. Their leakage does not depend on
-    rounding, but second derivatives do, by several per cent. Larger networks on an accelerator run
-    in their own type.
+    The release consists of the network's gradients as computed. Rounding does not affect their
+    leakage, but it changes second derivatives by several per cent. Larger networks on an
+    accelerator run in their own type.
     """
     if is_sharded(net):
         return None
@@ -154,15 +158,15 @@ def _count(net: nn.Module) -> int:
 
 
 def over_steps(about: str, h: float) -> str:
-    """Return the description of a result's unknowns, with the finite step."""
+    """Return the description of a result's unknowns with the size of the finite step added."""
     return f"{about}, over steps of {h:g}"
 
 
 def condition_of_steps(h: float, doubt: float) -> str:
-    """Return a sentence with the assumption behind a result from finite steps.
+    """Return a sentence that states the assumption behind a result from finite steps.
 
-    ``doubt`` is the largest difference between the squared changes over half and twice the step,
-    among the records tested; zero if none was tested.
+    ``doubt`` is the largest relative difference in a tested record's squared change when the step
+    is halved or doubled; it is zero if no record was tested.
     """
     return _BALANCED.format(h, 100 * doubt) if doubt else _CONDITION.format(h)
 
@@ -183,7 +187,7 @@ def _watched(network: WatchedNetwork, both: Batch, clip: Clip) -> tuple[Tensor, 
 
 
 def _scaled(term: GradientTerm, factor: Tensor) -> GradientTerm:
-    """Return a term with its gradients scaled, through the first of its tensors."""
+    """Return a term whose gradients are scaled by scaling its first tensor."""
     first, *others = term.tensors
     each = factor.repeat_interleave(len(first) // len(factor))  # a record may hold several images
     scaled = first * each.to(first.dtype).reshape(-1, *[1] * (first.dim() - 1))
@@ -192,9 +196,9 @@ def _scaled(term: GradientTerm, factor: Tensor) -> GradientTerm:
 
 @dataclass(frozen=True)
 class ThinChange:
-    """How every record's gradient changes over a step, per unit of the step.
+    """The change of every record's gradient over a step, per unit of the step.
 
-    All ``(B,)``, or ``(K, B)`` for K directions.
+    All tensors have shape ``(B,)``, or ``(K, B)`` for K directions.
     """
 
     squared: Tensor  # estimates ``‖Δg‖²/4h²``, with what rounding adds to it
@@ -204,9 +208,9 @@ class ThinChange:
     losses: Tensor  # the means of both sides
 
     def without_rounding(self, share: float, h: float) -> ThinChange:
-        """Return the change minus ``r‖g‖²/h²``, the share of rounding; it may be negative.
+        """Return the change minus ``r‖g‖²/h²``, the rounding term; the result may be negative.
 
-        It is not truncated at zero, which would bias sums over steps upwards.
+        Truncating it at zero would bias sums over steps upwards.
         """
         return replace(self, squared=self.squared - share / h**2 * self.size) if share else self
 
@@ -227,9 +231,9 @@ def thin_change(
 ) -> ThinChange:
     """Return the change of every record's gradient along its direction ``v (B, …)``.
 
-    ``drawn`` are the :func:`random_rows` of the matrices; ``along`` says whether to compute the
-    component along the gradient (needed for clipping), and ``sized`` whether to compute its size
-    (needed for the share of rounding).
+    ``drawn`` contains the :func:`random_rows` of the matrices. ``along`` states whether to compute
+    the change's component along the gradient, which clipping needs. ``sized`` states whether to
+    compute the gradient's squared norm, which the rounding term needs.
     """
     total = _Totals(network, batch, drawn, along, sized)
     both = replace(batch, z=batch.z.to(at_least_single(batch.z))).on_both_sides(h * v)
@@ -242,10 +246,10 @@ def thin_change(
 
 @contextmanager
 def _in_short_numbers(device: str, own: torch.dtype) -> Iterator[None]:
-    """Let a network of 16-bit numbers take records in float32.
+    """Allow a 16-bit network to accept records in float32.
 
-    Neighbouring 16-bit numbers may lie further apart than the length of a step, so a record moved
-    by ``hv`` would not move at all or move too far. Matrix products stay in the 16-bit type, at the
+    The spacing of 16-bit numbers may exceed the step size, so a 16-bit record shifted by ``hv``
+    would not move at all or would move too far. Matrix products remain in the 16-bit type, at the
     same cost.
     """
     if own.itemsize > 2 or torch.is_autocast_enabled(device):
@@ -256,7 +260,7 @@ def _in_short_numbers(device: str, own: torch.dtype) -> Iterator[None]:
 
 
 class _Totals:
-    """Sums over the parameters: ``‖Δg‖²``, ``g·Δg`` by two halves of the columns, ``‖g‖²``."""
+    """Sums over the parameters: ``‖Δg‖²``, ``g·Δg`` from each half of the columns, and ``‖g‖²``."""
 
     def __init__(
         self, network: WatchedNetwork, batch: Batch, drawn: Tensor, along: bool, sized: bool
@@ -269,7 +273,7 @@ class _Totals:
         )
 
     def take(self, key: Key, terms: list[GradientTerm]) -> None:
-        """Add the contribution of one parameter's terms, which hold every record twice."""
+        """Add the contribution of one parameter's terms, which contain every record twice."""
         means: list[RecordGradients] = []
         parts: list[RecordGradients] = []
         for term in terms:
@@ -310,13 +314,13 @@ class _Totals:
 
 
 def random_rows(network: WatchedNetwork, key: int) -> Tensor:
-    """Return the rows of the matrices of random signs, one after another, ``(…, THIN)``."""
+    """Return the rows of all matrices of random signs in one tensor, ``(…, THIN)``."""
     like = next(iter(network.problem.detached().values()))
     return signs(key, (sum(_rows(network).values()), THIN), like)
 
 
 def narrowed(network: WatchedNetwork) -> list[str]:
-    """Return the weights whose gradients are worth narrowing: wide, and used at many positions."""
+    """Return the weights with narrowed gradients: wide weights used at many positions."""
     return list(_rows(network))
 
 
@@ -340,10 +344,11 @@ def rounding_of_products() -> str:
 
 @dataclass(frozen=True)
 class StepLadder:
-    """Squared changes of some records over steps of several sizes, rounding included.
+    """Squared changes of some records over steps of several sizes, including rounding errors.
 
-    Steps are numbered by octaves: number ``o`` is ``2⁻ᵒ`` of a scale. ``squared`` are ``s_i(h)`` of
-    every step, ``(B,)``; ``norms`` the squared norms of the records' gradients, ``(B,)``.
+    Steps are numbered by octaves: step ``o`` is ``2⁻ᵒ`` times a scale. ``squared`` contains
+    ``s_i(h)`` for every step, ``(B,)``, and ``norms`` the squared norms of the records' gradients,
+    ``(B,)``.
     """
 
     sizes: dict[float, float]
@@ -354,17 +359,17 @@ class StepLadder:
     def over(
         cls, scale: float, octaves: Sequence[float], change: Callable[[float], ThinChange]
     ) -> StepLadder:
-        """Return the ladder of a change that is known as a function of the step."""
+        """Return the ladder of a change that is given as a function of the step size."""
         sizes = {o: float(f"{scale * 2.0**-o:.1e}") if o else scale for o in octaves}
         changes = {o: change(h) for o, h in sizes.items()}
         norms = torch.stack([each.size for each in changes.values()]).double().mean(0)
         return cls(sizes, {o: each.squared.double() for o, each in changes.items()}, norms)
 
     def rounding(self, o: float) -> float:
-        """Return ``r = R_i/‖g_i‖²`` near a step, the median over the records.
+        """Return the median of ``r = R_i/‖g_i‖²`` over the records, near a step.
 
         The step, its half and its quarter determine ``A_i``, ``A_i c_i`` and ``R_i``. Much smaller
-        steps would fail, since nearly equal numbers have correlated rounding errors.
+        steps would fail, because nearly equal numbers have correlated rounding errors.
         """
         steps = (o, o + 1, o + 2)
         ratios = torch.tensor([self.sizes[k] / self.sizes[o] for k in steps], dtype=torch.float64)
@@ -374,11 +379,11 @@ class StepLadder:
         return max(0.0, float((added / self.norms.clamp(min=1e-300)).median()))
 
     def doubt(self, o: float) -> float:
-        """Return the uncertainty of the change over a step.
+        """Return the relative uncertainty of the squared change over a step.
 
-        It is the largest difference in a record's squared change, minus rounding, when the step is
-        halved or doubled. A record whose square is far below the others' is compared with their
-        mean.
+        The uncertainty is the largest relative difference in a record's squared change, without
+        rounding, when the step is halved or doubled. For a record far below the mean square, a
+        tenth of the mean is used as the reference.
         """
         share = self.rounding(o)
         twice, own, half = (
@@ -389,6 +394,6 @@ class StepLadder:
         return float((apart / size).max())
 
     def balanced(self) -> float:
-        """Return the number of the step with the least uncertainty, where both errors balance."""
+        """Return the number of the step with the smallest uncertainty."""
         inner = [o for o in self.sizes if o - 1 in self.sizes and o + 2 in self.sizes]
         return min(inner, key=self.doubt)

@@ -1,22 +1,23 @@
-"""Search for kinks: jumps in the slope of a record's loss along a line.
+"""Searches for kinks, which are jumps in the slope of a record's loss along a line.
 
-Functions known for their kinks (ReLU, max pooling) are found by name. ``h*(h > 0)``, a gather at an
-argmax, ``sqrt(h²)`` and user-defined functions are not; their kinks can be detected only in the
-losses. Let ``f(t)`` be the loss of a record as its unknowns move along a line, sampled at a spacing
-``s``. Its fourth difference is
+Functions with known kinks (ReLU, max pooling) are recognised by name. The kinks of ``h*(h > 0)``, a
+gather at an argmax, ``sqrt(h²)`` and user-defined functions can be detected only in the losses. Let
+``f(t)`` be the loss of a record as its unknowns move along a line, sampled at a spacing ``s``. The
+fourth difference of ``f`` is
 
     smooth:                    s⁴ f⁗
     a jump of f″ (ELU, Huber): of the order s²
     a jump of f′ (a kink):     of the order s
     a jump of f itself:        constant
 
-and the spacing is halved repeatedly where it is largest. The limit of the fourth difference over
-the spacing is the jump of the slope; for a smoother function it vanishes once the spacing resolves
-the bend, however sharp. A jump of ``f″`` alone is no kink: gradients are then continuous.
+and the spacing is halved repeatedly where the difference is largest. The fourth difference divided
+by the spacing converges to the jump of the slope. For a smoother function the limit is zero, once
+the spacing resolves even a sharp bend. A jump of ``f″`` alone is not a kink, because gradients are
+then continuous.
 
 Parameter gradients jump where ``f′`` does, because both depend on the slope of the same function
-inside the network. Losses need forward passes only. They are computed in float64, whose rounding is
-negligible here.
+inside the network. Losses require only forward passes. They are computed in float64, where rounding
+errors are negligible.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ _ROUNDING = 16  # a difference must be that many times what rounding alone gives
 def line_count(held: int) -> int:
     """Return the number of lines for a network with this many bytes of layer outputs per record.
 
-    The more units a network has, the more kinks lie on every line, so all lines together need only
-    cover 8,192 bytes of outputs.
+    The more units a network has, the more kinks each line crosses, so all lines together need to
+    cover only 8,192 bytes of outputs.
     """
     return max(4, min(48, 8192 // max(1, held)))
 
@@ -55,11 +56,11 @@ def has_kinks(
     count: int,
     in_chunks: Callable[[Callable[[slice], Tensor], int], list[Tensor]],
 ) -> bool:
-    """Return whether the losses have kinks, or jump, along lines from these records to others.
+    """Return whether the losses have kinks or jumps on lines from each record towards another.
 
-    ``scale`` is the size of the unknowns; it is used for a single record, whose line has no other
-    record as its end. ``in_chunks`` applies work to slices of a given number of rows. In a network
-    that fails in float64, or away from its records, no kink is detected.
+    ``scale``, the size of the unknowns, is used only if the batch has a single record, whose line
+    cannot end at another record. ``in_chunks`` applies work to slices of a given number of rows. No
+    kink is detected if the network fails in float64 or at points other than its records.
     """
     if torch.float64 not in (batch.z.dtype, *longer_types(problem, batch)):
         return False
@@ -80,7 +81,7 @@ def has_kinks(
 
 @dataclass(frozen=True)
 class _Lines:
-    """Lines along ``move`` from the unknowns of record ``start``, with all else fixed."""
+    """Lines along ``move`` from the unknowns of record ``start``; all other values are fixed."""
 
     problem: NetworkProblem
     batch: Batch
@@ -89,9 +90,9 @@ class _Lines:
 
     @classmethod
     def through(cls, problem: NetworkProblem, batch: Batch, scale: float, count: int) -> _Lines:
-        """Return lines from every record towards another, perturbed by random signs.
+        """Return lines from each record towards another record, perturbed by random signs.
 
-        The signs vary entries in which no records differ, and break ties (whole numbers, padding).
+        The signs vary entries that are the same in all records, and break ties (integers, padding).
         """
         number, z = torch.arange(count, device=batch.z.device), batch.z
         start = number % len(batch)
@@ -107,7 +108,7 @@ class _Lines:
         return cls(problem, batch, start, move * length.reshape(-1, *[1] * (z.dim() - 1)))
 
     def losses(self, which: Tensor, places: Tensor, rows: slice) -> Tensor:
-        """Return the losses at some of the places on these lines, counted line by line."""
+        """Return the losses at the places in ``rows``, which are numbered line by line."""
         number = torch.arange(places.numel(), device=places.device)[rows]
         line = which[number // places.shape[1]]
         some = self.batch.records(self.start[line])
@@ -117,7 +118,7 @@ class _Lines:
 
 
 def jumps_somewhere(values: Values, lines: int, device: torch.device) -> bool:
-    """Return whether a function of the place in [0, 1], or its slope, jumps on some line."""
+    """Return whether a function on [0, 1], or its slope, jumps on any of the lines."""
     which = torch.arange(lines, device=device)
     spacing = 1 / 32
     steps = torch.arange(33, device=device, dtype=torch.float64)
@@ -159,7 +160,7 @@ def jumps_somewhere(values: Values, lines: int, device: torch.device) -> bool:
 
 
 def _around_largest(values: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the five values with the largest fourth difference, its place and its size."""
+    """Return the five values with the largest fourth difference, and its place and size."""
     difference = _fourth(values)
     largest = difference.argmax(1, keepdim=True)
     five = values.gather(1, largest + torch.arange(5, device=values.device))
@@ -167,13 +168,13 @@ def _around_largest(values: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def _fourth(f: Tensor) -> Tensor:
-    """Return the sizes of all fourth differences, zero where the function is not finite."""
+    """Return the absolute fourth differences, with zero where the function is not finite."""
     sizes = (f[:, :-4] - 4 * f[:, 1:-3] + 6 * f[:, 2:-2] - 4 * f[:, 3:-1] + f[:, 4:]).abs()
     return sizes.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _rounding(values: Values, which: Tensor, centre: Tensor, spacing: float) -> Tensor:
-    """Return the size of fourth differences due to rounding, at least that of a typical line."""
+    """Return the fourth differences due to rounding, for each line at least the median line's."""
     steps = torch.arange(-4, 5, device=centre.device, dtype=centre.dtype)
     seen = values(which, centre[:, None] + spacing * steps)
     own = _fourth(seen).amax(1)

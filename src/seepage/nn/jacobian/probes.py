@@ -1,17 +1,17 @@
-"""Probes of the release: ``J̃ᵀu`` for random directions ``u`` of the parameters.
+"""Probes: ``J̃ᵀu`` for random directions ``u`` of the parameters.
 
-``g_i·u`` is the derivative of record i's loss along ``u``, so that ``∇_z Σ_i g_i·u`` gives
-``J_iᵀu`` of every record at once, with one direction for the whole batch and no rule per layer.
-Since ``E[uuᵀ] = I``, ``E‖Jᵀu‖² = ‖J‖_F²`` and ``E[(Jᵀu)_j²] = (JᵀJ)_jj``.
+``g_i·u`` is the derivative of record i's loss along ``u``, so ``∇_z Σ_i g_i·u`` gives ``J_iᵀu`` of
+all records at once. The whole batch shares one direction, and no per-layer rules are needed. Since
+``E[uuᵀ] = I``, ``E‖Jᵀu‖² = ‖J‖_F²`` and ``E[(Jᵀu)_j²] = (JᵀJ)_jj``.
 
 There are two ways to compute ``J̃ᵀu``. :func:`dense_probe` applies forward mode over the parameters
-to the gradient with respect to ``z``. (The other order, a backward pass through a forward-mode one,
-costs the same but is silently wrong for the weights of LayerNorm and InstanceNorm, torch 2.13.)
+to the gradient with respect to ``z``. (Reverse mode over forward mode costs the same, but in torch
+2.13 it is silently wrong for the weights of LayerNorm and InstanceNorm.)
 
-:func:`thin_probe`, for networks with wide layers, takes two backward passes: ``g_i·u`` follows from
-the terms of the layers, ``Σ_s (Aᵀδ_s)·(Bᵀt_s)`` for a thin direction ``ABᵀ``, at almost no cost,
-and a double-backward pass then gives ``J_iᵀu = ∇_z (g_i·u)``. Counted in matrix products, this
-costs four passes; a training step costs three. With the norms ``‖g_i‖²`` in the same graph, one
+:func:`thin_probe`, for networks with wide layers, uses two backward passes. For a thin direction
+``ABᵀ``, ``g_i·u`` follows from the layers' terms, ``Σ_s (Aᵀδ_s)·(Bᵀt_s)``, at almost no cost. A
+double-backward pass then gives ``J_iᵀu = ∇_z (g_i·u)``. In matrix products, this costs as much as
+four passes; a training step costs three. If the norms ``‖g_i‖²`` are in the same graph, one
 backward pass gives the exactly clipped ``J̃ᵀu = ∇_z (g·u/φ(‖g‖))``.
 """
 
@@ -64,7 +64,7 @@ def dense_probe(
 ) -> ClippedProbes:
     """Return ``J̃ᵀu`` for every direction, clipped exactly; with ``keep`` the clipped sum too.
 
-    ``J̃ᵀu = Jᵀu/φ − (φ′/(φ²n))(g·u) Jᵀg``. The rules of the layers are needed only for clipping.
+    ``J̃ᵀu = Jᵀu/φ − (φ′/(φ²n))(g·u) Jᵀg``. Per-layer rules are needed only for clipping.
     """
     pulls, along, losses = _unclipped(network, batch, draw())
     if isinstance(clip, NoClip):
@@ -85,7 +85,7 @@ def dense_probe(
 def _unclipped(
     network: WatchedNetwork, batch: Batch, us: Sequence[Directions]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ``Jᵀu (K, B, …)`` and ``g·u (K, B)`` of all directions in one pass, and the losses."""
+    """Return ``Jᵀu (K, B, …)``, ``g·u (K, B)`` and the losses, in one pass for all directions."""
     problem = network.problem
     parameters = problem.detached()
 
@@ -117,9 +117,9 @@ def _unclipped(
 class _ForwardOverParameters(TorchFunctionMode):  # type: ignore[misc]
     """Replaces torch functions that lack forward mode over the parameters.
 
-    The padding row of an embedding is held fixed: torch gives it no gradient, so none is released.
-    Forward mode ignores that convention, so the row is looked up in constants. Weight
-    normalisation, which has no forward mode, is replaced by plain arithmetic.
+    An embedding's padding row has no gradient in torch, so its gradient is not released. Forward
+    mode ignores this convention, so the row is read from constants. Weight normalisation, which has
+    no forward mode, is replaced by plain arithmetic.
     """
 
     def __init__(self, constants: Mapping[int, Tensor]) -> None:
@@ -173,7 +173,7 @@ def thin_probe(
 
 
 def _clipped(along: Tensor, squared: Tensor, norms: Tensor, clip: Clip) -> Tensor:
-    """Return a scalar with the gradient of ``(g·u)/φ(n)``, linear in ``g·u`` and in ``n²``."""
+    """Return a scalar linear in ``g·u`` and ``n²`` that has the gradient of ``(g·u)/φ(n)``."""
     phi = clip.phi(norms)
     steep = clip.slope(norms) / (2 * phi**2 * torch.where(norms > 0, norms, 1.0))
     return along / phi - steep * along.detach() * squared
@@ -213,7 +213,7 @@ def _piece(full: Any, row: int, size: int) -> Tensor:
 
 
 def _thin_along(part: OuterProducts, u: Direction, row: int, shift: Tensor | None) -> Tensor:
-    """Return ``Σ_s (Aᵀl_s)·(Bᵀr_s)``; a bias is the last column of ``A``, multiplied by ones."""
+    """Return ``Σ_s (Aᵀl_s)·(Bᵀr_s)``; the last column of ``A`` is the bias, multiplied by ones."""
     if shift is None:
         return (_rows(part.left, u.left, row) * (part.right @ u.right)).flatten(1).sum(1)
     columns = torch.cat([u.left[row : row + len(shift), :-1], shift[:, None]], 1)
@@ -232,7 +232,7 @@ def _full_along(part: OuterProducts, full: Any, row: int) -> Tensor:
 
 
 def _rows(left: Tensor | OneHot, matrix: Tensor, row: int) -> Tensor:
-    """Return the product of a left factor with a matrix that has the parameter's number of rows."""
+    """Return the product of a left factor and a matrix with as many rows as the parameter."""
     if isinstance(left, OneHot):
         picked = matrix[left.index]
         return picked if left.keep is None else picked * left.keep[..., None]

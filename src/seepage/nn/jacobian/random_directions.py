@@ -1,14 +1,14 @@
 """Random directions of records and parameters, ``E[uuᵀ] = I``, that depend only on a key.
 
-A generator that counts calls would give different probes for different chunks. Here the sign at
-position ``j`` is a bit of a hash of ``(key, j)`` (the mixing function of Steele, Lea and Flood,
-"Fast splittable pseudorandom number generators", 2014), so the signs do not depend on chunks,
-devices, ranks or the order of work.
+A sequential generator would give different probes for different chunks. Instead, the sign at
+position ``j`` is a bit of a hash of ``(key, j)``, so the signs do not depend on chunks, devices,
+ranks or the order of work. The hash is the mixing function of Steele, Lea and Flood, "Fast
+splittable pseudorandom number generators", 2014.
 
-For a wide weight the direction ``U = A Bᵀ/√r``, with ``A`` and ``B`` of r columns of random signs,
-has uncorrelated entries (``E[U_ij U_kl]`` is one if both indices agree and zero otherwise), but a
-product with it costs ``r(m + k)`` operations instead of ``mk``, and it takes almost no memory. This
-adds a little variance, of the order of ``1/r`` for every wide weight.
+For a wide weight, the direction is ``U = A Bᵀ/√r``, where ``A`` and ``B`` have r columns of random
+signs. The entries of ``U`` are uncorrelated (``E[U_ij U_kl]`` is one if both indices agree and zero
+otherwise). A product with ``U`` costs ``r(m + k)`` operations instead of ``mk`` and needs almost no
+memory. Thin factors add a variance of the order of ``1/r`` for every wide weight.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ RANK = 31  # of a pair of thin factors; with the room for a bias each has 32 col
 
 
 def key_of(*parts: object) -> int:
-    """Return a 64-bit key made of any printable parts: a seed, a step, a parameter's name."""
+    """Return a 64-bit key from printable parts, such as a seed, a step or a parameter's name."""
     text = "\x1f".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 def signs(key: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Return independent signs, −1 or +1, of that shape, with the device and type of ``like``."""
+    """Return independent signs (−1 or +1) of this shape, with the device and type of ``like``."""
     count = math.prod(shape)
     words = torch.arange((count + 63) // 64, device=like.device)
     return _unpack(_mixed(words, key))[:count].reshape(shape).to(like.dtype) * 2 - 1
@@ -44,7 +44,7 @@ def signs(key: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
 def row_signs(key: int, rows: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Return signs of shape ``(len(rows), *shape)`` in which each row depends only on its number.
 
-    ``rows`` are the numbers of the records: the same record gets the same signs in any batch.
+    ``rows`` contains the records' numbers, so that a record has the same signs in any batch.
     """
     count = math.prod(shape)
     words = torch.arange((count + 63) // 64, device=like.device)
@@ -57,8 +57,8 @@ def row_signs(key: int, rows: Tensor, shape: tuple[int, ...], like: Tensor) -> T
 def _mixed(counter: Tensor, key: int) -> Tensor:
     """Return a well-mixed 64-bit word for each counter; products wrap around by design.
 
-    The multipliers are those of SplitMix64, as signed numbers, since torch's integers have a sign;
-    this is also why a right shift is masked.
+    The multipliers are those of SplitMix64. Because torch's integers are signed, the multipliers
+    are written as signed numbers, and right shifts are masked.
     """
     signed = key - 2**64 if key >= 2**63 else key
     z = counter * -0x61C8864680B583EB + signed
@@ -68,7 +68,7 @@ def _mixed(counter: Tensor, key: int) -> Tensor:
 
 
 def _unpack(words: Tensor) -> Tensor:
-    """Return the 64 bits of every word as one row, byte by byte to save memory."""
+    """Return the bits of all words in one row, unpacked byte by byte to save memory."""
     octets = words.contiguous().view(torch.uint8)
     places = torch.arange(8, dtype=torch.uint8, device=words.device)
     return ((octets[:, None] >> places) & 1).reshape(-1)
@@ -100,9 +100,9 @@ def is_wide(shape: torch.Size) -> bool:
 
 
 def random_direction(problem: NetworkProblem, *key: object, thin: bool = False) -> Directions:
-    """Return one random direction of the released parameters, determined by the key.
+    """Return a random direction of the released parameters, determined by the key.
 
-    With ``thin``, wide weights get products of thin factors.
+    With ``thin``, the directions of wide weights are products of thin factors.
     """
     released = problem.released()
     wide = {name: p for name, p in released.items() if thin and is_wide(p.shape)}

@@ -1,10 +1,10 @@
-"""Records a pass as one graph of kernels if launching them takes longer than running them.
+"""Records a pass as a CUDA graph if launching its kernels takes longer than running them.
 
 On a fast accelerator at reduced precision, a pass over a network of a few hundred million
-parameters consists of thousands of kernels. Each takes a few microseconds, less than Python needs
-to launch it. A pass of the same shapes over the same parameters launches the same kernels every
-time, so it is recorded (a CUDA graph) and replayed, with identical results. Passes that cannot be
-recorded run as usual.
+parameters consists of thousands of kernels. Each kernel runs for a few microseconds, less time than
+Python needs to launch it. Passes with the same shapes and parameters launch the same kernels every
+time, so one pass is recorded and replayed, with identical results. Passes that cannot be recorded
+run as usual.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Recording:
 
 
 class Replays:
-    """Runs functions of tensors, and replays recordings of those that are launch-bound."""
+    """Runs functions of tensors, and replays recordings of launch-bound functions."""
 
     def __init__(self) -> None:
         self._runs: dict[Hashable, int] = {}
@@ -49,9 +49,9 @@ class Replays:
     def run(self, key: Hashable, function: Function, inputs: Sequence[Tensor]) -> Any:
         """Return the function's result for these inputs.
 
-        The key must identify everything else that determines which kernels are launched, and on
-        which memory. The first run with a key is a warm-up, the second is timed, and the third is
-        recorded.
+        The key must identify everything else that determines which kernels are launched and which
+        memory they use. The first run with a key is a warm-up, the second is timed, and the third
+        is recorded.
         """
         if not all(tensor.is_cuda for tensor in inputs) or torch.cuda.is_current_stream_capturing():
             return function(*inputs)
@@ -101,7 +101,7 @@ class Replays:
 
 @contextmanager
 def _uncached() -> Iterator[None]:
-    """Make autocast round weights again, so that a replay does not use those of another step."""
+    """Disable autocast's cache, so that a replay does not use another step's rounded weights."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:

@@ -1,13 +1,13 @@
-"""Tangents and pullbacks along record directions: exact clipped norms from three scalars each.
+"""Tangents and pullbacks: norms of exactly clipped changes, from three scalars each.
 
 For a direction ``v`` of the record, ``∂g = (∂g/∂z)v = Jv`` follows from the tangents of the layers'
-inputs and output gradients (one forward-over-reverse pass for the whole batch), and with it
-``g·g``, ``g·∂g`` and ``∂g·∂g`` without a gradient per record.
+inputs and output gradients, in one forward-over-reverse pass for the whole batch. The scalars
+``g·g``, ``g·∂g`` and ``∂g·∂g`` follow without forming per-record gradients.
 
-Pullbacks ``Jᵀw`` take parameter directions ``w`` that differ from record to record. ``w`` is given
-by the same factors as the gradients, so ``g(z)·w`` needs no per-record gradient either; a
-double-backward pass differentiates it. With ``w = g`` this is ``Jᵀg = ½∇_z‖g‖²``, which exact
-clipping needs.
+Pullbacks ``Jᵀw`` accept a separate parameter direction ``w`` for each record. ``w`` has the same
+factors as the gradients, so ``g(z)·w`` does not need per-record gradients either. A double-backward
+pass differentiates ``g(z)·w``. With ``w = g``, the result is ``Jᵀg = ½∇_z‖g‖²``, which exact
+clipping requires.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class InnerProducts:
 
 @dataclass(frozen=True)
 class Tangents:
-    """The terms of a batch's gradients, and how they change along K directions."""
+    """The terms of a batch's gradients, with their changes along K directions."""
 
     losses: Tensor  # ``(B,)``
     terms: list[GradientTerm]  # the terms themselves
@@ -73,7 +73,7 @@ class Tangents:
     directions: int  # K
 
     def gradients(self, members: list[int]) -> tuple[ParameterGradient, list[ParameterGradient]]:
-        """Return a parameter's gradient, and its change along every direction."""
+        """Return a parameter's gradient, and the change of that gradient along every direction."""
         uses = [(self.terms[m], self.terms[m].expanded()) for m in members]
         value = ParameterGradient.of([use.joined(expanded) for use, expanded in uses])
         changes = []
@@ -86,7 +86,7 @@ class Tangents:
 
 
 def tangents(network: WatchedNetwork, batch: Batch, directions: Tensor) -> Tangents:
-    """Return the changes of all terms along directions of the records, ``(K, B, …)``."""
+    """Return the changes of all terms along record directions of shape ``(K, B, …)``."""
     made: list[GradientTerm] = []
     parameters = network.problem.detached()
 
@@ -129,9 +129,9 @@ def tangents(network: WatchedNetwork, batch: Batch, directions: Tensor) -> Tange
 def inner_products(
     network: WatchedNetwork, batch: Batch, directions: Tensor, keep: bool = False
 ) -> InnerProducts:
-    """Return ``g·g``, ``g·∂g`` and ``∂g·∂g`` for the changes of every record along directions.
+    """Return ``g·g``, ``g·∂g`` and ``∂g·∂g`` of every record for changes along these directions.
 
-    With ``keep`` the gradients are returned too, for the released sum.
+    With ``keep``, the gradients are also returned, for the released sum.
     """
     seen = tangents(network, batch, directions)
     gg = torch.zeros_like(seen.losses, dtype=at_least_single(seen.losses))
@@ -203,7 +203,7 @@ def radial_pull(network: WatchedNetwork, batch: Batch) -> RadialPull:
 
 
 def information_product(network: WatchedNetwork, batch: Batch, v: Tensor, clip: Clip) -> Tensor:
-    """Return ``J̃ᵀJ̃v`` of every record: a tangent pass, then a pullback.
+    """Return ``J̃ᵀJ̃v`` of every record, by a tangent pass and then a pullback.
 
     With ``∂g = Jv``, ``J̃ᵀJ̃v = Jᵀw`` for ``w = (∂g − (1 − ρ²) ĝ ĝᵀ∂g)/φ²`` (see ``clipping``).
     """
@@ -235,7 +235,7 @@ def _clipped_twice(seen: Tangents, clip: Clip) -> dict[Key, ParameterGradient]:
 
 
 def _scaled(outers: list[OuterProducts], by: Tensor) -> list[OuterProducts]:
-    """Return outer products in which each record is scaled by its own factor."""
+    """Return outer products, with each record scaled by its own factor."""
     return [
         OuterProducts(outer.left, outer.right * by.to(outer.right.dtype)[:, None, None, None])
         for outer in outers
@@ -243,7 +243,7 @@ def _scaled(outers: list[OuterProducts], by: Tensor) -> list[OuterProducts]:
 
 
 def _weighted(a: Tensor | None, by: Tensor, b: Tensor | None, times: Tensor) -> Tensor | None:
-    """Return ``by·a + times·b``, either of which may be missing."""
+    """Return ``by·a + times·b``; a missing tensor counts as zero."""
     pairs = ((a, by), (b, times))
     parts = [value * factor[:, None] for value, factor in pairs if value is not None]
     return sum_of(parts) if parts else None

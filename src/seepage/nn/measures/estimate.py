@@ -1,4 +1,4 @@
-"""An estimated result: numbers with their standard errors."""
+"""Estimated results: values with standard errors."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from seepage.tables.source import Array, build_frame
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Estimate(Result):
-    """A :class:`~seepage.core.result.Result` in which every number has a standard error.
+    """A :class:`~seepage.core.result.Result` in which every value has a standard error.
 
     Parameters
     ----------
     standard_errors
-        The standard errors, in the shape of the values; nan where unknown.
+        The standard errors, in the shape of the values; nan if unknown.
     conditions
-        The assumptions under which the numbers hold, in words.
+        The assumptions under which the values are valid, in words.
     degrees
-        The degrees of freedom of the standard errors, one number for all or one for each: the
-        number of probes less one, or infinity if unknown.
+        The degrees of freedom of the standard errors (the number of probes minus one, or infinity
+        if unknown), as one number for all values or one for each.
 
     Examples
     --------
@@ -53,9 +53,9 @@ class Estimate(Result):
         """Return the lower and upper ends of a confidence interval, ``v ± t·error``.
 
         ``t`` is Student's quantile for the ``degrees`` of freedom, or the normal quantile if they
-        are infinite. With few probes, a record that leaks in one or two directions has a skewed
-        distribution: intervals from 4 or 8 probes covered 87 to 93 % instead of 95 % in
-        simulations, and from 2 probes 84 %.
+        are infinite. For a record that leaks in one or two directions, estimates from few probes
+        have a skewed distribution. In simulations, 95 % intervals from 4 or 8 probes covered the
+        true value in 87 to 93 % of cases, and intervals from 2 probes in 84 %.
         """
         # Imported here, so that training needs only torch and numpy.
         from scipy.stats import t
@@ -65,11 +65,11 @@ class Estimate(Result):
         return np.maximum(np.asarray(self) - reach, 0.0), np.asarray(self) + reach
 
     def interval_ends(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the ends of the 95 % intervals; tables of cells have none."""
+        """Return the ends of the 95 % intervals, or ``None`` for tables of cells."""
         return self.interval() if len(self.shape) < 2 else None
 
     def select(self, positions: Any) -> Self:
-        """Return the entries at some positions, in that order."""
+        """Return the entries at the given positions, in that order."""
         order = np.asarray(positions)
         return replace(
             self,
@@ -80,7 +80,7 @@ class Estimate(Result):
         )
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the numbers with their 95 % intervals."""
+        """Return the data for :meth:`plot`: the values with their 95 % intervals."""
         drawn = super().drawing()
         if len(self.shape) != 1:
             return drawn
@@ -90,7 +90,7 @@ class Estimate(Result):
     def mse_bound(self) -> Estimate:
         """Return the smallest mean squared error per unknown that the leakage allows, ``1/η²``.
 
-        Its standard error is ``2/η³`` times the standard error of ``η``.
+        The bound's standard error is ``2/η³`` times the standard error of ``η``.
         """
         bound = super().mse_bound()
         slope = 2 * np.asarray(bound) ** 1.5
@@ -114,9 +114,9 @@ class Estimate(Result):
         return replace(bound, values=values, measure="std", standard_errors=errors)
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with the numbers and their standard errors.
+        """Return a data frame with the values and their standard errors.
 
-        If the noise can be regenerated, a column ``condition`` says so.
+        If the noise can be regenerated, the column ``condition`` states this.
         """
         numbers, errors = np.asarray(self), np.asarray(self.standard_errors)
         columns: dict[str, Any]

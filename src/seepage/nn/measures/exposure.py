@@ -1,23 +1,25 @@
-"""Ranks the records that a network exposes, from the trained network alone: no reference models.
+"""Ranks records by their exposure, using only the trained network and no reference models.
 
-Let ``g_i`` be the gradient of record i's loss at the trained parameters; sums are over members:
+Let ``g_i`` be the gradient of record i's loss at the trained parameters. The scores, with sums over
+members, are:
 
-- *loss*, and *gradient norm* ``‖g_i‖``;
-- *leverage* ``(g_i − ḡ)ᵀ(G + λI)⁻¹(g_i − ḡ)``, with ``ḡ`` and ``G = Σ_j (g_j − ḡ)(g_j − ḡ)ᵀ`` the
-  mean and scatter of the *other* members' gradients: how far the record pulls where others do not;
-  of the last layer's parameters, and of all parameters through a sketch;
-- *own shift*: how far the last layer's own Newton step for a record moves the record's log-odds,
-  ``(1 − p_y)aᵀBa`` with ``B = (I ⊗ φ)ᵀ(H₋ᵢ + λI)⁻¹(I ⊗ φ)``, ``φ`` the inputs of the last layer,
-  ``H`` its Hessian, ``a = (e_y − p)/(1 − p_y)``: the generalised leverage of the record (Dorseuil,
-  Atif and Cappé 2026, arXiv 2602.15919), for the last layer.
+- *loss* and *gradient norm* ``‖g_i‖``;
+- *leverage* ``(g_i − ḡ)ᵀ(G + λI)⁻¹(g_i − ḡ)``, where ``ḡ`` and ``G = Σ_j (g_j − ḡ)(g_j − ḡ)ᵀ`` are
+  the mean and scatter of the *other* members' gradients. Leverage measures the record's pull in
+  directions in which other members do not pull, for the last layer's parameters, and for all
+  parameters through a sketch;
+- *own shift*, the change of a record's log-odds by the last layer's Newton step for that record:
+  ``(1 − p_y)aᵀBa`` with ``B = (I ⊗ φ)ᵀ(H₋ᵢ + λI)⁻¹(I ⊗ φ)`` and ``a = (e_y − p)/(1 − p_y)``, where
+  ``φ`` are the inputs of the last layer and ``H`` is its Hessian. The own shift is the record's
+  generalised leverage (Dorseuil, Atif and Cappé 2026, arXiv 2602.15919) for the last layer.
 
-For linear models leverage determines the exact result (``sp.Attacker``); for networks it only ranks
-records. With more parameters than records, every leverage without damping would be infinite, so
-``λ`` is stated: ``damping`` times the mean eigenvalue of ``G`` (or ``H``).
+For linear models, leverage determines the exact result (``sp.Attacker``). For networks, leverage
+only ranks records. With more parameters than records, every leverage without damping would be
+infinite, so ``λ`` is ``damping`` times the mean eigenvalue of ``G`` (or ``H``).
 
 The sketch multiplies a gradient by random signs and adds entries whose positions are equal modulo
 the sketch's size, which preserves inner products on average (Charikar, Chen and Farach-Colton
-2002). A network with no more parameters than that is not sketched.
+2002). If the network has no more parameters than the sketch's size, no sketch is used.
 """
 
 from __future__ import annotations
@@ -47,24 +49,24 @@ _SCORES = ("loss", "gradient_norm", "last_layer_leverage", "sketched_leverage", 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExposureScores:
-    """Exposure scores of every record under each model, ``(M, n)``; higher means more exposed.
+    """Exposure scores of every record for each model, ``(M, n)``; higher means more exposed.
 
-    The scores rank records; none of them is a probability. ``benchmarks/membership_networks.py``
-    measures their rank correlations with LiRA. The scores depend on the data and are themselves
-    sensitive.
+    The scores rank records; they are not probabilities. ``benchmarks/membership_networks.py``
+    measures the scores' rank correlations with LiRA. The scores depend on the data and are
+    themselves sensitive.
 
     Parameters
     ----------
     loss, gradient_norm
-        Of the trained network.
+        The loss and the gradient norm of each record at the trained parameters.
     last_layer_leverage, sketched_leverage
-        Leverage of the last layer's gradient, and of the sketched gradient of all parameters, the
-        record's own left out.
+        The leverage of the last layer's gradient, and of the sketched gradient of all parameters,
+        among the other members' gradients.
     own_shift
-        How far the last layer's own Newton step for a record moves its log-odds; None unless the
-        loss is the cross-entropy of the last layer's outputs, with one row per record.
+        The change of a record's log-odds by the last layer's Newton step for that record. None
+        unless the loss is the cross-entropy of the last layer's outputs, with one row per record.
     damping, sketch
-        ``λ`` over the mean eigenvalue, and the size of the sketch.
+        The damping, ``λ`` divided by the mean eigenvalue, and the size of the sketch.
     kind
         ``estimate``: the scores estimate the order in which attacks recognise the records.
     """
@@ -79,26 +81,27 @@ class ExposureScores:
     kind: str = "estimate"
 
     def ranks(self, score: str | None = None) -> np.ndarray:
-        """Return each record's mean rank over the models, from 0 to 1, the most exposed at 1.
+        """Return each record's mean rank over the models, from 0 to 1 (most exposed).
 
         The mean rank over a few models is far more accurate than any score of a single model. By
-        default records are ranked by ``own_shift``, or by ``last_layer_leverage`` if that is None.
+        default, records are ranked by ``own_shift``, or by ``last_layer_leverage`` if ``own_shift``
+        is None.
         """
         name = score or ("last_layer_leverage" if self.own_shift is None else "own_shift")
         check_choice(name, "score", _SCORES)
         values = getattr(self, name)
         if values is None:
-            raise InputError("There is no own_shift for this loss; choose another score.")
+            raise InputError("own_shift is not available for this loss; choose another score.")
         n = values.shape[1]
         return np.asarray(np.mean([(rankdata(v) - 0.5) / n for v in values], axis=0))
 
     def exposed(self, count: int = 10, score: str | None = None) -> list[int]:
-        """Return the positions of the most exposed records, the most exposed first."""
+        """Return the positions of the most exposed records in descending order of exposure."""
         check_count(count, "count")
         return [int(row) for row in np.argsort(-self.ranks(score), kind="stable")[:count]]
 
     def table(self, library: str = "pyarrow") -> Any:
-        """Return a data frame with a row for each record: the mean rank by every score."""
+        """Return a data frame with one row per record and its mean rank by every score."""
         names = [name for name in _SCORES if getattr(self, name) is not None]
         columns = {"row": np.arange(self.loss.shape[1])}
         return build_frame(columns | {name: self.ranks(name) for name in names}, library)
@@ -124,27 +127,29 @@ def exposure_scores(
     damping: float = 1e-3,
     seed: int = 0,
 ) -> ExposureScores:
-    """Rank the records of a trained network by how exposed they are, without reference models.
+    """Rank the records of a trained network by their exposure, without reference models.
 
     Parameters
     ----------
     model
-        The trained network, or several of one kind, over which the ranks are averaged.
+        The trained network, or several networks of one kind, over which the ranks are averaged.
     X, y
-        The records, along the first axis, and labels; for a model with its own loss (Hugging Face),
-        the batch with its labels, without ``y``.
+        The records, along the first axis, and their labels. For a model with its own loss (Hugging
+        Face), ``X`` is the batch with its labels, and ``y`` is left out.
     loss
-        As for :func:`seepage.nn.leakage`; by default the cross-entropy, or the model's own.
+        The loss, as for :func:`seepage.nn.leakage`; by default the cross-entropy or the model's
+        own.
     members
-        Which records a network was trained on, ``(n,)``, or ``(M, n)`` for several. None: on all.
+        The records on which a network was trained, ``(n,)``, or ``(M, n)`` for several networks.
+        None selects all records.
     last
         The name of the last layer; by default the last trained ``torch.nn.Linear``.
     sketch
         The size of the sketch.
     damping
-        ``λ`` over the mean eigenvalue of the matrix that it is added to.
+        ``λ`` divided by the mean eigenvalue of the matrix to which it is added.
     seed
-        Of the sketch's signs.
+        The seed for the sketch's signs.
 
     Examples
     --------
@@ -163,7 +168,9 @@ def exposure_scores(
         raise InputError("No model was given; give at least one.")
     if y is None:
         if not isinstance(X, Mapping):
-            raise InputError("Give labels y, or a batch with labels if the model has its own loss.")
+            raise InputError(
+                "y is missing; give labels, or a batch with labels if the model has its own loss."
+            )
         y, loss = labels_of(X), "own" if loss is None else loss
     target = y if isinstance(y, Tensor) else torch.as_tensor(np.ascontiguousarray(as_numpy(y)))
     x = X if isinstance(X, Tensor | Mapping | tuple) else torch.as_tensor(as_numpy(X)).float()
@@ -171,7 +178,7 @@ def exposure_scores(
     every = np.ones(n) if members is None else as_numpy(members)
     inside = np.broadcast_to(every.astype(bool), (len(models), n))
     if (inside.sum(axis=1) < 3).any():
-        raise InputError("Leverage needs at least three members; give more records.")
+        raise InputError("Leverage requires at least three members; give more records.")
     one = _Scoring("cross_entropy" if loss is None else loss, last, sketch, damping, seed)
     found = [one.of(net, x, target, row) for net, row in zip(models, inside, strict=True)]
     losses, norms, last_leverages, sketched, shifts = zip(*found, strict=True)
@@ -201,7 +208,7 @@ class _Scoring:
     seed: int
 
     def of(self, net: nn.Module, x: Any, y: Tensor, members: np.ndarray) -> list[Any]:
-        """Return loss, norm, both leverages and the own shift of every record."""
+        """Return the loss, gradient norm, both leverages and own shift of every record."""
         layer = self._last_layer(net)
         released = {key: p for key, p in net.named_parameters() if p.requires_grad}
         sizes = [p.numel() for p in released.values()]
@@ -263,13 +270,13 @@ class _Scoring:
             )
         name = list(layers)[-1]
         if not any(p.requires_grad for p in layers[name].parameters(recurse=False)):
-            raise InputError(f"The layer {name!r} is not trained; name another one with last=…")
+            raise InputError(f"The layer {name!r} is not trained; name a trained layer with last=…")
         return layers[name]
 
     def _own_shift(
         self, net: nn.Module, layer: nn.Module, x: Any, y: Tensor, inside: Tensor
     ) -> Tensor | None:
-        """Return the own shift if the last layer gives the logits of a cross-entropy."""
+        """Return the own shift if the last layer computes the logits of a cross-entropy."""
         if per_record(self.loss) is not cross_entropy or not isinstance(layer, nn.Linear):
             return None
         if y.is_floating_point() or layer.in_features * layer.out_features > 8000:
@@ -293,7 +300,7 @@ class _Scoring:
 
 
 def _folded(values: Tensor, start: int, width: int) -> Tensor:
-    """Return sums over entries whose positions from ``start`` are equal modulo a width."""
+    """Sum the entries whose positions, counted from ``start``, are equal modulo ``width``."""
     before = start % width
     padded = functional.pad(values, (before, -(before + values.shape[1]) % width))
     return padded.unflatten(1, (-1, width)).sum(1)
@@ -308,8 +315,8 @@ def _on(x: Any, device: torch.device) -> Any:
 def _leverage(gradients: Tensor, inside: Tensor, damping: float) -> Tensor:
     """Return the leverage of each record's gradient among the other members' gradients.
 
-    With ``c = g − ḡ`` over all n members and ``h = cᵀ(G + λI)⁻¹c``, leaving a member out moves the
-    mean to ``ḡ − c/(n − 1)`` and the scatter to ``G − n/(n − 1) ccᵀ``, so that its leverage is
+    Let ``c = g − ḡ`` over all n members and ``h = cᵀ(G + λI)⁻¹c``. Leaving a member out changes the
+    mean to ``ḡ − c/(n − 1)`` and the scatter to ``G − n/(n − 1) ccᵀ``, so the member's leverage is
     ``(n/(n − 1))² h/(1 − nh/(n − 1))`` (Sherman and Morrison); ``λ`` is unchanged.
     """
     n = int(inside.sum())
@@ -325,9 +332,9 @@ def _leverage(gradients: Tensor, inside: Tensor, damping: float) -> Tensor:
 
 
 def own_shift(phi: Tensor, logits: Tensor, y: Tensor, inside: Tensor, damping: float) -> Tensor:
-    """Return ``(1 − p)aᵀBa`` of every record, from the last layer's inputs and its logits.
+    """Return ``(1 − p)aᵀBa`` of every record, from the last layer's inputs and logits.
 
-    ``B₋ᵢ = (I − B_i S_i)⁻¹B_i`` leaves a member's own ``S = diag(p) − ppᵀ`` out of the Hessian
+    ``B₋ᵢ = (I − B_i S_i)⁻¹B_i`` removes a member's own ``S = diag(p) − ppᵀ`` from the Hessian
     ``Σ_j S_j ⊗ φ_jφ_jᵀ`` (Woodbury); ``λ`` is unchanged.
     """
     p = logits.softmax(1)

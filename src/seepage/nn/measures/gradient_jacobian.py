@@ -1,9 +1,9 @@
 """The Jacobian of one noisy gradient with respect to its batch, in the interface of ``core``.
 
-The release is ``Σ_i g̃_i + N(0, s² I)``, a sum of clipped gradients, in which record i changes only
-its own term. So ``J = (J̃_1 … J̃_B)/s`` with ``J̃_i = ∂g̃_i/∂z_i``, whose products the engine
-computes without forming it. A finite change of a record moves the release by ``g̃(z′) − g̃(z)``; no
-refit is needed.
+The release is ``Σ_i g̃_i + N(0, s² I)``, a sum of clipped gradients in which record i affects only
+its own term. Therefore ``J = (J̃_1 … J̃_B)/s`` with ``J̃_i = ∂g̃_i/∂z_i``. The engine computes
+products with ``J`` without forming it. A finite change of a record changes the release by
+``g̃(z′) − g̃(z)``, so no refit is needed.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from seepage.tables.source import Chunk, as_numpy
 
 
 class GradientJacobian(ReleaseJacobian):
-    """``∂(Σ g̃)/∂z`` of a batch, in units of the noise's standard deviation.
+    """The Jacobian ``∂(Σ g̃)/∂z`` of a batch, in units of the noise's standard deviation.
 
     The columns of a record are the unknown entries of the view's variable, in order. If the view is
-    the input, the label may be added as an unknown: a numeric target itself, or the
+    the input, the label may be added as an unknown: the value of a numeric target, or the
     probability of each class.
 
     Parameters
     ----------
     engine
-        The network, its loss, its clip and the view.
+        The engine with the network, its loss, the clip and the view.
     x, y
-        The batch, records along the first axis.
+        The batch, with records along the first axis.
     noise
         The standard deviation of the noise on the sum of the clipped gradients.
 
@@ -69,7 +69,7 @@ class GradientJacobian(ReleaseJacobian):
 
     @property
     def label_size(self) -> int:  # type: ignore[override]
-        """The unknowns in one label, if the label may be added to the input."""
+        """The number of unknowns in one label, if the label can be added to the input."""
         return math.prod(self._with_label[1])
 
     @cached_property
@@ -100,7 +100,7 @@ class GradientJacobian(ReleaseJacobian):
         return engine
 
     def forward(self, z: Any, unknowns: Unknowns, rows: Any) -> Tensor:
-        """Return ``J z`` for a change ``z (len(rows), q)`` of some records, ``(P,)``."""
+        """Return ``J z``, ``(P,)``, for a change ``z (len(rows), q)`` of these records."""
         total = self._asked(unknowns).summed_changes(*self._batch(rows), self._placed(z, unknowns))
         return torch.cat([part.flatten() for part in total.values()]) / self.noise
 
@@ -109,9 +109,9 @@ class GradientJacobian(ReleaseJacobian):
         return self._pulled(v[None, :], unknowns, rows)[0]
 
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Tensor]:
-        """Return the function that gives each row's information matrix, ``(m, q, q)``.
+        """Return a function that computes each row's information matrix, ``(m, q, q)``.
 
-        It needs one product per unknown, whatever the number of parameters.
+        The function needs one product per unknown, for any number of parameters.
         """
         operator = self.row_operator(unknowns)
         count = unknowns.count(self)
@@ -125,7 +125,7 @@ class GradientJacobian(ReleaseJacobian):
         return matrices
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Tensor], Tensor]]:
-        """Return, for some rows, the product of one vector per row with its information matrix."""
+        """Return a function that multiplies one vector per row by the row's information matrix."""
 
         def operator(rows: slice) -> Callable[[Tensor], Tensor]:
             engine, (x, y) = self._asked(unknowns), self._batch(rows)
@@ -163,7 +163,7 @@ class GradientJacobian(ReleaseJacobian):
         return squares / self.noise**2
 
     def replaced(self, row: int, features: Any) -> tuple[Inputs, Tensor]:
-        """Return a batch in which records with ``features (K, d)`` replace a row."""
+        """Return a batch of K records that replace a row, with ``features (K, d)``."""
         own_x, own_y = self._batch(slice(row, row + 1))
         z = self.engine.view.variable(self.engine.net, own_x, own_y)
         z = z.reshape(1, -1).repeat(len(features), 1)
@@ -175,7 +175,7 @@ class GradientJacobian(ReleaseJacobian):
         return z, own_y[again]
 
     def row_jacobians(self, unknowns: Unknowns, rows: Any) -> Tensor:
-        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``, several per pass."""
+        """Return the full whitened Jacobians of some rows, ``(m, P, q)``, several per pass."""
         if self.size > len(rows) * unknowns.count(self):
             return super().row_jacobians(unknowns, rows)
         units = torch.eye(self.size, dtype=self.X.dtype, device=self.X.device)
@@ -183,7 +183,7 @@ class GradientJacobian(ReleaseJacobian):
         return torch.cat(pulls).transpose(0, 1)
 
     def _pulled(self, v: Tensor, unknowns: Unknowns, rows: Any) -> Tensor:
-        """Return ``Jᵀv`` for some vectors ``v (K, P)`` of the release, ``(K, len(rows), q)``."""
+        """Return ``Jᵀv``, ``(K, len(rows), q)``, for vectors ``v (K, P)`` of the release."""
         released = self.engine.problem.released()
         pieces = v.split([p.numel() for p in released.values()], 1)
         directions = {
@@ -197,7 +197,7 @@ class GradientJacobian(ReleaseJacobian):
         return rows_of(self.inputs, rows), self.target[rows]
 
     def _placed(self, z: Tensor, unknowns: Unknowns) -> Tensor:
-        """Expand changes ``(m, q)`` of the unknowns to the variable, ``(m, …)``."""
+        """Expand changes ``(m, q)`` of the unknowns to changes of the variable, ``(m, …)``."""
         features = unknowns.features(self.features)
         out = self.X.new_zeros(len(z), math.prod(self._shape))
         if features:
@@ -232,7 +232,7 @@ class _InputAndLabel(View):
     def placed(
         self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor
     ) -> Iterator[tuple[Inputs, Tensor]]:
-        """Call the network with the first part of ``z``, and use the rest as the target."""
+        """Use the first part of ``z`` as the network's input, and the second as the target."""
         size = x[0].numel()
         yield z[:, :size].reshape(-1, *x.shape[1:]), z[:, size:].reshape(-1, *self.label_shape)
 
@@ -251,16 +251,16 @@ class GradientRelease(MeasuredRelease):
 
     @property
     def sensitivity(self) -> float | None:
-        """Twice the largest norm of a clipped gradient, for replacing one record by another."""
+        """Twice the largest norm of a clipped gradient, for replacing one record."""
         reach = 2 * self.template.engine.clip.sensitivity
         return reach if math.isfinite(reach) else None
 
     def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
-        """Return the Jacobian with respect to the records of the only chunk."""
+        """Return the Jacobian with respect to all records; there is only one chunk."""
         return self.template
 
     def refits(self) -> GradientMoves:
-        """Return how the release changes when a record changes by a finite amount."""
+        """Return an object that computes the release's change for finite changes of a record."""
         if not isinstance(self.template.engine.view, Input | Label):
             raise InputError(
                 "Finite changes of an embedding are not supported; use view=sp.nn.Input() or "
@@ -270,7 +270,7 @@ class GradientRelease(MeasuredRelease):
 
 
 class GradientMoves:
-    """The gradient of a batch with one record replaced, for the effect of finite changes."""
+    """Computes the gradient of a batch with one record replaced, for finite changes."""
 
     def __init__(self, jacobian: GradientJacobian) -> None:
         self._at = jacobian
@@ -280,7 +280,7 @@ class GradientMoves:
         self.theta = self._flat(jacobian.inputs, jacobian.target)
 
     def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return the clipped sums for some replacements of a row, ``(K, P)``."""
+        """Return the clipped sum for each replacement of a row, ``(K, P)``."""
         return np.asarray(self.theta + self.moves(row, features, labels))
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:

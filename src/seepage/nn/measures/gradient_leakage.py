@@ -1,4 +1,4 @@
-"""Leakage of a network's noisy gradient about each record of its batch.
+"""Measures the leakage of a network's noisy gradient about each record of its batch.
 
 The release is ``Σ_i g̃_i + N(0, (σC)² I)``. The information about a record's unknowns is
 ``I = J̃ᵀJ̃/(σC)²`` (Guo et al. 2022, section 6), which gives
@@ -78,42 +78,44 @@ def leakage(
     net, loss
         The network and its loss: ``"cross_entropy"``, ``"mse"``, a torch loss module, or a function
         of output and target that returns one loss per record. For a model that computes its own
-        loss (as Hugging Face models do), give the data collator's batch in place of the loss:
+        loss (as Hugging Face models do), pass the data collator's batch instead of the loss:
         ``sp.nn.leakage(model, batch, noise_multiplier=…)``.
     x, y
-        The batch, records along the first axis.
+        The batch, with records along the first axis.
     noise_multiplier
-        ``σ``: the noise on the sum has the standard deviation ``σC``, or ``σ`` without clipping.
+        The noise multiplier ``σ``. The noise on the sum has the standard deviation ``σC``, or ``σ``
+        without clipping.
     max_grad_norm
         The clipping threshold ``C``; ``None`` for no clipping.
     clip
         ``"hard"``, ``"smooth"`` (the GELU clip of Guo et al. 2022), or a :mod:`seepage.nn` clip
         with its own threshold, without ``max_grad_norm``.
     view
-        The unknowns of a record: ``sp.nn.Input()`` (the default, or a part with ``mask=``, or
-        one of several inputs with ``key=``), ``sp.nn.Label()``, ``sp.nn.Embedding("module")``. For
-        a Hugging Face model the default is its own input: the pixels, or the token embeddings.
+        The unknowns of a record: ``sp.nn.Input()`` (the default), ``sp.nn.Label()`` or
+        ``sp.nn.Embedding("module")``. In ``sp.nn.Input``, ``mask=`` selects a part of the input,
+        and ``key=`` one of several inputs. For a Hugging Face model, the default is the model's
+        main input: the pixels or the token embeddings.
     attributes
-        Columns that belong together, such as the one-hot columns of a category, by name; columns
-        are given by position in a record, or as ``"x0"``, ``"x1"`` and so on.
+        Named groups of columns that belong together, such as the one-hot columns of a category.
+        Columns are given by their positions in a record, or as ``"x0"``, ``"x1"`` and so on.
     clip_derivative
-        ``"exact"``, or the faster ``"conservative"``, an upper bound. With ``"conservative"``,
-        estimates from random signs (records, cells and parts) are upper bounds, and their kind is
-        ``bound``; all other results use the exact clip.
+        ``"exact"``, or the faster ``"conservative"``. With ``"conservative"``, estimates from
+        random signs (records, cells and parts) are upper bounds, and their kind is ``bound``. All
+        other results use the exact clip.
     method
-        ``"derivative"``; or ``"finite"``, which measures with plain training passes how far the
-        clipped gradient moves over a step of a stated size. It works for any network that can be
-        trained. ``"auto"`` measures dFIL over finite steps if the network has kinks (ReLU, max
-        pooling), where a derivative understates finite changes; otherwise it uses derivatives. The
-        result states the scale.
+        ``"derivative"`` uses derivatives. ``"finite"`` uses plain training passes to measure the
+        change of the clipped gradient over a step of a stated size; it works for any network that
+        can be trained. ``"auto"`` measures dFIL over finite steps if the network has kinks (ReLU,
+        max pooling), where a derivative understates finite changes; otherwise it uses derivatives.
+        The result states the step size.
     scale
-        The size ``h`` of a finite step: every unknown moves by ``±h`` (all at once along random
-        signs, one at a time for ``"exact"`` results). By default a hundredth of the root mean
-        square of the unknowns in the batch, to one digit.
+        The size ``h`` of a finite step. Every unknown is shifted by ``±h``: all unknowns at once
+        along random signs, or one at a time for ``"exact"`` results. The default is a hundredth of
+        the root mean square of the unknowns in the batch, to one digit.
     chunk_size
-        The number of records processed at a time; ``"auto"`` chooses what fits in memory.
+        The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
-        The seed of the probes.
+        The seed for the probes.
 
     Examples
     --------
@@ -133,7 +135,7 @@ def leakage(
         x, y, loss = dict(loss), labels_of(loss), "own"
     if x is None or y is None:
         raise InputError(
-            "Give network, loss, inputs and targets, or a Hugging Face model and a batch with its "
+            "Give the network, loss, inputs and targets, or a Hugging Face model and a batch with "
             "labels: sp.nn.leakage(model, batch, noise_multiplier=…)."
         )
     chosen = choose_clip(clip, max_grad_norm)
@@ -153,7 +155,7 @@ def leakage(
 
 
 def check_view(view: Any) -> None:
-    """Raise unless the argument is a view."""
+    """Raise unless the argument is a view or ``None``."""
     if view is not None and not isinstance(view, View):
         raise InputError(
             f"view must be sp.nn.Input(), sp.nn.Label() or sp.nn.Embedding('module'), not {view!r}."
@@ -164,18 +166,18 @@ def check_batch(x: Inputs, y: Tensor) -> None:
     """Raise unless there is at least one record and each has a label."""
     check_labels(x, y)
     if not len(y):
-        raise InputError("The batch holds no records; give at least one.")
+        raise InputError("The batch contains no records; give at least one.")
 
 
 class GradientLeakage(Leakage):
     """The leakage of one noisy gradient about the records of its batch.
 
-    It has all methods of the leakage of a table (``columns``, ``groups``, ``subset``,
+    This class has all methods of a table's leakage (``columns``, ``groups``, ``subset``,
     ``dataset``, ``information``), so bounds, calibration and guarantees work as for any other
     leakage. A record's columns are the unknown entries of the view's variable, in order;
-    ``label=True`` includes its label. These results are exact and take at least one pass per
-    unknown; :meth:`records`, :meth:`cells` and :meth:`parts` can be estimated from a few probes
-    instead.
+    ``label=True`` adds the label. Results from these methods are exact and require at least one
+    pass per unknown. :meth:`records`, :meth:`cells` and :meth:`parts` can be estimated from a few
+    probes instead.
 
     Parameters
     ----------
@@ -186,7 +188,7 @@ class GradientLeakage(Leakage):
     noise
         The standard deviation of the noise on the sum of the clipped gradients.
     attributes
-        Columns that belong together, such as the one-hot columns of a category, by name.
+        Named groups of columns that belong together, such as the one-hot columns of a category.
     """
 
     jacobian: GradientJacobian
@@ -211,7 +213,7 @@ class GradientLeakage(Leakage):
     def unknowns(
         self, columns: Columns, label: bool | None = None, simplex: bool = False
     ) -> tuple[Unknowns, str]:
-        """Return the named part of the view, as directions of a record and as text."""
+        """Return the named part of the view as directions of a record and as a description."""
         unknowns, about = super().unknowns(columns, bool(label), simplex)
         if columns is None:
             about = self.engine.view.describe() + (" and the label" if label else "")
@@ -220,7 +222,8 @@ class GradientLeakage(Leakage):
     def plot(self, ax: Any = None, measure: str = "dfil") -> Any:
         """Plot the leakage about every record in descending order, with 95 % intervals.
 
-        The same as ``leak.records(measure).plot(ax)``; returns the matplotlib axes.
+        The call is equivalent to ``leak.records(measure).plot(ax)`` and returns the matplotlib
+        axes.
         """
         return self.records(measure).plot(ax)
 
@@ -234,27 +237,27 @@ class GradientLeakage(Leakage):
         label: bool | None = None,
         simplex: bool = False,
     ) -> Estimate:
-        """Return the leakage about each record; also ``rows()``.
+        """Return the leakage about each record; ``rows()`` is the same method.
 
         Parameters
         ----------
         measure
-            ``"dfil"``, or ``"fil"``, which is computed iteratively. If the iteration stops before
-            it converges, the kind is ``estimate``, the value is a lower bound, and its error
-            extends to the upper bound. There is no default.
+            ``"dfil"`` or ``"fil"`` (required). ``"fil"`` is computed iteratively. If the iteration
+            stops before it converges, the kind is ``estimate``, the value is a lower bound, and its
+            error extends to the upper bound.
         method
-            For the dFIL: ``"rademacher"`` (random signs, the default), ``"hutch++"``, or
+            The method for dFIL: ``"rademacher"`` (random signs, the default), ``"hutch++"`` or
             ``"exact"``.
         probes
             The number of probes, at least 2.
         columns, label, simplex
-            If given, the result is exact, as for the leakage of a table.
+            The unknowns, as for a table's leakage. If given, the result is exact.
         """
         if measure is None:
             raise InputError(
-                "Name the measure: 'dfil', the average over a record's unknowns, which takes as "
-                "many passes as probes, or 'fil', the largest over all directions, which "
-                "iterates up to 100 times over the batch."
+                "Name the measure: 'dfil', the average over a record's unknowns, which needs one "
+                "pass per probe, or 'fil', the maximum over all directions, which needs up to 100 "
+                "passes over the batch."
             )
         if columns is not None or label is not None or simplex:
             if method not in (None, "exact"):
@@ -286,12 +289,12 @@ class GradientLeakage(Leakage):
     def cells(  # type: ignore[override]
         self, probes: int = 64, method: str = "rademacher", *, columns: Columns = None
     ) -> Estimate:
-        """Return the leakage about each number of each record alone, with the rest known.
+        """Return the leakage about each entry of each record, with all other entries known.
 
         The result has one row per record, in the order of its flattened variable (pixels,
-        features), with zeros at entries that the view treats as known. Every probe estimates all
-        entries at once; for named columns the result is exact. With finite steps
-        (``method="finite"`` of the leakage), each unknown is moved in turn.
+        features), with zeros at entries that are known in the view. Every probe estimates all
+        entries at once. For named columns, the result is exact. With finite steps
+        (``method="finite"`` in ``sp.nn.leakage``), the unknowns are shifted one by one.
         """
         if columns is not None:
             return _exact(super().cells(columns))
@@ -309,8 +312,8 @@ class GradientLeakage(Leakage):
         Parameters
         ----------
         masks
-            For each part, a boolean array of the shape of one record's variable. Entries that the
-            view treats as known do not count; a part without unknowns raises an error.
+            For each part, a boolean array in the shape of one record's variable. Entries that are
+            known in the view are ignored; a part without unknowns raises an error.
         probes
             The number of probes, at least 2.
         """
@@ -323,14 +326,14 @@ class GradientLeakage(Leakage):
             part = part if unknown is None else part & unknown
             if not bool(part.any()):
                 raise InputError(
-                    f"The part {name!r} has no entry that the view leaves unknown; leave it out."
+                    f"The part {name!r} contains none of the view's unknowns; leave it out."
                 )
             squares = (pulls * part).flatten(2).square().sum(2) / int(part.sum())
             out[name] = self._averaged(self._whitened(squares), "dfil", "rows", name)
         return out
 
     def spectrum(self, tolerance: float = 1e-4, max_steps: int = 100) -> LargestEigenvalues:
-        """Return ``λ_max(I)`` of every record, with lower and upper bounds; ``η`` is its root."""
+        """Return lower and upper bounds on ``λ_max(I)``, the square of ``η``, for every record."""
         count, like = batch_size(self.x), self.engine.variable(self.x, self.y)
         shape = (count, *like.shape[1:])
         # Independent of the data, uniform over all directions, and the same on every device.
@@ -349,8 +352,8 @@ class GradientLeakage(Leakage):
     def sketch(self, rank: int = 8) -> InformationSketch:
         """Return a low-rank sketch of every record's information matrix.
 
-        Up to rounding it never exceeds the matrix, and equals it if ``rank`` is at least the number
-        of unknowns.
+        Up to rounding, the sketch never exceeds the matrix. Sketch and matrix are equal if ``rank``
+        is at least the number of unknowns.
         """
         unwhitened = nystrom(self.engine, self.x, self.y, rank)
         return InformationSketch(unwhitened.factor / self.jacobian.noise, unwhitened.shape)
@@ -379,8 +382,9 @@ class GradientLeakage(Leakage):
         if method == "hutch++":
             if self._finite():
                 raise InputError(
-                    "'hutch++' projects out a subspace, which is impossible with finite steps; "
-                    "choose 'rademacher' or 'exact', or give method='derivative' to sp.nn.leakage."
+                    "'hutch++' is not available with finite steps, because it projects out a "
+                    "subspace; choose 'rademacher' or 'exact', or pass method='derivative' to "
+                    "sp.nn.leakage."
                 )
             return hutchpp(self.engine, self.x, self.y, probes)
         return exact(self.engine, self.x, self.y)
@@ -404,16 +408,16 @@ class GradientLeakage(Leakage):
     def _averaged(
         self, squares: Tensor, measure: str, view: str, about: str | None = None
     ) -> Estimate:
-        """Return the square roots of the information's means over probes, ``(B, probes, …)``."""
+        """Return the square roots of the means of information over probes, ``(B, probes, …)``."""
         probes = squares.shape[1]
         spread = squares.std(1, correction=1) / probes**0.5
         kind = self._probed_kind()
         return self._rooted(squares.mean(1), spread, measure, kind, view, about, probes - 1)
 
     def _whitened(self, squares: Tensor) -> Tensor:
-        """Return information: squares of Jacobians over the variance of the noise.
+        """Return information: squares of Jacobians divided by the noise variance.
 
-        Results have at least float32 precision, whatever the network's precision.
+        Results have at least float32 precision, even if the network's precision is lower.
         """
         return squares.to(at_least_single(squares)) / self.jacobian.noise**2
 
@@ -456,5 +460,5 @@ class GradientLeakage(Leakage):
 
 
 def _exact(result: Result) -> Estimate:
-    """Return an exact result as an estimate without errors."""
+    """Return an exact result as an estimate with standard errors of zero."""
     return Estimate(**vars(result), standard_errors=torch.zeros_like(result.values))

@@ -1,16 +1,17 @@
-"""Estimates the trace and largest eigenvalue of each record's information matrix, and sketches it.
+"""Estimates the trace, largest eigenvalue and a low-rank sketch of each information matrix.
 
-Let ``A = J̃ᵀJ̃`` for d unknowns. The *trace*: a probe of random signs has the variance ``2(‖A‖_F² −
-ΣA_ii²)``. The sampled coordinates of Guo et al. (2022) have the far larger variance ``dΣA_ii² −
-tr²``. Hutch++ (Meyer, Musco, Musco and Woodruff 2021) computes the trace exactly on a subspace that
-holds most of ``A``, and estimates only the rest. With d unit vectors the trace is exact.
+Let ``A = J̃ᵀJ̃`` for d unknowns. For the *trace*, a probe of random signs has the variance
+``2(‖A‖_F² − ΣA_ii²)``. The sampled coordinates of Guo et al. (2022) have the far larger variance
+``dΣA_ii² − tr²``. Hutch++ (Meyer, Musco, Musco and Woodruff 2021) computes the trace exactly on a
+subspace that contains most of ``A``, and estimates only the remainder. With d unit vectors, the
+trace is exact.
 
-The *largest eigenvalue*, with a certified upper bound, comes from Lanczos' method with a random
-start. Its value ``θ`` never exceeds the eigenvalue ``λ``, and ``λ ≤ θ/(1 − ε)`` with
-``ε = (ln(1.648√d/δ)/(2k − 1))²`` after k steps; this fails with a probability of at most ``δ`` over
-the random start (Kuczyński and Woźniakowski 1992, theorem 4.2).
+The *largest eigenvalue*, with a certified upper bound, is computed by the Lanczos method with a
+random start. The computed value ``θ`` never exceeds the eigenvalue ``λ``, and ``λ ≤ θ/(1 − ε)``
+with ``ε = (ln(1.648√d/δ)/(2k − 1))²`` after k steps. The second bound fails with a probability of
+at most ``δ`` over the random start (Kuczyński and Woźniakowski 1992, theorem 4.2).
 
-A low-rank *sketch* is made by Nyström's method.
+A low-rank *sketch* is computed by the Nyström method.
 """
 
 from __future__ import annotations
@@ -44,13 +45,12 @@ def check_probes(probes: int) -> None:
     """Raise unless there are enough probes for a standard error."""
     if isinstance(probes, bool) or not isinstance(probes, Integral) or probes < 2:
         raise InputError(
-            "probes must be a whole number of at least 2, which a standard error needs, not "
-            f"{probes!r}."
+            f"probes must be a whole number of at least 2, for a standard error, not {probes!r}."
         )
 
 
 def rademacher(engine: Engine, x: Inputs, y: Tensor, probes: int) -> Trace:
-    """Return the mean of independent probes, with the standard error of that mean."""
+    """Return the mean of independent probes, with its standard error."""
     check_probes(probes)
     estimates = engine.step(x, y, probes=probes, key="trace").traces
     spread = estimates.std(1, correction=1) / probes**0.5
@@ -64,7 +64,7 @@ def exact(engine: Engine, x: Inputs, y: Tensor) -> Trace:
 
 
 def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
-    """Return ``(J̃ᵀJ̃)_jj`` of every record, one tangent per unknown; zero for known entries."""
+    """Return ``(J̃ᵀJ̃)_jj`` of every record, by one tangent per unknown; zero for known entries."""
     z = engine.variable(x, y)
     which, size = engine.view.entries(z), z[0].numel()
 
@@ -100,10 +100,10 @@ def squared_changes_along(
 
 
 def hutchpp(engine: Engine, x: Inputs, y: Tensor, probes: int) -> Trace:
-    """Return Hutch++ with a third of the probes for each of its three parts.
+    """Return the Hutch++ estimate, with a third of the probes for each of its three parts.
 
-    The trace inside the subspace is exact, so only the rest contributes to the standard error. Each
-    part takes at least two probes.
+    The trace inside the subspace is exact, so only the remainder contributes to the standard error.
+    Each part uses at least two probes.
     """
     check_probes(probes)
     rank = max(2, probes // 3)
@@ -141,7 +141,7 @@ def subspace(engine: Engine, x: Inputs, y: Tensor, rank: int, key: object) -> Te
 def products(
     engine: Engine, x: Inputs, y: Tensor, direction: Callable[[int], Tensor], count: int
 ) -> Tensor:
-    """Return ``A`` times ``count`` directions ``(B, …)`` of the records, ``(B, d, count)``."""
+    """Return ``A`` times ``count`` record directions ``(B, …)``, with shape ``(B, d, count)``."""
     images = [
         engine.information_product(x, y, direction(k)).flatten(1)
         for k in progress(range(count), "products")
@@ -158,19 +158,19 @@ def _changes(engine: Engine, x: Inputs, y: Tensor, v: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LargestEigenvalues:
-    """The largest eigenvalue of every matrix of a batch.
+    """The largest eigenvalue of every matrix in a batch.
 
     Parameters
     ----------
     lower
-        The value found, ``(B,)``, never above the eigenvalue.
+        The computed values, ``(B,)``, which never exceed the eigenvalues.
     upper
-        A bound that fails with a probability of at most ``failure`` each.
+        Upper bounds, ``(B,)``, each of which fails with a probability of at most ``failure``.
     steps
-        The number of products taken.
+        The number of matrix–vector products.
     settled
-        Whether each residual fell below the tolerance, ``(B,)``; otherwise the iteration was
-        stopped early, and the eigenvalue may be anywhere between ``lower`` and ``upper``.
+        Whether each residual fell below the tolerance, ``(B,)``. If not, the iteration was stopped
+        early, and the eigenvalue may be anywhere between ``lower`` and ``upper``.
     """
 
     lower: Tensor
@@ -195,12 +195,12 @@ def lanczos(
     tolerance: float = 1e-4,
     max_steps: int = 100,
 ) -> LargestEigenvalues:
-    """Return the largest eigenvalue of every matrix, given products with one vector each.
+    """Return the largest eigenvalue of every matrix, given a function for products with vectors.
 
-    ``start`` holds random vectors ``(B, d)``; entries that are zero in all of them are excluded.
+    ``start`` contains random vectors ``(B, d)``; entries that are zero in all vectors are excluded.
     The iteration stops when every residual is below ``tolerance`` times the value, or after
-    ``max_steps``; the bounds hold either way. (The value's own error is of second order: the
-    squared residual over the gap to the next eigenvalue.)
+    ``max_steps``; the bounds are valid in both cases. The error of the value is of second order:
+    the squared residual divided by the gap to the next eigenvalue.
     """
     size = int((start != 0).any(0).sum())
     leading, residual, length, steps = leading_ritz_values(
@@ -212,7 +212,7 @@ def lanczos(
 
 
 def _upper(leading: Tensor, residual: Tensor, length: Tensor, steps: int, size: int) -> Tensor:
-    """Return the upper bound; exact once the whole space, or an invariant part, is spanned."""
+    """Return the upper bound; exact once the whole space or an invariant part is spanned."""
     if steps >= size:
         return leading
     slack = (math.log(1.648 * math.sqrt(size) / FAILURE) / (2 * steps - 1)) ** 2
@@ -225,15 +225,15 @@ def _upper(leading: Tensor, residual: Tensor, length: Tensor, steps: int, size: 
 
 @dataclass(frozen=True)
 class InformationSketch:
-    """``I ≈ FᵀF`` with a few rows ``F`` per record.
+    """The sketch ``I ≈ FᵀF``, where ``F`` has a few rows per record.
 
-    Up to rounding, the sketch never exceeds the matrix (``FᵀF ⪯ I``), and equals it if its rank
-    suffices.
+    Up to rounding, the sketch never exceeds the matrix (``FᵀF ⪯ I``). Sketch and matrix are equal
+    if the sketch has sufficient rank.
 
     Parameters
     ----------
     factor
-        ``F``, ``(B, rank, d)``, with a record's unknowns flattened, the strongest direction first.
+        ``F``, ``(B, rank, d)``, with a record's unknowns flattened; strongest direction first.
     shape
         The shape of one record's variable.
     """
@@ -246,23 +246,23 @@ class InformationSketch:
         return self.factor[record].T @ self.factor[record]
 
     def diagonal(self) -> Tensor:
-        """Return the diagonals, in the shape of the records."""
+        """Return the diagonals of the sketches, in the shape of the records."""
         return self.factor.square().sum(1).reshape(-1, *self.shape)
 
     def traces(self) -> Tensor:
-        """Return the traces."""
+        """Return the traces of the sketches."""
         return self.factor.square().sum((1, 2))
 
     def eigenvalues(self) -> Tensor:
-        """Return the eigenvalues, ``(B, rank)``, the largest first."""
+        """Return the eigenvalues of the sketches, ``(B, rank)``, largest first."""
         return self.factor.square().sum(2)
 
 
 def nystrom(engine: Engine, x: Inputs, y: Tensor, rank: int) -> InformationSketch:
     """Return the sketch ``AQ (QᵀAQ)⁺ QᵀA`` of ``A = J̃ᵀJ̃`` from ``rank`` products.
 
-    ``Q`` is an orthonormal basis of a random subspace of the unknowns, the same for every record.
-    With all d directions, ``Q`` is the identity and the sketch is the matrix itself.
+    ``Q`` is an orthonormal basis of a random subspace of the unknowns and is the same for every
+    record. With all d directions, ``Q`` is the identity, and the sketch equals the matrix.
     """
     check_count(rank, "rank")
     z = engine.variable(x, y)
@@ -286,8 +286,8 @@ def nystrom(engine: Engine, x: Inputs, y: Tensor, rank: int) -> InformationSketc
 def _directions(size: int, rank: int, key: int) -> Tensor:
     """Return an orthonormal basis ``(size, rank)`` of a uniformly random subspace, in float64.
 
-    It is drawn on the CPU and orthonormalised before any product, so it is the same for every
-    device and chunk size, and no inverse of the draw is needed.
+    The basis is drawn on the CPU and orthonormalised before any product, so it does not depend on
+    the device or chunk size, and the draw need not be inverted.
     """
     if rank == size:
         return torch.eye(size, dtype=torch.float64)
@@ -299,9 +299,9 @@ def _directions(size: int, rank: int, key: int) -> Tensor:
 def _factor(basis: Tensor, image: Tensor, eps: float) -> Tensor:
     """Return ``F (B, rank, n)`` with ``FᵀF = Y (QᵀY)⁺ Yᵀ`` for the images ``Y = AQ (B, n, rank)``.
 
-    Directions of ``QᵀAQ`` whose eigenvalue is below ``τ`` times the largest are left out, which can
-    only make the sketch smaller. ``Y`` is accurate to ``eps·‖A‖``, and division by ``√τ`` raises
-    this error to ``eps/√τ·‖A‖``. Both errors are equal at ``τ = eps^(2/3)``.
+    Directions of ``QᵀAQ`` with an eigenvalue below ``τ`` times the largest are left out, which can
+    only make the sketch smaller. ``Y`` is accurate to ``eps·‖A‖``, and division by ``√τ`` increases
+    this error to ``eps/√τ·‖A‖``. At ``τ = eps^(2/3)`` both errors are equal.
     """
     middle = basis.T @ image
     values, vectors = torch.linalg.eigh((middle + middle.transpose(1, 2)) / 2)

@@ -1,9 +1,9 @@
-"""The privacy loss of each record under Gaussian noise, as ε, μ and Rényi divergence.
+"""Computes each record's privacy loss under Gaussian noise, as ε, μ and Rényi divergence.
 
 A record whose clipped gradients have the norms ``‖g̃_t‖`` shifts the mean of release t by
-``‖g̃_t‖``. With noise of standard deviation ``s`` this gives that record ``μ``-Gaussian
-differential privacy, ``μ² = Σ_t ‖g̃_t‖²/s_t² = Σ_t PL_t`` (Mueller et al. 2022, equations 2 to 4;
-Dong, Roth and Su 2021, corollary 3.3 for the sum), and Rényi divergence ``αμ²/2``.
+``‖g̃_t‖``. With noise of standard deviation ``s_t``, the record has ``μ``-Gaussian differential
+privacy, ``μ² = Σ_t ‖g̃_t‖²/s_t² = Σ_t PL_t`` (Mueller et al. 2022, equations 2 to 4; Dong, Roth and
+Su 2021, corollary 3.3 for the sum), and Rényi divergence ``αμ²/2``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from seepage.tables.source import build_frame
 Numbers = NDArray[np.float64]
 
 CONDITIONS = (
-    "The figure is for adding or removing this one record, with all others unchanged.",
+    "The figure is for adding or removing this record, with all other records unchanged.",
     "No amplification by subsampling is claimed: the attacker may know which steps a record was "
     "in.",
-    "It is measured for the run that took place; a guarantee in advance needs a filter that "
-    "stops a record when its budget is spent (Feldman and Zrnic 2021).",
+    "The figure is measured for the run that took place; a guarantee in advance requires a filter "
+    "that stops a record when its budget is spent (Feldman and Zrnic 2021).",
 )
 
 
@@ -38,9 +38,9 @@ class IndividualLoss(RankedResult):
     Parameters
     ----------
     privacy_loss
-        ``Σ_t ‖g̃_t‖²/s_t²`` of every record.
+        The sum ``Σ_t ‖g̃_t‖²/s_t²`` of every record.
     conditions
-        The assumptions under which the numbers hold.
+        The assumptions under which the numbers are valid.
     rows
         The records' positions, if only some records are included.
 
@@ -72,17 +72,17 @@ class IndividualLoss(RankedResult):
         return np.arange(len(self.privacy_loss)) if self.rows is None else self.rows
 
     def select(self, positions: Any) -> IndividualLoss:
-        """Return the records at some positions, in their order."""
+        """Return the records at the given positions, in that order."""
         order = np.asarray(positions)
         return IndividualLoss(self.privacy_loss[order], self.conditions, self.labels()[order])
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: every record's ``μ``, in falling order."""
+        """Return the data for :meth:`plot`: every record's ``μ``, in descending order."""
         worst = self.sort()
         return PlottedNumbers(worst.mu(), worst.labels(), "privacy loss μ")
 
     def html_notes(self) -> tuple[str, ...]:
-        """Return the conditions, for a notebook."""
+        """Return the conditions, for display in a notebook."""
         return self.conditions
 
     def __repr__(self) -> str:
@@ -96,17 +96,17 @@ class IndividualLoss(RankedResult):
         return marked(words, self.conditions)
 
     def mu(self) -> Numbers:
-        """Return the ``μ`` of Gaussian differential privacy."""
+        """Return each record's ``μ`` of Gaussian differential privacy."""
         return np.sqrt(self.privacy_loss)
 
     def rdp(self, order: float = 2) -> Numbers:
-        """Return the Rényi divergence ``αμ²/2`` at the order ``α``."""
+        """Return each record's Rényi divergence ``αμ²/2`` at order ``α``."""
         if not 1 <= order < np.inf:
             raise InputError(f"A Rényi order must be a finite number of at least 1, not {order!r}.")
         return order * self.privacy_loss / 2
 
     def epsilon(self, delta: float) -> Numbers:
-        """Return the smallest ε at δ, which is exact for Gaussian noise."""
+        """Return each record's smallest ε at δ, which is exact for Gaussian noise."""
         return gaussian_epsilon(self.mu(), delta)
 
     def table(  # type: ignore[override]
@@ -114,7 +114,7 @@ class IndividualLoss(RankedResult):
     ) -> Any:
         """Return a data frame with a row for every record.
 
-        If the noise can be regenerated, a column ``condition`` says so.
+        If the noise can be regenerated, the column ``condition`` states this.
         """
         columns: dict[str, object] = {
             "row": self.labels(),
@@ -131,8 +131,8 @@ class IndividualLoss(RankedResult):
 def gaussian_epsilon(mu: Numbers, delta: float) -> Numbers:
     """Return the smallest ε for which Gaussian mechanisms with these ``μ`` are (ε, δ)-private.
 
-    The root of ``Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) = δ`` (Balle and Wang 2018, theorem 8), or zero
-    if the left side at ε = 0 is at most δ; nan for an unknown ``μ``.
+    ε is the root of ``Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) = δ`` (Balle and Wang 2018, theorem 8), or
+    zero if the left side at ε = 0 is at most δ. For an unknown ``μ``, ε is nan.
     """
     from scipy.special import log_ndtr, ndtri
 

@@ -1,10 +1,10 @@
-"""Rényi differential privacy of each record, from the norms of its own gradients.
+"""Estimates each record's Rényi differential privacy from the norms of its own gradients.
 
 A record whose clipped gradient has the norm ``c`` shifts a step's mean by ``c``, not by the whole
-sensitivity. The record's privacy loss in the step is thus the Rényi divergence of a sampled
-Gaussian with noise multiplier ``s/c`` (Feldman and Zrnic 2021; Yu et al. 2023). Its norm is
-observed only in the steps in which it takes part. All other steps are charged the average of these,
-so the total is an estimate with a standard error.
+sensitivity. The record's privacy loss in the step is therefore the Rényi divergence of a sampled
+Gaussian with noise multiplier ``s/c`` (Feldman and Zrnic 2021; Yu et al. 2023). The norm is
+observed only in the steps in which the record takes part. All other steps are charged the average
+over these steps, so the total is an estimate with a standard error.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def sampled_gaussian_renyi(
     """Return the Rényi DP of a Poisson-sampled Gaussian step, ``(B, orders)``.
 
     ``(1/(α − 1)) log Σ_k C(α, k)(1 − q)^{α−k} q^k e^{(k² − k)μ²/2}`` for integer orders α (Mironov,
-    Talwar and Zhang 2019, section 3.3), ``αμ²/2`` for q = 1; μ is the shift in units of the noise.
-    At orders above 256, which help only if μ is small, ``αμ²/2`` (the cost without sampling) also
-    serves as an upper bound for sums with an exponent above 30.
+    Talwar and Zhang 2019, section 3.3), or ``αμ²/2`` for q = 1, where μ is the shift in units of
+    the noise. Orders above 256 are useful only for small μ. At these orders, sums with an exponent
+    above 30 are replaced by their upper bound ``αμ²/2``, the cost without sampling.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class IndividualCosts:
         self.norms = torch.zeros(records, 20, 3, dtype=torch.float32)
 
     def add(self, index: Tensor, sample_rate: float, shifts: Tensor) -> None:
-        """Add a step for the records of a batch; ``shifts`` are ``‖g̃‖/s``."""
+        """Add a step for the records of a batch, whose ``shifts`` are ``‖g̃‖/s``."""
         costs = sampled_gaussian_renyi(sample_rate, shifts, self.orders).to(self.costs.device)
         index = index.to(self.costs.device)
         weight = 1 / sample_rate
@@ -116,7 +116,7 @@ class IndividualCosts:
         """Return the costs of all ``steps`` steps at every order, and their standard errors.
 
         A record that was never in a batch is charged ``worst``, the costs of the whole run at the
-        full sensitivity; its standard error is nan, as for a record seen once.
+        full sensitivity. The standard error is nan for a record in fewer than two batches.
         """
         seen = (self.weights > 0)[:, None]
         weights = torch.where(seen, self.weights[:, None], 1.0)
@@ -130,11 +130,11 @@ class IndividualCosts:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class IndividualPrivacy(RankedResult):
-    """Rényi differential privacy of each record, for adding or removing it.
+    """The Rényi differential privacy of each record, for adding or removing the record.
 
-    If the number of records counts as public, the record is zeroed out instead of removed. It is an
-    estimate for the run that took place. A guarantee before the run needs a filter that stops a
-    record when its budget is spent (Feldman and Zrnic 2021).
+    If the number of records counts as public, the record is zeroed out instead of removed. The
+    result is an estimate for the run that took place. A guarantee in advance requires a filter that
+    stops a record when its budget is spent (Feldman and Zrnic 2021).
 
     Parameters
     ----------
@@ -143,14 +143,14 @@ class IndividualPrivacy(RankedResult):
     costs
         The cost of each record at each order, ``(n, orders)``.
     errors
-        Standard errors of the costs; nan for a record that was in fewer than two batches.
+        The standard errors of the costs; nan for a record that was in fewer than two batches.
     run_epsilon
         The ε of the whole run as a function of δ; no record's ε exceeds it.
     ledger
         The steps of the run, needed for the trade-off curves of single records.
     norms
-        For every record and every group of similar shifts ``μ = ‖g̃‖/s``: their number, and the
-        sums of μ² and μ⁴, ``(n, groups, 3)``.
+        For every record and every group of similar shifts ``μ = ‖g̃‖/s``: the number of shifts, and
+        the sums of μ² and μ⁴, ``(n, groups, 3)``.
     rows
         The records' positions, if only some records are included.
     """
@@ -166,7 +166,7 @@ class IndividualPrivacy(RankedResult):
     def table(  # type: ignore[override]
         self, delta: float = 1e-5, library: str | None = None
     ) -> Any:
-        """Return a data frame with a row for every record: Rényi cost, its error, and ε at δ."""
+        """Return a data frame of each record's Rényi cost, its standard error, and ε at δ."""
         order = self.orders[0]
         columns = {
             "row": self.labels(),
@@ -185,7 +185,7 @@ class IndividualPrivacy(RankedResult):
         return np.arange(len(self.costs)) if self.rows is None else self.rows
 
     def select(self, positions: Any) -> IndividualPrivacy:
-        """Return the records at some positions, in their order."""
+        """Return the records at the given positions, in that order."""
         order = np.asarray(positions)
         return replace(
             self,
@@ -196,12 +196,12 @@ class IndividualPrivacy(RankedResult):
         )
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: every record's Rényi cost, in falling order."""
+        """Return the data for :meth:`plot`: every record's Rényi cost, in descending order."""
         worst, name = self.sort(), f"Rényi cost at order {self.orders[0]}"
         return PlottedNumbers(worst.to_numpy(), worst.labels(), name)
 
     def html_notes(self) -> tuple[str, ...]:
-        """Return the conditions, for a notebook."""
+        """Return the conditions, for display in a notebook."""
         return self.conditions
 
     def __repr__(self) -> str:
@@ -214,7 +214,7 @@ class IndividualPrivacy(RankedResult):
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Conditions on the sampling of batches, and on the origin of their noise."""
+        """The conditions on the sampling of batches and on the origin of the noise."""
         if self.ledger is None:
             return ()
         return (*conditions_of_relation(self.ledger), *self.ledger.conditions)
@@ -228,7 +228,7 @@ class IndividualPrivacy(RankedResult):
         return self.errors[:, self._place(order)]
 
     def epsilon(self, delta: float) -> Numbers:
-        """Return the ε of each record at δ: the smallest over the orders, and at most the run's ε.
+        """Return each record's ε at δ, the smallest over the orders and at most the run's ε.
 
         ``ρ_α + log(1 − 1/α) − log(δα)/(α − 1)`` (Canonne, Kamath and Steinke 2020, proposition 12).
         """
@@ -242,12 +242,13 @@ class IndividualPrivacy(RankedResult):
         """Return the trade-off curve of membership inference for one record.
 
         The curve is composed from the norms of the record's own gradients, so it is an estimate.
-        For a record that was in no batch, it is the guarantee of the clip for all records
+        For a record that was in no batch, the curve is the guarantee for all records, from the clip
         (``accountant.membership()``).
         """
         if self.ledger is None or self.norms is None:
             raise InputError(
-                "Trade-off curves need the steps of the run; use the accountant of that run."
+                "Trade-off curves require the steps of the run; use the individual privacy from "
+                "the run's accountant."
             )
         places = np.flatnonzero(self.labels() == record)
         if not len(places):

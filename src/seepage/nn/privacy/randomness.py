@@ -1,11 +1,11 @@
-"""How predictable a run's noise and batches are, and what follows for its guarantees.
+"""Describes how predictable a run's noise and batches are, and the effect on its guarantees.
 
 Differential privacy and leakage both assume noise that the attacker cannot know, and amplification
-by sampling assumes batches that the attacker cannot know. An attacker who knows a run's seed can
-regenerate both and subtract the noise; one who can try all states of a small generator can find
-them. The ledger stores the origin of each step's noise, and every statement about the run includes
-the resulting condition, which is worded here. A run whose noise can be regenerated is an
-*experiment*: its results say so and cannot be published as guarantees.
+by sampling assumes batches that the attacker cannot know. An attacker who knows a run's seed, or
+can try all states of a small generator, can regenerate both and subtract the noise. The ledger
+stores the origin of each step's noise, and every statement about the run includes the resulting
+condition from this module. A run whose noise can be regenerated is an *experiment*: its results are
+marked as such and cannot be published as guarantees.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _MARKS = {
 
 
 def check_randomness(randomness: str) -> None:
-    """Raise unless this names an origin of noise and batches."""
+    """Raise unless ``randomness`` is a known origin of noise and batches."""
     check_choice(randomness, "randomness", tuple(_CONDITIONS))
 
 
 def conditions_of(origins: Iterable[str]) -> tuple[str, ...]:
-    """Return the conditions on the noise of steps with these origins, in sentences.
+    """Return sentences that state the conditions for steps whose noise has these origins.
 
     >>> conditions_of(["secure"])
     ()
@@ -62,7 +62,7 @@ def conditions_of(origins: Iterable[str]) -> tuple[str, ...]:
 
 
 def mark_of(conditions: Sequence[str]) -> str:
-    """Return a short note that the noise can be regenerated, if these conditions say so.
+    """Return a short note if, by these conditions, the noise can be regenerated.
 
     >>> mark_of(conditions_of(["secure", "seed"]))
     'experiment, noise from a seed: only against attackers who neither know nor guess it'
@@ -71,18 +71,18 @@ def mark_of(conditions: Sequence[str]) -> str:
 
 
 def refuse_experiment(conditions: Sequence[str]) -> None:
-    """Raise if the conditions are those of an experiment, whose guarantee must not be published."""
+    """Raise if the conditions are those of an experiment, which must not be published."""
     mark = mark_of(conditions)
     if mark:
         raise InputError(
-            f"This run is an {mark}. It is not a guarantee against other attackers and cannot be "
-            "published: train again without seed=, with randomness='secure' (Opacus: "
+            f"This run is an {mark}. The run gives no guarantee against other attackers and cannot "
+            "be published; train again without seed= and with randomness='secure' (Opacus: "
             "PrivacyEngine(secure_mode=True))."
         )
 
 
 def marked(words: str, conditions: Sequence[str]) -> str:
-    """Return a text about a run with the note at its end, or before the last ``>`` of a repr."""
+    """Add the note to a text about a run, at the end or before the last ``>`` of a repr."""
     mark = mark_of(conditions)
     if not mark:
         return words

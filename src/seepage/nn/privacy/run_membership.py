@@ -1,9 +1,9 @@
-"""Membership inference on a training run: the trade-off of false and true positive rates.
+"""Membership inference on a training run: trade-off between false and true positive rates.
 
 A run of subsampled Gaussian steps has a trade-off curve, not a single μ
-(:mod:`seepage.privacy.trade_off`). Both directions come from dp-accounting's privacy loss
-distributions, which round the loss upwards, so every number is an upper bound for the steps
-composed.
+(:mod:`seepage.privacy.trade_off`). Both directions are computed from dp-accounting's privacy loss
+distributions, which round the loss upwards. Every number is therefore an upper bound for the
+composed steps.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from seepage.privacy.trade_off import LossTradeOff, both_ways, gaussian_losses
 
 GUARANTEED = (
     "Only the noisy gradients of the steps, or results computed from them, are released.",
-    "It holds for every record, because the clip bounds each record's contribution to a step.",
+    "This is valid for every record, because the clip bounds each record's contribution to a step.",
 )
 MEASURED = (
     GUARANTEED[0],
-    "It is an estimate for the run that took place: the record's own norms are composed, and "
-    "steps without the record are charged like those with it. The norms depend on earlier "
-    "outputs, so it is not an upper bound; a bound needs a filter (Feldman and Zrnic 2021).",
+    "The result is an estimate for the run that took place. It is composed from the record's own "
+    "norms, and steps without the record are charged like steps with it. The norms depend on "
+    "earlier outputs, so the result is not an upper bound; a bound requires a filter (Feldman and "
+    "Zrnic 2021).",
 )
 UNSEEN = "The record was in no batch, so it is charged the maximum that the clip allows."
 
@@ -47,17 +48,17 @@ class RunMembership(LossTradeOff):
     Parameters
     ----------
     removed, added
-        dp-accounting's privacy loss distributions: of the run with the record against the run
-        without it (or with another in its place), and the reverse.
+        dp-accounting's privacy loss distributions for the run with the record against the run
+        without it (or with another in its place), and for the reverse.
     kind
-        ``guarantee`` if the clip bounds it for every record, ``estimate`` if it comes from the
-        norms of one record's own gradients.
+        ``guarantee`` if the curve follows from the clip and is valid for every record; ``estimate``
+        if it is computed from the norms of one record's gradients.
     conditions
-        The assumptions under which the numbers hold.
+        The assumptions under which the numbers are valid.
     relation
         The neighbouring relation, in words: to add or remove the record, or to replace it.
     doubt
-        The possible error in the membership advantage from grouping similar norms; zero for a
+        The possible error of the membership advantage due to grouping similar norms; zero for a
         guarantee.
     """
 
@@ -78,7 +79,7 @@ class RunMembership(LossTradeOff):
 
 
 def run_membership(ledger: Ledger, neighbours: str | None = None) -> RunMembership:
-    """Return the curve that holds for every record of a run."""
+    """Return the trade-off curve that is valid for every record of a run."""
     _check_clipped(ledger)
     relation = checked_relation(ledger, neighbours)
     return RunMembership(
@@ -96,9 +97,9 @@ class ShiftGroup:
     Parameters
     ----------
     count
-        How many steps.
+        The number of steps.
     mean, variance
-        Of ``μ²`` over them.
+        The mean and the variance of ``μ²`` over these steps.
     """
 
     count: float
@@ -106,7 +107,7 @@ class ShiftGroup:
     variance: float
 
     def whole(self) -> list[tuple[float, float]]:
-        """Return one representative shift, and the number of steps."""
+        """Return one representative shift and the number of steps."""
         return [(math.sqrt(self.mean), self.count)]
 
     def halves(self) -> list[tuple[float, float]]:
@@ -118,12 +119,12 @@ class ShiftGroup:
 
 
 def own_membership(ledger: Ledger, norms: Sequence[ShiftGroup]) -> RunMembership:
-    """Return the curve of one record, by composing the steps at its own norms.
+    """Return the trade-off curve of one record, composed from the record's own norms.
 
-    ``norms`` are its gradient norms in the batches that contained it, in groups of similar norms.
-    All steps of the ledger, which use Poisson batches of one rate, are charged in the proportions
-    of these groups. A record that was in no batch has no norms and is charged the maximum that the
-    clip allows.
+    ``norms`` contains the gradient norms in the batches with the record, in groups of similar
+    norms. All steps of the ledger, which use Poisson batches of one rate, are charged in the
+    proportions of these groups. A record that was in no batch has no norms and is charged the
+    maximum that the clip allows.
     """
     if not norms:
         worst = run_membership(ledger, own_relation(ledger))
@@ -151,7 +152,7 @@ def own_membership(ledger: Ledger, norms: Sequence[ShiftGroup]) -> RunMembership
 
 
 def _composed(parts: Sequence[tuple[float, float]], ledger: Ledger, rate: float) -> tuple[Any, Any]:
-    """Return all steps' privacy losses in both directions, with shifts in these proportions."""
+    """Return the privacy losses of all steps in both directions, for these shifts."""
     counts = _shared_out(ledger.steps, np.array([count for _, count in parts]))
     total: Any = None
     for (shift, _), count in zip(parts, counts, strict=True):
@@ -166,7 +167,7 @@ def _composed(parts: Sequence[tuple[float, float]], ledger: Ledger, rate: float)
 
 
 def _shared_out(steps: int, counts: np.ndarray) -> np.ndarray:
-    """Return whole numbers in nearly the same proportions as the counts."""
+    """Return whole numbers that sum to ``steps``, nearly in the proportions of the counts."""
     exact = steps * counts / counts.sum()
     whole: np.ndarray = np.floor(exact).astype(int)
     order = np.argsort(whole - exact, kind="stable")

@@ -1,15 +1,15 @@
 """The steps of a run and their joint differential privacy, computed with dp-accounting.
 
-A :class:`Ledger` records the releases so far: the number of steps, with their noise, clip and
-batches. Rényi DP and (ε, δ) follow from it. The smooth clip allows gradients of norm 1.1152 C, so
-the effective noise multiplier is ``σC/sensitivity``.
+A :class:`Ledger` records the steps so far, with their noise, clip and batches. Rényi DP and (ε, δ)
+follow from the ledger. The smooth clip allows gradients of norm 1.1152 C, so the effective noise
+multiplier is ``σC/sensitivity``.
 
 The guarantee depends on the settings that were declared before the data were seen. If each record
-joins a batch with a declared probability, and sums are divided by a declared number, adding or
-removing a record changes nothing else, and the guarantee covers that change. If the rate or divisor
-depends on the number of records (a batch size, shuffled epochs, Opacus), one more record changes
-the rate for all records. That number then counts as public, and the guarantee covers replacing a
-record.
+is drawn with a declared probability, and sums are divided by a declared number, adding or removing
+a record changes no other setting, and the guarantee covers that change. If the sampling rate or
+divisor depends on the number of records (a batch size, shuffled epochs, Opacus), adding a record
+changes the rate for all records. The number of records then counts as public, and the guarantee
+covers replacing a record.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _DECLARED = (
     "on the number of records."
 )
 _PUBLIC_COUNT = (
-    "The number of records counts as public: the sampling rate follows from it, so it is not "
-    "protected whether there was one record more or less. A declared sample_rate protects it."
+    "The number of records counts as public, because the sampling rate follows from it. The "
+    "presence of one more or one fewer record is not protected; a declared sample_rate protects it."
 )
 
 
@@ -57,24 +57,24 @@ class Entry:
     Parameters
     ----------
     steps
-        Their number.
+        The number of steps.
     sampler
         How the batches were drawn: ``poisson``, ``fixed`` or ``other``.
     sample_rate
-        The probability that a record takes part in one of them.
+        The probability that a record takes part in a step.
     noise_multiplier
-        σ: the noise on the sum has the standard deviation ``σC``.
+        The noise multiplier σ. The noise on the sum has the standard deviation ``σC``.
     max_grad_norm
-        C.
+        The clipping threshold C.
     sensitivity
         The largest norm of a clipped gradient; infinite without clipping.
     records
-        The number of records that batches are drawn from.
+        The number of records from which batches are drawn.
     randomness
         The origin of noise and batches, as in :mod:`seepage.nn.privacy.randomness`.
     declared
-        Whether rate and divisor were declared before the data were seen. Otherwise they follow from
-        the number of records, which counts as public.
+        Whether sampling rate and divisor were declared before the data were seen. If not, they
+        follow from the number of records, which counts as public.
     filtered
         Whether each record took part only until its budget was spent.
     """
@@ -123,7 +123,7 @@ class Ledger:
         self._entries = list(entries)
 
     def add(self, entry: Entry) -> None:
-        """Add steps; they are merged into the last entry if their settings are the same."""
+        """Add steps, and merge them with the last entry if the settings are the same."""
         if self._entries and replace(self._entries[-1], steps=entry.steps) == entry:
             entry = replace(entry, steps=entry.steps + self._entries.pop().steps)
         self._entries.append(entry)
@@ -135,7 +135,7 @@ class Ledger:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Conditions on the origin of noise and batches, for every statement about the run."""
+        """The conditions on the origin of noise and batches, for every statement about the run."""
         return conditions_of(entry.randomness for entry in self._entries)
 
     @property
@@ -144,7 +144,7 @@ class Ledger:
         return any(entry.filtered for entry in self._entries)
 
     def declare(self, randomness: str) -> None:
-        """Set the stated origin of the noise and batches of all steps so far."""
+        """Set the stated origin of noise and batches for all steps so far."""
         self._entries = [replace(entry, randomness=randomness) for entry in self._entries]
 
     def __iter__(self) -> Iterator[Entry]:
@@ -162,29 +162,29 @@ class Ledger:
         return "\n".join(map(str, self._entries)) or "no steps"
 
     def to_json(self) -> str:
-        """Return it as text."""
+        """Return the ledger as JSON text."""
         return json.dumps([asdict(entry) for entry in self._entries])
 
     @classmethod
     def from_json(cls, text: str) -> Ledger:
-        """Return the ledger that :meth:`to_json` wrote."""
+        """Return the ledger from the output of :meth:`to_json`."""
         return cls(tuple(Entry(**entry) for entry in json.loads(text)))
 
 
 @dataclass(frozen=True)
 class PrivacyGuarantee(SummaryTable):
-    """(ε, δ)-differential privacy of a run.
+    """The (ε, δ)-differential privacy of a run.
 
     Parameters
     ----------
     epsilon, delta
-        The guarantee.
+        The values ε and δ of the guarantee.
     relation
-        Which data sets count as neighbours, in words.
+        The neighbouring relation between data sets, in words.
     method
-        ``rdp`` (Rényi), ``pld`` (privacy loss distributions), or Opacus's own.
+        ``rdp`` (Rényi), ``pld`` (privacy loss distributions), or the name of Opacus's own method.
     order
-        The Rényi order that gave ε, if there is one.
+        The Rényi order from which ε follows, if the method is ``rdp``.
     conditions
         Conditions on the declared settings and on the origin of noise and batches.
     """
@@ -204,11 +204,11 @@ class PrivacyGuarantee(SummaryTable):
         return {name: (value, math.nan, value) for name, value in ends.items()}
 
     def plot(self, ax: Any = None) -> Any:
-        """Plot the largest true positive rate of membership inference that the guarantee allows."""
+        """Plot the largest true positive rate of membership inference under the guarantee."""
         return PromisedTradeOff(self.epsilon, self.delta).plot(ax)
 
     def html_notes(self) -> tuple[str, ...]:
-        """Return the conditions, for a notebook."""
+        """Return the conditions, for display in a notebook."""
         return self.conditions
 
     def __float__(self) -> float:
@@ -219,21 +219,21 @@ class PrivacyGuarantee(SummaryTable):
         return marked(promise, self.conditions)
 
     def statement(self) -> DifferentialPrivacy:
-        """Return a :mod:`seepage.privacy` statement of it, for ``sp.guarantees(…, dp=…)``.
+        """Return the guarantee as a :mod:`seepage.privacy` statement, for ``sp.guarantees(dp=…)``.
 
-        An experiment, whose noise can be regenerated, raises an error.
+        Raises an error for an experiment, whose noise can be regenerated.
         """
         refuse_experiment(self.conditions)
         named = {words: name for name, words in RELATIONS.items() if name in NEIGHBOURS}
         if self.relation not in named:
             raise InputError(
-                f"Bounds need a guarantee for one record, not one to {self.relation}; use "
-                "privacy(delta, neighbours='replace')."
+                "Bounds need a guarantee to add, remove or replace one record, not to "
+                f"{self.relation}; use privacy(delta, neighbours='replace')."
             )
         return DifferentialPrivacy(self.epsilon, self.delta, named[self.relation], self.conditions)
 
     def to_json(self) -> str:
-        """Return the guarantee as text to publish; raise for an experiment."""
+        """Return the guarantee as JSON text for publication; raise if the run is an experiment."""
         refuse_experiment(self.conditions)
         return json.dumps(asdict(self), ensure_ascii=False)
 
@@ -244,30 +244,29 @@ def relation_of(ledger: Ledger) -> str:
 
 
 def own_relation(ledger: Ledger) -> str:
-    """Return the neighbouring relation for one record: with or without its gradient."""
+    """Return the neighbouring relation that adds, removes or zeroes out one record's gradient."""
     return "add-or-remove" if relation_of(ledger) == "add-or-remove" else "zero-out"
 
 
 def conditions_of_relation(ledger: Ledger) -> tuple[str, ...]:
-    """Return the conditions on the sampling of batches, in sentences."""
+    """Return sentences that state the conditions on the sampling of batches."""
     return (_DECLARED if relation_of(ledger) == "add-or-remove" else _PUBLIC_COUNT,)
 
 
 def checked_relation(ledger: Ledger, neighbours: str | None) -> str:
-    """Return the requested relation, by default the run's own; raise if unsupported."""
+    """Return the requested relation, by default the run's own; raise if it is not supported."""
     if neighbours is None:
         return relation_of(ledger)
     check_choice(neighbours, "neighbours", tuple(RELATIONS))
     if neighbours == "add-or-remove" and relation_of(ledger) != neighbours:
         raise InputError(
-            "The run has no guarantee for adding or removing a record: its rate depends on the "
-            "number of records, so one more record changes the rate for all. Use "
-            "neighbours='replace', or train with a declared sample_rate= (PrivateSGD: and "
-            "expected_batch=)."
+            "The run has no guarantee for adding or removing a record, because its sampling rate "
+            "depends on the number of records. Use neighbours='replace', or train with a declared "
+            "sample_rate= (in PrivateSGD, also expected_batch=)."
         )
     if neighbours == "zero-out" and any(entry.sampler == FIXED for entry in ledger):
         raise InputError(
-            "Batches of fixed size are accounted for as replacing a record; use "
+            "For batches of fixed size, only replacing a record is supported; use "
             "neighbours='replace'."
         )
     return neighbours
@@ -276,11 +275,11 @@ def checked_relation(ledger: Ledger, neighbours: str | None) -> str:
 def renyi(ledger: Ledger, orders: Sequence[float], neighbours: str | None = None) -> np.ndarray:
     """Return the Rényi differential privacy of the run at each order.
 
-    For adding, removing or zeroing out a record: Mironov, Talwar and Zhang 2019 for Poisson
-    batches, the plain Gaussian mechanism for other batches. For replacing a record: the pair that
-    dominates Poisson batches (:func:`~seepage.privacy.trade_off.replacement_renyi`); Wang, Balle
-    and Kasiviswanathan 2019 at twice the sensitivity for batches of fixed size, and the plain
-    Gaussian mechanism at twice the sensitivity for other batches.
+    For adding, removing or zeroing out a record, Poisson batches use Mironov, Talwar and Zhang
+    2019, and other batches the plain Gaussian mechanism. For replacing a record, Poisson batches
+    use their dominating pair (:func:`~seepage.privacy.trade_off.replacement_renyi`). Batches of
+    fixed size use Wang, Balle and Kasiviswanathan 2019 at twice the sensitivity, and other batches
+    the plain Gaussian mechanism at twice the sensitivity.
     """
     from dp_accounting import NeighboringRelation
     from dp_accounting.rdp import RdpAccountant
@@ -307,7 +306,7 @@ def losses(ledger: Ledger, neighbours: str | None = None, *, group: int = 1) -> 
     relation = checked_relation(ledger, neighbours)
     if not len(ledger):
         raise InputError(
-            "No step has been taken yet, so nothing was released; observe some steps first."
+            "No step has been taken yet, so there is no release; observe at least one step first."
         )
     total: Any = None
     for entry in ledger:
@@ -335,7 +334,7 @@ def guarantee(
     neighbours: str | None = None,
     group: int = 1,
 ) -> PrivacyGuarantee:
-    """Return the (ε, δ) of the run, for one record or a group of them."""
+    """Return the (ε, δ) guarantee of the run, for one record or a group of records."""
     check_share(delta, "delta")
     check_count(group, "group")
     check_choice(method, "method", ("rdp", "pld"))
@@ -344,7 +343,7 @@ def guarantee(
     if group > 1:
         if relation == "replace":
             raise InputError(
-                "Groups are accounted for as added or removed together; use "
+                "A group guarantee covers only adding or removing the records together; use "
                 "neighbours='zero-out', or train with a declared sample_rate=."
             )
         method, words = "pld", words.replace("one record", f"{group} records")
@@ -365,10 +364,9 @@ def guarantee(
 
 
 def least_noise(entry: Entry, epsilon: float, delta: float) -> float:
-    """Return the smallest multiple of 0.001 as σ for which these steps are (ε, δ)-private.
+    """Return the smallest σ, a multiple of 0.001, for which these steps are (ε, δ)-private.
 
-    It is found by bisection on :func:`guarantee`, so a run with this σ will state the same
-    guarantee.
+    σ is found by bisection on :func:`guarantee`, so a run with this σ has the same guarantee.
 
     Examples
     --------
@@ -378,7 +376,7 @@ def least_noise(entry: Entry, epsilon: float, delta: float) -> float:
     """
     if math.isinf(entry.sensitivity):
         raise InputError(
-            "Without a clip no amount of noise meets a privacy budget; leave clip out, or use "
+            "Without clipping, no amount of noise meets a privacy budget; leave out clip, or use "
             "clip='smooth'."
         )
 
@@ -406,7 +404,7 @@ def _declared(entry: Entry) -> bool:
 
 
 def _compose(accountant: Any, events: Iterable[tuple[Entry, Any]]) -> None:
-    """Compose steps in a dp-accounting accountant."""
+    """Compose steps in an accountant from dp-accounting."""
     from dp_accounting import SelfComposedDpEvent
 
     # It logs every order that it does not support; these count as infinite, so the log is not
@@ -422,7 +420,7 @@ def _compose(accountant: Any, events: Iterable[tuple[Entry, Any]]) -> None:
 
 
 def _event(entry: Entry) -> Any:
-    """Return a step as a dp-accounting event, for a record that is added or removed."""
+    """Return a step as a dp-accounting event, for adding or removing a record."""
     import dp_accounting as dp
 
     if math.isinf(entry.sensitivity):
@@ -432,7 +430,7 @@ def _event(entry: Entry) -> Any:
 
 
 def _replacement_event(entry: Entry) -> Any:
-    """Return a step as a dp-accounting event, for a replaced record: twice the sensitivity."""
+    """Return a step as a dp-accounting event with twice the sensitivity, for replacing a record."""
     import dp_accounting as dp
 
     if math.isinf(entry.sensitivity):

@@ -1,4 +1,4 @@
-"""Clips a gradient before it is released: not at all, hard, or smoothly with GELU.
+"""Clips a gradient before release: a hard clip, a smooth clip with GELU, or no clip.
 
 A clipped gradient is ``g̃ = g/φ(n)`` with ``n = ‖g‖``. The clip acts on a change of the gradient as
 
@@ -21,7 +21,7 @@ from seepage.support.number_check import check_choice, check_positive
 
 
 class Clip(ABC):
-    """The divisor ``φ(n)`` of a gradient with norm ``n``, before it is summed and released."""
+    """Divides a gradient of norm ``n`` by ``φ(n)`` before gradients are summed and released."""
 
     max_grad_norm: float
 
@@ -43,7 +43,7 @@ class Clip(ABC):
         return 1 / self.phi(norms)
 
     def radial(self, norms: Tensor) -> Tensor:
-        """Return ``ρ = 1 − nφ′/φ``: how the clip transmits a change along the gradient."""
+        """Return ``ρ = 1 − nφ′/φ``; the clip scales a change along the gradient by ``ρ/φ``."""
         return 1 - norms * self.slope(norms) / self.phi(norms)
 
     def conservative(self, norms: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class Clip(ABC):
 
 @dataclass(frozen=True)
 class NoClip(Clip):
-    """No clipping: ``φ = 1``. The release then has no bounded sensitivity.
+    """No clipping, ``φ = 1``. The release has no bounded sensitivity.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class NoClip(Clip):
 
     @property
     def max_grad_norm(self) -> float:  # type: ignore[override]
-        """One, so that the noise multiplier is the standard deviation of the noise itself."""
+        """Set to one, so that the noise multiplier is the standard deviation of the noise."""
         return 1.0
 
     @property
@@ -134,7 +134,7 @@ class HardClip(_ThresholdClip):
         return (norms > self.max_grad_norm).to(norms.dtype) / self.max_grad_norm
 
     def radial(self, norms: Tensor) -> Tensor:
-        """Return one up to the threshold, and exactly zero beyond it."""
+        """Return exactly one up to the threshold and exactly zero beyond it."""
         return (norms <= self.max_grad_norm).to(norms.dtype)
 
 
@@ -142,8 +142,8 @@ class HardClip(_ThresholdClip):
 class SmoothClip(_ThresholdClip):
     """``φ = GELU(n/C − 1) + 1``, the smooth clip of Guo et al. 2022, section 6.2.
 
-    ``‖g̃‖ ≤ 1.11522 C`` (the paper prints 1.115), and ``|ρ| ≤ 1.0072``, so with
-    :meth:`Clip.conservative`, changes along the gradient count in full, plus 1.5 %.
+    ``‖g̃‖ ≤ 1.11522 C`` (the paper prints 1.115) and ``|ρ| ≤ 1.0072``. The bound from
+    :meth:`Clip.conservative` therefore exceeds ``‖∂g‖_F²/φ²`` by at most 1.5 %.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ class SmoothClip(_ThresholdClip):
 
     @property
     def sensitivity(self) -> float:
-        """``1.11522 C``, above the largest ``n/φ(n)`` (Guo et al., appendix C: 1.115)."""
+        """``1.11522 C``, an upper bound on ``n/φ(n)`` (Guo et al. 2022, appendix C: 1.115)."""
         return 1.11522 * self.max_grad_norm
 
     def phi(self, norms: Tensor) -> Tensor:
@@ -176,8 +176,8 @@ class SmoothClip(_ThresholdClip):
     def radial(self, norms: Tensor) -> Tensor:
         """Return ``ρ = (Φ(−m) − m(m + 1)Φ′(m))/φ``, ``m = n/C − 1``.
 
-        This equals ``1 − nφ′/φ`` but avoids the difference of two numbers near one, which rounding
-        would dominate for a gradient far beyond the threshold.
+        The formula equals ``1 − nφ′/φ`` but avoids subtracting two numbers near one. For a gradient
+        far beyond the threshold, rounding would dominate that difference.
         """
         m = norms / self.max_grad_norm - 1
         beyond = torch.erfc(m / math.sqrt(2)) / 2
@@ -200,7 +200,7 @@ def make_clip(clip: str | Clip, max_grad_norm: float) -> Clip:
 
 
 def choose_clip(clip: str | Clip, max_grad_norm: float | None) -> Clip:
-    """Return the clip with this name and threshold, or the one given; none without a threshold."""
+    """Return a clip object unchanged, or the named clip; without a threshold, no clip."""
     if max_grad_norm is not None:
         check_positive(max_grad_norm, "max_grad_norm")
     if isinstance(clip, Clip):

@@ -1,9 +1,9 @@
-"""A model's own loss, computed from the labels that it is given, one number per record.
+"""Computes a model's own loss, one number per record, from the labels in the batch.
 
-Hugging Face models return a ``loss`` with their outputs: an average over the batch, with labels
-shifted and padding left out, for example. A record's own loss is what the model would return for
-that record alone. So the model is run on the whole batch, and the torch loss functions that it
-calls are made to average over each record instead of the batch.
+Hugging Face models return a ``loss`` with their outputs. This loss is an average over the batch,
+for example with shifted labels and without padding. A record's own loss is the loss that the model
+would return for that record alone. To compute it, the model is run on the whole batch, and the
+torch loss functions that the model calls are made to average over each record, not over the batch.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _AVERAGED = {
 
 
 class OwnLoss:
-    """The model's own loss for each record alone.
+    """The model's own loss, computed for each record separately.
 
-    Its inputs are the mapping that a data collator returns, labels included.
+    The inputs are the mapping that a data collator returns, including the labels.
     """
 
     def __call__(self, output: Any, target: Tensor) -> Tensor:
@@ -64,10 +64,10 @@ class OwnLoss:
 
     @contextmanager
     def by_record(self, x: Any, labels: Tensor, target: Tensor) -> Iterator[Any]:
-        """Yield the inputs for a run in which every loss is per record.
+        """Yield the model's inputs, for a run in which every loss is computed per record.
 
-        A different ``target`` replaces the ``labels``: soft targets, one probability for every
-        class, if the labels are class numbers.
+        A different ``target`` replaces the ``labels``. If the labels are class numbers, ``target``
+        must be soft targets, with one probability per class.
         """
         soft = None
         if target is not labels and labels.is_floating_point():
@@ -85,21 +85,21 @@ def labels_of(batch: Mapping[str, Any]) -> Tensor:
 
 
 def _key_of(batch: Mapping[str, Any]) -> str:
-    """Return the name of the labels."""
+    """Return the key under which the batch stores its labels."""
     for name in LABELS:
         if isinstance(batch.get(name), Tensor):
             return name
     raise InputError(
-        "The batch has no labels for the model to compute its loss from, only "
-        f"{', '.join(map(str, batch)) or 'nothing'}; add 'labels' as the model expects them "
-        "(for a language model its input_ids, with -100 for tokens that do not count)."
+        "The model cannot compute its loss, because the batch has no labels, only "
+        f"{', '.join(map(str, batch)) or 'nothing'}; add 'labels' as the model expects them (for a "
+        "language model: its input_ids, with -100 for tokens to ignore)."
     )
 
 
 def target_weights(
     target: Tensor, weight: Tensor | None, ignored: int, dtype: torch.dtype
 ) -> Tensor:
-    """Return each class's weight in a torch mean: zero for ignored classes."""
+    """Return the weight of each class in torch's mean; ignored classes have weight zero."""
     kept = target != ignored
     if weight is None:
         return kept.to(dtype)
@@ -139,7 +139,7 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
         return total / (entries.numel() // self.records)
 
     def _entries(self, function: Any, options: dict[str, Any], given: Any) -> Tensor:
-        """Return the losses of all entries, with soft targets in place of class numbers."""
+        """Return the losses of all entries, with soft targets instead of class numbers."""
         target: Any = options.get("target")
         if self.soft is None or function not in _OF_CLASSES or target.is_floating_point():
             entries: Tensor = function(*given.args, **given.kwargs)
@@ -156,9 +156,9 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
         return -(rows * logs).sum(-1) * (target != ignored)
 
     def _aligned(self, target: Tensor, ignored: int) -> Tensor:
-        """Return the soft targets of the rows of a loss, ``(B, rows, classes)``.
+        """Return the soft target for each row of the loss, ``(B, rows, classes)``.
 
-        A causal model compares its output at each token with the next token; its output at the last
+        A causal model compares its output at each token with the next token. The output at the last
         token is not used.
         """
         soft = self.soft

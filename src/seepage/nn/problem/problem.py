@@ -1,7 +1,7 @@
-"""Binds a network to its per-record loss and a view, and makes batches of records for it.
+"""Binds a network to its per-record loss and a view, and builds batches of records.
 
-The losses ``ℓ_i(w, z_i)`` of a batch are a function of the parameters ``w`` and of each record's
-unknowns ``z_i``. Their gradients with respect to ``w`` are released.
+The losses ``ℓ_i(w, z_i)`` of a batch depend on the parameters ``w`` and on each record's unknowns
+``z_i``. The gradients of the losses with respect to ``w`` are released.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Batch:
-    """Some records, with the current value of the variable that the view selects."""
+    """A batch of records, with the current value of the variable that the view selects."""
 
     x: Inputs
     y: Tensor
@@ -57,18 +57,18 @@ class Batch:
         return Batch(tree_map_only(Tensor, wide, self.x), wide(self.y), wide(self.z))
 
     def on_both_sides(self, move: Tensor) -> Batch:
-        """Return every record twice: first all moved forwards, then all moved backwards."""
+        """Return every record twice, first shifted forwards and then shifted backwards."""
         x, y = tree_map_only(Tensor, lambda t: torch.cat((t, t)), (self.x, self.y))
         return Batch(x, y, torch.cat((self.z + move, self.z - move)))
 
     def records(self, rows: Tensor) -> Batch:
-        """Return some of the records, by their positions."""
+        """Return the records at the given positions."""
         return Batch(rows_of(self.x, rows), self.y[rows.to(self.y.device)], self.z[rows])
 
 
 @dataclass
 class NetworkProblem:
-    """The losses ``ℓ_i(w, z_i)`` of a batch; their gradients with respect to ``w`` are released."""
+    """The losses ``ℓ_i(w, z_i)`` of a batch, whose gradients with respect to ``w`` are released."""
 
     # The network, its loss per record, and the view
     net: nn.Module
@@ -93,7 +93,7 @@ class NetworkProblem:
         self.sharded = self.sharded or is_sharded(self.net)
 
     def released(self) -> dict[str, nn.Parameter]:
-        """Return the parameters whose gradients are released, which are those being trained."""
+        """Return the trained parameters, whose gradients are released."""
         net = spread(self.net) if self.sharded else self.net
         return {name: p for name, p in net.named_parameters() if p.requires_grad}
 
@@ -102,11 +102,11 @@ class NetworkProblem:
         return next(p.device for p in self.net.parameters() if p.requires_grad)
 
     def detached(self) -> dict[str, Tensor]:
-        """Return the released parameters as constants."""
+        """Return the released parameters, detached from the autograd graph."""
         return {name: self._laid_out(self._wide(p.detach())) for name, p in self.released().items()}
 
     def batch(self, x: Inputs, y: Tensor) -> Batch:
-        """Return the batch with the variable of the view."""
+        """Return a batch of these records, with the variable that the view selects."""
         x = self._laid_out(x) if isinstance(x, Tensor) else x
         if not y.is_floating_point() and class_axis(self.loss):
             y = y.long()  # the only type of class numbers that torch's losses accept
@@ -126,10 +126,11 @@ class NetworkProblem:
         z: Tensor,
         gradients: GatheredGradients | None = None,
     ) -> Iterator[Callable[[], Tensor]]:
-        """Set the network's parameters and variable in this context; yield a function to run it.
+        """Set the network's parameters and the variable; yield a function that runs the network.
 
-        They also stay for the backward pass, in which gradient checkpointing runs the network
-        again. ``gradients`` collects the gradients of parameters that are sharded over processes.
+        Parameters and variable remain set for the backward pass, in which gradient checkpointing
+        runs the network again. ``gradients`` collects the gradients of parameters that are sharded
+        across processes.
         """
         placed = self.view.placed(self.net, batch.x, batch.y, z)
         held = _reparametrize_module(self.net, self._held(parameters), tie_weights=False)
@@ -156,10 +157,11 @@ class NetworkProblem:
             yield losses
 
     def _held(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors that the network holds, by name, while it runs.
+        """Return, by name, the tensors to use as the network's parameters and buffers in a run.
 
-        A parameter may belong to several modules, and a module may appear several times: each
-        module is named once (torch's own handling of ties would leave such a module changed).
+        A parameter may be shared by several modules, and a module may occur several times, but each
+        module is named only once. Torch's own handling of tied parameters would alter a repeated
+        module.
         """
         names = {id(p): name for name, p in self.net.named_parameters()}
         out: dict[str, Tensor] = {}
@@ -193,7 +195,7 @@ class NetworkProblem:
 
 
 class _Reopened(TorchFunctionMode):  # type: ignore[misc]
-    """Keeps gradients enabled where a network switches them off."""
+    """Keeps gradients enabled even if the network's code disables them."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -204,10 +206,10 @@ class _Reopened(TorchFunctionMode):  # type: ignore[misc]
 
 
 def cross_entropy(output: Any, target: Tensor) -> Tensor:
-    """Return the cross-entropy of each record; the last axis of ``output`` holds the classes.
+    """Return the cross-entropy of each record; classes are on the last axis of ``output``.
 
-    ``target`` holds class numbers, or probabilities in the shape of ``output`` (soft targets). For
-    a sequence, it is the mean over the positions.
+    ``target`` contains class numbers, or probabilities in the shape of ``output`` (soft targets).
+    For a sequence, the cross-entropy is the mean over its positions.
     """
     output = _one_tensor(output)
     if target.is_floating_point():
@@ -247,7 +249,7 @@ def _one_tensor(output: Any) -> Tensor:
     if not isinstance(tensor, Tensor):
         raise InputError(
             f"The network returns a {type(output).__name__}, which is not a tensor and has no "
-            "logits; give as loss a function of this output and the target."
+            "logits; pass a loss function of this output and the target."
         )
     return tensor
 
@@ -257,9 +259,9 @@ _NAMED: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse, "own": Ow
 
 
 def per_record(loss: str | nn.Module | Loss) -> Loss:
-    """Return a function ``(output, target) → (batch,)`` for a loss given in any supported form.
+    """Return a loss in any supported form as a function ``(output, target) → (batch,)``.
 
-    A torch loss module keeps its options; only the average over the batch is removed.
+    The options of a torch loss module still apply; only the average over the batch is removed.
     """
     if isinstance(loss, str):
         if loss not in _NAMED:
@@ -272,8 +274,8 @@ def per_record(loss: str | nn.Module | Loss) -> Loss:
         return UnreducedLoss(loss)
     if not callable(loss):
         raise InputError(
-            "loss must be 'cross_entropy', 'mse', 'own' (the model's, from the labels in its "
-            "inputs), a torch loss module, or a function of output and target that returns one "
+            "loss must be 'cross_entropy', 'mse', 'own' (the model's own loss, from the labels in "
+            "its inputs), a torch loss module, or a function of output and target that returns one "
             "loss per record."
         )
     return loss
@@ -282,9 +284,9 @@ def per_record(loss: str | nn.Module | Loss) -> Loss:
 class UnreducedLoss:
     """A torch loss module with its options, applied per record.
 
-    Several entries of a record are summed under ``reduction="sum"`` and ``"batchmean"``. Otherwise
-    they are averaged as the module would for that record alone: positions with ``ignore_index`` do
-    not count, and others are weighted by class.
+    With ``reduction="sum"`` or ``"batchmean"``, the entries of a record are summed. With other
+    reductions, the entries are averaged as the module would average that record alone: positions
+    with ``ignore_index`` are left out, and all other positions are weighted by class.
     """
 
     def __init__(self, module: _Loss) -> None:
@@ -313,7 +315,7 @@ class UnreducedLoss:
 
 
 def class_axis(loss: Loss) -> int | None:
-    """Return the axis of the output that holds the classes, or ``None`` if there is none."""
+    """Return the class axis of the output, or ``None`` if there is none."""
     inner = getattr(loss, "loss", loss)  # inside a wrapper that only observes it
     if inner is cross_entropy:
         return -1
@@ -322,7 +324,7 @@ def class_axis(loss: Loss) -> int | None:
 
 
 def without_output(loss: Loss, target: Tensor, classes: int) -> Tensor:
-    """Return which class numbers have no output, except those that the loss ignores."""
+    """Return which targets are neither valid class numbers nor ignored by the loss."""
     inner = getattr(loss, "loss", loss)
     outside = (target < 0) | (target >= classes)
     if isinstance(inner, UnreducedLoss) and isinstance(inner.module, _CLASSES):
@@ -340,7 +342,7 @@ class Chunks:
         self.found: int | None = None  # the size that fits, once a larger one has failed
 
     def step(self, count: int, held: int, device: torch.device) -> int:
-        """Return how many of ``count`` records to process at a time, given the bytes per record."""
+        """Return how many of ``count`` records to process at once, given the bytes per record."""
         if self.size is not None:
             return self.size
         # The bytes that a pass may hold; larger chunks gain nothing. Not those that are free now,
@@ -356,7 +358,7 @@ class Chunks:
     def run(
         self, work: Callable[[slice], Value], count: int, held: int, device: torch.device
     ) -> list[Value]:
-        """Apply ``work`` to all chunks; if memory runs out, start again with smaller ones."""
+        """Apply ``work`` to all chunks; if memory runs out, start again with smaller chunks."""
         while True:
             step = self.step(count, held, device)
             try:

@@ -1,9 +1,10 @@
-"""Runs networks whose parameters are sharded over processes, as by FSDP2 (``fully_shard``).
+"""Runs networks whose parameters are sharded across processes, for example by FSDP2.
 
-Each process holds a shard of every parameter (a ``DTensor``) and its own records. A parameter is
-gathered for the one call that uses it, and again in the backward pass, so that no process ever
-holds the whole network. FSDP's own hooks are disabled during this, because they would replace the
-traced tensors. All processes must run the same passes, since each waits for the others' shards.
+Each process stores a shard of every parameter (a ``DTensor``, from ``fully_shard``) and its own
+records. A parameter is gathered for the call that uses it, and again in the backward pass, so no
+process ever stores the whole network. FSDP's hooks are disabled during these passes, because they
+would replace the traced tensors. All processes must run the same passes, because each process waits
+for the shards of all others.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ _NUMBERLESS = {
 
 
 def is_sharded(net: nn.Module) -> bool:
-    """Return whether a network's parameters are sharded over processes."""
+    """Return whether a network's parameters are sharded across processes."""
     return any(is_part(p) for p in net.parameters())
 
 
 def is_part(value: Any) -> bool:
-    """Return whether a value is a tensor that is sharded over processes."""
+    """Return whether a value is a tensor that is sharded across processes."""
     return isinstance(value, Tensor) and hasattr(value, "full_tensor")
 
 
 def spread(net: nn.Module) -> nn.Module:
-    """Return a network whose modules hold shards again, if FSDP has left whole parameters in them.
+    """Reshard the parameters that FSDP has left whole, and return the network.
 
-    The outermost module keeps whole parameters after a forward pass, since a backward pass may
-    follow.
+    FSDP leaves the outermost module's parameters whole after a forward pass, because a backward
+    pass may follow.
     """
     for module in net.modules():
         if any(
@@ -55,7 +56,7 @@ def spread(net: nn.Module) -> nn.Module:
 
 
 def put_together(tensor: Tensor) -> Tensor:
-    """Return a whole tensor, gathered if it is sharded; all processes must call this."""
+    """Return the whole tensor, gathering its shards if needed; all processes must call this."""
     return _put_together(tensor) if is_part(tensor) else tensor
 
 
@@ -71,10 +72,9 @@ def spread_like(held: Any, whole: Tensor) -> Tensor:
 
 @contextmanager
 def gathered(net: nn.Module, gradients: GatheredGradients | None = None) -> Iterator[None]:
-    """In this context, gather parameters where they are used; nesting has no further effect.
+    """Open a context that gathers each parameter when it is used; nesting has no further effect.
 
-    A watcher of parameters must be entered inside this context, to see them as the network holds
-    them.
+    To see the sharded parameters, enter a context that watches parameters inside this one.
     """
     modes = _get_current_function_mode_stack()
     if not is_sharded(net) or any(isinstance(mode, _Gathering) for mode in modes):
@@ -85,7 +85,7 @@ def gathered(net: nn.Module, gradients: GatheredGradients | None = None) -> Iter
 
 
 class GatheredGradients:
-    """Collects, in a backward pass, the gradients of whole parameters, which no process holds."""
+    """Collects the gradients of whole parameters in the backward pass of a sharded network."""
 
     def __init__(self) -> None:
         self.anchor = torch.zeros((), requires_grad=True)
@@ -97,7 +97,7 @@ class GatheredGradients:
         self._found[id(part)] = gradient if before is None else before + gradient
 
     def of(self, total: Tensor, parts: list[Tensor]) -> list[Tensor]:
-        """Return the gradients of a total with respect to these parameters."""
+        """Return the gradients of the scalar ``total`` with respect to the parameters ``parts``."""
         torch.autograd.grad(total, self.anchor, materialize_grads=True)
         return [
             self._found.get(id(part), torch.zeros(part.shape, dtype=part.dtype, device=part.device))
@@ -106,7 +106,7 @@ class GatheredGradients:
 
 
 class _Gathering(TorchFunctionMode):  # type: ignore[misc]
-    """Calls every torch function with whole parameters in place of shards."""
+    """Calls every torch function with whole parameters instead of their shards."""
 
     def __init__(self, gradients: GatheredGradients | None) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ def _put_together(part: Any) -> Tensor:
 
 
 class _Whole(Function):  # type: ignore[misc]
-    """A whole parameter whose gradient is collected instead of being passed on to its shard."""
+    """A whole parameter whose gradient is collected, not passed on to its shard."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, numbers: Any, part: Any, gradients: Any) -> Tensor:

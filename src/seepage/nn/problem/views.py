@@ -1,15 +1,15 @@
-"""Views select the unknowns of a record: its input, a part of it, its label, or an embedding.
+"""Views select which part of a record is unknown: its input or part of it, its label, an embedding.
 
-A view selects a variable ``z`` with one row per record. The leakage about it follows from ``J =
-∂g̃/∂z``, the Jacobian of the released gradient, with everything else held fixed.
+A view selects a variable ``z`` with one row per record. The leakage about ``z`` follows from
+``J = ∂g̃/∂z``, the Jacobian of the released gradient, with all other inputs held fixed.
 
-The network is run without features that only save time or memory. These do not change its output,
-but they prevent tracing it or differentiating its gradients. Compiled modules hide their functions.
-Hooks of FSDP replace the traced parameters, and hooks of Opacus store tensors at every pass. A
-key–value cache is useful only for generating text. A hook that makes the output of an embedding
-require a gradient (Hugging Face's ``enable_input_require_grads``) serves an obsolete kind of
-checkpointing. Checkpointing itself, which reruns parts of a network in the backward pass, has no
-double-backward pass.
+The network is run without features that only save time or memory. These features do not change the
+network's output, but they prevent tracing the network or differentiating its gradients. Compiled
+modules hide their functions. FSDP's hooks replace the traced parameters, and Opacus's hooks store
+tensors at every pass. A key–value cache is useful only for generating text. Hugging Face's
+``enable_input_require_grads`` hook, which makes an embedding's output require a gradient, is needed
+only for an obsolete kind of checkpointing. Checkpointing itself, which reruns parts of a network in
+the backward pass, does not support double backward.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _CASTS = {
 
 
 class View(ABC):
-    """Selects the unknowns of every record.
+    """Selects which values of every record are unknown.
 
-    ``mask`` says which entries of the variable are unknown: a boolean array in the shape of one
-    record's variable, or ``None`` for all of them.
+    ``mask`` marks the unknown entries of the variable: a boolean array in the shape of one record's
+    variable, or ``None`` if all entries are unknown.
     """
 
     mask: Any
@@ -57,14 +57,14 @@ class View(ABC):
 
     @abstractmethod
     def placed(self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor) -> Placed:
-        """Return a context in which the network sees ``z``; it yields the network's inputs."""
+        """Return a context that sets the variable to ``z`` and yields the network's inputs."""
 
     @abstractmethod
     def describe(self) -> str:
         """Return a description of the view's unknowns."""
 
     def mask_for(self, z: Tensor) -> Tensor | None:
-        """Return the mask as a tensor that multiplies one record's variable, or ``None``."""
+        """Return the mask as a tensor in the shape of one record's variable, or ``None``."""
         if self.mask is None:
             return None
         mask = torch.as_tensor(self.mask, device=z.device)
@@ -77,10 +77,10 @@ class View(ABC):
         except RuntimeError:
             raise InputError(
                 f"A mask for records of shape {tuple(z.shape[1:])} cannot have the shape "
-                f"{tuple(mask.shape)}; give it the records' shape."
+                f"{tuple(mask.shape)}; use the shape of one record."
             ) from None
         if not bool(mask.any()):
-            raise InputError("The mask leaves nothing unknown; give at least one true entry.")
+            raise InputError("The mask selects no entries; set at least one entry to True.")
         return mask
 
     def entries(self, z: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class View(ABC):
         return torch.nonzero(mask.flatten()).flatten()
 
     def scale(self, net: nn.Module, x: Inputs, y: Tensor) -> float:
-        """Return the size of the unknowns: their root mean square, or one."""
+        """Return the root mean square of the unknowns, or one if it is zero."""
         return _root_mean_square(self.variable(net, x, y), self)
 
     def unknowns(self, z: Tensor) -> int:
@@ -111,9 +111,9 @@ class Input(View):
     Parameters
     ----------
     mask
-        Which entries of a record are unknown, as a boolean array; ``None`` for all.
+        A boolean array that marks the unknown entries of a record; ``None`` selects all entries.
     key
-        The name of the input, for a network that takes several: ``"pixel_values"``.
+        The name of the input if the network has several, for example ``"pixel_values"``.
 
     Examples
     --------
@@ -127,7 +127,7 @@ class Input(View):
 
     @staticmethod
     def features(columns: Sequence[int], width: int) -> Input:
-        """Return the view that selects some columns of a table with ``width`` columns."""
+        """Return a view that selects the given columns of a table with ``width`` columns."""
         mask = torch.zeros(width, dtype=torch.bool)
         outside = [c for c in columns if not -width <= c < width]
         if outside:
@@ -139,13 +139,13 @@ class Input(View):
 
     @staticmethod
     def patch(rows: slice, columns: slice, height: int, width: int) -> Input:
-        """Return the view of a ``height`` by ``width`` image patch, in all channels."""
+        """Return a view that selects a ``height`` by ``width`` image patch in all channels."""
         mask = torch.zeros(height, width, dtype=torch.bool)
         mask[rows, columns] = True
         return Input(mask)
 
     def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
-        """Return the input itself, which must be one tensor of real numbers."""
+        """Return the input, which must be a single tensor of real numbers."""
         if self.key is not None:
             if not isinstance(x, Mapping) or self.key not in x:
                 names = list(x) if isinstance(x, Mapping) else []
@@ -159,9 +159,9 @@ class Input(View):
             )
         if not x.is_floating_point():
             raise InputError(
-                f"The input holds {str(x.dtype).removeprefix('torch.')} numbers, which cannot be "
-                "varied continuously; measure their embedding with view=sp.nn.Embedding('name of "
-                "the embedding module')."
+                f"The input contains {str(x.dtype).removeprefix('torch.')} numbers, which have no "
+                "derivative; measure their embedding with view=sp.nn.Embedding('name of the "
+                "embedding module')."
             )
         return x.detach()
 
@@ -182,7 +182,7 @@ class Label(View):
     Parameters
     ----------
     mask
-        Which classes' probabilities are unknown; ``None`` for all.
+        The classes whose probabilities are unknown; ``None`` selects all classes.
 
     Examples
     --------
@@ -204,16 +204,17 @@ class Label(View):
             output = numbers_of(call(net, rows_of(x, slice(0, 1))))
         if not isinstance(output, Tensor):
             raise InputError(
-                "The network's output does not show the number of classes; give y as soft targets "
-                "(one-hot)."
+                "The number of classes cannot be read from the network's output; give y as one-hot "
+                "soft targets."
             )
         classes = output.shape[-1]
         counted = y != IGNORED  # ignored targets have no probabilities
         y = torch.where(counted, y, 0)
         if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < classes:
             raise InputError(
-                f"The network has {classes} outputs, so classes must lie between 0 and "
-                f"{classes - 1}, but those in y range from {int(y.min())} to {int(y.max())}."
+                f"The network has {classes} outputs, so class numbers must be from 0 to "
+                f"{classes - 1}, but y contains numbers from {int(y.min())} to {int(y.max())}; "
+                "renumber the classes."
             )
         one_hot = functional.one_hot(y.long(), classes).to(output.dtype)
         return one_hot * counted[..., None]
@@ -231,15 +232,16 @@ class Label(View):
 class Embedding(View):
     """The output of one of the network's modules, such as the token embeddings of a text.
 
-    The unknown is a change added to that output. Parameters before the module are released like
-    all others; how their gradients depend on the tokens themselves is not part of this view.
+    The unknown is a change added to that output. The gradients of parameters before the module are
+    released like all others, but their direct dependence on the tokens is not part of this view.
 
     Parameters
     ----------
     module
-        The module's name, as in ``net.named_modules()``; it must be used once per run.
+        The module's name in ``net.named_modules()``; the module must run once per forward pass.
     mask
-        Which of its entries are unknown.
+        A boolean array that marks the unknown entries of the module's output; ``None`` selects all
+        entries.
 
     Examples
     --------
@@ -254,15 +256,15 @@ class Embedding(View):
     mask: Any = None
 
     def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
-        """Return zeros in the shape of the module's output, which mean no change."""
+        """Return zeros (no change) in the shape of the module's output."""
         return torch.zeros_like(self._output(net, x))
 
     def scale(self, net: nn.Module, x: Inputs, y: Tensor) -> float:
-        """Return the root mean square of the module's output, or one."""
+        """Return the root mean square of the module's output, or one if it is zero."""
         return _root_mean_square(self._output(net, x), self)
 
     def _output(self, net: nn.Module, x: Inputs) -> Tensor:
-        """Return the module's output; the run ends there."""
+        """Run the network up to the module, and return the module's output."""
 
         def stop(module: nn.Module, args: Any, output: Any) -> None:
             raise _ReachedError(output)
@@ -272,8 +274,8 @@ class Embedding(View):
             with torch.no_grad():
                 call(net, x)
             raise InputError(
-                f"The network does not use its module {self.module!r} in a run; name one that it "
-                "uses."
+                f"The network does not use its module {self.module!r} in a forward pass; name a "
+                "module that it uses."
             )
         except _ReachedError as reached:
             out = reached.output
@@ -325,7 +327,7 @@ class Embedding(View):
 class TokenEmbeddings(Embedding):
     """The embeddings that the model looks up for a record's tokens.
 
-    Padding, where the attention mask is zero, does not count as unknown.
+    Padding (attention mask zero) is not counted among the unknowns.
     """
 
     def unknowns_each(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
@@ -348,11 +350,11 @@ class TokenEmbeddings(Embedding):
 
 
 class ModelInput(View):
-    """The input that a model declares as its own.
+    """The model's main input, as the model itself declares it.
 
-    This is a batch's first real-valued input (``pixel_values``, ``inputs_embeds``), or else its
-    token embeddings; with encoder and decoder, those of the encoder. The first batch determines it;
-    it is then fixed.
+    The main input is a batch's first real-valued input (``pixel_values``, ``inputs_embeds``), or
+    else its token embeddings. An encoder–decoder model's token embeddings are those of the encoder.
+    The first batch determines the choice for all later batches.
     """
 
     mask = None
@@ -365,11 +367,11 @@ class ModelInput(View):
         return self._view(net, x).variable(net, x, y)
 
     def placed(self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor) -> Placed:
-        """Return a context in which the network sees ``z``."""
+        """Return a context that sets the variable to ``z``."""
         return self._view(net, x).placed(net, x, y, z)
 
     def scale(self, net: nn.Module, x: Inputs, y: Tensor) -> float:
-        """Return the size of the unknowns."""
+        """Return the root mean square of the unknowns."""
         return self._view(net, x).scale(net, x, y)
 
     def unknowns_each(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
@@ -387,7 +389,7 @@ class ModelInput(View):
 
 
 def view_of_input(net: nn.Module, x: Inputs) -> View:
-    """Return the view of a model's input."""
+    """Return the view that selects a model's main input."""
     if not isinstance(x, Mapping):
         return Input()
     main = getattr(net, "main_input_name", None)
@@ -399,7 +401,7 @@ def view_of_input(net: nn.Module, x: Inputs) -> View:
     module = _embedding(net)
     if module is None:
         raise InputError(
-            f"It is not clear which of the inputs {', '.join(map(str, x))} to measure; name it "
+            f"seepage cannot tell which of the inputs {', '.join(map(str, x))} to measure; name it "
             "with view=sp.nn.Input(key='name of an input') or view=sp.nn.Embedding('name of the "
             "embedding module')."
         )
@@ -407,7 +409,7 @@ def view_of_input(net: nn.Module, x: Inputs) -> View:
 
 
 def _embedding(net: nn.Module) -> str | None:
-    """Return the name of the module that embeds the tokens of a model's input."""
+    """Return the name of the module that embeds a model's input tokens."""
     names = {id(module): name for name, module in net.named_modules()}
     asked = [net]
     if getattr(getattr(net, "config", None), "is_encoder_decoder", False):
@@ -432,7 +434,7 @@ def _root_mean_square(values: Tensor, view: View) -> float:
 
 
 class _ReachedError(Exception):
-    """Ends a run of the network once the required module has been reached."""
+    """Ends a forward pass once the required module has run."""
 
     def __init__(self, output: Any) -> None:
         super().__init__()
@@ -440,7 +442,7 @@ class _ReachedError(Exception):
 
 
 def call(net: nn.Module, x: Inputs, held: Mapping[str, Tensor] | None = None) -> Any:
-    """Run a network whose parameters may be sharded over processes; see :func:`run`."""
+    """Call :func:`run` for a network whose parameters may be sharded across processes."""
     with gathered(net), plain_run(net):
         return run(net, x, held)
 
@@ -463,7 +465,7 @@ def numbers_of(output: Any) -> Any:
 
 
 def leaves(x: Inputs) -> list[Tensor]:
-    """Return all tensors of the inputs; raise if they contain anything else."""
+    """Return all tensors in the inputs; raise if the inputs contain anything else."""
     if isinstance(x, Tensor):
         tensors = [x]
     elif isinstance(x, Mapping):
@@ -499,7 +501,7 @@ def batch_size(x: Inputs) -> int:
 
 
 def rows_of(x: Inputs, rows: Any) -> Inputs:
-    """Return some of the records: a slice, or positions."""
+    """Return the records in a slice or at given positions."""
     if isinstance(x, Mapping):
         return {name: value[rows] for name, value in x.items()}
     if isinstance(x, tuple | list):
@@ -512,7 +514,7 @@ def rows_of(x: Inputs, rows: Any) -> Inputs:
 
 @contextmanager
 def plain_run(net: nn.Module) -> Iterator[None]:
-    """In this context, switch off features that only save time or memory."""
+    """Open a context that switches off features that only save time or memory."""
     with ExitStack() as stack:
         for module in net.modules():
             switch_off(stack, module, "_compiled_call_impl", None)  # of ``module.compile()``
@@ -528,7 +530,7 @@ def plain_run(net: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """In this context, dropout and similar modules are off; every module's mode is restored."""
+    """Open a context that disables dropout and similar modules, and then restores their modes."""
     modes = [(module, module.training) for module in net.modules()]
     net.eval()
     try:
@@ -539,7 +541,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 def switch_off(stack: ExitStack, owner: Any, name: str, off: Any) -> None:
-    """Set an attribute that is true to false, until the exit stack closes."""
+    """Set a true attribute to false until the exit stack closes."""
     value = getattr(owner, "__dict__", {}).get(name)
     if value:
         object.__setattr__(owner, name, off)
@@ -577,11 +579,11 @@ def runs_in_double(net: nn.Module) -> bool:
 
 
 class StaysInDouble(TorchFunctionMode):  # type: ignore[misc]
-    """Keeps a float64 network in float64 where it casts to float32.
+    """Keeps a float64 network in float64 where its code casts to float32.
 
-    Networks cast 16-bit numbers to float32 for some operations (Hugging Face models do so for
-    logits and norms). This would reduce float64 to float32, and rounding would dominate differences
-    of gradients.
+    Networks cast 16-bit numbers to float32 for some operations (Hugging Face models for logits and
+    norms). The same casts would reduce float64 to float32, and rounding errors would dominate
+    differences between gradients.
     """
 
     def __torch_function__(

@@ -1,15 +1,15 @@
-"""Amplification by subsampling: the factor κ that hidden batches put on a record's information.
+"""Amplification by subsampling: the factor κ by which hidden batches scale the information.
 
-One step releases ``Σ g̃ + N(0, s²)``. If a record that takes part has information ``I = J̃ᵀJ̃/s²``
-and the batch is secret, the information of the step is at most ``κ q I``: ``I`` is counted in the
-steps in which the record takes part, and multiplied by κ. There are three factors, from the loosest
-to the tightest:
+One step releases ``Σ g̃ + N(0, s²)``. If the release has information ``I = J̃ᵀJ̃/s²`` about a
+record in the batch, and the batch is secret, the information in the step is at most ``κ q I``. The
+accountant therefore counts ``κ I`` in the steps in which the record takes part. There are three
+factors, from the loosest to the tightest:
 
-* ``κ = 1`` (Guo et al. 2022, theorem 4, equation 2): for any batches chosen independently of the
+* ``κ = 1`` (Guo et al. 2022, theorem 4, equation 2), for any batches chosen independently of the
   data.
 * ``κ = q/(q + (1 − q)e^{−ε})`` (equation 3), where the densities with and without the record differ
-  by at most ``e^ε``: see :func:`theorem4_factor`. With Gaussian noise that holds except with
-  probability δ in each step.
+  by a factor of at most ``e^ε`` (see :func:`theorem4_factor`). With Gaussian noise, this bound
+  fails with probability δ in each step.
 * :class:`MixtureFactor`, which needs no δ and uses the norm of the record's own gradient.
 """
 
@@ -33,18 +33,19 @@ _STEP = 1 / 128  # of the table of κ, in units of the shift
 
 
 class MixtureFactor:
-    """Computes κ from the exact mixture of a subsampled step, with no failure probability.
+    """Computes κ from the exact mixture of a subsampled step, without a failure probability.
 
-    With the record in the batch the release is ``p₁ = N(m₁, s²)``, without it (or with another in
-    its place) ``p₀ = N(m₀, s²)``, and the observer sees ``q p₁ + (1 − q) p₀``, whose second part
-    does not depend on the record. With ``x ~ N(0, 1)``, ``μ = ‖m₁ − m₀‖/s`` and
+    The release is ``p₁ = N(m₁, s²)`` with the record in the batch, and ``p₀ = N(m₀, s²)`` without
+    it (or with another in its place). The observer sees the mixture ``q p₁ + (1 − q) p₀``, whose
+    second part does not depend on the record. With ``x ~ N(0, 1)``, ``μ = ‖m₁ − m₀‖/s`` and
 
         w(x) = q/(q + (1 − q) e^{μx − μ²/2})
 
-    the information is exactly ``q I`` times ``E[w]`` orthogonal to ``m₁ − m₀`` and times ``E[x²
-    w]`` along it; κ is the larger of the two. Averaging over the other records of the batch only
-    lowers it (the map ``(a, b) → a²/b`` is convex). The factor rises from ``q`` at ``μ = 0`` to
-    one. It is read from a table at the next larger point, so it remains an upper bound.
+    the information is exactly ``q I`` times ``E[w]`` orthogonal to ``m₁ − m₀``, and times
+    ``E[x² w]`` along ``m₁ − m₀``. κ is the larger of the two factors. Averaging over the other
+    records of the batch only lowers κ (the map ``(a, b) → a²/b`` is convex). κ increases from ``q``
+    at ``μ = 0`` to one. κ is read from a table at the next larger point, so the value is an upper
+    bound.
 
     Examples
     --------
@@ -68,7 +69,7 @@ class MixtureFactor:
 
 @lru_cache(maxsize=8)
 def _mixture_table(sample_rate: float, device: torch.device) -> Tensor:
-    """Return κ at the shifts 0, 1/128, … 12, made non-decreasing, followed by one."""
+    """Return κ at the shifts 0, 1/128, …, 12, made non-decreasing, followed by a one."""
     if sample_rate == 1.0:
         return torch.ones(2, dtype=torch.float64, device=device)
     spacing = 0.02  # of the quadrature, over nine standard deviations to either side
@@ -101,8 +102,8 @@ def theorem4_factor(sample_rate: float, epsilon: float) -> float:
 def paper_epsilon(noise_multiplier: float, delta: float) -> float:
     """Return ``1.115·2·sqrt(2 log(1.25/δ))/σ``, the ε in algorithm 1 of Guo et al. 2022.
 
-    It is the classic formula of the Gaussian mechanism, which is proved only for ε ≤ 1 and does not
-    bound the ratio of densities that the theorem needs; it is used only to reproduce the paper. For
+    This classic formula for the Gaussian mechanism is proved only for ε ≤ 1 and does not bound the
+    ratio of densities that the theorem needs. The formula is used only to reproduce the paper; for
     a valid bound, use :func:`privacy_loss_quantile`.
     """
     return 1.115 * 2 * math.sqrt(2 * math.log(1.25 / delta)) / noise_multiplier
@@ -111,8 +112,8 @@ def paper_epsilon(noise_multiplier: float, delta: float) -> float:
 def privacy_loss_quantile(shift: float, delta: float) -> float:
     """Return the ε that the log-ratio of two densities exceeds with probability δ.
 
-    Two Gaussian releases whose means lie ``shift`` standard deviations apart have the log-ratio
-    ``N(shift²/2, shift²)``, hence ``ε = shift²/2 + shift·Φ⁻¹(1 − δ)``.
+    If the means of two Gaussian releases differ by ``shift`` standard deviations, the log-ratio is
+    ``N(shift²/2, shift²)``, so ``ε = shift²/2 + shift·Φ⁻¹(1 − δ)``.
     """
     return shift * shift / 2 - shift * NormalDist().inv_cdf(delta)
 
@@ -120,37 +121,39 @@ def privacy_loss_quantile(shift: float, delta: float) -> float:
 class FailureBudget:
     """Divides the failure probability of theorem 4 among the steps of a run.
 
-    If the number of steps is known, each step gets the same share and further steps get none.
-    Otherwise step ``t`` gets the share ``6/(π²t²)``; these shares sum to one.
+    If the number of steps is known, each step has the same share, and further steps have none.
+    Otherwise step ``t`` has the share ``6/(π²t²)``; these shares sum to one.
     """
 
     def __init__(self, total: float, steps: int | None) -> None:
         check_share(total, "delta")
         if steps is not None and steps < 1:
-            raise InputError(f"steps must be the number of steps of the run, not {steps!r}.")
+            raise InputError(
+                f"steps must be the number of steps in the run, at least 1, not {steps!r}."
+            )
         self.total = float(total)
         self.steps = None if steps is None else int(steps)
 
     def at(self, step: int) -> float:
-        """Return the failure probability of a step, counted from one; zero if none is left."""
+        """Return the failure probability of a step, counted from one; zero after the last step."""
         if self.steps is None:
             return self.total * 6 / (math.pi * step) ** 2
         return self.total / self.steps if step <= self.steps else 0.0
 
     def spent(self, steps: int) -> float:
-        """Return the total spent by the first ``steps`` steps."""
+        """Return the total failure probability of the first ``steps`` steps."""
         if self.steps is not None:
             return self.total * min(steps, self.steps) / self.steps
         return math.fsum(self.at(step) for step in range(1, steps + 1))
 
 
 class Amplification:
-    """Computes κ for a step's records, each of which takes part with probability ``sample_rate``.
+    """Computes κ for a step's records, each of which is drawn with probability ``sample_rate``.
 
-    By ``"mixture"`` (:class:`MixtureFactor`), ``"theorem4"`` (equation 3 of Guo et al. 2022; the
-    only one with failure probabilities, from the budget) or ``"none"``: one (equation 2). Batches
-    are drawn as ``"poisson"``, ``"fixed"`` (a set of fixed size), or ``"other"``, for which only κ
-    = 1 is known to hold.
+    The method is ``"mixture"`` (:class:`MixtureFactor`), ``"theorem4"`` (equation 3 of Guo et al.
+    2022), or ``"none"`` for κ = 1 (equation 2). Only ``"theorem4"`` has failure probabilities,
+    which it takes from the budget. The sampler is ``"poisson"``, ``"fixed"`` (a set of fixed size),
+    or ``"other"``, for which only κ = 1 is known to be valid.
     """
 
     def __init__(
@@ -163,17 +166,18 @@ class Amplification:
         self.budget = budget if self.method == "theorem4" else None
         if self.method == "theorem4" and budget is None:
             raise InputError(
-                "amplification='theorem4' needs delta, the probability that its factor fails; "
-                "the default of 1/n is useless for a single record."
+                "amplification='theorem4' requires delta, the probability that its factor fails, "
+                "because the default of 1/n is useless for a single record; give delta, for "
+                "instance 1e-5."
             )
         self._mixture = MixtureFactor(sample_rate)
         self._warned = False
 
     def factors(self, lengths: Tensor, noise: float, sensitivity: float, step: int) -> Tensor:
-        """Return κ of each record, given the norms ``‖g̃‖`` of their clipped gradients.
+        """Return κ of each record, given the norms ``‖g̃‖`` of the clipped gradients.
 
-        ``noise`` is the standard deviation of the noise on the sum, ``sensitivity`` the largest
-        norm that any clipped gradient can have; steps are counted from one.
+        ``noise`` is the standard deviation of the noise on the sum, and ``sensitivity`` the largest
+        norm of a clipped gradient. Steps are counted from one.
         """
         if self.budget is not None:
             kappa = self._theorem4(self.budget, noise, sensitivity, step)
@@ -192,9 +196,9 @@ class Amplification:
         if delta == 0.0:
             if not self._warned:
                 warnings.warn(
-                    f"The run is longer than the announced {budget.steps} steps, among which "
-                    "theorem 4 divides its failure probability; further steps count in full (κ = "
-                    "1).",
+                    f"The run is longer than the declared {budget.steps} steps, among which "
+                    "theorem 4 divides its failure probability; further steps use κ = 1. Declare "
+                    "the full number of steps.",
                     stacklevel=2,
                 )
                 self._warned = True

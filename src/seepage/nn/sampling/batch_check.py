@@ -19,29 +19,29 @@ _FACTS = ("steps", "entries", "same_size", "last_size", "warned")
 def checked_index(index: Any, size: int, records: int, before: Tensor | None = None) -> Tensor:
     """Return the numbers of a batch's records, ``(B,)``; raise if they are invalid.
 
-    ``before`` holds the record numbers in earlier parts of the same step.
+    ``before`` contains the record numbers in earlier parts of the same step.
     """
     try:
         given = torch.as_tensor(index).flatten().cpu()
     except (TypeError, ValueError, RuntimeError):
         raise InputError(
-            "index must hold the numbers of the batch's records, as whole numbers."
+            "index must contain the numbers of the batch's records, as whole numbers."
         ) from None
     if given.dtype == torch.bool:
         raise InputError(
-            "index must hold the numbers of the batch's records, not a boolean mask; give "
+            "index must contain the numbers of the batch's records, not a boolean mask; use "
             "torch.nonzero(mask).flatten()."
         )
     if len(given) and (given.is_floating_point() or given.is_complex()):
         raise InputError(
-            "index must hold the numbers of the batch's records as whole numbers, not as "
+            "index must contain the numbers of the batch's records as whole numbers, not as "
             f"{str(given.dtype).removeprefix('torch.')}."
         )
     chosen = given.to(torch.int64)
     if len(chosen) != size:
         raise InputError(
-            f"index names {len(chosen)} records, but the batch has {size}; give the number of "
-            "each record."
+            f"index names {len(chosen)} records, but the batch has {size}; give one number per "
+            "record."
         )
     if len(chosen) and (int(chosen.min()) < 0 or int(chosen.max()) >= records):
         odd = int(chosen.min()) if int(chosen.min()) < 0 else int(chosen.max())
@@ -52,15 +52,15 @@ def checked_index(index: Any, size: int, records: int, before: Tensor | None = N
     if len(values) < len(chosen):
         twice = int(values[counts > 1][0])
         raise InputError(
-            f"Record {twice} is in the batch {int(counts.max())} times; batches must be drawn "
-            "without replacement."
+            f"Record {twice} is in the batch {int(counts.max())} times; draw batches without "
+            "replacement."
         )
     again = chosen[:0] if before is None else chosen[torch.isin(chosen, before)]
     if len(again):
         raise InputError(
-            f"Record {int(again[0])} was already observed in this step; if a batch comes in "
-            "several parts, each record must be in only one of them. End the step (more=False, or "
-            "the optimiser's step) before the next one begins."
+            f"Record {int(again[0])} was already observed in this step; if a batch has several "
+            "parts, put each record in only one of them. End the step (more=False, or the "
+            "optimiser's step) before the next step begins."
         )
     return chosen
 
@@ -70,13 +70,13 @@ class SamplerWarning(UserWarning):
 
 
 class SamplerCheck:
-    """Tracks batch sizes and how often records recur (not for ``other``).
+    """Checks batch sizes and repetitions of records, except for the sampler ``other``.
 
     Shuffled epochs repeat no record until the epoch ends, whereas independent draws soon repeat
-    some. Batches of constant size are not Poisson samples, and batches of varying size are not of
-    fixed size. ``batch_size`` is the size, or mean size, of the batches that this process sees; if
-    other processes see the rest of each batch (``shared``), its part varies in size even if the
-    whole batch does not.
+    records. Batches of constant size are not Poisson samples, and batches of varying size do not
+    have a fixed size. ``batch_size`` is the size, or mean size, of the batches in this process. If
+    each batch is divided among processes (``shared``), its parts vary in size even if the whole
+    batch does not.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class SamplerCheck:
         return not self.warned and self.entries < self.records
 
     def trust(self) -> None:
-        """Stop checking, because the batches come from one of seepage's own samplers."""
+        """Stop checking, because the batches are drawn by one of seepage's samplers."""
         self.warned = True
 
     def step(self, size: int, repeats: int) -> None:
-        """Count a batch; ``repeats`` is the number of draws so far of records seen before."""
+        """Count a batch; ``repeats`` is the number of draws so far that repeated a record."""
         self.steps += 1
         self.entries += size
         self.same_size = self.same_size + 1 if size == self.last_size else 1
@@ -111,8 +111,8 @@ class SamplerCheck:
             if complaint:
                 self.warned = True
                 warnings.warn(
-                    f"{complaint} The bound on subsampling (κ) and the (ε, δ) assume otherwise; "
-                    "draw the batches as stated, or give sampler='other', which claims no "
+                    f"{complaint} The batches contradict the assumptions behind κ and (ε, δ); draw "
+                    "the batches as stated, or give sampler='other', which claims no "
                     "amplification.",
                     SamplerWarning,
                     stacklevel=4,
@@ -122,7 +122,7 @@ class SamplerCheck:
     def _complaint(self, size: int, repeats: int) -> str:
         whole = self.sampler == FIXED and not self.shared
         if whole and self.last_size >= 0 and size != self.last_size:
-            return f"Batches had {self.last_size} and {size} records, so they are not of one size."
+            return f"Batches had {self.last_size} and {size} records, so their size is not fixed."
         rate = self.batch_size / self.records
         spread = math.sqrt(self.batch_size * (1 - rate) * self.steps)
         # Eight standard deviations, for a check that is made at every step
@@ -143,8 +143,8 @@ class SamplerCheck:
         expected = self.entries - self.records * -math.expm1(self.steps * log_left_out)
         if self.watching and expected >= 40 and repeats < expected / 4:
             return (
-                f"Of {self.entries} draws only {repeats} repeated a record where {expected:.0f} "
-                "were expected: the batches seem to come from shuffled epochs."
+                f"Of {self.entries} draws, only {repeats} repeated a record, but {expected:.0f} "
+                "were expected, so the batches are probably shuffled epochs."
             )
         return ""
 
@@ -153,6 +153,6 @@ class SamplerCheck:
         return {name: int(getattr(self, name)) for name in _FACTS}
 
     def take(self, facts: Mapping[str, int]) -> None:
-        """Restore the counts that :meth:`facts` returned."""
+        """Restore the counts from the output of :meth:`facts`."""
         for name in _FACTS:
             setattr(self, name, facts[name])

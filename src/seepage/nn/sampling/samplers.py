@@ -1,6 +1,6 @@
-"""Samplers: Samples batches: each record independently (Poisson), or a set of fixed size.
+"""Draws batches: each record independently (Poisson), or a set of fixed size.
 
-Both depend only on a seed and a step, so a stopped run can resume with the same batches.
+Batches depend only on a seed and a step, so a stopped run can resume with the same batches.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SAMPLERS = (POISSON, FIXED, OTHER)
 class Sampler(ABC):
     """Draws batches of a given size, or mean size, from a data set.
 
-    A seed fixes all batches, for experiments. By default they differ in every run, with a key from
-    the operating system. Keep the seed or key secret: an attacker who knows the batches learns more
-    than the accountant states.
+    A seed fixes all batches and is for experiments. By default, batches differ in every run,
+    because they are drawn with a new key from the operating system. Keep the seed or key secret: an
+    attacker who knows the batches learns more than the accountant states.
     """
 
     name: str
@@ -34,8 +34,7 @@ class Sampler(ABC):
     ) -> None:
         if not 1 <= batch_size <= records:
             raise InputError(
-                f"batch_size must lie between 1 and the number of records, {records}, "
-                f"not {batch_size}."
+                f"batch_size must be from 1 to the number of records, {records}, not {batch_size}."
             )
         self.records = records
         self.batch_size: float = batch_size
@@ -56,10 +55,11 @@ class Sampler(ABC):
 
 @accepts_other_names
 class PoissonSampler(Sampler):
-    """Every record is in a batch with a given probability, independently.
+    """Draws every record into a batch independently, with a given probability.
 
-    Batches vary in size and may be empty. The probability is a declared ``sample_rate``, or
-    ``batch_size/records``, which reveals the number of records to anyone who learns it.
+    Batches vary in size and may be empty. The probability is a declared ``sample_rate`` or
+    ``batch_size/records``. The latter reveals the number of records to anyone who learns the
+    probability.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class PoissonSampler(Sampler):
         sample_rate: float | None = None,
     ) -> None:
         if (batch_size is None) == (sample_rate is None):
-            raise InputError("Give either batch_size or sample_rate, not both.")
+            raise InputError("Give exactly one of batch_size and sample_rate.")
         super().__init__(records, records if batch_size is None else batch_size, seed)
         if sample_rate is not None:
             check_rate(sample_rate)
@@ -93,7 +93,7 @@ class PoissonSampler(Sampler):
 
 @accepts_other_names
 class FixedSizeSampler(Sampler):
-    """A set of exactly ``batch_size`` records, drawn uniformly for every step."""
+    """Draws a uniformly random set of exactly ``batch_size`` records for every step."""
 
     name = FIXED
 
@@ -114,7 +114,7 @@ def make_sampler(
     seed: int | KeyedStream,
     sample_rate: float | None = None,
 ) -> Sampler:
-    """Return the sampler with this name, for a batch size or a declared rate."""
+    """Return the sampler with this name, for a batch size or a declared sampling rate."""
     check_choice(kind, "sampling", tuple(_KINDS))
     if batch_size is None:
         return PoissonSampler(records, None, seed, sample_rate=sample_rate)
@@ -124,4 +124,4 @@ def make_sampler(
 def check_rate(sample_rate: float) -> None:
     """Raise unless the sampling rate is above zero and at most one."""
     if not 0 < sample_rate <= 1:
-        raise InputError(f"The sampling rate must lie in (0, 1], not {sample_rate!r}.")
+        raise InputError(f"The sampling rate must be above 0 and at most 1, not {sample_rate!r}.")

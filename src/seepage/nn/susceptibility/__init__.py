@@ -1,5 +1,5 @@
 """PLIS (Mueller et al. 2022): which attributes of a record drive its privacy loss.
 
-PLIS of one gradient and of a run, its norms over attributes, patches and records, and its
+Computes PLIS of one gradient and of a run, its norms over attributes, patches and records, and its
 comparison with JacSens and FIL.
 """

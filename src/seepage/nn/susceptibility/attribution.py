@@ -1,4 +1,4 @@
-"""One number per attribute and record, and norms over records, attributes and image regions.
+"""Stores one number per attribute and record; computes norms over attributes and image regions.
 
 The PLIS of a record, a group of attributes or a super-pixel is the Euclidean norm of the
 corresponding part of the array (Mueller et al. 2022).
@@ -31,15 +31,15 @@ class Attribution(ResultTable):
     Parameters
     ----------
     values
-        The numbers, one for every attribute of every record.
+        The values, one for every attribute of every record.
     noise
         The standard deviation of the noise on the sum of the gradients; ``None`` without noise.
     about
         A description of the attributes.
     kind
-        ``exact``.
+        The kind of result, ``exact``.
     index
-        The records' labels; ``None`` for positions.
+        The records' labels; ``None`` if records are identified by position.
     names
         The names of the columns, if records are rows of a table.
     library
@@ -55,7 +55,7 @@ class Attribution(ResultTable):
     library: str = "torch"
 
     def to_numpy(self) -> np.ndarray:
-        """Return the numbers, an array of the records' shape."""
+        """Return the values as an array in the shape of the records."""
         return as_numpy(self.values)
 
     def table(self, library: str | None = None) -> Any:
@@ -63,7 +63,7 @@ class Attribution(ResultTable):
         return self.records().table(library)
 
     def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws: the norm over each whole record, in descending order."""
+        """Return the data for :meth:`plot`: the norm over each record, in descending order."""
         return self.records().drawing()
 
     def __repr__(self) -> str:
@@ -77,14 +77,14 @@ class Attribution(ResultTable):
         return self._result(self.values.flatten(1).norm(dim=1), "rows")
 
     def attributes(self, parts: Mapping[str, Part] | None = None) -> Result:
-        """Return the norm over named parts of each record, one column for each.
+        """Return the norm over each named part of each record, with one column per part.
 
         Parameters
         ----------
         parts
             For each name, one or more columns (numbers or names), a slice, a tuple of slices, or a
-            boolean mask over a record's entries; for images the mask may be over pixels. An entry
-            that is named twice counts once. ``None`` treats every column of a table as a part.
+            boolean mask over a record's entries (for images, also over pixels). An entry that is
+            named twice counts once. ``None`` treats every column of a table as a part.
 
         Examples
         --------
@@ -118,12 +118,12 @@ class Attribution(ResultTable):
     def patches(self, size: int | tuple[int, int]) -> Tensor:
         """Return the norm over each patch of ``size`` by ``size`` pixels, ``(B, rows, columns)``.
 
-        All channels count together; patches at an edge may be smaller.
+        The norm is over all channels. Patches at an edge may be smaller.
 
         Parameters
         ----------
         size
-            The side of a square, or height and width of a patch, in pixels.
+            The side length of a square patch, or the height and width of a patch, in pixels.
         """
         sides = size if isinstance(size, tuple | list) else (size, size)
         if len(sides) != 2 or any(
@@ -131,8 +131,8 @@ class Attribution(ResultTable):
             for side in sides
         ):
             raise InputError(
-                "A patch size must be a whole number of pixels, at least one, or two such "
-                f"numbers (height, width), not {size!r}."
+                "A patch size must be a positive whole number of pixels, or a pair (height, width) "
+                f"of such numbers, not {size!r}."
             )
         tall, wide = int(sides[0]), int(sides[1])
         squares = self._pixels()
@@ -142,13 +142,13 @@ class Attribution(ResultTable):
         return blocks.sum((2, 4)).sqrt()
 
     def superpixels(self, labels: Any) -> Result:
-        """Return the norm over each segment of the images, one column for each label.
+        """Return the norm over each segment of the images, with one column per label.
 
         Parameters
         ----------
         labels
-            The segment that each pixel belongs to: ``(H, W)`` for all records, or
-            ``(B, H, W)``. A segment that does not occur in a record is nan.
+            The segment of each pixel: ``(H, W)`` for all records, or ``(B, H, W)``. The norm over a
+            segment that does not occur in a record is nan.
         """
         squares = self._pixels()
         given = as_numpy(labels)
@@ -187,7 +187,7 @@ class Attribution(ResultTable):
         """Return the squared values of images, summed over channels, ``(B, H, W)``."""
         if self.values.dim() not in (3, 4):
             raise InputError(
-                f"Records of shape {tuple(self.values.shape[1:])} are not images; an image has two "
+                f"Records of shape {tuple(self.values.shape[1:])} are not images, which have two "
                 "axes, or a channel axis and two more. Use attributes() instead."
             )
         squares = self.values.square()
@@ -197,11 +197,11 @@ class Attribution(ResultTable):
 def entries_of(
     part: Part, shape: tuple[int, ...], columns: tuple[str, ...] | None, name: str
 ) -> Tensor:
-    """Return a mask of the record entries that belong to a part.
+    """Return a mask of a record's entries that belong to a part.
 
     A part is one or more columns (numbers or names), a slice, a tuple of slices, or a boolean mask.
-    For images the mask may have one value per pixel, used for all channels. ``name`` is the name of
-    the part in error messages.
+    For images, the mask may have one value per pixel, which is used for all channels. ``name`` is
+    the name of the part in error messages.
     """
     mask = torch.zeros(shape, dtype=torch.bool)
     cuts = (part,) if isinstance(part, slice) else part
@@ -214,7 +214,10 @@ def entries_of(
         try:
             mask[cuts] = True
         except (TypeError, ValueError) as error:
-            raise InputError(f"The slices of {name!r} cannot be used: {error}.") from None
+            raise InputError(
+                f"The slices of {name!r} are invalid ({error}); give slices of integers with a "
+                "positive step."
+            ) from None
     else:
         listed = _listed(part, name)
         # Several values of true and false, perhaps in rows, are a mask.
@@ -228,8 +231,8 @@ def entries_of(
             alike = {shape[1:], (1, *shape[1:])} if len(shape) == 3 else set()
             if tuple(mask.shape) not in {shape, *alike}:
                 raise InputError(
-                    f"The mask of {name!r} has the shape {tuple(mask.shape)}, but records have "
-                    f"{shape}."
+                    f"The mask of {name!r} has the shape {tuple(mask.shape)}, but records have the "
+                    f"shape {shape}; give a mask of the same shape."
                 )
             mask = mask.expand(shape)
         else:
@@ -237,13 +240,13 @@ def entries_of(
     if not bool(mask.any()):
         raise InputError(
             f"The part {name!r} selects no entry of records with shape {shape}; select at least "
-            "one."
+            "one entry."
         )
     return mask
 
 
 def _listed(part: Part, name: str) -> list[Any]:
-    """Yield the columns one by one; array entries become plain Python numbers."""
+    """Return the columns of a part as a list; array entries become plain Python numbers."""
     if isinstance(part, str | numbers.Number):
         return [part]
     if hasattr(part, "shape") or hasattr(part, "to_numpy"):
@@ -259,7 +262,7 @@ def _listed(part: Part, name: str) -> list[Any]:
 def _position(
     column: Any, shape: tuple[int, ...], columns: tuple[str, ...] | None, name: str
 ) -> int:
-    """Return the position of a column that is given by its number or its name."""
+    """Return the position of a column, given its number or its name."""
     if columns is None:
         raise InputError(
             f"{name!r} names columns, but records of shape {shape} have none; give a mask or "

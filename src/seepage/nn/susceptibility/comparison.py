@@ -1,7 +1,7 @@
-"""PLIS, Jacobian sensitivity and Fisher information loss of one gradient, side by side.
+"""Compares PLIS, Jacobian sensitivity and Fisher information loss of one gradient.
 
-With ``J̃ = ∂g̃/∂z`` the Jacobian of a record's released gradient and ``s`` the noise (Mueller et
-al. 2022, equations 7 and 8):
+``J̃ = ∂g̃/∂z`` is the Jacobian of a record's released gradient, and ``s`` the standard deviation of
+the noise (Mueller et al. 2022, equations 7 and 8):
 
     PLIS      (2/s²) J̃ᵀg̃       how the privacy loss responds to each attribute
     JacSens   ‖J̃‖₂ or ‖J̃‖_F     how the gradient responds: the paper has the largest singular value,
@@ -9,7 +9,7 @@ al. 2022, equations 7 and 8):
                                 norm
     FIL       ‖J̃‖₂/s            what an adversary can learn about the attributes
 
-With the largest singular value JacSens is the FIL times ``s``, so both rank records in the same
+Defined by the largest singular value, JacSens is FIL times ``s``, so both rank records in the same
 order.
 """
 
@@ -36,22 +36,23 @@ METHODS = ("auto", "exact", "estimate")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(ResultTable):
-    """PLIS, JacSens and FIL of the same gradients.
+    """The PLIS, JacSens and FIL of the same gradients.
 
     Parameters
     ----------
     plis
         The norm of every record's PLIS, ``(B,)``.
     jacsens
-        The largest singular value of every record's ``J̃``; a lower bound if the iteration was
+        The largest singular value of every record's ``J̃``, or a lower bound if the iteration was
         stopped early (kind ``estimate``).
     jacsens_frobenius
-        The Frobenius norm; an estimate with its standard error if the columns were probed.
+        The Frobenius norm of every record's ``J̃``, or an estimate with a standard error if probes
+        were used.
     fil
-        The Fisher information loss of every record; ``None`` without noise, where it is infinite.
+        The Fisher information loss of every record; ``None`` without noise, because it is infinite.
     plis_cells, jacsens_cells
-        The same for each attribute, ``(B, d)``: ``|PLIS_j|`` and ``‖∂g̃/∂z_j‖``. The FIL
-        of one attribute is ``jacsens_cells/s``.
+        PLIS and JacSens of each attribute, ``(B, d)``: ``|PLIS_j|`` and ``‖∂g̃/∂z_j‖``. The FIL of
+        one attribute is ``jacsens_cells/s``.
     """
 
     plis: np.ndarray
@@ -83,8 +84,8 @@ class Comparison(ResultTable):
     def spearman(self) -> dict[str, float]:
         """Return rank correlations between the measures, over the records.
 
-        The last, ``"plis, jacsens by attribute"``, is computed over the attributes of each record
-        and averaged over the records; nan if nothing varies.
+        The last correlation, ``"plis, jacsens by attribute"``, is computed over the attributes of
+        each record and averaged over the records. The correlation is nan if no measure varies.
         """
         correlations = {
             "plis, jacsens": rank_correlation(self.plis, np.asarray(self.jacsens)),
@@ -105,7 +106,7 @@ class Comparison(ResultTable):
         return correlations
 
     def columns(self) -> dict[str, Any]:
-        """Return the measures of every record under their names, with standard errors."""
+        """Return JacSens and FIL of every record by name, with standard errors."""
         columns: dict[str, Any] = {
             "jacsens": np.asarray(self.jacsens),
             "jacsens_frobenius": np.asarray(self.jacsens_frobenius),
@@ -125,7 +126,7 @@ def compare(
     method: str,
     probes: int,
 ) -> Comparison:
-    """Measure JacSens and FIL of the gradients whose PLIS is ``values``."""
+    """Measure JacSens and FIL of the gradients whose PLIS is ``values``, and compare them."""
     check_choice(method, "compare", METHODS)
     leak = GradientLeakage(engine, x, y, 1.0)
     # Up to 128 unknowns, "auto" takes every column of the Jacobian.
@@ -163,7 +164,7 @@ def compare(
 
 
 def _largest(leak: GradientLeakage, unknowns: int, dtype: torch.dtype) -> tuple[Tensor, str]:
-    """Return the largest singular values: exact, or lower bounds if the iteration was stopped."""
+    """Return the largest singular values, or lower bounds if the iteration was stopped."""
     most = 200  # steps of Lanczos' method
     largest = leak.spectrum(1e-7 if dtype == torch.float64 else 1e-4, most)
     settled = largest.steps < most or unknowns <= most
@@ -175,7 +176,7 @@ def _renamed(estimate: Estimate) -> Estimate:
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Return Spearman's correlation; nan if either variable is constant."""
+    """Return Spearman's rank correlation; nan if either variable is constant."""
     from scipy.stats import spearmanr
 
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:

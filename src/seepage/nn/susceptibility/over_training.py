@@ -1,8 +1,9 @@
-"""PLIS over a training run: a callback that sums the privacy loss of every record over the steps.
+"""Sums the privacy loss and PLIS of every record over the steps of a training run.
 
-The privacy losses of steps with independent noise add (``individual_loss``), and so do their
-gradients with respect to a record's attributes. Mueller et al. (2022) require full-batch gradients:
-amplification by subsampling cannot be assigned to one record, so none is claimed here.
+The privacy losses of steps with independent noise can be added (``individual_loss``), and so can
+their gradients with respect to a record's attributes. Mueller et al. (2022) require full-batch
+gradients, because amplification by subsampling cannot be assigned to one record. This module
+therefore claims no amplification.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ class SampledBatchWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class RunSusceptibility(Attribution):
-    """Every record's PLIS summed over a run; the norms are defined as for a single step.
+    """The PLIS of every record, summed over a run; norms are defined as for a single step.
 
     Parameters
     ----------
     privacy_loss
-        ``Σ_t PL_t`` of every record.
+        The sum ``Σ_t PL_t`` of every record.
     steps
         The number of steps.
     uses
         The number of steps in which each record took part.
     conditions
-        The assumptions behind the numbers, in words.
+        The assumptions behind the results, in words.
     """
 
     privacy_loss: Tensor
@@ -92,20 +93,21 @@ class RunSusceptibility(Attribution):
 
 
 class PlisOverTraining:
-    """Adds up privacy loss and PLIS of every record over the steps of a run.
+    """Sums the privacy loss and PLIS of every record over the steps of a run.
 
     Call :meth:`observe` with the records of every step before its update. Every step should use the
-    gradients of all records: PLIS cannot be combined with amplification by subsampling (Mueller et
-    al. 2022); batches that leave records out raise a warning and are counted without it.
+    gradients of all records, because PLIS cannot be combined with amplification by subsampling
+    (Mueller et al. 2022). A batch that leaves out records raises a warning and is counted without
+    amplification.
 
     Parameters
     ----------
     net, loss
-        The network under training and its loss, as for :func:`plis`.
+        The network in training and its loss, as for :func:`plis`.
     n
         The number of records.
     noise_multiplier
-        ``σ``; may be changed between steps.
+        The noise multiplier ``σ``, which may be changed between steps.
     max_grad_norm
         The clipping threshold ``C``.
     clip
@@ -113,7 +115,7 @@ class PlisOverTraining:
     view
         The view that selects the attributes.
     chunk_size
-        Records worked on at a time.
+        The number of records to process at once.
     randomness
         The origin of the loop's noise, as for :class:`~seepage.nn.FisherAccountant`.
 
@@ -169,17 +171,17 @@ class PlisOverTraining:
         self._warned = False
 
     def observe(self, index: Any, x: Any, y: Any, *, more: bool = False) -> Susceptibility:
-        """Add a step, before its update; return the PLIS of its records.
+        """Add a step and return the PLIS of its records; call this before the update.
 
         Parameters
         ----------
         index
             The records' numbers, ``(B,)``, from 0 to ``n − 1``.
         x, y
-            Their inputs and targets, as for :func:`plis`: tensors, NumPy arrays or data frames,
-            whose columns then have names.
+            The records' inputs and targets, as for :func:`plis`: tensors, NumPy arrays or data
+            frames, whose column names are then used.
         more
-            Whether more records of the same step follow (a full batch in several parts).
+            Whether more records of the same step follow, for a full batch in several parts.
         """
         x, y, table = as_tensors(self.engine.net, x, y)
         check_batch(x, y)
@@ -200,7 +202,8 @@ class PlisOverTraining:
             if self.labels.get(row, label) != label:
                 raise InputError(
                     f"Record {row} is labelled {label!r} in the index of x, but was "
-                    f"{self.labels[row]!r} in an earlier step; give the numbers of these rows."
+                    f"{self.labels[row]!r} in an earlier step; give the record numbers of these "
+                    "rows in index."
                 )
         self.labels |= labels
         if step.names is not None:
@@ -225,7 +228,8 @@ class PlisOverTraining:
         if sampled:
             conditions += (
                 f"{sampled} of {self.records} records were left out of some steps; they are "
-                "charged for the steps they took part in, as if the attacker knew which.",
+                "charged for the steps in which they took part, as if the attacker knew these "
+                "steps.",
             )
         index = None
         if self.labels:  # a record's number where no label came with it
@@ -245,7 +249,7 @@ class PlisOverTraining:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all sums, to resume from later."""
+        """Return all sums, from which a run can resume later."""
         return copy.deepcopy({name: getattr(self, name) for name in self._kept})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -265,23 +269,23 @@ class PlisOverTraining:
         if missing and not self._warned:
             self._warned = True
             warnings.warn(
-                f"A step left out {missing} of {self.records} records. PLIS assigns its values to "
-                "individuals and cannot be combined with amplification by subsampling: the "
-                "numbers assume that the attacker knows which records took part in which step.",
+                f"A step left out {missing} of {self.records} records. PLIS cannot be combined "
+                "with amplification by subsampling, so the results assume that the attacker knows "
+                "which records took part in which step.",
                 SampledBatchWarning,
                 stacklevel=3,
             )
 
     def _refuse_other_attributes(self, found: Susceptibility) -> None:
-        """Raise if the attributes are not those of earlier steps, which they are added to."""
+        """Raise if the attributes differ from those of earlier steps."""
         if self.values is not None and self.values.shape[1:] != found.values.shape[1:]:
             raise InputError(
                 f"The records have attributes of shape {tuple(found.values.shape[1:])}, but in "
-                f"earlier steps their shape was {tuple(self.values.shape[1:])}; use one shape in "
-                "all steps."
+                f"earlier steps their shape was {tuple(self.values.shape[1:])}; use the same shape "
+                "in all steps."
             )
         if None not in (self.names, found.names) and self.names != found.names:
             raise InputError(
-                "The columns of x are not those of earlier steps; give the same ones, in the "
+                "The columns of x differ from those of earlier steps; give the same columns in the "
                 "same order."
             )

@@ -1,8 +1,8 @@
-"""Privacy loss and PLIS of each record in a batch: which attributes drive the privacy loss.
+"""Computes the privacy loss of each record in a batch, and PLIS, its gradient by attribute.
 
 A step releases ``Σ_i g̃_i + N(0, s² I)``, ``s = σC``. The privacy loss of record i is
-``PL = ‖g̃_i‖²/s²`` (Mueller et al. 2022, equation 4), and its gradient with respect to the record's
-attributes is the privacy loss-input susceptibility (equations 6 and 7):
+``PL = ‖g̃_i‖²/s²`` (Mueller et al. 2022, equation 4). The gradient of ``PL`` with respect to the
+record's attributes is the privacy loss-input susceptibility (equations 6 and 7):
 
     PLIS = ∇_z PL = (2/s²) J̃ᵀg̃,     J̃ = ∂g̃/∂z
 """
@@ -35,19 +35,20 @@ from seepage.tables.source import Table, as_numpy, build_frame, check_length, re
 class Susceptibility(Attribution):
     """The privacy loss-input susceptibility (PLIS) of the records in one batch.
 
-    ``values`` is the PLIS, an array of the records' shape; :meth:`records`, :meth:`attributes`,
-    :meth:`patches` and :meth:`superpixels` give its norms.
+    ``values`` contains the PLIS, in the shape of the records. :meth:`records`, :meth:`attributes`,
+    :meth:`patches` and :meth:`superpixels` return its norms.
 
     Parameters
     ----------
     privacy_loss
-        ``PL = ‖g̃‖²/s²`` of every record; without noise the gradient signal ``‖g‖²``.
+        The privacy loss ``PL = ‖g̃‖²/s²`` of every record; without noise, the gradient signal
+        ``‖g‖²``.
     norms, losses
         The norm of every record's gradient before clipping, and its loss.
     pulls
-        ``Jᵀg`` of every record, before clipping; all other figures follow from it.
+        The products ``Jᵀg`` of every record, before clipping, from which PLIS is computed.
     clip
-        How the gradients are clipped.
+        The clip of the gradients.
     comparison
         JacSens and FIL of the same gradients, if requested.
     """
@@ -68,7 +69,7 @@ class Susceptibility(Attribution):
         )
 
     def signal(self) -> Susceptibility:
-        """Return the non-private variant: no noise, no clip, ``∇‖g‖² = 2Jᵀg``."""
+        """Return the variant without noise and clipping, ``∇‖g‖² = 2Jᵀg``."""
         return replace(
             self,
             values=2 * self.pulls,
@@ -79,13 +80,13 @@ class Susceptibility(Attribution):
         )
 
     def individual(self) -> IndividualLoss:
-        """Return ε, μ and Rényi divergence of each record for this one release."""
+        """Return ε, μ and Rényi divergence of each record for this release."""
         if self.noise is None:
-            raise InputError("Without noise the privacy loss is infinite; give noise_multiplier.")
+            raise InputError("Without noise, the privacy loss is infinite; give noise_multiplier.")
         return IndividualLoss(self.privacy_loss.double().cpu().numpy())
 
     def compare(self) -> Comparison:
-        """Return PLIS, JacSens and FIL side by side."""
+        """Return the comparison of PLIS, JacSens and FIL."""
         if self.comparison is None:
             raise InputError(
                 "JacSens and FIL were not computed; call sp.nn.plis(..., compare='auto') before "
@@ -114,8 +115,8 @@ def susceptibility(
 ) -> Susceptibility:
     """Return PLIS from ``Jᵀg``.
 
-    ``‖g̃‖² = n²/φ²`` has the derivative ``2nρ/φ²`` with respect to ``n``, so that ``PLIS =
-    (2/s²)(ρ/φ²) Jᵀg``, with ``ρ = 1 − nφ′/φ`` (see ``clipping``).
+    ``‖g̃‖² = n²/φ²`` has the derivative ``2nρ/φ²`` with respect to ``n``, so
+    ``PLIS = (2/s²)(ρ/φ²) Jᵀg`` with ``ρ = 1 − nφ′/φ`` (see ``clipping``).
     """
     s = 1.0 if noise is None else noise
     phi = clip.phi(norms)
@@ -148,35 +149,37 @@ def plis(
     chunk_size: int | str = "auto",
     seed: int = 0,
 ) -> Susceptibility:
-    """Attribute the privacy loss of each record to its attributes, pixel by pixel.
+    """Attribute the privacy loss of each record to the record's attributes.
 
     Parameters
     ----------
     net, loss
         The network and its loss: ``"cross_entropy"``, ``"mse"``, a torch loss module, or a function
-        of output and target that returns one loss per record. Or a model fitted with
-        :mod:`seepage.glm`, scikit-learn or statsmodels; ``loss=None`` then uses the model's own
+        of output and target that returns one loss per record. Alternatively, a model fitted with
+        :mod:`seepage.glm`, scikit-learn or statsmodels, with ``loss=None`` for the model's own
         loss.
     x, y
-        The batch, records along the first axis; for tables also data frames, whose columns then
-        have names.
+        The batch, with records along the first axis. Tables may be data frames, whose column names
+        are then used.
     noise_multiplier
-        ``σ``: the noise on the sum has the standard deviation ``s = σC``, or ``σ`` without
-        clipping. ``None``, without noise, gives the *gradient signal* ``‖g‖²`` (``s = 1``).
+        The noise multiplier ``σ``. The noise on the sum has the standard deviation ``s = σC``, or
+        ``σ`` without clipping. ``None`` means no noise and gives the *gradient signal* ``‖g‖²``
+        (``s = 1``).
     max_grad_norm
         The clipping threshold ``C``; ``None`` for no clipping.
     clip
-        ``"hard"``, under which the privacy loss of a clipped record is constant and its PLIS zero,
-        or ``"smooth"`` (the GELU clip of Guo et al. 2022, as in Mueller et al. 2022). Or a
-        :mod:`seepage.nn` clip with its own threshold; leave out ``max_grad_norm`` then.
+        ``"hard"``, ``"smooth"`` (the GELU clip of Guo et al. 2022, as in Mueller et al. 2022), or a
+        :mod:`seepage.nn` clip with its own threshold, without ``max_grad_norm``. With ``"hard"``,
+        the privacy loss of a clipped record is constant, and its PLIS is zero.
     view
-        What the attributes are: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
-        ``sp.nn.Label()``, ``sp.nn.Embedding("module")``.
+        The view that selects the attributes: ``sp.nn.Input()`` (the default, or a part of it with
+        ``mask=``), ``sp.nn.Label()`` or ``sp.nn.Embedding("module")``.
     compare
-        Whether to measure JacSens and FIL of the same gradients as well: ``"exact"`` takes every
-        column of the Jacobian, ``"estimate"`` probes it, ``"auto"`` is exact up to 128 attributes.
+        How to measure JacSens and FIL of the same gradients, if at all: ``"exact"`` computes every
+        column of the Jacobian, ``"estimate"`` uses probes, and ``"auto"`` is exact for up to 128
+        attributes.
     probes
-        The number of probes of an estimate.
+        The number of probes for an estimate.
     chunk_size, seed
         As for :func:`seepage.nn.leakage`.
 
@@ -197,7 +200,9 @@ def plis(
     table: Table | None = None
     if isinstance(net, nn.Module):
         if loss is None:
-            raise InputError("A network needs a loss; name one, such as 'cross_entropy' or 'mse'.")
+            raise InputError(
+                "loss is missing; a network requires a loss, such as 'cross_entropy' or 'mse'."
+            )
         x, y, table = as_tensors(net, x, y)
     elif loss is not None:
         raise InputError(
@@ -220,7 +225,7 @@ def plis(
 def _release(
     noise_multiplier: float | None, max_grad_norm: float | None, clip: str | Clip
 ) -> tuple[float | None, Clip]:
-    """Return the standard deviation of the noise, or None, and the clip."""
+    """Return the standard deviation of the noise (None without noise) and the clip."""
     chosen = choose_clip(clip, max_grad_norm)
     if noise_multiplier is None:
         if not isinstance(chosen, NoClip):
@@ -234,7 +239,7 @@ def _release(
 
 
 def named(result: Susceptibility, table: Table | None, view: View) -> Susceptibility:
-    """Return PLIS with the row names of a table, and its column names if columns are attributes."""
+    """Return PLIS with a table's row names, and its column names if columns are attributes."""
     if table is None:
         return result
     about = isinstance(view, Input) and result.values.shape[1:] == (len(table.names),)
@@ -243,12 +248,12 @@ def named(result: Susceptibility, table: Table | None, view: View) -> Susceptibi
 
 
 def as_tensors(net: nn.Module, x: Any, y: Any) -> tuple[Any, Tensor, Table | None]:
-    """Return tensors on the network's device, and for a data frame also a table with its names."""
+    """Return tensors on the network's device, and a table with the names of a data frame."""
     like = next(net.parameters(), None)
     if like is None:
         raise InputError(
-            "The network has no parameters, so nothing is released; pass a network with trainable "
-            "parameters."
+            "The network has no parameters, so no gradient is released; pass a network with "
+            "trainable parameters."
         )
     table = None
     if hasattr(x, "columns") or hasattr(x, "column_names"):
@@ -261,7 +266,7 @@ def as_tensors(net: nn.Module, x: Any, y: Any) -> tuple[Any, Tensor, Table | Non
         labels = as_numpy(y)
         if labels.dtype.kind not in "biuf":
             raise InputError(
-                f"y holds {labels.dtype} values instead of numbers; encode each class as an "
+                f"y contains {labels.dtype} values instead of numbers; encode each class as an "
                 "integer."
             )
         y = _tensor(labels).to(like.device)
@@ -276,8 +281,8 @@ def _tensor(values: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
 def as_network(model: Any, X: Any, y: Any) -> tuple[nn.Module, Loss, Table, Tensor, Tensor]:
     """Return the network, loss, table, inputs and targets of a fitted linear model, in float64.
 
-    A record's released gradient is that of its own loss, ``∂ℓ(wᵀx + w₀, y)/∂(w, w₀)``; the model's
-    penalty depends on no record and is left out.
+    A record's released gradient is the gradient of its own loss, ``∂ℓ(wᵀx + w₀, y)/∂(w, w₀)``. The
+    model's penalty does not depend on any record and is left out.
     """
     from seepage.glm.adapters.registry import describe
     from seepage.glm.losses import Categorical

@@ -1,5 +1,5 @@
-"""Private training loops with a leakage accountant: seepage's own, and Opacus's.
+"""Private training with a leakage accountant, in seepage's own loop or in Opacus's.
 
-The trainer, the attachment of the accountant to other trainers, and the checkpoints from which a
-run resumes.
+Contains the trainer, the code that attaches an accountant to Opacus, and checkpoints from which a
+run can resume.
 """

@@ -1,18 +1,18 @@
-"""Individual privacy budgets in private SGD: which records still take part in a step.
+"""Individual privacy budgets in private SGD: a record takes part until its budget is spent.
 
 A record's privacy loss in a step follows from its clipped gradient ``g̃`` at the current
-parameters, which an earlier step released, and from the noise ``s``. Two ways to charge it are
-valid:
+parameters, which an earlier step released, and from the noise's standard deviation ``s``. There are
+two valid ways to charge this loss:
 
 * a Gaussian budget charges ``‖g̃‖²/s²`` to the records that were *drawn*, as if the attacker knew
-  the batches; given the batches, the releases are a filtered stream of Gaussian mechanisms;
+  the batches; the releases are then a filtered stream of Gaussian mechanisms;
 * a Rényi budget charges the divergence of the sampled Gaussian to *every* record, drawn or not,
   at its own gradient norm, so all records' gradients are needed at every step.
 
 Charging the sampled divergence only to the records drawn would be wrong by a factor of about
 ``1/q``. Charging a record by its gradient norm at its last draw, and clipping to that norm, would
-also be wrong: the time of that draw is secret, not part of an earlier release. Without sampling the
-two coincide.
+also be wrong, because the time of that draw is secret and not part of an earlier release. Without
+sampling, the two budgets charge the same.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ Lengths = Callable[[Tensor], Tensor]  # the norms of some records' clipped gradi
 
 
 class RecordBudgets:
-    """Before every step, selects the drawn records that still have budget left.
+    """Selects, before every step, the drawn records that still have budget left.
 
     Parameters
     ----------
     budget
-        ``GaussianDP``, ``RenyiDP`` at one whole order, or ``DifferentialPrivacy``, each for adding
-        or removing a record. ``DifferentialPrivacy`` becomes a Gaussian budget if every record is
-        in every step. Otherwise it becomes a Rényi budget at the order that allows the most steps
-        for gradients of the largest norm.
+        ``GaussianDP``, ``RenyiDP`` at one integer order, or ``DifferentialPrivacy``, each for
+        adding or removing a record. ``DifferentialPrivacy`` is converted to a Gaussian budget if
+        every record is in every step. Otherwise it is converted to a Rényi budget at the order that
+        allows the most steps if every gradient has the largest norm.
     records
         The number of records.
     sample_rate
@@ -78,7 +78,7 @@ class RecordBudgets:
         self.filter = PrivacyFilter(records, budget)
 
     def taking_part(self, drawn: Tensor, lengths: Lengths) -> Tensor:
-        """Charge the coming step, and return the drawn records that may take part in it."""
+        """Charge the next step to the budgets, and return the drawn records that may take part."""
         order = self.filter.order
         charged = drawn if order is None else torch.arange(len(self.filter.active))
         # Who has stopped needs no gradient any more. The released gradients come from another pass,
@@ -93,7 +93,7 @@ class RecordBudgets:
         return drawn[torch.from_numpy(self.filter.active[drawn.numpy()])]
 
     def epsilon(self, delta: float) -> float:
-        """Return the ε at δ that the budget implies for every record."""
+        """Return the ε that the budget implies for every record at this δ."""
         order, limit = self.filter.order, self.filter.limit
         if order is None:
             return float(gaussian_epsilon(np.array([math.sqrt(limit)]), delta)[0])
@@ -120,17 +120,17 @@ def checked_budget(budget: Any) -> Budget:
     """Return a budget that a run can enforce; raise if no such budget exists."""
     if not isinstance(budget, Budget) or budget.neighbours != ADD_OR_REMOVE:
         raise InputError(
-            "budget must be a guarantee for adding or removing a record: "
+            "budget must be a guarantee for adding or removing a record, such as "
             "sp.privacy.DifferentialPrivacy(8.0, 1e-5, 'add-or-remove'), GaussianDP(1.0, "
             "'add-or-remove') or RenyiDP({order: epsilon}, 'add-or-remove')."
         )
     if isinstance(budget, DifferentialPrivacy) and not budget.delta > 0:
-        raise InputError("Gaussian noise gives no finite ε at δ = 0; give the budget a δ above 0.")
+        raise InputError("Gaussian noise has no finite ε at δ = 0; give the budget a δ above 0.")
     if isinstance(budget, RenyiDP):
         orders = [order for order, _ in budget.points]
         if len(orders) != 1 or orders[0] not in ORDERS:
             raise InputError(
-                "A Rényi budget for private SGD needs exactly one order, fixed beforehand, of "
+                "A Rényi budget for private SGD must have exactly one order, one of "
                 f"{', '.join(map(str, ORDERS))}."
             )
     return budget
@@ -139,11 +139,11 @@ def checked_budget(budget: Any) -> Budget:
 def equivalent_budget(
     promise: DifferentialPrivacy, sample_rate: float, shift: float
 ) -> GaussianDP | RenyiDP:
-    """Return a budget that implies (ε, δ), chosen independently of the data.
+    """Return a Gaussian or Rényi budget that implies (ε, δ), chosen independently of the data.
 
     At order α, a Rényi divergence of ``ε − log(1 − 1/α) + log(δα)/(α − 1)`` implies (ε, δ)
-    (Canonne, Kamath and Steinke 2020, proposition 12). The order chosen allows the most steps for
-    gradients of the largest norm.
+    (Canonne, Kamath and Steinke 2020, proposition 12). The chosen order allows the most steps if
+    every gradient has the largest norm.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""ChaCha20 and Box–Muller as one Triton kernel: eight normals for every block of the cipher.
+"""ChaCha20 and Box–Muller in one Triton kernel: eight normal numbers per cipher block.
 
-Yields the same numbers as :func:`~seepage.nn.training.secure_noise.secure_normal` on the CPU, up to
-the rounding of the device's logarithm, sine and cosine.
+The kernel yields the same numbers as :func:`~seepage.nn.training.secure_noise.secure_normal` on the
+CPU, up to the rounding of the device's logarithm, sine and cosine.
 """
 # mypy: ignore-errors
 
@@ -30,7 +30,7 @@ def _quarter(a, b, c, d):
 
 @triton.jit
 def _pair(out, place, low1, high1, low2, high2, inside):
-    """Write the two normal numbers computed from two 64-bit words."""
+    """Compute two normal numbers from two 64-bit words, and write them to ``out``."""
     one = ((low1.to(tl.uint64) | (high1.to(tl.uint64) << 32)) >> 11).to(tl.float64)
     two = ((low2.to(tl.uint64) | (high2.to(tl.uint64) << 32)) >> 11).to(tl.float64)
     scale = 1.1102230246251565e-16  # 2⁻⁵³
@@ -43,7 +43,7 @@ def _pair(out, place, low1, high1, low2, high2, inside):
 # Compiled once for all keys: by default Triton recompiles for certain values of integers.
 @triton.jit(do_not_specialize=["blocks", "k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"])
 def chacha_normals(out, blocks, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS: tl.constexpr):
-    """Fill ``out`` with normals; each program works on ``BLOCKS`` blocks of the cipher."""
+    """Fill ``out`` with normal numbers; each program processes ``BLOCKS`` cipher blocks."""
     index = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     inside = index < blocks
     zero = (index * 0).to(tl.uint32)

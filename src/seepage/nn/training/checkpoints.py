@@ -1,4 +1,4 @@
-"""Checkpoints of a run: one file of tensors and text, written atomically and without pickle."""
+"""Writes and reads checkpoints: files of tensors and text, written atomically, without pickle."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from seepage.support.keyed_stream import KeyedStream
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Write tensors and JSON-serialisable facts to one safetensors file.
 
-    The file is written under a temporary name and then renamed, so a process killed while writing
-    leaves the last checkpoint intact. Only its owner can read it, and it carries a checksum.
+    The file is written under a temporary name and then renamed, so that killing the process leaves
+    the last checkpoint intact. The file has a checksum, and only its owner can read it.
     """
     from safetensors.torch import save
 
@@ -44,7 +44,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return tensors, json.loads(about["facts"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path} is not a seepage checkpoint, or is damaged; delete it to start over."
+            f"{path} is damaged or not a seepage checkpoint; delete it to start a new run."
         ) from error
 
 
@@ -59,27 +59,27 @@ def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
 
 
 def write_key(path: Path, stream: KeyedStream) -> None:
-    """Write the key of a run beside its checkpoint, readable by its owner only.
+    """Write a run's key to a file beside its checkpoint that only the file's owner can read.
 
-    The checkpoint itself never holds the key, so that a reader of the checkpoint cannot remove the
+    The checkpoint never contains the key, so that a reader of the checkpoint cannot remove the
     noise.
     """
     write_private(_key_file(path), lambda file: file.write(stream.key.hex().encode()))
 
 
 def read_key(path: Path) -> KeyedStream:
-    """Return the random stream of the run in a checkpoint."""
+    """Read a checkpoint's key file, and return the run's random stream."""
     try:
         return KeyedStream(bytes.fromhex(_key_file(path).read_text(encoding="ascii")))
     except FileNotFoundError:
         raise InputError(
-            f"{_key_file(path)}, the key of the run in {path}, is missing, and without it the run "
-            "cannot resume; restore it, or delete the checkpoint to start afresh."
+            f"{_key_file(path)}, the key of the run in {path}, is missing, so the run cannot "
+            "resume; restore the key file, or delete the checkpoint to start a new run."
         ) from None
     except ValueError as error:
         raise InputError(
-            f"{_key_file(path)} is not a run's key file, or is damaged; restore it, or delete the "
-            "checkpoint to start afresh."
+            f"{_key_file(path)} is damaged or not a run's key file; restore it, or delete the "
+            "checkpoint to start a new run."
         ) from error
 
 
@@ -95,18 +95,18 @@ def check_same_run(
     if "loss" not in stored:
         raise InputError(
             f"{path} was written by an earlier version of seepage, which did not store everything "
-            "that identifies a run; name another checkpoint, or delete it to start afresh."
+            "that identifies a run; name another checkpoint, or delete this one to start a new run."
         )
     for name, value in mine.items():
         if stored.get(name) != value:
             raise InputError(
-                f"{path} holds another run: its {name} is {stored.get(name)!r}, not {value!r}. "
-                "Name another checkpoint, or delete it to start afresh."
+                f"{path} contains a different run: its {name} is {stored.get(name)!r}, not "
+                f"{value!r}. Name another checkpoint, or delete this one to start a new run."
             )
     announced = stored["theorem4_steps"]
     if announced is not None and announced != steps:
         raise InputError(
-            f"{path} holds a run that divides the failure probability of theorem 4 among "
+            f"{path} contains a run that divides the failure probability of theorem 4 among "
             f"{announced} steps; resuming it for {steps} would exceed its delta. Give "
-            f"steps={announced}, or start afresh with another checkpoint."
+            f"steps={announced}, or start a new run with another checkpoint."
         )

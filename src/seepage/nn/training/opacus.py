@@ -1,4 +1,4 @@
-"""Attaches the accountant to an Opacus training loop, beside Opacus's own accountant."""
+"""Attaches seepage's accountant to an Opacus training loop, beside Opacus's own."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _FLAT = "Opacus's flat clipping (the default), plain or ghost"
 
 
 class ReleaseWarning(UserWarning):
-    """Warning: Warns that Opacus's release does not satisfy the assumptions of its guarantee."""
+    """Warns that Opacus's release does not satisfy the assumptions of its guarantee."""
 
 
 class SumCheck:
-    """Compares an optimiser's clipped sum with the clipped sum that is accounted for.
+    """Compares an optimiser's clipped sum with the accountant's.
 
-    If they differ (in clip, loss reduction, parameters or batch), the measured leakage is not that
-    of the release. Sums are compared in the first two steps, after changes of settings, and in one
-    step of 64. Since a schedule may change the settings at every step, only the first eight changes
-    count.
+    If the sums differ (because of the clip, loss reduction, parameters or batch), the measured
+    leakage is not that of the release. The sums are compared in the first two steps, in one step of
+    every 64, and after the first eight changes of settings (a schedule may change them at every
+    step).
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class SumCheck:
         self._clip = math.inf
 
     def begin(self, step: int, settings: object) -> None:
-        """Decide whether to compare the sums of this step; steps are counted from zero."""
+        """Begin a step (counted from zero), and decide whether to compare its sums."""
         changed = settings != self._settings
         self._settings = settings
         self._changes += changed
@@ -69,7 +69,7 @@ class SumCheck:
         return self._due
 
     def add(self, part: Step, clip: Clip) -> None:
-        """Add the measurement of a part of the step's batch, including its clipped sum."""
+        """Add the clipped sum and the norms of one part of the step's batch."""
         for name, tensor in part.gradient.items():
             before = self._ours.get(name)
             self._ours[name] = tensor.clone() if before is None else before + tensor
@@ -78,15 +78,15 @@ class SumCheck:
         self._clip = clip.max_grad_norm
 
     def compare(self, theirs: Mapping[str, Tensor | None]) -> None:
-        """Raise unless the optimiser's sum for each parameter equals the accountant's."""
+        """Raise unless the optimiser's sum equals the accountant's for every parameter."""
         self._due = False
         sums = {}
         for name, own in self._ours.items():
             their = theirs.get(name)
             if their is None:
                 raise InputError(
-                    f"The parameter {name!r} is counted as released, but the optimiser has formed "
-                    "no sum for it; give it to the optimiser, or freeze it with "
+                    f"The parameter {name!r} is counted as released, but the optimiser has no "
+                    "gradient sum for it; add it to the optimiser, or freeze it with "
                     "requires_grad_(False) before make_private()."
                 )
             sums[name] = their.detach().reshape(own.shape).to(own)
@@ -96,15 +96,15 @@ class SumCheck:
             return
         worst = max(apart, key=lambda name: apart[name])
         raise InputError(
-            "The optimiser's release is not the one accounted for: its clipped sum differs from "
-            f"the accountant's by {away / max(self._lengths, 1e-30):.2g} of the gradients' norms, "
-            f"{self._guess(sums, worst)}"
+            "The optimiser does not release what the accountant measures: its clipped sum differs "
+            f"from the accountant's by {away / max(self._lengths, 1e-30):.2g} of the gradients' "
+            f"norms, {self._guess(sums, worst)}"
         )
 
     def _tolerance(self) -> float:
-        """Return the largest difference, relative to the sum of the gradients' norms.
+        """Return the largest acceptable difference, relative to the sum of the gradients' norms.
 
-        Rounding leaves 1e-6 in float32, and up to 1e-3 if products are rounded to TF32 or bfloat16.
+        Rounding errors are about 1e-6 in float32, and up to 1e-3 with TF32 or bfloat16 products.
         """
         some = next(iter(self._ours.values()))
         rounding = 1e-6 / self._clip  # Opacus divides by the norm plus 1e-6
@@ -113,7 +113,7 @@ class SumCheck:
         return rounding + (3e-3 if some.device.type == "cpu" else 1e-2)
 
     def _guess(self, theirs: Mapping[str, Tensor], worst: str) -> str:
-        """Describe the difference between the sums, and how to remove it."""
+        """Return a description of the difference between the sums and of how to remove it."""
         square = sum(float(own.double().square().sum()) for own in self._ours.values())
         product = sum(float((theirs[n] * own).double().sum()) for n, own in self._ours.items())
         ratio = product / square if square else math.nan
@@ -122,29 +122,30 @@ class SumCheck:
         )
         if math.isfinite(ratio) and rest <= self._tolerance() * abs(ratio) * self._lengths:
             return (
-                f"and is {ratio:.4g} times it throughout: the training loop uses another loss, or "
-                "reduces it differently. Give attach() the criterion used in training, or a "
-                "function of output and target that returns the loss of each record as it counts "
-                "in the loop."
+                f"and is {ratio:.4g} times the accountant's in every entry: the training loop uses "
+                "another loss or another reduction. Pass attach() the criterion used in training, "
+                "or a function of output and target that returns each record's loss as weighted in "
+                "the loop."
             )
         return (
-            f"most in {worst!r}. Observe the batch of the step, before the step, in the mode "
-            "(train or eval) used in training, and give attach() the criterion used in training; "
-            "if all of that is done, Opacus differentiates the module of this parameter "
-            "differently; do not rely on its leakage."
+            f"most in {worst!r}. Call observe() with the step's batch before the step, in the mode "
+            "(train or eval) used in training, and pass attach() the criterion used in training. "
+            "If you already do, Opacus differentiates this parameter's module differently; do not "
+            "rely on its leakage."
         )
 
 
 class BatchMeanLoss:
-    """The loss of each record times ``N/Σ_j w_j`` of the batch given to :meth:`take`.
+    """The loss of each record, times ``N/Σ_j w_j`` for the batch given to :meth:`take`.
 
     Opacus multiplies the gradient of a mean by the number of records N, which recovers each
-    record's own gradient if the mean divides by N. With class weights or ignored targets torch's
-    mean is ``Σ_j w_j ℓ_j / Σ_j w_j`` (over all positions of all records), so that for record i
-    Opacus clips and releases the gradient of ``N/Σ_j w_j · w_i ℓ_i``. The factor depends on the
-    batch: removing a record changes it for all other records, which no clip bounds.
+    record's gradient if the mean divides by N. With class weights or ignored targets, torch's mean
+    is ``Σ_j w_j ℓ_j / Σ_j w_j`` (over all positions of all records). For record i, Opacus then
+    clips and releases the gradient of ``N/Σ_j w_j · w_i ℓ_i``. The factor depends on the batch:
+    removing a record changes the factor for all other records, and clipping does not bound this
+    effect.
 
-    The module is a ``CrossEntropyLoss`` or ``NLLLoss`` with ``reduction="mean"``; ``loss`` gives
+    The module is a ``CrossEntropyLoss`` or ``NLLLoss`` with ``reduction="mean"``. ``loss`` returns
     the sums ``w_i ℓ_i``, one per record, and ``factor`` is ``N/Σ_j w_j``.
     """
 
@@ -160,7 +161,7 @@ class BatchMeanLoss:
         return self.factor * self.loss(output, target)
 
     def take(self, target: Tensor) -> bool:
-        """Note a batch's targets; return whether its mean is weighted."""
+        """Set the factor for a batch with these targets; return whether its mean is weighted."""
         if target.is_floating_point():  # for probabilities torch takes the plain mean
             self.factor = target.shape[1] * len(target) / max(1, target.numel())
             return False
@@ -174,19 +175,19 @@ class BatchMeanLoss:
 
 
 def divides_by_the_batch(loss: object) -> bool:
-    """Return whether a loss is a module whose mean is weighted over the batch."""
+    """Return whether a loss is a torch module that may use a weighted batch mean."""
     classes = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
     return classes and getattr(loss, "reduction", "") == "mean"
 
 
 class OpacusAccountant(FisherAccountant):
-    """A :class:`~seepage.nn.FisherAccountant` that follows an Opacus optimiser.
+    """A :class:`~seepage.nn.FisherAccountant` for an Opacus optimiser.
 
     Call :meth:`observe` with every batch of the loader, even an empty one, before
     ``optimizer.step()``. The noise and the clipping threshold are read from Opacus at every batch,
-    so schedules are followed; a batch in several parts (Opacus's ``BatchMemoryManager``) is one
-    step. Opacus's clipped sum is compared with the one accounted for in the first steps, after
-    changes of the settings and periodically. Made by :func:`attach`.
+    so schedules are accounted for. A batch in several parts (Opacus's ``BatchMemoryManager``) is
+    one step. Opacus's clipped sum is compared with the accountant's in the first steps, after
+    changes of settings and at intervals. Created by :func:`attach`.
     """
 
     def __init__(
@@ -223,11 +224,12 @@ class OpacusAccountant(FisherAccountant):
         *,
         update: bool = False,
     ) -> Step:
-        """Account for a batch or a part of it; the step counts when Opacus takes it."""
+        """Account for a batch or part of a batch; the step is counted when Opacus takes it."""
         if y is None:
             raise InputError(
-                "observe(index, x, y) needs the positions of the batch's records in the training "
-                "data; let the loader return them, by TensorDataset(torch.arange(n), X, y)."
+                "observe(index, x, y) requires the positions of the batch's records in the "
+                "training data; make the loader return them with TensorDataset(torch.arange(n), X, "
+                "y)."
             )
         self._follow()
         if self._mean is not None and self._mean.take(y):
@@ -239,7 +241,7 @@ class OpacusAccountant(FisherAccountant):
         return step
 
     def survey(self, everyone: Iterable[tuple[Any, Any, Tensor]]) -> bool:
-        """Measure all records if the coming step was chosen for a survey; otherwise do nothing."""
+        """Measure all records if the next step was chosen for a survey; otherwise do nothing."""
         self._follow()
         return super().survey(everyone)
 
@@ -247,13 +249,13 @@ class OpacusAccountant(FisherAccountant):
         if self._mean is not None and self._mean.take(y):
             raise InputError(
                 "The loss is a weighted mean over the batch, so a record's leakage depends on the "
-                "other records drawn, and a survey cannot estimate its mean. Use reduction='none' "
-                "and the mean over records, in the loop and in attach()."
+                "other records in the batch, and a survey cannot estimate its mean. Use "
+                "reduction='none' and the mean over records, in the loop and in attach()."
             )
         return super()._mean_over_batches(x, y, index)
 
     def detach(self) -> None:
-        """Release the optimiser, and restore its hook."""
+        """Detach from the optimiser, and restore its original hook."""
         self._unhook()
 
     def privacy(
@@ -267,11 +269,11 @@ class OpacusAccountant(FisherAccountant):
     ) -> PrivacyGuarantee:
         """Return the (ε, δ) of the run.
 
-        Opacus samples at the rate ``1/len(data_loader)`` and divides by a batch size; both follow
-        from the number of records. That number counts as public, and by default ε is for replacing
-        a record. Opacus's own ε is ``neighbours="zero-out"``, computed by Opacus's own method
-        unless ``"rdp"`` or ``"pld"`` is given. It covers replacing a record by one with zero
-        gradient, not adding or removing a record.
+        Opacus's sampling rate, ``1/len(data_loader)``, and its divisor, a batch size, follow from
+        the number of records. The number of records therefore counts as public, and by default ε is
+        for replacing a record. For Opacus's own ε, use ``neighbours="zero-out"``. Opacus's ε is
+        computed by Opacus's own method unless ``"rdp"`` or ``"pld"`` is given. It covers replacing
+        a record by one with zero gradient, not adding or removing a record.
         """
         theirs = self._source.accountant()
         plain = method is None and group == 1 and neighbours == "zero-out"
@@ -286,22 +288,22 @@ class OpacusAccountant(FisherAccountant):
         return PrivacyGuarantee(epsilon, delta, ZERO_OUT, method, conditions=conditions)
 
     def run_epsilon(self, ledger: Ledger, delta: float) -> float:
-        """Return the ε at δ of a ledger's steps, by Opacus's own method where it has one."""
+        """Return the ε of a ledger's steps at δ, computed by Opacus's own method if available."""
         theirs = self._source.accountant()
         if theirs is None or self.sampler != POISSON:
             return super().run_epsilon(ledger, delta)
         return _opacus_epsilon(type(theirs), ledger, delta)
 
     def _follow(self) -> None:
-        """Read the clip and the noise from Opacus, once per step."""
+        """Read Opacus's clipping and noise settings, once per step."""
         now = self._source.settings()
         if self._settings is not None:
             if now != self._settings:
                 raise InputError(
                     "Opacus's noise or clipping changed within a step, after its batch was "
-                    "observed (as adaptive clipping does inside backward()), so what was measured "
-                    "is not the release; change them between optimizer.step() and the next "
-                    "observe()."
+                    "observed (as adaptive clipping does inside backward()), so the measurement "
+                    "does not describe the release; change them between optimizer.step() and the "
+                    "next observe()."
                 )
             return
         self._settings = now
@@ -312,9 +314,9 @@ class OpacusAccountant(FisherAccountant):
             warnings.warn(
                 f"Opacus's module clips at {now.max_grad_norm:.6g}, but its optimiser adds noise "
                 f"for a threshold of {now.noise_for:.6g}: in ghost mode optimizer.max_grad_norm "
-                "changes only the noise. Both are followed here, with a noise multiplier of "
-                f"{now.noise_multiplier:.6g}; Opacus's own ε uses {now.stated:.6g} and is wrong. "
-                "Also set max_grad_norm of the module that make_private() returned.",
+                "changes only the noise. This accountant uses both values, with a noise multiplier "
+                f"of {now.noise_multiplier:.6g}; Opacus's own ε uses {now.stated:.6g} and is "
+                "wrong. Also set max_grad_norm of the module that make_private() returned.",
                 ReleaseWarning,
                 stacklevel=3,
             )
@@ -326,17 +328,17 @@ class OpacusAccountant(FisherAccountant):
             return
         self._warned_of_mean = True
         warnings.warn(
-            "The loss is a weighted mean over the batch (class weights, or ignored targets): "
-            "adding or removing a record rescales the gradients of all other records, which no "
-            "clip bounds. The leakage is that of Opacus's release, but the sensitivity is larger "
-            "than stated, and so is every ε, Opacus's and this accountant's. Reduce per record: "
-            "use reduction='none' and the mean over records, in the loop and in attach().",
+            "The loss is a weighted mean over the batch (class weights or ignored targets): adding "
+            "or removing a record rescales the gradients of all other records, which clipping does "
+            "not bound. The leakage is that of Opacus's release, but the true sensitivity, and "
+            "every ε from Opacus or this accountant, is larger than stated. Use reduction='none' "
+            "and the mean over records, in the loop and in attach().",
             ReleaseWarning,
             stacklevel=4,
         )
 
     def _after_step(self) -> None:
-        """Check and count the step that Opacus is about to take."""
+        """Check and count the step that Opacus is taking."""
         self._follow()
         observed, self._observed, self._settings = self._observed, False, None
         if not observed:
@@ -351,7 +353,7 @@ class OpacusAccountant(FisherAccountant):
 
 
 def _opacus_epsilon(kind: Any, ledger: Ledger, delta: float) -> float:
-    """Return the ε that one of Opacus's accountants computes for a ledger's steps."""
+    """Return the ε that an Opacus accountant of this class computes for a ledger's steps."""
     again = kind()
     again.history = [(e.noise_multiplier, e.sample_rate, e.steps) for e in ledger]
     return float(again.get_epsilon(delta)) if ledger.steps else 0.0
@@ -359,7 +361,7 @@ def _opacus_epsilon(kind: Any, ledger: Ledger, delta: float) -> float:
 
 @dataclass(frozen=True)
 class _OpacusSettings:
-    """Opacus's current clipping and noise."""
+    """The current clipping and noise settings of Opacus."""
 
     max_grad_norm: float  # the threshold at which gradients are clipped
     stated: float  # the noise multiplier that Opacus states and computes its ε from
@@ -378,8 +380,8 @@ class _Source:
     """Reads noise, clipping and sums from an Opacus optimiser, and chains its step hook.
 
     In hooks mode the optimiser clips. In ghost mode the module clips, at its own threshold, and the
-    optimiser adds the noise. ``named`` holds the noise multiplier and threshold given for a privacy
-    engine, which must not change.
+    optimiser adds the noise. ``named`` contains the noise multiplier and threshold given for a
+    privacy engine; these must not change.
     """
 
     def __init__(
@@ -398,13 +400,13 @@ class _Source:
         known = {id(p) for p in unwrapped(net).parameters()}
         if any(id(p) not in known for p in optimizer.params):
             raise InputError(
-                "The optimiser also trains parameters outside this network, whose leakage would "
-                "not be counted; pass the whole network to attach()."
+                "The optimiser also trains parameters outside this network, which would not be "
+                "accounted for; pass the whole network to attach()."
             )
 
     @property
     def ghost(self) -> bool:
-        """Whether the module clips instead of the optimiser."""
+        """Whether the module clips, not the optimiser (ghost clipping)."""
         return self._clipping_module is not None
 
     def settings(self) -> _OpacusSettings:
@@ -420,17 +422,19 @@ class _Source:
         changed = (stated, clipped_at, noise_for) != (*(self._named or ()), clipped_at)
         if self._named is not None and changed:
             raise InputError(
-                f"Opacus has the noise multiplier {stated:.6g} and clips at {clipped_at:.6g}, with "
-                f"noise for {noise_for:.6g}, but {self._named[0]:.6g} and {self._named[1]:.6g} "
-                "were given; attach to the optimiser, whose schedule is followed."
+                f"Opacus uses the noise multiplier {stated:.6g} and clips at {clipped_at:.6g}, "
+                f"with noise for {noise_for:.6g}, but {self._named[0]:.6g} and "
+                f"{self._named[1]:.6g} were given; pass attach() the optimiser, so that its "
+                "schedule is read."
             )
         return _OpacusSettings(clipped_at, stated, noise_for, added * noise_for)
 
     def sums(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | None] | None:
-        """Return Opacus's clipped sums, before noise, by parameter.
+        """Return Opacus's clipped sum for each parameter, without noise.
 
-        ``None`` if they are no longer available: with several processes, all but the first divide
-        them in place before the hook runs. The first process makes the comparison for all of them.
+        Returns ``None`` if the sums are no longer available: with several processes, all but the
+        first divide their sums in place before the hook runs. The first process compares the sums
+        for all processes.
         """
         sums: dict[str, Tensor | None] = {}
         for name, parameter in parameters.items():
@@ -441,7 +445,7 @@ class _Source:
         return sums
 
     def accountant(self) -> Any:
-        """Return the Opacus accountant whose hook the optimiser had, if it can be found."""
+        """Return the Opacus accountant that the optimiser's own hook reports to, or ``None``."""
         return _hooked_accountant(self._before)
 
     def chain(self, after: Any) -> Any:
@@ -457,7 +461,7 @@ class _Source:
 
 
 def _optimizer_of(engine: Any) -> Any:
-    """Return the optimiser of a privacy engine, which keeps no reference to it."""
+    """Find and return a privacy engine's optimiser, to which the engine has no reference."""
     from opacus.optimizers import DPOptimizer
 
     for thing in gc.get_objects():
@@ -465,19 +469,19 @@ def _optimizer_of(engine: Any) -> Any:
         if known is engine.accountant:
             return thing
     raise InputError(
-        "No optimiser is linked to this PrivacyEngine; attach to the optimiser that "
+        "No optimiser was found for this PrivacyEngine; pass attach() the optimiser that "
         "make_private() returned."
     )
 
 
 def _hooked_accountant(hook: Any) -> Any:
-    """Return the Opacus accountant that a hook reports to, if it can be found."""
+    """Return the Opacus accountant that a hook reports to, or ``None``."""
     owners = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
     return next((owner for owner in owners if hasattr(owner, "mechanism")), None)
 
 
 def _clipping_module(net: nn.Module) -> Any:
-    """Return the Opacus object that clips in ghost mode, found by its hooks, or ``None``."""
+    """Return the Opacus object that clips in ghost mode, or ``None``; it is found by its hooks."""
     for module in unwrapped(net).modules():
         for hook in module._forward_hooks.values():
             owner = getattr(hook, "__self__", None)
@@ -498,8 +502,8 @@ def attach(
 ) -> OpacusAccountant:
     """Attach a leakage accountant to an Opacus run.
 
-    Opacus's own hook keeps running, so its accountant works as before. Plain (``"hooks"``) and
-    ghost clipping both work. The data set must return each record together with its number, for
+    Opacus's hook still runs, so Opacus's own accountant works as before. Plain (``"hooks"``) and
+    ghost clipping are supported. The data set must return each record with its position, for
     instance ``TensorDataset(torch.arange(n), X, y)``.
 
     Parameters
@@ -507,22 +511,24 @@ def attach(
     target
         The optimiser that ``make_private`` returned, or the ``PrivacyEngine`` itself.
     net
-        The network, from before or after ``make_private``.
+        The network, either the original or the one that ``make_private`` returned.
     loss
-        The loss of one record: ``"cross_entropy"``, or the criterion, either the original or, for
-        ghost clipping, the one that ``make_private`` returned.
+        The per-record loss: ``"cross_entropy"`` or the criterion. With ghost clipping, the
+        criterion that ``make_private`` returned is also accepted.
     data_loader
         The loader that ``make_private`` returned.
     noise_multiplier, max_grad_norm
-        The arguments of ``make_private``, for a ``PrivacyEngine``, which does not keep them. For an
-        optimiser, values other than its own raise an error.
+        The arguments of ``make_private``, required if ``target`` is a ``PrivacyEngine``, which does
+        not store them. If ``target`` is an optimiser, leave them out; values other than its own
+        raise an error.
     accounting
         Further arguments of :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes`` and so on.
 
     Returns
     -------
     OpacusAccountant
-        Call ``observe(index, x, y)`` with every batch before ``optimizer.step()``.
+        The accountant. Call its ``observe(index, x, y)`` with every batch before
+        ``optimizer.step()``.
     """
     if hasattr(target, "attach_step_hook"):
         source = _Source(target, net)
@@ -531,20 +537,21 @@ def attach(
     elif hasattr(target, "make_private"):
         if noise_multiplier is None or max_grad_norm is None:
             raise InputError(
-                "A PrivacyEngine does not keep the noise multiplier and the clipping threshold; "
-                "attach to the optimiser that make_private returned, or give both."
+                "A PrivacyEngine does not store the noise multiplier and the clipping threshold; "
+                "pass attach() the optimiser that make_private returned, or give both values."
             )
         source = _Source(_optimizer_of(target), net, (noise_multiplier, max_grad_norm))
     else:
         raise InputError(
-            f"attach() takes an Opacus optimiser or PrivacyEngine, not a {type(target).__name__}."
+            "attach() requires an Opacus optimiser or PrivacyEngine, not a "
+            f"{type(target).__name__}."
         )
     secure = bool(getattr(source.optimizer, "secure_mode", False))
     if not secure:
         warnings.warn(
-            "Opacus is not in its secure mode: its noise comes from torch's generator, which "
-            "keeps 32 bits of a seed on the CPU, so an attacker who sees the models of a run can "
-            "find the noise by brute force. For a release use PrivacyEngine(secure_mode=True), or "
+            "Opacus is not in secure mode: its noise comes from torch's generator, which uses only "
+            "32 bits of a seed on the CPU, so an attacker who sees the models of a run can find "
+            "the noise by brute force. For a release, use PrivacyEngine(secure_mode=True) or "
             "sp.nn.PrivateSGD.",
             ReleaseWarning,
             stacklevel=2,
@@ -552,9 +559,8 @@ def attach(
     rate = getattr(data_loader.batch_sampler, "sample_rate", None)
     if rate is None:
         warnings.warn(
-            "The loader does not draw Poisson batches: no amplification by sampling is claimed, "
-            "neither for the leakage (κ = 1) nor for (ε, δ), whereas Opacus's own ε assumes "
-            "Poisson batches.",
+            "The loader does not draw Poisson batches, so no amplification by sampling is claimed "
+            "for the leakage (κ = 1) or for (ε, δ). Opacus's own ε assumes Poisson batches.",
             SamplerWarning,
             stacklevel=2,
         )
@@ -564,9 +570,9 @@ def attach(
     of_batch = not source.ghost and divides_by_the_batch(criterion)
     if of_batch and isinstance(accounting.get("view"), Label) and criterion.weight is not None:
         raise InputError(
-            "With class weights the mean of a batch divides by the weights of its labels, so a "
-            "label affects the gradients of all other records, and this effect is not measured. "
-            "Use reduction='none' and the mean over records, in the loop and in attach()."
+            "With class weights, the batch mean is divided by the weights of the batch's labels. A "
+            "label then affects the gradients of all other records, which the accountant does not "
+            "measure. Use reduction='none' and the mean over records, in the loop and in attach()."
         )
     return OpacusAccountant(
         source,
@@ -585,6 +591,6 @@ def attach(
 def _check_own(name: str, given: float | None, own: float) -> None:
     if given is not None and given != own:
         raise InputError(
-            f"The optimiser has {name} = {own!r}, not {given!r}; leave the argument out, since it "
-            "is read from the optimiser at every batch."
+            f"The optimiser has {name} = {own!r}, not {given!r}; leave out the argument, because "
+            "it is read from the optimiser at every batch."
         )

@@ -1,11 +1,11 @@
-"""Private SGD with a built-in accountant, for users who have no training loop of their own.
+"""Private SGD with a built-in accountant, for users without their own training loop.
 
-It runs in one process or, under ``torchrun``, in several processes that share every batch.
+Training runs in one process or, under ``torchrun``, in several processes that share every batch.
 
-``w ← w − ρ v``, ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w`` (Guo et al. 2022, section 6.1, with
-momentum and weight decay), or the step of any other optimiser for the gradient ``(Σ g̃ + N(0,
-(σC)²))/B``. ``B`` is declared; otherwise the number of records counts as public, since an attacker
-who sees the noise of a step learns ``σC/B``.
+A step is ``w ← w − ρ v`` with ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w`` (Guo et al. 2022, section
+6.1, plus momentum and weight decay), or the step of any other optimiser with the gradient
+``(Σ g̃ + N(0, (σC)²))/B``. Unless ``B`` is declared, the number of records counts as public,
+because an attacker who sees the noise of a step learns ``σC/B``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,25 +30,18 @@ from seepage.nn.accounting.accountant import FisherAccountant
 from seepage.nn.accounting.joining import gather_shares, keep_one_share, whole_state
 from seepage.nn.accounting.processes import (
     check_agreement,
-    own_part,
     process_rank,
     shared_stream,
-    start_alike,
-    summed,
     world_size,
 )
 from seepage.nn.accounting.run_identity import data_fingerprint, loss_name, plain_setting
 from seepage.nn.privacy.randomness import (
-    FAST,
-    SECURE,
-    SEED,
-    SEEDED_AND_FAST,
     conditions_of,
     mark_of,
     marked,
 )
 from seepage.nn.privacy.run_membership import GUARANTEED
-from seepage.nn.privacy.run_privacy import ADD_OR_REMOVE, REPLACE, Entry, least_noise
+from seepage.nn.privacy.run_privacy import ADD_OR_REMOVE, REPLACE
 from seepage.nn.problem.clipping import Clip, make_clip
 from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss
@@ -61,7 +54,6 @@ from seepage.nn.problem.views import (
     numbers_of,
     rows_of,
 )
-from seepage.nn.sampling.samplers import check_rate, make_sampler
 from seepage.nn.training.budgets import Budget, RecordBudgets, checked_budget
 from seepage.nn.training.checkpoints import (
     check_same_run,
@@ -70,7 +62,16 @@ from seepage.nn.training.checkpoints import (
     write_checkpoint,
     write_key,
 )
-from seepage.nn.training.secure_noise import quick_noise, secure_noise
+from seepage.nn.training.private_gradients import (
+    AT_A_TIME,
+    OWN,
+    PrivateGradients,
+    check_declared,
+    check_target,
+    noise_for_target,
+    origin_of,
+    write_gradients,
+)
 from seepage.privacy.filters import CONDITIONS
 from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
@@ -79,21 +80,17 @@ from seepage.support.number_check import (
     check_noise,
     check_number,
     check_positive,
-    check_share,
 )
 
 Released = Mapping[str, nn.Parameter]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
-_AT_A_TIME = 1000  # records processed together outside of batches
-_OWN = ("n", "sampler")  # set by the trainer itself
-
 
 class PrivateUpdate:
-    """Updates the parameters with a noisy gradient; its state can be stored and restored.
+    """Updates the parameters with noisy gradients; stores and restores the optimiser's state.
 
-    ``make`` creates the optimiser of the released parameters. It uses only the noisy gradients and
-    the resulting parameters, so it adds no leakage (post-processing).
+    ``make`` creates the optimiser from the released parameters. The optimiser uses only the noisy
+    gradients and these parameters, so it adds no leakage (post-processing).
     """
 
     def __init__(self, released: Released, make: MakeOptimizer) -> None:
@@ -108,19 +105,18 @@ class PrivateUpdate:
         owned = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         if owned != {id(p) for p in released.values()}:
             raise InputError(
-                "The optimiser must hold exactly the parameters with requires_grad; give it all "
-                "of them and no others."
+                "The optimiser must update all parameters with requires_grad and no other "
+                "parameters."
             )
 
     def take(self, gradient: Mapping[str, Tensor]) -> None:
-        """Take an optimiser step with the noisy mean gradient of every parameter."""
-        for name, parameter in self.released.items():
-            parameter.grad = spread_like(parameter, gradient[name].to(parameter.dtype))
+        """Take an optimiser step with each parameter's noisy mean gradient."""
+        write_gradients(self.released, gradient)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
     def settings(self) -> dict[str, Any]:
-        """Return the optimiser's class and the settings of its groups."""
+        """Return the optimiser's class and the settings of its parameter groups."""
         groups = [
             {name: repr(value) for name, value in group.items() if name != "params"}
             for group in self.optimizer.param_groups
@@ -140,13 +136,13 @@ class PrivateUpdate:
                     facts[place] = value
                 else:
                     raise InputError(
-                        f"The optimiser keeps a {type(value).__name__} ({name}) between steps, "
-                        "which a checkpoint cannot hold; use another optimiser, or no checkpoint."
+                        f"The optimiser stores a {type(value).__name__} ({name}) between steps, "
+                        "which a checkpoint cannot store; use another optimiser, or no checkpoint."
                     )
         return tensors, facts
 
     def go_on(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Restore a stored state; the parameter groups are unchanged."""
+        """Restore a stored state, without changing the parameter groups."""
         state: dict[int, dict[str, Any]] = {}
         owners = [p for group in self.optimizer.param_groups for p in group["params"]]
         for place, value in (dict(facts) | dict(tensors)).items():
@@ -165,16 +161,17 @@ class Progress:
     Parameters
     ----------
     step
-        The number of steps taken.
+        The number of steps taken so far.
     accuracy
         The accuracy on the test data; ``None`` without test data or classes.
     worst_dfil
         The largest dFIL of any record.
     worst_mu
-        The largest μ of any record: the Gaussian DP parameter of membership inference by an
-        adversary who knows all other records and the batches; nan without clipping.
+        The largest μ of any record, or nan without clipping. μ is the Gaussian DP parameter of
+        membership inference by an adversary who knows all other records and the batches.
     condition
-        If the noise can be regenerated, the condition under which dFIL and μ hold; otherwise empty.
+        The condition under which dFIL and μ are valid, if the noise can be regenerated; otherwise
+        empty.
     """
 
     step: int
@@ -188,10 +185,10 @@ class Progress:
 class PrivateSGD:
     """Trains a network with private SGD and accounts for its leakage.
 
-    If :mod:`torch.distributed` has been initialised, the processes train together: each processes
-    its own share of a batch, and the clipped gradients are summed. All end with the same network,
-    and with the account of the whole run, as a single process would. The network may be sharded
-    over them (``torch.distributed.fsdp.fully_shard``) if it does not fit on one device.
+    If :mod:`torch.distributed` has been initialised, the processes train together: each process
+    computes the clipped gradients of its share of a batch, and these are summed. All processes end
+    with the same network and the same account of the whole run as a single process would. A network
+    that does not fit on one device may be sharded (``torch.distributed.fsdp.fully_shard``).
 
     Parameters
     ----------
@@ -200,57 +197,59 @@ class PrivateSGD:
     loss
         As for :class:`~seepage.nn.FisherAccountant`.
     steps
-        How many steps to take.
+        The number of steps to take.
     epochs
-        Instead of ``steps``: how many passes over the data. With Poisson batches a pass is
-        ``1/sample_rate`` steps, in which every record takes part once on average.
+        The number of passes over the data, instead of ``steps``. With Poisson batches a pass is
+        ``1/sample_rate`` steps, in which every record is drawn once on average.
     sample_rate, expected_batch
-        The probability that a record is in a Poisson batch, and the number ``B`` that the noisy
-        sums are divided by: both are declared before the data are seen, so adding or removing a
-        record changes neither. Guarantees are then for adding or removing a record. Batches have
-        ``sample_rate · n`` records on average; an inaccurate ``B`` only rescales the learning rate.
+        The probability that a record is in a Poisson batch, and the number ``B`` by which the noisy
+        sums are divided. Both are declared before the data are seen, so guarantees are for adding
+        or removing a record. Batches have ``sample_rate · n`` records on average. An inaccurate
+        ``B`` only rescales the learning rate.
     batch_size
-        Instead: the size of a batch, or its mean for Poisson batches. Rate and divisor then follow
-        from ``n``, which counts as public, and guarantees are for replacing a record.
+        The batch size (for Poisson batches, its mean), instead of the two settings above. Sampling
+        rate and divisor then follow from ``n``, which counts as public, and guarantees are for
+        replacing a record.
     lr, momentum, weight_decay
         ρ, m and λ. By default ρ is 0.1, and m and λ are zero.
     optimizer
-        Instead: any torch optimiser, as a function of the parameters:
+        A function that creates any torch optimiser from the parameters, instead of ``lr``,
+        ``momentum`` and ``weight_decay``, for example
         ``functools.partial(torch.optim.AdamW, lr=1e-3)``.
     noise_multiplier, max_grad_norm, clip
         σ (1 by default), C, and how gradients are clipped: ``"hard"``, ``"smooth"`` as in Guo et
         al. 2022, ``"none"``, or a clip from :mod:`seepage.nn.problem.clipping`, which has its own
         C.
     target_epsilon, target_delta
-        Instead of ``noise_multiplier``: a privacy budget (ε, δ) for the whole run. σ is then the
-        least, in thousandths, with which ``accountant_.privacy()`` is within it; it follows from
-        the declared settings alone.
+        A privacy budget (ε, δ) for the whole run, instead of ``noise_multiplier``. σ is then the
+        smallest multiple of 0.001 for which ``accountant_.privacy()`` is within the budget. σ
+        depends only on the declared settings.
     sampling
-        ``"poisson"``, or ``"fixed"`` for batches of one size. A batch that is too large for memory
-        is processed in parts (``chunk_size``), but is still one batch.
+        ``"poisson"``, or ``"fixed"`` for batches of equal size. A batch that is too large for
+        memory is processed in parts (``chunk_size``) but still counts as one batch.
     seed
-        For experiments: fixes batches, noise and probes. Anyone who knows or guesses the seed can
-        regenerate and subtract the noise; every statement about the run says so. By default
-        batches, noise and probes are derived from a 256-bit key that the operating system draws,
-        and from the step's number. With a checkpoint the key is kept beside it, in a file of the
-        same name plus ``.key``, which a run needs to resume. Keep it secret and delete it when the
-        run is over: anyone who knows it can remove the noise.
+        A seed for batches, noise and probes, for experiments only. Anyone who knows or guesses the
+        seed can regenerate and subtract the noise; every statement about the run mentions this. By
+        default, batches, noise and probes are derived from a 256-bit key drawn by the operating
+        system and from the step number. With a checkpoint, the key is stored beside it in a file of
+        the same name plus ``.key``, which is needed to resume the run. Keep this file secret, and
+        delete it after the run: anyone who knows the key can remove the noise.
     randomness
-        ``"secure"``: noise and batches from ChaCha20, sums rounded to a grid of about 1/4096 of the
-        noise's standard deviation. ``"fast"``: noise from torch's own generator, for experiments
-        only, since it may keep as little as 32 bits of a seed; statements about the run say so.
+        With ``"secure"``, noise and batches come from ChaCha20, and sums are rounded to a grid of
+        about 1/4096 of the noise's standard deviation. With ``"fast"``, noise comes from torch's
+        generator. Use it only for experiments, because the generator may use as few as 32 bits of a
+        seed; statements about the run mention this.
     budget
         The privacy budget of each record, for adding or removing that record:
         ``sp.privacy.DifferentialPrivacy(8.0, 1e-5, "add-or-remove")``, ``GaussianDP`` or
         ``RenyiDP``. A record whose budget is spent takes no further part. A Gaussian budget charges
-        the records drawn. The other budgets charge every record, so all gradients are computed at
-        every step. A budget needs a declared ``sample_rate``, a clip and a single process. The
-        leakage η̄ is then not stated: see :meth:`promise`.
+        the drawn records. The other budgets charge every record, so all gradients are computed at
+        every step. A budget requires a declared ``sample_rate``, a clip and a single process. For
+        the resulting guarantee, see :meth:`promise`; the leakage η̄ is then not available.
     checkpoint
         The file that stores the state of the run. If it exists, :meth:`fit` resumes from it, with
-        the same numbers as if the run had never stopped. With ``amplification="theorem4"`` the
-        number of steps must stay the same, since the theorem's failure probability is divided among
-        them.
+        the same results as an uninterrupted run. With ``amplification="theorem4"`` the number of
+        steps must not change, because the theorem's failure probability is divided among the steps.
     checkpoint_every
         The number of steps between checkpoints.
     evaluate_every
@@ -265,9 +264,9 @@ class PrivateSGD:
     accountant_
         The :class:`~seepage.nn.FisherAccountant` of the run.
     budgets_
-        With ``budget``, how much of its budget each record has spent, and which records have
-        stopped (:class:`~seepage.nn.training.budgets.RecordBudgets`); otherwise ``None``. Keep it
-        secret: whether a record has stopped is not covered by its budget.
+        The budget that each record has spent, and the records that have stopped
+        (:class:`~seepage.nn.training.budgets.RecordBudgets`); ``None`` without ``budget``. Keep
+        this secret: a record's budget does not cover whether the record has stopped.
     history_
         A :class:`~seepage.nn.training.private_sgd.Progress` for every evaluation.
 
@@ -333,11 +332,11 @@ class PrivateSGD:
     ) -> None:
         takers = (PrivateSGD, FisherAccountant)
         options = (name for taker in takers for name in inspect.signature(taker).parameters)
-        known = [name for name in options if name not in _OWN]
+        known = [name for name in options if name not in OWN]
         check_options(accounting, known, "PrivateSGD")
         if (steps is None) == (epochs is None):
             raise InputError(
-                "Give exactly one of steps=, the number of batches, and epochs=, the passes over "
+                "Give either steps=, the number of batches, or epochs=, the number of passes over "
                 "the data."
             )
         if epochs is not None:
@@ -346,14 +345,13 @@ class PrivateSGD:
         if any(count is not None and count < 1 for count in counts):
             raise InputError("steps, checkpoint_every and evaluate_every must be at least one.")
         check_choice(randomness, "randomness", ("secure", "fast"))
-        _check_declared(sample_rate, expected_batch, batch_size, sampling)
-        _check_target(target_epsilon, target_delta, noise_multiplier, budget)
+        check_declared(sample_rate, expected_batch, batch_size, sampling)
+        check_target(target_epsilon, target_delta, noise_multiplier, budget)
         own = (lr, momentum, weight_decay)
         if optimizer is not None and own != (None, None, None):
             raise InputError(
-                "lr, momentum and weight_decay belong to the trainer's own update; "
-                "give them to the optimizer instead: functools.partial(torch.optim.AdamW, "
-                "lr=1e-3)."
+                "lr, momentum and weight_decay apply only to the trainer's own update; pass them "
+                "to the optimizer instead: functools.partial(torch.optim.AdamW, lr=1e-3)."
             )
         lr = 0.1 if lr is None else lr
         momentum, weight_decay = (0.0 if each is None else each for each in own[1:])
@@ -366,7 +364,7 @@ class PrivateSGD:
             check_number(value, name)
         if not (lr > 0 and 0 <= momentum < 1 and weight_decay >= 0):
             raise InputError(
-                "lr must be above zero, momentum in [0, 1), weight_decay not negative."
+                "lr must be above zero, momentum in [0, 1), and weight_decay at least zero."
             )
         self.net = net
         self.loss = loss
@@ -389,8 +387,8 @@ class PrivateSGD:
         self.budget = None if budget is None else checked_budget(budget)
         if budget is not None and batch_size is not None:
             raise InputError(
-                "A budget covers adding or removing a record, which must not affect the other "
-                "records; declare sample_rate and expected_batch instead of batch_size."
+                "A budget is for adding or removing a record, which must not change the sampling "
+                "rate; declare sample_rate and expected_batch instead of batch_size."
             )
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_every = int(checkpoint_every)
@@ -409,13 +407,15 @@ class PrivateSGD:
             self.steps = math.ceil(round((self.epochs or 0) / rate, 6))
         self.evaluate_every = self.evaluate_every or max(1, self.steps // 20)
         if math.isnan(self.noise_multiplier):
-            clip, declared = make_clip(self.clip, self.max_grad_norm), self.batch_size is None
-            length = (clip.max_grad_norm, clip.sensitivity)
-            planned = Entry(
-                self.steps, self.sampling, rate, 1.0, *length, records, SECURE, declared
+            self.noise_multiplier = noise_for_target(
+                (self.target_epsilon or 0.0, self.target_delta or 0.0),
+                make_clip(self.clip, self.max_grad_norm),
+                steps=self.steps,
+                sampling=self.sampling,
+                rate=rate,
+                declared=self.batch_size is None,
+                n=records,
             )
-            target = (self.target_epsilon or 0.0, self.target_delta or 0.0)
-            self.noise_multiplier = least_noise(planned, *target)
 
     def __repr__(self) -> str:
         steps = f"{self.steps:,} steps" if self.steps else f"{self.epochs:g} epochs"
@@ -434,10 +434,10 @@ class PrivateSGD:
         return f"<PrivateSGD: {marked(words, conditions_of([self._randomness()]))}>"
 
     def fit(self, X: Any, y: Any = None, X_test: Any = None, y_test: Any = None) -> PrivateSGD:
-        """Train on the records ``X`` with targets ``y``; the test data only measure accuracy.
+        """Train on the records ``X`` with targets ``y``; test data serve only to measure accuracy.
 
-        ``X`` may map the names of the network's arguments to tensors with one row per record, as a
-        data collator returns them; its ``labels`` are then the targets.
+        ``X`` may be a mapping from the names of the network's arguments to tensors with one row per
+        record, as a data collator returns it. The ``labels`` in ``X`` are then the targets.
         """
         X, y = _records(X, y, "X", "y")
         test = None if X_test is None and y_test is None else _test_data(X_test, y_test)
@@ -463,26 +463,25 @@ class PrivateSGD:
                     self._evaluate(test, bar)
                 if self.checkpoint and (last or self._step % self.checkpoint_every == 0):
                     self._write()
-        if world_size() > 1:
-            self.accountant_.load_state_dict(whole_state(self.accountant_))
+        self._gradients.gather()
         return self
 
     def promise(self) -> Budget:
-        """Return the guarantee that a run with ``budget`` gives every record, and its conditions.
+        """Return the guarantee for every record in a run with ``budget``, and its conditions.
 
-        The budget spent by a single record is secret, and is not a guarantee.
+        The budget that a single record has spent is secret and is not a guarantee.
         """
         if self.budget is None:
             raise InputError(
-                "Without budget= no record ever stops; accountant_.privacy(delta) gives the "
-                "guarantee of the run."
+                "promise() is only for runs with budget=; for this run, use "
+                "accountant_.privacy(delta)."
             )
         origin = conditions_of([self._randomness()])
         said = (*self.budget.assumptions, GUARANTEED[0], *CONDITIONS, *origin)
         return replace(self.budget, assumptions=said, guarantee=not mark_of(origin))
 
     def _begin(self, X: Inputs, y: Tensor) -> None:
-        """Set up the run, or resume the one in the checkpoint."""
+        """Set up a new run, or resume the run in the checkpoint."""
         stored = None
         if self.checkpoint and self.checkpoint.exists():
             remove_half_written(self.checkpoint)
@@ -494,44 +493,44 @@ class PrivateSGD:
         self._update = PrivateUpdate(released, self.optimizer or own)
         self._facts = self._settings() | {"data": data_fingerprint(X, y)}
         check_agreement((self._facts, self.steps, stored and stored[1]["step"]))
-        start_alike(self.net)
         self._step = 0
-        self._sampler = make_sampler(
-            self.sampling, len(y), self.batch_size, self._stream, self.sample_rate
-        )
         self.history_: list[Progress] = []
-        self.accountant_ = FisherAccountant(
+        self._gradients = PrivateGradients(
             self.net,
             self.loss,
             n=len(y),
+            steps=self.steps,
             batch_size=self.batch_size,
             sample_rate=self.sample_rate,
+            expected_batch=self.expected_batch,
             noise_multiplier=self.noise_multiplier,
             max_grad_norm=self.max_grad_norm,
             clip=self.clip,
-            sampler=self.sampling,
-            seed=self._stream.child("probes").number(),
-            randomness=self._randomness(),
-            **{"steps": self.steps} | self.accounting,
+            sampling=self.sampling,
+            seed=self._stream if self.seed is None else self.seed,
+            randomness=self.randomness,
+            **self.accounting,
         )
+        self._sampler = self._gradients.sampler
+        self.accountant_ = self._gradients.accountant_
         self.accountant_.target_delta = self.target_delta
         self.budgets_ = self._budgets(len(y))
         if stored:
             self._resume(*stored)
         self.accountant_.check.trust()
-        # The first records show kinks and set the size of finite steps, the same in all processes.
         some = slice(math.ceil(self._sampler.batch_size))
         device = next(self.net.parameters()).device
         first = _moved(X, some, device), y[some].to(device)
-        self.accountant_.engine.takes_finite_steps(*first)
-        self.accountant_.engine.step_size(*first)
+        self._gradients.look_at(*first)
 
     def _budgets(self, records: int) -> RecordBudgets | None:
-        """Return the budgets of the records, or ``None``."""
+        """Return the records' budgets, or ``None`` if the run has no ``budget``."""
         if self.budget is None:
             return None
         if world_size() > 1:
-            raise InputError("Budgets are kept in one process; train without torchrun.")
+            raise InputError(
+                "Budgets are supported only in a single process; train without torchrun."
+            )
         clip = self.accountant_.clip
         self.accountant_.filtered = True
         return RecordBudgets(
@@ -543,7 +542,7 @@ class PrivateSGD:
         )
 
     def _own_stream(self, resumed: bool) -> KeyedStream:
-        """Return the random stream from which this run draws its batches, noise and probes."""
+        """Return the random stream for the batches, noise and probes of this run."""
         if self.seed is not None:
             return KeyedStream.of_seed(self.seed)
         if self.checkpoint is None:
@@ -556,39 +555,29 @@ class PrivateSGD:
         return stream
 
     def _randomness(self) -> str:
-        """Return the origin of noise and batches, as stated in the ledger."""
-        if self.seed is None:
-            return SECURE if self.randomness == "secure" else FAST
-        return SEED if self.randomness == "secure" else SEEDED_AND_FAST
+        """Return the ledger's name for the source of noise and batches."""
+        return origin_of(self.seed is not None, self.randomness)
 
     def _take_step(self, X: Inputs, y: Tensor, device: torch.device) -> None:
-        index = own_part(self._sampler.batch(self._step))
+        index = self._gradients.own_records(self._step)
         if self.budgets_ is not None:
             # The sum is still divided by the declared size of a batch, whoever takes part.
             index = self.budgets_.taking_part(index, partial(self._lengths, X, y, device))
-        if self.accountant_.passes is not None:
-            self.accountant_.survey(
-                (rows, _moved(X, rows, device), y[rows].to(device))
-                for rows in torch.arange(len(y)).split(_AT_A_TIME)
-            )
+
+        def everyone() -> Iterator[tuple[Tensor, Inputs, Tensor]]:
+            for rows in torch.arange(len(y)).split(AT_A_TIME):
+                yield rows, _moved(X, rows, device), y[rows].to(device)
+
         batch = _moved(X, index, device), y[index].to(device)
-        gradient = summed(self.accountant_.observe(index, *batch, update=True).gradient)
-        deviation = self.noise_multiplier * self.accountant_.clip.max_grad_norm
-        kind = secure_noise if self.randomness == "secure" else quick_noise
-        add_noise = kind(self._stream, self._step)
-        divisor = self.batch_size if self.expected_batch is None else self.expected_batch
-        noisy = {
-            name: add_noise(name, total, deviation) / divisor for name, total in gradient.items()
-        }
-        self._update.take(noisy)
+        self._update.take(self._gradients.noisy_mean(index, *batch, everyone)[1])
         self._step += 1
 
     def _lengths(self, X: Inputs, y: Tensor, device: torch.device, rows: Tensor) -> Tensor:
-        """Return the norms of some records' clipped gradients at the current parameters."""
+        """Return the norms of the selected records' clipped gradients at the current parameters."""
         engine = self.accountant_.engine
         parts = [
             engine.norms(_moved(X, part, device), y[part].to(device))
-            for part in rows.split(_AT_A_TIME)
+            for part in rows.split(AT_A_TIME)
             if len(part)
         ]
         norms = torch.cat(parts) if parts else torch.zeros(0)
@@ -615,7 +604,7 @@ class PrivateSGD:
             bar.set_postfix(shown)
 
     def _settings(self) -> dict[str, Any]:
-        """Return the settings that a checkpoint must share with this trainer to be resumed."""
+        """Return the settings that must equal those in a checkpoint for a run to resume."""
         names = (
             "batch_size",
             "sample_rate",
@@ -674,7 +663,7 @@ class PrivateSGD:
         held = self.net.state_dict()
         if {n: t.shape for n, t in parts["net"].items()} != {n: t.shape for n, t in held.items()}:
             raise InputError(
-                f"{self.checkpoint} holds a network with different parameters; name another "
+                f"{self.checkpoint} contains a network with different parameters; name another "
                 "checkpoint, or delete this one."
             )
         self.net.load_state_dict({n: spread_like(held[n], t) for n, t in parts["net"].items()})
@@ -692,62 +681,20 @@ class PrivateSGD:
         self.history_ = [Progress(**now | {"condition": condition}) for now in facts["history"]]
 
 
-def _check_declared(rate: Any, expected: Any, batch_size: Any, sampling: str) -> None:
-    """Raise unless batches are declared either by rate and divisor or by size alone."""
-    if batch_size is not None:
-        if rate is not None or expected is not None:
-            raise InputError(
-                "Give either sample_rate and expected_batch, or batch_size alone. With batch_size "
-                "the rate depends on the number of records, which then counts as public."
-            )
-        return
-    if rate is None or expected is None:
-        raise InputError(
-            "Declare sample_rate and expected_batch, for instance sample_rate=0.01, "
-            "expected_batch=600: the probability that a record is in a batch, and the number that "
-            "sums are divided by. Or give batch_size=600, and the number of records counts as "
-            "public."
-        )
-    if sampling != "poisson":
-        raise InputError(
-            "A declared sample_rate implies Poisson batches; leave sampling out, or give "
-            "batch_size for batches of one size."
-        )
-    check_number(rate, "sample_rate")
-    check_rate(rate)
-    check_positive(expected, "expected_batch")
-
-
-def _check_target(epsilon: Any, delta: Any, noise: Any, budget: Any) -> None:
-    """Raise unless a privacy budget for the whole run has both ε and δ and is the only budget."""
-    if epsilon is None and delta is None:
-        return
-    if epsilon is None or delta is None:
-        raise InputError(
-            "target_epsilon and target_delta form one guarantee: give both, for instance "
-            "target_epsilon=8.0, target_delta=1e-5, with δ far below 1/(number of records)."
-        )
-    if noise is not None or budget is not None:
-        raise InputError(
-            "target_epsilon sets the noise; leave noise_multiplier and budget out, or leave out "
-            "target_epsilon and target_delta."
-        )
-    check_positive(epsilon, "target_epsilon")
-    check_share(delta, "target_delta")
-
-
 def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:
-    """Return records and targets as tensors, in equal numbers."""
+    """Return records and targets as tensors, after checking that their numbers are equal."""
     if isinstance(X, Mapping):
         X = {key: torch.as_tensor(value) for key, value in X.items()}
         y = labels_of(X) if y is None else y
     elif y is None:
-        raise InputError(f"{target}, the targets of {name}, is missing; give one for each record.")
+        raise InputError(
+            f"{target}, the targets of {name}, is missing; give one target for each record."
+        )
     X, y = X if isinstance(X, Mapping) else torch.as_tensor(X), torch.as_tensor(y)
     count = batch_size(X)
     if any(len(value) != count for value in leaves(X)):
         raise InputError(
-            f"The tensors in {name} differ in their number of records; make their first axes equal."
+            f"The tensors in {name} have different numbers of records; make their first axes equal."
         )
     if count != len(y):
         raise InputError(
@@ -760,7 +707,7 @@ def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:
 def _test_data(X: Any, y: Any) -> tuple[Inputs, Tensor]:
     if X is None or (y is None and not isinstance(X, Mapping)):
         missing = "X_test" if X is None else "y_test"
-        raise InputError(f"The test data need both X_test and y_test; {missing} is missing.")
+        raise InputError(f"Test data require both X_test and y_test; {missing} is missing.")
     X, y = _records(X, y, "X_test", "y_test")
     if isinstance(X, Mapping) and y.dim() > 1:
         raise InputError(
@@ -771,12 +718,12 @@ def _test_data(X: Any, y: Any) -> tuple[Inputs, Tensor]:
 
 
 def _moved(X: Inputs, rows: Any, device: torch.device) -> Inputs:
-    """Return some of the records, on a device."""
+    """Return the selected records, moved to a device."""
     return tree_map_only(Tensor, lambda value: value.to(device), rows_of(X, rows))
 
 
 def measure_accuracy(net: nn.Module, X: Inputs, y: Tensor) -> float:
-    """Return a network's accuracy; the last axis of its output holds the classes.
+    """Return a network's accuracy; classes are on the last axis of its output.
 
     Examples
     --------
@@ -788,7 +735,7 @@ def measure_accuracy(net: nn.Module, X: Inputs, y: Tensor) -> float:
     device = next((p.device for p in net.parameters()), y.device)
     right = 0
     with torch.no_grad(), evaluating(net):
-        for rows in torch.arange(len(y)).split(_AT_A_TIME):
+        for rows in torch.arange(len(y)).split(AT_A_TIME):
             records = _moved(X, rows, device)
             output = net(**records) if isinstance(records, Mapping) else net(records)
             right += int((numbers_of(output).argmax(-1) == y[rows].to(device)).sum())

@@ -1,10 +1,10 @@
 """Cryptographically secure Gaussian noise for a network's parameters, drawn on their device.
 
-It yields the same numbers as :class:`~seepage.support.keyed_stream.KeyedStream`: ChaCha20 (RFC
-8439) under the key of a step and a parameter, turned into normal numbers by the Box–Muller method.
-On the CPU the cipher is OpenSSL's. On a GPU it runs as one Triton kernel (torch for CUDA comes with
-Triton), since the CPU cannot draw noise fast enough for a GPU. Every sum is rounded to a grid after
-the noise is added (for the reason in :func:`~seepage.support.keyed_stream.grid_of`).
+The noise is the same as that of :class:`~seepage.support.keyed_stream.KeyedStream`: ChaCha20 (RFC
+8439) with a key for each step and parameter, converted to normal numbers by the Box–Muller method.
+On the CPU, OpenSSL computes the cipher. On a GPU, one Triton kernel does (torch for CUDA includes
+Triton), because the CPU cannot generate noise fast enough for a GPU. Every sum is rounded to a grid
+after the noise is added (for the reason given in :func:`~seepage.support.keyed_stream.grid_of`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AddNoise = Callable[
 
 
 def noisy(total: Tensor, deviation: float, stream: KeyedStream) -> Tensor:
-    """Return a sum with Gaussian noise, rounded to its grid, in the sum's own dtype."""
+    """Add Gaussian noise to a sum, and return it rounded to its grid, in its own dtype."""
     if deviation == 0:
         return total.clone()
     step = grid_of(deviation)
@@ -34,7 +34,7 @@ def noisy(total: Tensor, deviation: float, stream: KeyedStream) -> Tensor:
 
 
 def secure_noise(run: KeyedStream, step: int) -> AddNoise:
-    """Return a function that adds noise to the sums of a step, each from its own stream."""
+    """Return a function that adds noise to a step's sums, with a separate stream for each sum."""
 
     def add(name: str, total: Tensor, deviation: float) -> Tensor:
         return noisy(total, deviation, run.child("noise", step, name))
@@ -45,7 +45,7 @@ def secure_noise(run: KeyedStream, step: int) -> AddNoise:
 def quick_noise(run: KeyedStream, step: int) -> AddNoise:
     """Return a function that adds predictable noise from torch's generator, for experiments.
 
-    There is one generator per step and device.
+    Each step has one generator per device.
     """
     sources: dict[torch.device, torch.Generator] = {}
 
@@ -62,7 +62,7 @@ def quick_noise(run: KeyedStream, step: int) -> AddNoise:
 
 
 def secure_normal(shape: tuple[int, ...], stream: KeyedStream, device: torch.device) -> Tensor:
-    """Return standard normal numbers in float64, determined by the stream's key alone."""
+    """Return standard normal numbers in float64, determined only by the stream's key."""
     kernel = _triton_kernel() if device.type == "cuda" else None
     if kernel is None:
         return torch.from_numpy(stream.standard_normal(shape)).to(device)
@@ -79,7 +79,7 @@ def secure_normal(shape: tuple[int, ...], stream: KeyedStream, device: torch.dev
 
 @cache
 def _triton_kernel() -> Any:
-    """Return the compiled cipher, or ``None`` if Triton is not installed."""
+    """Return the compiled Triton kernel, or ``None`` if Triton is not installed."""
     try:
         from seepage.nn.training.chacha_kernel import chacha_normals
     except ImportError:

@@ -1,4 +1,4 @@
-"""Tables on a Dask cluster: collections, and files that its workers read.
+"""Tables on a Dask cluster, as Dask collections or as files that the workers read.
 
 Nothing else in the package imports Dask.
 """

@@ -1,6 +1,6 @@
-"""``sp.dask_rows``: dask arrays and data frames as tables to fit on and to measure.
+"""``sp.dask_rows``: dask arrays and data frames as tables for fitting models and measuring leakage.
 
-Rows stay on the workers: only sums, and a view's per-record numbers, are sent back.
+Rows remain on the workers; only sums, and a view's per-record numbers, are sent to the client.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ def dask_rows(
     scale: bool = False,
     drop_first: bool = False,
 ) -> DaskRows:
-    """Use a Dask collection as a table to fit on and to measure.
+    """Use a Dask collection as a table for fitting models and measuring leakage.
 
-    Estimators of :mod:`seepage.glm` and :func:`seepage.leakage` also accept Dask collections
-    directly; this reads the levels and the partition lengths once for all of them.
+    :mod:`seepage.glm` estimators and :func:`seepage.leakage` also accept Dask collections directly;
+    this function reads the levels and the partition lengths once for all later calls.
 
     Parameters
     ----------
     data
-        A dask data frame, or a dask array with a row for every record.
+        A dask data frame, or a dask array with one row per record.
     target
-        The labels: the name of a column of the data frame; for a dask array, another dask array.
+        The labels: the name of a data-frame column or, for a dask array, another dask array.
     columns
-        The feature columns of a data frame; by default all others. Text becomes one
-        0/1 feature per level, named ``column=level``.
+        The feature columns of a data frame; by default all columns except the label and the
+        weight. Text becomes one 0/1 feature per level, named ``column=level``.
     weight
         The sample weights, in the same form as the labels.
     scale, drop_first
-        For a data frame only, as for :func:`seepage.parquet`.
+        For data frames only, as for :func:`seepage.parquet`.
 
     Examples
     --------
@@ -88,8 +88,7 @@ def dask_rows(
         raise InputError(f"The data must be a dask array or data frame, not {type(data).__name__}.")
     if columns is not None or scale or drop_first:
         raise InputError(
-            "columns, scale and drop_first apply only to data frames; leave them out "
-            "for a dask array."
+            "columns, scale and drop_first apply only to data frames; omit them for a dask array."
         )
     return _of_arrays(data, target, weight)
 
@@ -97,10 +96,10 @@ def dask_rows(
 class DaskRows(RowSource):
     """A Dask collection as a table read in chunks, made by :func:`dask_rows`.
 
-    Every query is one task per partition, and the results are summed in a tree. Tasks depend only
+    Each query runs one task per partition, and the results are summed in a tree. Tasks depend only
     on their partition, so if a worker is lost, another can recompute its results exactly.
     ``partitions`` returns the delayed partitions with any further requested columns. ``read``
-    converts one of them, given its number, its first row and those columns, to a chunk.
+    converts a partition to a chunk, given its number, its first row and the requested columns.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class DaskRows(RowSource):
         self.target, self.weighted = target, weighted
         self._find_classes = find_classes
         if not len(self):
-            raise InputError("The Dask collection has no rows; pass one with data.")
+            raise InputError("The Dask collection has no rows; pass a collection with data.")
 
     def __len__(self) -> int:
         return sum(self.lengths)
@@ -151,10 +150,10 @@ class DaskRows(RowSource):
         yield from fetch_each([task for _, task in self.answers(function, what, extra)])
 
     def taken(self, most: float, extra: Sequence[str] = ()) -> None:
-        """Return ``None``, since the rows stay on the workers."""
+        """Return ``None``, since the rows remain on the workers."""
 
     def lazily(self, function: Callable[[Chunk], np.ndarray], width: int | None, what: str) -> Any:
-        """Return the function's result for every row as a dask array, computed when used."""
+        """Return the function's result for every row as a dask array, computed on demand."""
         arrays: Any = import_module("dask.array")
         like = np.empty(0 if width is None else (0, width))
         blocks = [
@@ -164,14 +163,14 @@ class DaskRows(RowSource):
         return arrays.concatenate(blocks)
 
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
-        """Let the workers write a folder of Parquet files, one for every partition."""
+        """Let the workers write a folder of Parquet files, one per partition."""
         tables = [(number, [table]) for number, table in self.answers(function, what)]
         fill_folder(write_one, tables, path, what)
 
     def answers(
         self, function: Callable[[Chunk], Any], what: str, extra: Sequence[str] = ()
     ) -> list[tuple[int, Any]]:
-        """Return the number of every partition that has rows, with its delayed result."""
+        """Return the number and the delayed result of each partition that has rows."""
         wanted, starts = tuple(extra), accumulate(self.lengths[:-1], initial=0)
         every = zip(self.partitions(wanted), starts, self.lengths, strict=True)
         asked = [(part, k, start, rows) for k, (part, start, rows) in enumerate(every) if rows]
@@ -211,7 +210,7 @@ def _of_frame(
         if not isinstance(given, str) and not (what == "weight" and given is None):
             raise InputError(
                 f"With a dask data frame, the {what} must be the name of one of its columns, not "
-                f"{type(given).__name__}; put it into the frame with frame.assign(…)."
+                f"{type(given).__name__}; add it to the frame with frame.assign(…)."
             )
     known = [str(name) for name in frame.columns]
     wanted = choose_columns(known, target, weight, columns)
@@ -220,7 +219,7 @@ def _of_frame(
     counted = [[part] for part in frame[[target]].to_delayed()]
     lengths: tuple[int, ...] = tuple(sum_over(_counted, counted, "rows"))
     if not sum(lengths):
-        raise InputError("The dask data frame has no rows; pass one with data.")
+        raise InputError("The dask data frame has no rows; pass a data frame with data.")
     scan = partial(_scanned, frame, schema, lengths=lengths)
     parts = encode_columns(wanted, schema, scale, scan)
     coding = TableEncoding(parts, target, weight, scale, drop_first)
@@ -254,7 +253,7 @@ def _of_arrays(X: Any, y: Any, weight: Any) -> DaskRows:
             "two-dimensional array."
         )
     if X.dtype.kind not in "fiub":
-        raise InputError(f"X holds {X.dtype} values instead of numbers; convert it first.")
+        raise InputError(f"X contains {X.dtype} values instead of numbers; convert it first.")
     X = _known(X).rechunk({1: -1})
     given = {"y": y, "sample_weight": weight} if weight is not None else {"y": y}
     beside = {what: _beside(X, array, what) for what, array in given.items()}
@@ -286,24 +285,23 @@ def _of_arrays(X: Any, y: Any, weight: Any) -> DaskRows:
 
 
 def _beside(X: Any, array: Any, what: str) -> Any:
-    """Return labels or weights, chunked at the same rows as the features."""
+    """Return labels or weights, with the same chunks of rows as the features."""
     if not (hasattr(array, "dask") and hasattr(array, "chunks")):
         raise InputError(
-            f"With a dask array, {what} must be a dask array too, not {type(array).__name__}."
+            f"With a dask array, {what} must also be a dask array, not {type(array).__name__}."
         )
     if array.ndim != 1:
-        raise InputError(f"{what} must have one dimension, but it has {array.ndim}.")
+        raise InputError(f"{what} must be one-dimensional, but it has {array.ndim} dimensions.")
     array = _known(array)
     if array.shape[0] != X.shape[0]:
         raise InputError(
-            f"X has {X.shape[0]:,} rows, but {what} has {array.shape[0]:,}; pass one "
-            "entry for each row."
+            f"X has {X.shape[0]:,} rows, but {what} has {array.shape[0]:,}; pass one entry per row."
         )
     return array.rechunk((X.chunks[0],))
 
 
 def _known(array: Any) -> Any:
-    """Return an array with known block sizes."""
+    """Return an array whose block sizes are known."""
     if any(np.isnan(size) for size in array.chunks[0]):
         return array.copy().compute_chunk_sizes()
     return array
@@ -336,17 +334,17 @@ def _read_frame(
     coding: TableEncoding,
     schema: pa.Schema,
 ) -> Chunk:
-    """Return the rows of a pandas data frame that starts at row ``start`` of the whole table."""
+    """Return a pandas partition as a chunk; ``start`` is its first row in the whole table."""
     return coding.encode([_as_piece(partition, schema, number)], start, extra)
 
 
 def _read_arrays(
     partition: Any, number: int, start: int, extra: tuple[str, ...], *, names: tuple[str, ...]
 ) -> Chunk:
-    """Return the rows of blocks of arrays: the features, the labels, and weights if any."""
+    """Return array blocks as a chunk: the features, the labels, and the weights, if any."""
     if extra:
         raise InputError(
-            f"Arrays have no column {extra[0]!r}; pass a dask data frame with that column."
+            f"Arrays have no column {extra[0]!r}; pass a dask data frame that contains it."
         )
     X, y, weight = partition
     X = np.asarray(X, dtype=np.float64)
@@ -359,18 +357,18 @@ def _read_arrays(
         _refuse_not_finite(weight[:, None], ("sample_weight",), start)
         if weight.size and weight.min() < 0:
             row = start + int(np.argmin(weight))
-            raise InputError(f"Sample weights must not be negative, but row {row:,} has one.")
+            raise InputError(f"The sample weight in row {row:,} must not be negative; correct it.")
     return Chunk(X, y, weight, start)
 
 
 def _as_piece(frame: Any, schema: pa.Schema, number: int) -> Piece:
-    """Return a pandas partition as Arrow columns, with the types of the whole collection."""
+    """Return a pandas partition as Arrow columns, with the column types of the whole collection."""
     wanted = pa.schema([schema.field(name) for name in frame.columns])
     try:
         batch = pa.RecordBatch.from_pandas(frame, wanted, preserve_index=False)
     except (pa.ArrowException, TypeError) as error:
         raise InputError(
-            f"Partition {number} does not have the column types of the whole collection: {error}."
+            f"Partition {number} has other column types than the whole collection: {error}."
         ) from error
     return Piece(batch, f"partition {number}", 0)
 
@@ -380,6 +378,6 @@ def _refuse_not_finite(numbers: np.ndarray, names: tuple[str, ...], start: int) 
     if row is not None:
         column = int(np.argmin(np.isfinite(numbers[row])))
         raise InputError(
-            f"{names[column]!r} holds NaN or infinity in row {start + row:,}; drop such rows or "
-            "fill in missing values."
+            f"{names[column]!r} contains NaN or infinity in row {start + row:,}; drop these rows, "
+            "or fill in missing values."
         )

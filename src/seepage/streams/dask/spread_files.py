@@ -1,8 +1,8 @@
 """Parquet files spread over the workers of a Dask cluster, which read, encode and measure them.
 
-Each worker gets some row groups of a file. Rows are in the order of the files, so the results equal
-those of a single machine that reads all files. Only sums, and a view's per-record numbers, are sent
-to the client.
+Each worker processes some row groups of a file. Rows are in the order of the files, so the results
+equal those of a single machine that reads all files. Only sums, and a view's per-record numbers,
+are sent to the client.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 
 
 class SpreadFiles(ParquetFiles):
-    """Parquet files that the workers of a cluster read; every worker must have access to them."""
+    """Parquet files that the workers of a cluster read; every worker must be able to open them."""
 
     def __init__(self, files: Batches, client: Any) -> None:
         if not isinstance(files, ParquetFiles):
@@ -43,7 +43,7 @@ class SpreadFiles(ParquetFiles):
         self._counted: list[tuple[Batches, list[tuple[Batches, int]]]] = []
 
     def spread(self) -> SpreadFiles:
-        """Return the files themselves."""
+        """Return this object, since its files are on the cluster."""
         return self
 
     def total(
@@ -54,7 +54,7 @@ class SpreadFiles(ParquetFiles):
         what: str,
         extra: Sequence[str],
     ) -> Answer:
-        """Return the sum of the results for all chunks, added in a tree."""
+        """Return the sum of the results over all chunks, added in a tree."""
         asked = partial(
             _summed, coding=coding, function=function, extra=tuple(extra), sharing=self._sharing()
         )
@@ -64,7 +64,7 @@ class SpreadFiles(ParquetFiles):
     def sum_pieces(
         self, batches: Batches, columns: Sequence[str], function: Callable[[list[Piece]], Answer]
     ) -> Answer | None:
-        """Return the sum of the results for the given raw columns; ``None`` without rows."""
+        """Return the sum of the results over pieces of raw columns; ``None`` without rows."""
         parts = [(part, 0) for part in batches.parts()]
         if not parts:
             return None
@@ -82,7 +82,7 @@ class SpreadFiles(ParquetFiles):
         what: str,
         extra: Sequence[str],
     ) -> Iterator[Answer]:
-        """Yield the results for all chunks, in the order of the rows."""
+        """Yield the results for all chunks in row order."""
         asked = partial(
             _listed, coding=coding, function=function, extra=tuple(extra), sharing=self._sharing()
         )
@@ -102,7 +102,7 @@ class SpreadFiles(ParquetFiles):
         return counted
 
     def _sharing(self) -> int:
-        """Return how many tasks may run on one machine at a time."""
+        """Return how many tasks may run on one machine at the same time."""
         tasks: Counter[str] = Counter()
         for address, threads in self.client.nthreads().items():
             tasks[address.rpartition(":")[0]] += threads
@@ -117,7 +117,7 @@ def _on_part(
     extra: tuple[str, ...],
     sharing: int,
 ) -> Iterator[Answer]:
-    """Yield the results for the chunks of a part, on the worker that reads it."""
+    """Yield the results for a part's chunks, on the worker that reads the part."""
 
     def moved(chunk: Chunk) -> Answer:
         return function(replace(chunk, start=chunk.start + start))
@@ -149,7 +149,7 @@ def _rows(part: Batches) -> list[int]:
 
 
 def _threads(sharing: int) -> int:
-    """Return the number of threads per task if this many tasks share the cores."""
+    """Return the number of threads per task when this many tasks share the cores."""
     return max(1, usable_cores() // sharing)
 
 
@@ -157,11 +157,11 @@ def _threads(sharing: int) -> int:
 def on_cluster(address: str | None, workers: int | None) -> Iterator[Any]:
     """Yield a client of the cluster on which a command runs.
 
-    The cluster is the scheduler at an address, ``tcp://…``, or the given number of single-threaded
-    processes, started for the duration of the work.
+    With ``address``, such as ``tcp://…``, the cluster is the scheduler at that address. With
+    ``workers``, it is this number of single-threaded processes, which run until the work ends.
     """
     if address is not None and workers is not None:
-        raise InputError("Give --dask or --workers, not both.")
+        raise InputError("Give either --dask or --workers, not both.")
     if find_spec("distributed") is None:
         raise InputError(
             "Clusters need Dask, which is not installed; run: pip install 'seepage[dask]'"
@@ -200,7 +200,9 @@ def on_cluster(address: str | None, workers: int | None) -> Iterator[Any]:
         distributed.comm.parse_host_port(place)
         client = distributed.Client(address, timeout=10)
     except (OSError, ValueError) as error:
-        raise InputError(f"There is no Dask scheduler at {address!r}: {error}.") from error
+        raise InputError(
+            f"There is no Dask scheduler at {address!r}: {error}. Check the address."
+        ) from error
     with client:
         yield client
 
@@ -208,7 +210,7 @@ def on_cluster(address: str | None, workers: int | None) -> Iterator[Any]:
 def _throw_away_certificates(distributed: Any) -> Any:
     if find_spec("cryptography") is None:
         raise InputError(
-            "--workers encrypts the traffic between its processes, which needs the package "
-            "cryptography; run: pip install 'seepage[dask]'"
+            "--workers encrypts traffic between processes with the package cryptography, which is "
+            "not installed; run: pip install 'seepage[dask]'"
         )
     return distributed.Security.temporary()

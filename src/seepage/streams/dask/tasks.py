@@ -1,6 +1,6 @@
-"""The workers' tasks: sums in a tree, and folders of files written completely or not at all.
+"""Tasks for the workers: sums in a tree, and folders of files written completely or not at all.
 
-Because of the tree, no machine ever holds more than a few parts.
+Because sums form a tree, no machine ever has more than a few parts in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FAN_IN = 8  # sums added up by one task, and answers that come to this machine a
 
 
 def named(what: str) -> str:
-    """Return a new prefix for task keys, shown on Dask's dashboard."""
+    """Return a new prefix for task keys, which Dask's dashboard displays."""
     return f"{re.sub(r'[^a-z0-9]+', '_', what.lower()).strip('_')}-{uuid.uuid4().hex}"
 
 
@@ -33,7 +33,7 @@ def tree_sum(parts: Sequence[Any], what: str) -> Any:
     """Return the delayed sum (with ``+``) of delayed parts, ``FAN_IN`` at a time.
 
     The order of the additions depends only on the number of parts, not on which worker finishes
-    first, so the same parts give the same sum to the last digit.
+    first, so the same parts always give exactly the same sum.
     """
     from dask.delayed import delayed
 
@@ -50,7 +50,8 @@ def tree_sum(parts: Sequence[Any], what: str) -> Any:
 def each_task(function: Callable[..., Any], asked: Iterable[Sequence[Any]], what: str) -> list[Any]:
     """Return the delayed results of a function, with one task per list of arguments.
 
-    The function is a separate node of the graph, which is sent once and shared between the workers.
+    The function is a separate node of the task graph, so it is sent only once and shared by the
+    workers.
     """
     from dask.delayed import delayed
 
@@ -63,14 +64,14 @@ def each_task(function: Callable[..., Any], asked: Iterable[Sequence[Any]], what
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function that is a node of the graph."""
+    """Call a function that is a node of the task graph."""
     return function(*arguments)
 
 
 def sum_over(
     function: Callable[..., Any], asked: Iterable[Sequence[Any]], what: str, client: Any = None
 ) -> Any:
-    """Return the sum of a function's results, computed on the workers with one task each."""
+    """Return the sum of a function's results, computed on the workers with one task per result."""
     return fetch(tree_sum(each_task(function, asked, what), what), client)
 
 
@@ -104,13 +105,13 @@ def fill_folder(
 ) -> None:
     """Let workers write one Parquet file each into a new folder that all of them can access.
 
-    The files are written to a hidden folder beside it, which is renamed when all are complete; only
-    their owner can read them. ``asked`` has each file's number and arguments; ``function`` takes
-    these and a path, writes the file and returns a number. A task that runs twice because a worker
-    was lost writes the same file again.
+    The files are written to a hidden folder, which is renamed when all files are complete. Only the
+    owner can read the files. ``asked`` contains each file's number and arguments. ``function``
+    accepts the number, the arguments and a path, writes the file and returns a number. If a worker
+    is lost, its task runs again and writes the same file.
     """
     if path.exists():
-        raise InputError(f"{path.name} already exists; name a new folder.")
+        raise InputError(f"{path.name} already exists; choose a new folder.")
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = Path(tempfile.mkdtemp(dir=path.parent.resolve(), prefix=f".{path.name}."))
     wanted = {_name(number) for number, _ in asked}
@@ -120,8 +121,8 @@ def fill_folder(
         missing = sorted(wanted - {file.name for file in hidden.iterdir()})
         if missing:
             raise InputError(
-                f"This machine cannot find {missing[0]}, which the workers wrote; name a folder on "
-                "a file system that all machines share."
+                f"This machine cannot find {missing[0]}, which the workers wrote; choose a folder "
+                "on a file system that all machines share."
             )
         for file in hidden.iterdir():
             if file.name not in wanted:  # left by a worker that was lost
@@ -137,6 +138,6 @@ def _name(number: int) -> str:
 
 
 def write_one(table: pa.Table, path: str) -> int:
-    """Write a table to its own file."""
+    """Write a table to a separate file."""
     write_tables(iter([table]), Path(path))
     return 1

@@ -1,4 +1,4 @@
-"""Tables in Parquet files, read in chunks.
+"""Reads tables from Parquet files in chunks.
 
-Nothing here depends on a model or an audit.
+This package does not depend on models or audits.
 """

@@ -1,7 +1,7 @@
-"""Parquet files or a pyarrow data set, read as record batches and split for several machines.
+"""Reads Parquet files or a pyarrow data set as record batches, and splits them between machines.
 
-Files are read through small buffers, a few pages of every column at a time, so large row groups
-need no more memory than small ones.
+Files are read through small buffers, a few pages of each column at a time, so large row groups need
+no more memory than small ones.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ class Batches(ABC):
 
     @abstractmethod
     def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
-        """Yield these columns of all rows in order, at most ``size`` rows at a time."""
+        """Yield these columns in row order, at most ``size`` rows at a time."""
 
     def holds(self, path: Path) -> bool:
         """Return whether a file written to this path would be among the input files."""
         return False
 
     def parts(self) -> list[Batches]:
-        """Return these rows in ordered parts that different machines can read."""
+        """Return the rows as ordered parts that different machines can read."""
         raise InputError(
             "These data cannot be spread over a cluster; pass a plain folder of Parquet files."
         )
 
     def spread(self) -> Any:
-        """Return the cluster's files that hold these rows; ``None`` if there are none.
+        """Return the cluster's files that contain these rows, or ``None`` if there are none.
 
-        The rows of such files (:class:`~seepage.streams.dask.spread_files.SpreadFiles`) are
-        processed on the workers.
+        The workers process the rows of these files
+        (:class:`~seepage.streams.dask.spread_files.SpreadFiles`).
         """
         return None
 
 
 class ParquetFiles(Batches):
-    """Parquet files of one schema, in order.
+    """Parquet files with a common schema, in order.
 
-    ``root`` is the folder that holds the files, or ``None`` for a single file.
+    ``root`` is the folder that contains the files, or ``None`` for a single file.
     """
 
     _read = slice(None)  # the row groups of every file that are read
@@ -87,12 +87,12 @@ class ParquetFiles(Batches):
         return sum(sum(rows[self._read]) for rows in self._groups)
 
     def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
-        """Yield these columns of all rows in order, at most ``size`` rows at a time."""
+        """Yield these columns in row order, at most ``size`` rows at a time."""
         for k in range(len(self.paths)):
             yield from self.read_groups(k, columns, size)
 
     def read_groups(self, k: int, columns: Sequence[str], size: int) -> Iterator[Piece]:
-        """Yield these columns of the chosen row groups of one file."""
+        """Yield these columns from the chosen row groups of one file."""
         name, rows = self._name(k), self._groups[k]
         groups = range(len(rows))[self._read]
         at = sum(rows[: groups.start])
@@ -100,7 +100,7 @@ class ParquetFiles(Batches):
             found, expected = file.metadata.num_rows, sum(rows)
             if found != expected:
                 raise InputError(
-                    f"{name} had {expected:,} rows and now has {found:,}; do not change files "
+                    f"{name} had {expected:,} rows, but now has {found:,}; do not change files "
                     "while they are read."
                 )
             # A whole file may have been rewritten with other row groups since it was opened.
@@ -120,7 +120,7 @@ class ParquetFiles(Batches):
     def parts(self) -> list[Batches]:
         """Return the row groups of every file, grouped into parts.
 
-        A part has at least :data:`PART_ROWS` rows, or the rest of its file.
+        A part has at least :data:`PART_ROWS` rows, or all remaining rows of its file.
         """
         parts: list[Batches] = []
         for k, rows in enumerate(self._groups):
@@ -133,14 +133,14 @@ class ParquetFiles(Batches):
         return parts
 
     def _part(self, k: int, groups: slice) -> ParquetFiles:
-        """Return some row groups of one of the files, without reopening it."""
+        """Return some row groups of one file, without reopening it."""
         part = ParquetFiles.__new__(ParquetFiles)
         part.paths, part.filesystem, part.root = (self.paths[k],), self.filesystem, self.root
         part.schema, part._groups, part._read = self.schema, [self._groups[k]], groups
         return part
 
     def holds(self, path: Path) -> bool:
-        """Return whether a file written to this path would be among the input files."""
+        """Return whether a file at this path would be among the input files."""
         if not isinstance(self.filesystem, pafs.LocalFileSystem):
             return False
         wanted = path.resolve()
@@ -149,7 +149,7 @@ class ParquetFiles(Batches):
         return wanted.is_relative_to(Path(self.root).resolve())
 
     def _name(self, k: int) -> str:
-        """Return the name of a file: its path within the folder, without the folder itself."""
+        """Return the path of a file relative to its folder."""
         path = PurePosixPath(self.paths[k])
         if self.root is not None and path.is_relative_to(self.root):
             return str(path.relative_to(self.root))
@@ -161,27 +161,27 @@ class ParquetFiles(Batches):
                 path, filesystem=self.filesystem, pre_buffer=False, buffer_size=_BUFFER
             )
         except FileNotFoundError:
-            raise InputError(f"There is no file {path}.") from None
+            raise InputError(f"There is no file {path}; check the path.") from None
         except BROKEN as error:
             raise not_whole(self._name(self.paths.index(path)), "Parquet") from error
 
 
 class DatasetBatches(Batches):
-    """A pyarrow data set: partitioned folders, other formats, filtered rows."""
+    """A pyarrow data set, such as partitioned folders, other formats or filtered rows."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset, self.schema = dataset, dataset.schema
 
     @cached_property
     def rows(self) -> int:
-        """The number of rows, counted once."""
+        """The number of rows, which is counted only once."""
         try:
             return int(self.dataset.count_rows())
         except BROKEN as error:
             raise _unreadable(error) from error
 
     def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
-        """Yield these columns of all rows in order, at most ``size`` rows at a time."""
+        """Yield these columns in row order, at most ``size`` rows at a time."""
         scanner = self.dataset.scanner(
             columns=list(columns), batch_size=size, batch_readahead=2, fragment_readahead=1
         )
@@ -203,13 +203,13 @@ class DatasetBatches(Batches):
             read += batch.num_rows
         if read != self.rows:
             raise InputError(
-                f"The data set had {self.rows:,} rows and now has {read:,}; do not change it while "
-                "it is read."
+                f"The data set had {self.rows:,} rows, but now has {read:,}; do not change it "
+                "while it is read."
             )
 
 
 def _check_content(batch: pa.RecordBatch, name: str) -> None:
-    """Raise an error for text that is not UTF-8, or offsets that point outside their buffers."""
+    """Raise an error for text that is not UTF-8, or for offsets outside their buffers."""
     try:
         batch.validate(full=True)
     except pa.ArrowException as error:
@@ -241,7 +241,7 @@ def _check_same(expected: pa.Schema, found: pa.Schema, first: str, here: str) ->
 
 def _unreadable(error: Exception) -> InputError:
     first = str(error).splitlines()[0][:300].rstrip(".") if str(error) else type(error).__name__
-    return InputError(f"The data set cannot be read: {first}.")
+    return InputError(f"The data set cannot be read: {first}. Correct or replace its files.")
 
 
 def open_batches(data: Any, filesystem: Any = None) -> Batches:
@@ -254,7 +254,7 @@ def open_batches(data: Any, filesystem: Any = None) -> Batches:
     several = not isinstance(data, str | os.PathLike)
     given = [os.fsdecode(path) for path in (data if several else [data])]
     if not given:
-        raise InputError("No Parquet file was named; name at least one.")
+        raise InputError("The list of Parquet files is empty; give at least one file.")
     found, system = _locate(given[0], filesystem)
     if several:
         files = [_locate(path, filesystem)[0] for path in given]
@@ -277,7 +277,7 @@ def _open_folder(folder: str, system: Any, shown: str) -> Batches:
     # As in other readers of folders, names that start with a dot or underscore are not data.
     files = sorted(path for path, names in parts.items() if not any(n[0] in "._" for n in names))
     if not files:
-        raise InputError(f"The folder {shown} contains no Parquet file (.parquet).")
+        raise InputError(f"The folder {shown} contains no Parquet file (.parquet); choose another.")
     if any("=" in name for path in files for name in parts[path][:-1]):
         import pyarrow.dataset as pads
 
@@ -313,5 +313,5 @@ def _locate(path: str, filesystem: Any) -> tuple[str, Any]:
     try:
         system, inner = url_to_fs(path)
     except (ImportError, OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be opened: {error}.") from error
+        raise InputError(f"{path} cannot be opened: {error}; check the path.") from error
     return inner, pafs.PyFileSystem(pafs.FSSpecHandler(system))

@@ -1,4 +1,4 @@
-"""``sp.parquet``: Parquet data of any size as a table to fit on and to measure."""
+"""``sp.parquet``: Parquet data of any size as a table for fitting models and measuring leakage."""
 
 from __future__ import annotations
 
@@ -44,28 +44,29 @@ def parquet(
 ) -> ParquetRows:
     """Open Parquet data of any size as a table read in chunks.
 
-    Estimators of :mod:`seepage.glm` fit on it and :func:`seepage.leakage` measures it. Only a few
-    chunks are in memory at a time, and the results equal those for the whole table.
+    :mod:`seepage.glm` estimators can be fitted on this table, and :func:`seepage.leakage` measures
+    it. Only a few chunks are in memory at a time, and the results equal those for the whole table.
 
     Parameters
     ----------
     data
-        A Parquet file, a folder of them (read in the order of their names; ``key=value`` folders
-        become columns), a list of files, or a ``pyarrow.dataset.Dataset``. Paths may be on
-        any file system that fsspec opens, such as ``s3://bucket/people/``.
+        A Parquet file, a list of files, a folder of files or a ``pyarrow.dataset.Dataset``. A
+        folder is read in the order of file names; its ``key=value`` folders become columns. Paths
+        may be on any file system that fsspec can open, such as ``s3://bucket/people/``.
     target
         The label column.
     columns
-        The feature columns; by default all others. Text becomes one 0/1 feature per level,
-        named ``column=level``; a scan of the text columns finds the levels.
+        The feature columns; by default all columns except the label and the weight. Text becomes
+        one 0/1 feature per level, named ``column=level``; a scan of the text columns finds the
+        levels.
     weight
         The column of sample weights.
     scale
-        Whether to standardise numeric columns by their means and standard deviations, which a scan
-        finds. Both then count as public.
+        Whether to standardise numeric columns by their means and standard deviations, which are
+        computed in a scan. The means and standard deviations then count as public.
     drop_first
-        Whether to leave out the first level of every text column, which a model with an intercept
-        and no penalty requires.
+        Whether to omit the first level of each text column; a model with an intercept and no
+        penalty requires this.
     filesystem
         The pyarrow or fsspec file system of the paths.
 
@@ -87,7 +88,7 @@ def parquet(
     batches = open_batches(data, filesystem)
     wanted = choose_columns(batches.schema.names, target, weight, columns)
     if batches.rows == 0:
-        raise InputError("The Parquet data have no rows; name files with data.")
+        raise InputError("The Parquet data have no rows; pass files with data.")
     parts = encode_columns(wanted, batches.schema, scale, partial(scan_columns, batches))
     return ParquetRows(batches, TableEncoding(parts, target, weight, scale, drop_first))
 
@@ -98,11 +99,11 @@ class ParquetRows(RowSource):
     Parameters
     ----------
     batches
-        The data.
+        The rows to read, as batches.
     coding
         The encoding of columns as features, labels and weights.
     threads
-        The number of chunks processed at a time; by default one for each core.
+        The number of chunks processed in parallel; by default, one per core.
     """
 
     def __init__(self, batches: Batches, coding: TableEncoding, threads: int | None = None) -> None:
@@ -119,7 +120,7 @@ class ParquetRows(RowSource):
 
     @cached_property
     def classes(self) -> np.ndarray:
-        """The distinct labels, sorted, from a scan of the labels alone."""
+        """The distinct labels, sorted; only the label column is scanned."""
         kind = plain_type(self.batches.schema.field(self.target).type)
         sums = scan_columns(self.batches, [self.target])[self.target]
         return class_levels(sums, kind, self.target)
@@ -127,7 +128,7 @@ class ParquetRows(RowSource):
     def total(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Answer:
-        """Return the sum of the function's results; on a cluster, computed by the workers."""
+        """Return the sum of the function's results; on a cluster, the workers compute it."""
         cluster = self.batches.spread()
         if cluster is None:
             return super().total(function, what, extra)
@@ -156,21 +157,21 @@ class ParquetRows(RowSource):
         yield from spread(work, shown, _workers(self._threads))
 
     def taken(self, most: float, extra: Sequence[str] = ()) -> Chunk | None:
-        """Return all rows as one chunk, unless there are too many or they stay on a cluster."""
+        """Return all rows as one chunk, unless there are too many or they are on a cluster."""
         return super().taken(most, extra) if self.batches.spread() is None else None
 
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
-        """Write the tables that the function returns for the chunks to one Parquet file."""
+        """Write the tables that the function returns for each chunk to one Parquet file."""
         if self.batches.holds(path):
             raise InputError(
-                f"{path.name} would be in the folder of the Parquet files that it was computed "
-                "from; write it to another folder."
+                f"{path.name} would be in the folder of its input Parquet files; write it to "
+                "another folder."
             )
         super().write(function, path, what)
 
 
 def scan_columns(batches: Batches, columns: Sequence[str]) -> Scan:
-    """Return the results of one scan of some columns."""
+    """Return the sums of the given columns, from one scan."""
     return sum_pieces(batches, columns, scan) or Scan()
 
 
@@ -180,7 +181,7 @@ def sum_pieces(
     function: Callable[[list[Piece]], Answer],
     threads: int | None = None,
 ) -> Answer | None:
-    """Return the sum of the function's results for the given raw columns; ``None`` without rows."""
+    """Return the sum of the function's results over all pieces; ``None`` without rows."""
     cluster = batches.spread()
     if cluster is not None:
         on_cluster: Answer | None = cluster.sum_pieces(batches, columns, function)
@@ -194,7 +195,7 @@ def sum_pieces(
 
 
 def chunk_rows(width: int) -> int:
-    """Return the number of rows of this width in a chunk."""
+    """Return the number of rows per chunk, for rows of this width."""
     return max(1, _CHUNK // width, min(_WIDE, 4 * _CHUNK // width))
 
 
@@ -222,6 +223,6 @@ def _with_starts(lists: Iterator[list[Piece]]) -> Iterator[tuple[int, list[Piece
 
 
 def _workers(threads: int | None) -> int:
-    """Return the number of chunks to process at a time; ``threads`` overrides the default."""
+    """Return the number of chunks to process in parallel; ``threads`` overrides the default."""
     # Each holds a chunk and what is computed from it.
     return min(usable_cores() if threads is None else threads, 8)

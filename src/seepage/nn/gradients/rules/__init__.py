@@ -1,6 +1,6 @@
-"""The operations whose per-record gradients have a closed form: one file per kind of layer.
+"""Rules for operations whose per-record gradients have a closed form, one file per kind of layer.
 
-A file here holds :class:`~seepage.nn.gradients.watching.Rule` objects and their parts; ``RULES``
+Each file defines :class:`~seepage.nn.gradients.watching.Rule` objects and their parts. ``RULES``
 maps each torch function to its rule. A rule uses only a call's arguments and the gradient at its
 output, not networks, losses or views.
 """
@@ -30,7 +30,7 @@ from seepage.nn.gradients.watching import RuleBook, Watcher
 
 
 def _recurrent(cell: Cell, watcher: Watcher, *args: Any, **kwargs: Any) -> Any:
-    """Run a recurrent layer under a tracer of its matrix products."""
+    """Run a recurrent layer while its matrix products are traced."""
     return run_recurrent(cell, partial(watched_linear, watcher), *args, **kwargs)
 
 

@@ -1,7 +1,7 @@
-"""Runs ``nn.MultiheadAttention`` step by step, so each projection is traced as a matrix product.
+"""Runs ``nn.MultiheadAttention`` step by step, so that each projection can be traced.
 
-The formula is that of ``torch.nn.functional.multi_head_attention_forward``; key and value biases,
-added zeros and precomputed keys are left to the fallback.
+The formula is that of ``torch.nn.functional.multi_head_attention_forward``. Modules with key and
+value biases, added zeros or precomputed keys use ``vmap`` instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SIGNATURE = inspect.signature(functional.multi_head_attention_forward)
 
 
 def attention(watcher: Watcher, *args: Any, **kwargs: Any) -> Any:
-    """Return the result of torch's function, sequence axis first: ``(length, batch, features)``."""
+    """Return the result of torch's function, with shape ``(length, batch, features)``."""
     bound = _SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
     given = SimpleNamespace(**bound.arguments)
@@ -53,7 +53,7 @@ def attention(watcher: Watcher, *args: Any, **kwargs: Any) -> Any:
 def _project(
     watcher: Watcher, source: Tensor, weight: Tensor | None, bias: Tensor | None, rows: slice
 ) -> Tensor:
-    """Run one of the three projections; packed ones use a third of the rows of one weight."""
+    """Run one of the three projections; packed projections use a third of one weight's rows."""
     assert weight is not None  # noqa: S101 - torch's module always has it
     packed = weight.shape[0] > rows.stop - rows.start
     used = weight[rows] if packed else weight
@@ -64,7 +64,7 @@ def _project(
 
 
 def _mask(attention_mask: Tensor | None, padding: Tensor | None, scores: Tensor) -> Tensor | None:
-    """Return both masks as one that is added to the scores: minus infinity at hidden positions."""
+    """Join both masks into one to add to the scores, with minus infinity at hidden positions."""
     total = None
     if attention_mask is not None:
         total = _added(attention_mask, scores)

@@ -1,7 +1,6 @@
-"""Per-record gradients of parameters that are added to, multiplied with, or repeated for records.
+"""Per-record gradients of parameters that are added to, multiplied by or repeated for records.
 
-Position embeddings, class tokens, layer scales and hand-written normalising layers use parameters
-in this way.
+Examples are position embeddings, class tokens, layer scales and hand-written normalising layers.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from seepage.nn.gradients.watching import Arguments, LayerCall, Layout, Rule
 
 class _ElementwiseRule(Rule):
     def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
-        """Return the two operands; the parameter is identified by name."""
+        """Return the two operands; the parameter among them is identified by name."""
         if kwargs or len(args) != 2 or not all(isinstance(a, Tensor) for a in args):
             return None
         return Arguments(None, {"first": args[0], "second": args[1]})
@@ -34,7 +33,7 @@ class AdditionRule(_ElementwiseRule):
     """``x + p``: the gradient is ``δ``, summed to the shape of ``p``."""
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
-        """Sum ``δ`` of each record."""
+        """Return ``δ`` of each record, summed to the parameter's shape."""
         return [_summed(call, role, delta) for role in call.names]
 
 
@@ -42,7 +41,7 @@ class MultiplicationRule(_ElementwiseRule):
     """``x · p``: the gradient is ``δ·x``, summed to the shape of ``p``."""
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
-        """Sum ``δ·x`` of each record."""
+        """Return ``δ·x`` of each record, summed to the parameter's shape."""
         other = {"first": "second", "second": "first"}
         operands = call.arguments.parameters
         return [_summed(call, role, delta * operands[other[role]]) for role in call.names]

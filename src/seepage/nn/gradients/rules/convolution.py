@@ -1,4 +1,4 @@
-"""Per-record gradients of convolutions: a product with the patches that the kernel sees."""
+"""Per-record gradients of convolutions: products with the patches that the kernel covers."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class ConvolutionRule(Rule):
         return Arguments(input, {"weight": weight, "bias": bias}, {**options, "groups": groups})
 
     def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
-        """Return whether the first axis holds the records."""
+        """Return whether the records are on the first axis."""
         return layout.axis == 0 and len(shape) == self.dimensions + 2
 
     def run_twice_differentiable(
         self, arguments: Arguments, run: Callable[[], Tensor]
     ) -> tuple[Tensor, Arguments]:
-        """Run the call with a custom backward pass, unless the padding of the two sides differs."""
+        """Run the call with a custom backward pass, unless the padding on the two sides differs."""
         x, weight = arguments.input, arguments.parameters["weight"]
         movement = _movement(arguments)
         if not x.requires_grad or weight is None or movement is None:
@@ -64,16 +64,16 @@ class ConvolutionRule(Rule):
         return convolution(x, weight, arguments.parameters["bias"], movement), arguments
 
     def narrow_axis(self, arguments: Arguments) -> int | None:
-        """Return the axis of the input channels and the kernel, unless there are groups."""
+        """Return the axis of the input channels and the kernel, or ``None`` if there are groups."""
         alone = arguments.options["groups"] == 1 and _movement(arguments) is not None
         return 1 if alone else None
 
     def positions(self, shape: tuple[int, ...]) -> int:
-        """Return the number of places in an output of this shape, over all images."""
+        """Return the number of places in an output of this shape, summed over all images."""
         return math.prod(shape) // shape[1]
 
     def narrowed(self, arguments: Arguments, thin: Tensor) -> Arguments:
-        """Return the arguments of a 1×1 convolution of the inputs convolved with ``Q``.
+        """Return the arguments of a 1×1 convolution whose inputs are convolved with ``Q``.
 
         Multiplying patches by ``Q`` is a convolution with ``Q``, so no patches are extracted.
         """
@@ -85,7 +85,7 @@ class ConvolutionRule(Rule):
         return Arguments(movement.forward(x, kernel, None), arguments.parameters, options)
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
-        """Return the outer products of ``δ`` with the patches, which are extracted when needed."""
+        """Return the outer products of ``δ`` and the patches, which are extracted when needed."""
         multiple = call.layout.multiple
         out = []
         if "weight" in call.names:
@@ -106,7 +106,7 @@ class ConvolutionRule(Rule):
 
 
 def _movement(arguments: Arguments) -> KernelMovement | None:
-    """Return how the kernel moves, or ``None`` if the padding of the two sides differs."""
+    """Return the kernel's movement, or ``None`` if the padding on the two sides differs."""
     options = arguments.options
     if any(pad % 2 for pad in options["padding"]):
         return None
@@ -118,7 +118,7 @@ def _movement(arguments: Arguments) -> KernelMovement | None:
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a kernel moves over its inputs, with one number for each axis of an image."""
+    """The movement of a kernel over its inputs, with one number per axis of an image."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -135,7 +135,7 @@ class Geometry:
     def patches(self, inputs: Tensor) -> Tensor:
         """Return the patch at every place, ``(B, groups, positions, size)``.
 
-        The entries of a patch are ordered like the weight's.
+        The entries of a patch have the same order as the weight's entries.
         """
         if not torch.is_grad_enabled() and not self.keeps_channels_last(inputs):
             return self.cut(inputs).mT  # one copy instead of two, but not differentiable
@@ -147,7 +147,7 @@ class Geometry:
     def cut(self, inputs: Tensor) -> Tensor:
         """Return the patches, ``(B, groups, size, positions)``, in one copy.
 
-        The order of entries within a patch is private to this class.
+        The order of entries within a patch is an implementation detail of this class.
         """
         padded = self._padded(inputs)
         first, channel, *others = padded.stride()
@@ -164,7 +164,7 @@ class Geometry:
         return self._by_record(view.reshape(count, self.groups, -1, math.prod(self.places)))
 
     def paste(self, patches: Tensor, like: Tensor) -> Tensor:
-        """Return the sum of patches at their places, in images of the shape of ``like``."""
+        """Add patches at their places, and return images of the shape of ``like``."""
         count, channels = like.shape[:2]
         size = [n + pad for n, pad in zip(like.shape[2:], self.padding, strict=True)]
         if self.keeps_channels_last(like):
@@ -195,7 +195,7 @@ class Geometry:
         return self._by_record(delta.flatten(2).unflatten(1, (self.groups, -1)))
 
     def whole(self, left: Tensor, like: Tensor) -> Tensor:
-        """Return output gradients in their own shape from the layout of :meth:`outputs`."""
+        """Convert output gradients from the layout of :meth:`outputs` back to their own shape."""
         if has_channels_last(like) and self.groups == self.multiple == 1:
             return left[:, 0].mT.unflatten(1, self.places).movedim(-1, 1)
         return self._by_image(left).reshape(like.shape)
@@ -229,7 +229,7 @@ class Geometry:
         return apart.flatten(0, 1)
 
     def _add(self, out: Tensor, cuts: Tensor) -> None:
-        """Add cuts ``(N, channels, *places, offsets)`` to images at their places."""
+        """Add patches ``(N, channels, *places, offsets)`` to images, at their places."""
         for k, where in enumerate(self._windows()):
             out[(..., *where)] += cuts[..., k]
 
@@ -242,11 +242,11 @@ def has_channels_last(images: Tensor) -> bool:
 
 
 def squared_norms_of_convolution(delta: Tensor, inputs: Tensor, *, geometry: Geometry) -> Tensor:
-    """Return ``‖g_i‖²`` of every record, given output gradients and inputs of the layer.
+    """Return ``‖g_i‖²`` of every record, given the layer's output gradients and inputs.
 
-    ``g = Σ_s δ_s p_sᵀ`` over the places ``s``, with ``p_s`` the patch there. Both forms of ``‖g‖²``
-    are differentiated by hand, so that patches (nine times their image, for a 3×3 kernel) are
-    extracted once in each direction and never kept:
+    ``g = Σ_s δ_s p_sᵀ`` over the places ``s``, where ``p_s`` is the patch at ``s``. Both forms of
+    ``‖g‖²`` are differentiated by hand, so that patches (nine times the size of their image, for a
+    3×3 kernel) are extracted once in each direction and not stored:
 
         written out   ‖g‖² = Σ g∘g      ∂δ = 2gP       ∂P = 2gᵀδ
         Gram form     ‖g‖² = Σ K∘Q      ∂δ = 2δK       ∂P = 2PQ       K = PᵀP, Q = δᵀδ
@@ -295,16 +295,16 @@ class _SquaredNorms(Function):  # type: ignore[misc]
 
 
 def _product(a: Tensor, b: Tensor, turned: bool) -> Tensor:
-    """Return ``ab``, in column order if its transpose is needed next."""
+    """Return ``ab``, in column order if ``turned`` (its transpose is needed next)."""
     return (b.mT @ a.mT).mT if turned else a @ b
 
 
 @contextmanager
 def _precision_of_convolutions(like: Tensor) -> Iterator[None]:
-    """In this context, give matrix products the precision that torch allows for convolutions.
+    """Open a context in which matrix products use the precision of torch's convolutions.
 
-    On a GPU torch by default rounds the factors of convolutions (TF32), but not those of matrix
-    products, which are then several times slower.
+    On a GPU, torch by default rounds the factors of convolutions to TF32, but not the factors of
+    matrix products, which are then several times slower.
     """
     if not like.is_cuda:
         yield

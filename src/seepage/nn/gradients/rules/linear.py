@@ -1,7 +1,7 @@
 """Per-record gradients of matrix products: ``g = Σ_s δ_s t_sᵀ`` over the positions of a record.
 
-Here ``t`` are the inputs of the layer and ``δ`` the gradients at its outputs (for a single position
-``‖g‖ = ‖δ‖‖t‖``, Goodfellow 2015).
+``t`` are the layer's inputs and ``δ`` the gradients at its outputs. For a single position,
+``‖g‖ = ‖δ‖‖t‖`` (Goodfellow 2015).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from seepage.nn.gradients.watching import Arguments, LayerCall, Layout, Rule, Wa
 
 
 class LinearRule(Rule):
-    """``out = t Wᵀ + b``, ``W`` of shape (outputs, inputs)."""
+    """The product ``out = t Wᵀ + b``, where ``W`` has the shape (outputs, inputs)."""
 
     inputs_first = False  # whether the inputs are the first axis of the weight
 
@@ -51,22 +51,22 @@ class LinearRule(Rule):
 
 
 class ProductRule(LinearRule):
-    """``out = t W``, ``W`` of shape (inputs, outputs)."""
+    """The product ``out = t W``, where ``W`` has the shape (inputs, outputs)."""
 
     inputs_first = True
 
     def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
-        """Return input and weight of a product whose second factor is a matrix."""
+        """Return the input and the weight of a product whose second factor is a matrix."""
         if kwargs or len(args) != 2 or args[1].dim() != 2:
             return None
         return Arguments(args[0], {"weight": args[1]})
 
 
 class AddedProductRule(ProductRule):
-    """``out = b + t W`` in one call, as in the layers of GPT-2."""
+    """The product ``out = b + t W`` in one call, as in GPT-2's layers."""
 
     def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
-        """Return input, weight and bias, if the call scales nothing."""
+        """Return input, weight and bias, or ``None`` if the call scales a factor."""
         if kwargs or len(args) != 3 or args[0].dim() != 1:
             return None
         return Arguments(args[1], {"weight": args[2], "bias": args[0]})
@@ -78,7 +78,7 @@ LINEAR = LinearRule()
 def watched_linear(
     watcher: Watcher, x: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    """Return ``functional.linear``, one step of a larger function, under a watcher that sees it."""
+    """Run ``functional.linear``, one step of a larger function, so that the watcher records it."""
     arguments = Arguments(x, {"weight": weight, "bias": bias})
     return watcher.call(LINEAR, arguments, lambda: functional.linear(x, weight, bias))
 

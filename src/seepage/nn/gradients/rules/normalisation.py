@@ -1,6 +1,6 @@
 """Per-record gradients of normalising layers: ``δ·x̂`` summed for the scale, ``δ`` for the shift.
 
-``x̂`` is the output of the layer's own function without scale and shift. Recomputing it is cheap.
+``x̂`` is the output of the layer's function without scale and shift. Recomputing it is cheap.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from seepage.nn.gradients.watching import Arguments, LayerCall, Layout, Rule
 class NormRule(Rule):
     """A torch function that normalises its input, then scales and shifts it.
 
-    Scale and shift have the shape of the last axes (LayerNorm, RMSNorm), or for ``channels`` one
-    entry for each entry of the second axis (GroupNorm, InstanceNorm, BatchNorm in eval mode).
+    Scale and shift have the shape of the last axes (LayerNorm, RMSNorm). With ``channels``, they
+    have one entry per entry of the second axis (GroupNorm, InstanceNorm, BatchNorm in eval mode).
     """
 
     def __init__(self, function: Callable[..., Tensor], *, channels: bool) -> None:
@@ -51,7 +51,7 @@ class NormRule(Rule):
     def run_twice_differentiable(
         self, arguments: Arguments, run: Callable[[], Tensor]
     ) -> tuple[Tensor, Arguments]:
-        """Normalise, with a closed-form second derivative if there is one, and keep ``x̂``.
+        """Normalise, with a closed-form second derivative if available, and store ``x̂``.
 
         A group of channels is normalised like one row of a LayerNorm.
         """
@@ -77,7 +77,7 @@ class NormRule(Rule):
         return scaled if bias is None else scaled + bias, kept
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
-        """Sum ``δ·x̂`` and ``δ`` over each record."""
+        """Return the sums of ``δ·x̂`` and ``δ`` over each record."""
         out = []
         if "weight" in call.names:
             options = call.arguments.options
@@ -90,7 +90,7 @@ class NormRule(Rule):
         return out
 
     def _summed(self, call: LayerCall, value: Tensor) -> Tensor:
-        """Return a value summed over the axes of each record that share scale and shift."""
+        """Return a value summed, for each record, over the axes that share scale and shift."""
         if self.channels:
             by_place = value.flatten(2).sum(2) if value.dim() > 2 else value
             return by_place.unflatten(0, (-1, call.layout.multiple)).sum(1)
