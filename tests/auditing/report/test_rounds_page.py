@@ -205,6 +205,9 @@ def test_files_are_the_owners(report, tmp_path):
     assert report.write(out) == out / "report.html"
     assert listing(out) == FILES
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
+    assert stat.S_IMODE((out / "figures").stat().st_mode) == 0o700
+    summary = json.loads((out / "summary.json").read_text("utf-8"))
+    assert min(each["low"] for each in (*summary["layers"], *summary["remedies"])) == 0
     assert {stat.S_IMODE((out / name).stat().st_mode) for name in FILES} == {0o600}
     table = pq.read_table(out / "clients.parquet")
     assert table.column("client").to_pylist() == [str(node) for node in NODES]

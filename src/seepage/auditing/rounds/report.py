@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -106,8 +106,9 @@ class RecordingReport(Report):
                 "name": name,
                 "size": information.sizes[k],
                 "value": float(information.values[k]),
-                "low": float(information.low[k]),
-                "high": float(information.high[k]),
+                # Information is never negative; only its held-out estimate may be.
+                "low": max(0.0, float(information.low[k])),
+                "high": max(0.0, float(information.high[k])),
                 "p_value": information.columns["p_value"][k],
                 "tells": name in telling,
                 "since": None if over is None else over.first(name),
@@ -156,7 +157,10 @@ class RecordingReport(Report):
             and {key: getattr(over, key) for key in ("rounds", "layers", "p_values")},
             "least_p_value": over and audit.least_p_value(),
             "clients_standing_out": len(audit.clients.named()) if audit.clients.reference else None,
-            "remedies": [asdict(remedy) for remedy in audit.layers.remedies],
+            "remedies": [
+                asdict(replace(remedy, low=max(0.0, remedy.low), high=max(0.0, remedy.high)))
+                for remedy in audit.layers.remedies
+            ],
             "advice": [
                 asdict(advice) | {"text": text}
                 for advice, (_, text) in zip(advise(audit), self.verdict.advice, strict=True)

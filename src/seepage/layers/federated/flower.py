@@ -26,6 +26,7 @@ from seepage.layers.federated.recording import (
     dequantised,
     real_names,
     record_updates,
+    with_scales,
 )
 from seepage.layers.federated.sent_names import with_own_names
 from seepage.layers.federated.stored_recordings import (
@@ -147,6 +148,7 @@ class UpdateRecorder:
         origin = Origin(int(server_round), int(node), int(run), str(client))
         self._refuse_again(origin, self._origins(origin.round))
         sent, returned = (with_own_names(self.net, state) for state in (sent, returned))
+        returned = with_scales(returned, self._real)
         parameters = [name for name, _ in self.net.named_parameters() if name in sent]
         missing = [name for name in parameters if name not in returned]
         if missing:
