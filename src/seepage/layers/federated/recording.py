@@ -233,7 +233,7 @@ def dequantised(values: Any, name: str, *, real: bool) -> Tensor:
     if real and not (value.is_floating_point() or value.is_complex()):
         raise InputError(
             f"{name!r} was sent as whole numbers ({str(value.dtype).removeprefix('torch.')}): a "
-            f"quantised update cannot be measured without its scale; send it as {name + '.scale'!r}, "
+            f"quantised update cannot be measured without its scale; send {name + '.scale'!r} too, "
             "or record scale × (value − zero point)."
         )
     return value
@@ -263,8 +263,8 @@ def with_scales(values: Mapping[str, Any], real: Collection[str]) -> dict[str, A
         fits = all(len(part) in (1, *whole.shape[:1]) for part in (scale, zero))
         if not (fits and bool((scale > 0).all()) and bool(torch.isfinite(scale).all())):
             raise InputError(
-                f"The scale of {name!r} must be one positive number, or one for each position along "
-                "its first axis; send the scale with which it was quantised."
+                f"The scale of {name!r} must be one positive number, or one for each position "
+                "along its first axis; send the scale with which it was quantised."
             )
         shape = (-1, *[1] * (whole.dim() - 1))
         kept[name] = (scale.view(shape) * (whole.double() - zero.view(shape))).float()
