@@ -220,9 +220,7 @@ def flower_clients_over_seeds():
     for line, count in {
         "property of five clients, from the first round on": "property_found",
         "random property, same runs": "null_property_found",
-        "the one client with the property is an outlier": "planted_client_stands_out",
-        "another client, too": "runs_in_which_another_stands_out",
-        "an outlier among ten like clients": "runs_of_like_clients_in_which_one_stands_out",
+        "the one client with the property is the furthest": "planted_client_is_furthest",
         "random property of like clients": ("null_property_of_like_clients_found"),
     }.items():
         yield row(line, f"{found[count]} of {runs}")

@@ -394,8 +394,8 @@ def layers(
 ) -> None:
     """Report what recorded updates of federated learning reveal about a property of clients.
 
-    The report states which layer reveals the property, from which round, and which clients' updates
-    are outliers.
+    It reports which layer reveals the property, from which round on, and whose updates lie furthest
+    from the others'.
     """
     from seepage.auditing.rounds.command import run_layers
 

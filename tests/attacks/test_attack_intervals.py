@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from scipy.special import ndtr
-from scipy.stats import binomtest, spearmanr
+from scipy.special import ndtr, ndtri
+from scipy.stats import binomtest
 
 import seepage as sp
 from seepage.attacks import InversionResult
 from seepage.attacks.intervals import (
     accuracy_interval,
-    rank_correlation,
+    area_under_curve,
     stratified_difference,
     wilson,
 )
@@ -159,19 +159,54 @@ def test_a_level_that_one_group_lacks_is_named():
         result.difference([0, 0, 1, 1], 1, 0, strata=[0, 0, 0, 1])
 
 
-def test_rank_correlation_is_spearmans_and_its_interval_covers():
+@pytest.mark.slow
+@pytest.mark.parametrize("area", [0.5, 0.8, 0.98])
+@pytest.mark.parametrize(
+    ("groups", "each", "alike"),
+    [(18, 1, 0.0), (60, 1, 0.0), (6, 3, 0.4), (6, 3, 0.9), (20, 6, 0.9)],
+)
+def test_areas_are_covered_as_often_as_the_level_says(area, groups, each, alike):
+    draw, covered = np.random.default_rng(groups), 0
+    truth, group = np.repeat([0, 1], groups * each), np.repeat(np.arange(2 * groups), each)
+    for _ in range(1000):
+        own, noise = draw.standard_normal(2 * groups)[group], draw.standard_normal(len(group))
+        scores = np.sqrt(2) * ndtri(area) * truth + alike**0.5 * own + (1 - alike) ** 0.5 * noise
+        _, (low, high) = area_under_curve(scores, truth, groups=group)
+        covered += low <= area <= high
+    assert 0.93 <= covered / 1000 <= 0.988  # 93 to 98 %, and two standard errors
+
+
+@pytest.mark.parametrize("each", [1, 3])
+def test_a_perfect_and_a_nearly_perfect_order_have_like_intervals(each):
+    truth, group = np.repeat([0, 1], 18), np.arange(36) // each
+    perfect = np.arange(36.0)
+    area, (low, high) = area_under_curve(perfect, truth, groups=group)
+    assert (area, high) == (1.0, 1.0)
+    nearly = perfect.copy()
+    nearly[17], nearly[18] = 18, 17
+    close, (below, above) = area_under_curve(nearly, truth, groups=group)
+    assert close == pytest.approx(1 - 1 / 324)
+    assert low - 0.02 < below < low  # at 8814631: from 0.61 to 0.93
+    assert above > 0.999
+    turned, ends = area_under_curve(-nearly, truth, groups=group)
+    assert turned == pytest.approx(1 - close)
+    assert ends == pytest.approx((1 - above, 1 - below), abs=1e-9)
+
+
+def test_the_ends_are_those_at_which_a_test_just_rejects():
     draw = np.random.default_rng(3)
-    truth = 6 / np.pi * np.arcsin(0.5 / 2)  # Spearman's of normals with Pearson's 0.5
-    covered = 0
-    for _ in range(40):
-        a, noise = draw.normal(size=(2, 80))
-        found = rank_correlation(a, 0.5 * a + np.sqrt(0.75) * noise)
-        expected = spearmanr(a, 0.5 * a + np.sqrt(0.75) * noise).statistic
-        assert found.value == pytest.approx(expected)
-        covered += found.interval.low <= truth <= found.interval.high
-    assert covered >= 33  # of 40 at 95 %: fewer has probability 0.0006
-
-
-def test_rank_correlation_of_a_constant_is_nan():
-    found = rank_correlation(np.ones(5), np.arange(5.0))
-    assert np.isnan([found.value, *found.interval]).all()
+    z = 1.959963984540054
+    truth = np.repeat([0, 1], [7, 11])
+    _, (low, high) = area_under_curve(np.arange(18.0), truth)
+    assert high == 1
+    # V at the lower end, by simulation of what it is defined as: two beat the same third.
+    shift = np.sqrt(2) * ndtri(low)
+    one, two, third = draw.standard_normal((3, 400_000))
+    normal = np.mean((one + shift > third) & (two + shift > third))
+    rate = low / (1 - low)  # exponential scores, of which the ones last so much longer
+    one, two, third = draw.exponential(size=(3, 400_000))
+    longer = np.mean((rate * one > third) & (rate * two > third))
+    shorter = np.mean((one < rate * third) & (two < rate * third))
+    both = (normal + (longer + shorter) / 2) / 2
+    variance = (low * (1 - low) + (7 + 11 - 2) * (both - low**2)) / 77
+    assert (1 - low) ** 2 == pytest.approx(z**2 * variance, rel=0.02)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from recordings import NODES, make_recording, make_report
 from seepage.auditing.rounds.command import _max_bits
 from seepage.cli import app
-from seepage.layers.federated.gradients import save_gradients
+from seepage.layers.federated.stored_recordings import save_gradients
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,22 @@ Wilson's interval is then computed with an effective sample size of ``a(1 − a)
 guesses. With one release, this is Wilson's interval over the records.
 
 *The area under the ROC curve* is the share of pairs (one record with the property, one without)
-that the scores rank correctly; ties count half. DeLong, DeLong and Clarke-Pearson (1988) compute
-the variance of this area from each record's share of correctly ranked pairs: ``V =
-var(v_with)/n_with + var(v_without)/n_without``. If scores are grouped (the same batch at several
-snapshots, or the updates of one client), deviations are first summed within each group (Obuchowski
-1997). Student's distribution with Satterthwaite's degrees of freedom then replaces the normal
-distribution. If groups contain records of both kinds, the variance is computed by a jackknife over
-groups.
+that the scores put in the right order, ties counting half. Its interval is the union of two. One
+holds every θ that a test does not reject, ``(area − θ)² ≤ z² V(θ)``, so it has a width at 1 and
+changes little between a perfect and a nearly perfect order (Newcombe 2006)::
+
+    V(θ) = (θ(1 − θ) + (n + m − 2)(Q − θ²)) / nm
+
+where ``Q``, the probability that two records beat the same third, is the mean of that for normal
+scores, ``θ − 2 T(Φ⁻¹(θ), 1/√3)`` with Owen's T, and that for exponential ones, ``(θ/(2 − θ) +
+2θ²/(1 + θ))/2`` (Hanley and McNeil 1982), since the distribution is unknown. The other is normal on
+the log-odds scale, with the variance of DeLong, DeLong and Clarke-Pearson (1988), which needs no
+distribution but is too small near 1: ``var(v_with)/n_with + var(v_without)/n_without``, where ``v``
+is a record's share of correctly ordered pairs. If scores are grouped (a batch at several snapshots,
+or the updates of one client), deviations are first summed over each group (Obuchowski 1997); if
+groups have records of both kinds, a jackknife over groups takes its place. And n and m are then the
+effective numbers ``n / (1 + (k − 1)ρ)`` for groups of k records, with ρ the intraclass correlation
+of the scores' normal ranks (Kish 1965), which is known even where the order is perfect.
 """
 
 from __future__ import annotations
@@ -28,7 +37,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit, logit, ndtri, stdtrit
+from scipy.optimize import brentq
+from scipy.special import expit, logit, ndtri, owens_t
 from scipy.stats import rankdata
 
 from seepage.errors import InputError
@@ -168,10 +178,8 @@ def area_under_curve(
 ) -> tuple[float, ConfidenceInterval]:
     """Return the area under the ROC curve and its confidence interval over records or groups.
 
-    Higher scores, ``(n,)``, mean that the property is more likely; scores within one group may be
-    dependent. The interval is computed on the log-odds scale, so it is always within 0 and 1. If
-    all pairs are ranked correctly, or none are, Wilson's interval is used, with the number of
-    records (or groups) on the smaller side.
+    Scores, ``(n,)``, are higher if the property is more likely; those of one group may be
+    dependent. The interval stays between 0 and 1, and has a width even if all pairs are in order.
 
     Examples
     --------
@@ -182,8 +190,7 @@ def area_under_curve(
     """
     z = _normal_quantile(level)
     truth = truth.astype(bool)
-    n, m = int(truth.sum()), int((~truth).sum())
-    if not n or not m:
+    if truth.all() or not truth.any():
         raise InputError(
             "An area under the ROC curve needs records with and without the property; give both "
             "kinds."
@@ -192,34 +199,72 @@ def area_under_curve(
     area = float(right[truth].mean())
     names = np.arange(len(scores)) if groups is None else groups
     _, group = np.unique(names, return_inverse=True)
+    n, m = (_effective_number(scores[side], group[side]) for side in (truth, ~truth))
+    low, high = _lowest(area, z, n, m), 1 - _lowest(1 - area, z, n, m)  # V(θ) = V(1 − θ)
+    if 0 < area < 1:
+        error = math.sqrt(_observed_variance(scores, truth, group, right)) / (area * (1 - area))
+        ends = expit(logit(area) + np.array([-z, z]) * error).tolist()
+        low, high = min(low, ends[0]), max(high, ends[1])
+    return area, ConfidenceInterval(low, high)
+
+
+def _area_variance(area: float, n: float, m: float) -> float:
+    """Return ``V(θ)``, the variance of an area from n and m independent scores."""
+    normal = area - 2 * float(owens_t(ndtri(area), 1 / math.sqrt(3)))
+    exponential = (area / (2 - area) + 2 * area**2 / (1 + area)) / 2
+    both = (normal + exponential) / 2
+    return (area * (1 - area) + (n + m - 2) * max(both - area**2, 0.0)) / (n * m)
+
+
+def _lowest(area: float, z: float, n: float, m: float) -> float:
+    """Return the smallest θ with ``(area − θ)² ≤ z² V(θ)``."""
+    if area <= 0:
+        return 0.0
+    # Divided by area − θ, so that the end is found where the area is 1 and V is 0 too.
+    below = area * (1 - 1e-12)
+    return float(
+        brentq(lambda θ: area - θ - z * z * _area_variance(θ, n, m) / (area - θ), 0.0, below)
+    )
+
+
+def _effective_number(scores: np.ndarray, group: np.ndarray) -> float:
+    """Return how many independent scores are worth as much as these, ``n / (1 + (k − 1)ρ)``.
+
+    The intraclass correlation ρ comes from a one-way analysis of variance of the normal ranks.
+    """
+    _, place = np.unique(group, return_inverse=True)
+    counts, n = np.bincount(place), len(scores)
+    if len(counts) == n:
+        return float(n)
+    if len(counts) == 1:
+        return 1.0
+    ranks = ndtri(rankdata(scores) / (n + 1))
+    means = np.bincount(place, ranks) / counts
+    between = float(np.sum(counts * (means - ranks.mean()) ** 2)) / (len(counts) - 1)
+    within = float(np.sum((ranks - means[place]) ** 2)) / (n - len(counts))
+    squares = float(np.sum(counts**2)) / n
+    shared = max(0.0, (between - within) * (len(counts) - 1) / (n - squares))
+    correlation = shared / (shared + within) if shared + within > 0 else 1.0
+    return n / (1 + (squares - 1) * correlation)
+
+
+def _observed_variance(
+    scores: np.ndarray, truth: np.ndarray, group: np.ndarray, right: np.ndarray
+) -> float:
+    """Return the estimate of the area's variance; 0 if a side has a single group."""
     with_it, without = (np.bincount(group, kind) > 0 for kind in (truth, ~truth))
-    fewest = int(min(with_it.sum(), without.sum()))
-    if fewest < 2 or not 0 < area < 1:
-        return area, wilson(area, fewest, level)
+    if min(with_it.sum(), without.sum()) < 2:
+        return 0.0
     if np.any(with_it & without):
-        least = 0.5 / (n * m)
         from sklearn.metrics import roc_auc_score
 
         kept = [group != k for k in range(len(with_it))]
-        others = [roc_auc_score(truth[some], scores[some]) for some in kept]
-        moved = logit(np.clip(others, least, 1 - least)) - logit(area)
-        freedom = len(moved) - 1.0
-        variance = freedom / len(moved) * float(np.sum(moved**2))
-    else:
-        sums = np.bincount(group, (right - area) / np.where(truth, n, m))
-        counts = np.array([with_it.sum(), without.sum()])
-        parts = np.array([np.sum(sums[side] ** 2) for side in (with_it, without)])
-        parts = parts * counts / (counts - 1)
-        spread = float(parts.sum())
-        shares = parts / spread if spread > 0 else np.ones(2) / 2
-        freedom = 1 / float(np.sum(shares**2 / (counts - 1)))
-        variance = spread / (area * (1 - area)) ** 2
-    if not variance > 0:  # identical scores show no spread, but that does not prove there is none
-        return area, wilson(area, fewest, level)
-    factor = z if groups is None else float(stdtrit(freedom, 0.5 + level / 2))
-    reach = factor * math.sqrt(variance)
-    low, high = expit(logit(area) + np.array([-reach, reach])).tolist()
-    return area, ConfidenceInterval(low, high)
+        others = np.array([roc_auc_score(truth[some], scores[some]) for some in kept])
+        return float((len(others) - 1) * np.mean((others - others.mean()) ** 2))
+    area, sizes = right[truth].mean(), np.where(truth, truth.sum(), (~truth).sum())
+    sums = np.bincount(group, (right - area) / sizes)
+    sides = (sums[side] for side in (with_it, without))
+    return sum(float(np.sum(each**2)) * len(each) / (len(each) - 1) for each in sides)
 
 
 class RankCorrelation(NamedTuple):

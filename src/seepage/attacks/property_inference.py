@@ -16,6 +16,7 @@ import numpy as np
 
 from seepage.attacks.intervals import ConfidenceInterval, area_under_curve
 from seepage.errors import InputError, accepts_other_names
+from seepage.layers.federated.client_identity import same_client
 from seepage.layers.federated.gradients import JOINED, LayerGradients
 from seepage.layers.measures.classifiers import find_classifier
 from seepage.layers.measures.per_layer import PerLayer
@@ -71,7 +72,7 @@ class PropertyInferenceResult(SummaryTable):
 
     @property
     def interval(self) -> ConfidenceInterval:
-        """DeLong's 95 % interval; for several classes, the mean of the ends (conservative).
+        """The 95 % interval; for several classes, the mean of the ends (conservative).
 
         In 95 % of repetitions, the interval covers the AUC of this trained adversary on updates
         from new groups.
@@ -178,7 +179,7 @@ class PropertyInference:
             )
         truth = np.searchsorted(self.classes_, levels)[level]
         if groups is None and isinstance(gradients, LayerGradients):
-            groups = gradients.nodes
+            groups = same_client(gradients)
         if groups is not None and groups is not False:
             groups = read_property(groups, len(scores), "updates", called="groups")[1]
         return PropertyInferenceResult(

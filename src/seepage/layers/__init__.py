@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from seepage.layers.federated.flower import UpdateRecorder as UpdateRecorder
     from seepage.layers.federated.flower import recording_mod as recording_mod
     from seepage.layers.federated.gradients import LayerGradients as LayerGradients
-    from seepage.layers.federated.gradients import load_gradients as load_gradients
-    from seepage.layers.federated.gradients import save_gradients as save_gradients
     from seepage.layers.federated.local_training import LocalTraining as LocalTraining
     from seepage.layers.federated.recording import record_gradients as record_gradients
     from seepage.layers.federated.recording import record_updates as record_updates
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
     from seepage.layers.federated.rounds import FederatedRun as FederatedRun
     from seepage.layers.federated.rounds import Update as Update
     from seepage.layers.federated.rounds import simulate as simulate
+    from seepage.layers.federated.stored_recordings import load_gradients as load_gradients
+    from seepage.layers.federated.stored_recordings import save_gradients as save_gradients
     from seepage.layers.layer_audit import LayerAudit as LayerAudit
     from seepage.layers.layer_audit import audit as audit
     from seepage.layers.layer_audit import audit_updates as audit_updates

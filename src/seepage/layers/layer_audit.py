@@ -11,6 +11,7 @@ from torch import nn
 
 from seepage.core.result import NOTICE
 from seepage.errors import InputError, accepts_other_names
+from seepage.layers.federated.client_identity import same_client
 from seepage.layers.federated.gradients import JOINED, METRICS, WIDTH, LayerGradients
 from seepage.layers.federated.recording import record_gradients
 from seepage.layers.inputs_and_targets import check_labels, read_pair
@@ -277,10 +278,10 @@ def audit_updates(
         )
     check_not_negative(noise, "noise")
     if groups is None:
-        groups = updates.nodes
+        groups = same_client(updates)
     groups = None if groups is False else groups
     options = {"family": family, "groups": groups, "folds": folds, "unit": unit, "seed": seed}
-    return _tried(replace(updates, nodes=None), property, options, noise)
+    return _tried(replace(updates, nodes=None, clients=None), property, options, noise)
 
 
 def _tried(

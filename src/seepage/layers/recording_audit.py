@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from seepage.core.result import NOTICE
 from seepage.errors import InputError, accepts_other_names
+from seepage.layers.federated.client_identity import anew_in_a_run, one_run, same_client
 from seepage.layers.federated.client_means import ClientRounds
-from seepage.layers.federated.gradients import LayerGradients, load_gradients
+from seepage.layers.federated.gradients import LayerGradients, joined
+from seepage.layers.federated.stored_recordings import load_gradients
 from seepage.layers.layer_audit import LayerAudit, audit_updates
 from seepage.layers.measures.first_round import RoundByRound, since_when
 from seepage.layers.measures.property_batches import read_property
-from seepage.layers.measures.standing_out import StandingOut, standing_out
+from seepage.layers.measures.standing_out import Reference, StandingOut, standing_out
 from seepage.support.text_table import text_table
 from seepage.tables.names import listed, shown
 from seepage.tables.result_table import Reportable, ResultTable
+from seepage.tables.source import as_numpy
 
-Recording = LayerGradients | str | os.PathLike[str]  # a recording, or its file
+OneRecording = LayerGradients | str | os.PathLike[str]  # a recording, or its folder or file
+Recording = OneRecording | Sequence[OneRecording]  # one, or those of several runs
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,6 +55,10 @@ class RecordingAudit(Reportable, ResultTable):
         The metrics that clients sent in addition to the network's state.
     notes
         Caveats, as sentences.
+    runs
+        The number of runs that were analysed together.
+    set_aside
+        A sentence if updates of other runs were left out because their clients cannot be matched.
     """
 
     layers: LayerAudit
@@ -62,6 +70,8 @@ class RecordingAudit(Reportable, ResultTable):
     rounds: tuple[int, int] | None
     metrics: tuple[str, ...]
     notes: tuple[str, ...]
+    runs: int = 1
+    set_aside: str = ""
 
     value_column = "v_information"
 
@@ -99,15 +109,28 @@ class RecordingAudit(Reportable, ResultTable):
 
     def __str__(self) -> str:
         who = self.clients
-        order = np.lexsort((-who.times, who.p_value))[:8]  # a screen has room for no more
-        lines = [self._opening(), "", *str(self.layers).removesuffix(NOTICE).rstrip().split("\n")]
-        lines += ["", "Clients whose updates stand out (times as far as the median client's):"]
+        order = who.order()[:8]  # a screen has room for no more
+        lines = [
+            self._opening(),
+            *filter(None, [self.set_aside]),
+            "",
+            *str(self.layers).removesuffix(NOTICE).rstrip().split("\n"),
+        ]
+        lines += [
+            "",
+            "Clients, the furthest from the others first (× the median client's distance):",
+        ]
         clients = [
             (
                 str(who.clients[k]),
-                f"{who.times[k]:.2f} at {_called('layer', who.layer[k])}, P = {who.p_value[k]:.3f}",
+                f"{who.times[k]:.2f} at {_called('layer', who.layer[k])}, "
+                + (
+                    f"P = {who.p_value[k]:.3f}"
+                    if who.reference
+                    else f"{place} of {len(who.clients)}"
+                ),
             )
-            for k in order
+            for place, k in enumerate(order, start=1)
         ]
         lines.append(text_table(clients, indent=2))
         return "\n".join([*lines, "", *self.notes, NOTICE])
@@ -125,8 +148,8 @@ class RecordingAudit(Reportable, ResultTable):
     def __repr__(self) -> str:
         return (
             f"<audit of {self.updates:,} updates of {len(self.clients.clients):,} clients: "
-            f"{len(self.telling())} layers reveal the property, "
-            f"{len(self.clients.named())} clients stand out>"
+            f"{len(self.telling())} layers reveal the property"
+            f"{f', {len(self.clients.named())} clients stand out' * (self.clients.reference > 0)}>"
         )
 
 
@@ -140,6 +163,7 @@ def audit_recording(
     folds: int = 5,
     unit: str = "bits",
     permutations: int = 999,
+    reference: Reference | None = None,
     seed: int = 0,
 ) -> RecordingAudit:
     """Audit recorded rounds: layers that reveal a property, the first round, and outliers.
@@ -147,14 +171,20 @@ def audit_recording(
     Parameters
     ----------
     recording
-        A recording with nodes, or the path of its file.
+        A recording with nodes, or its folder or file; or a list of these, one for each run. A
+        client that takes part in several runs is one unit. Clients of several runs are matched by
+        their keys, or by their nodes if these are the same in all runs; otherwise only the longest
+        run is used, and the result says so.
     property
-        A mapping from clients (nodes), or from pairs of client and round, to values; or one value
-        per update, ``(n,)``. Nodes may be numbers or strings.
+        A mapping from clients (keys or nodes), or from pairs of client and round, to values; or one
+        value per update, ``(n,)``. Nodes may be numbers or strings.
     family, noise, folds, unit
         As for :func:`audit_updates`; fewer folds are used if a value of the property is rare.
     permutations
-        The number of permutations in the tests over rounds.
+        The number of permutations of the tests over rounds.
+    reference
+        Simulated clients, as for :func:`standing_out`; without them, no client is said to stand
+        out.
     seed
         The seed of all random draws.
 
@@ -189,7 +219,7 @@ def audit_recording(
     rounds = known.seen.rounds
     sent = known.seen.with_metrics()
     over_rounds = None
-    notes = list(layers.v_information.notes)
+    notes = [*layers.v_information.notes, *filter(None, [anew_in_a_run(known.seen)])]
     if known.alone:
         notes.append(
             "A value of the property belongs to a single client, so the layers' information may "
@@ -210,13 +240,15 @@ def audit_recording(
     return RecordingAudit(
         layers,
         over_rounds,
-        standing_out(sent),
+        standing_out(sent, reference=reference),
         known.by_client,
         known.shares,
         len(known.seen),
         None if rounds is None else (known.who.rounds[0], known.who.rounds[-1]),
         tuple(known.seen.metrics),
         tuple(notes),
+        len(np.unique(known.who.run)),
+        known.set_aside,
     )
 
 
@@ -236,6 +268,8 @@ class KnownUpdates:
         As in :class:`RecordingAudit`.
     folds
         The requested number of folds, or fewer if a value of the property is rare.
+    set_aside
+        As in :class:`RecordingAudit`.
     """
 
     seen: LayerGradients
@@ -244,11 +278,17 @@ class KnownUpdates:
     by_client: bool
     shares: Mapping[str, int]
     folds: int
+    set_aside: str = ""
 
     @staticmethod
     def read(recording: Recording, property: Any, folds: int) -> KnownUpdates:
         """Read the recording and the property passed to :func:`audit_recording`."""
-        seen = recording if isinstance(recording, LayerGradients) else load_gradients(recording)[0]
+        seen = read_recording(recording)
+        kept, set_aside = one_run(seen)
+        if not isinstance(property, Mapping):  # one value per update of the whole recording
+            read_property(property, len(seen), "updates")
+            property = np.asarray(as_numpy(property))[kept]
+        seen = seen.rows(kept)
         who = ClientRounds.of(seen)
         values = property_of_updates(property, seen)
         levels, labels = read_property(values, len(seen), "updates")
@@ -273,6 +313,7 @@ class KnownUpdates:
             whole,
             {str(level): int(n) for level, n in zip(levels, counts, strict=True)},
             max(2, min(folds, len(who.clients), int(of_client.sum(axis=0).min()))),
+            set_aside,
         )
 
     @property
@@ -281,12 +322,34 @@ class KnownUpdates:
         return self.by_client and min(self.shares.values()) < 2
 
 
+def read_recording(recording: Recording) -> LayerGradients:
+    """Return a recording, read from its folder or file; several become one with several runs."""
+    if isinstance(recording, LayerGradients):
+        return recording
+    if isinstance(recording, str | os.PathLike):
+        return load_gradients(recording)[0]
+    parts = []
+    for number, each in enumerate(recording, start=1):
+        part = read_recording(each)
+        # Files of earlier versions do not say which run they hold.
+        unknown = part.runs is None or not np.any(part.runs)
+        runs = np.full(len(part), number, dtype=np.uint64) if unknown else part.runs
+        keys = np.full(len(part), "") if part.clients is None else part.clients
+        parts.append(replace(part, runs=runs, clients=keys))
+    if not parts:
+        raise InputError("The list of recordings is empty; give at least one.")
+    return joined(parts)
+
+
 def property_of_updates(property: Any, recording: LayerGradients) -> Any:
     """Return the property of every update, looked up by client, or by client and round."""
     if not isinstance(property, Mapping):
         return property
     known = {_key(key): value for key, value in property.items()}
-    nodes = [str(node) for node in _listed(recording.nodes)]
+    nodes = [str(key) for key in _listed(same_client(recording))]
+    if not set(nodes) <= {key[0] if isinstance(key, tuple) else key for key in known}:
+        by_node = [str(node) for node in _listed(recording.nodes)]  # where keys were expected
+        nodes = by_node if by_node and set(by_node) <= set(known) else nodes
     pairs = any(isinstance(key, tuple) for key in known)
     if pairs and recording.rounds is None:
         raise InputError("The recording has no rounds; give the property by client.")

@@ -93,7 +93,7 @@ def test_bare_numbers_are_named_by_their_kind():
     verdict = found.verdict
     words = " ".join([verdict.headline, *verdict.sentences, *(text for _, text in verdict.advice)])
     assert "Layer 2 leaks most" in words
-    assert f"The updates of client {NODES[3]} stand out: in layer 2" in words
+    assert f"Furthest of 10 clients is client {NODES[3]}: in layer 2, " in words
     assert "“2”" not in words
     assert "shows in layer 2 at the 5 % level" in str(found.audit)
     assert several(["fc", 7], kind="layer") == "“fc” and layer 7"
@@ -108,7 +108,9 @@ def test_what_shows_is_said_with_the_level_of_the_test(report, figures, page):
         assert "certain" not in words
     drawn = " ".join(figure.alternative for figure in figures)
     assert "significant at the 5 % level in 1 layer" in drawn
-    assert "0 clients with an approximate P ≤ 0.05" in drawn
+    assert drawn.endswith("not tested.")
+    assert "stands out" not in page
+    assert '<span class="badge strong">' not in page  # no green for what was not shown
     for text in (page, drawn):
         assert "beyond doubt" not in text
         assert "not sure" not in text
@@ -144,7 +146,8 @@ def test_limits_rule_the_verdict():
 def test_nothing_found_is_said_with_what_may_have_been_missed():
     quiet = make_report(found=False, seed=3)
     verdict = quiet.verdict
-    assert verdict.tone == "good"
+    assert verdict.tone == "caution"
+    assert make_report(found=False, seed=3, passed=True).verdict.tone == "good"
     assert any("does not prove that nothing leaks" in s for s in verdict.sentences)
     page = quiet.page(quiet.figures())
     assert "Nothing needs to be done about this property" in page
@@ -153,8 +156,17 @@ def test_nothing_found_is_said_with_what_may_have_been_missed():
 @pytest.mark.slow
 def test_a_client_who_stands_out_is_named():
     apart = make_report(found=False, apart=True, seed=3)
+    assert apart.audit.clients.named() == []
+    assert any("One is always the furthest" in s for s in apart.verdict.sentences)
+    p_values = np.where(np.arange(CLIENTS) == 3, 0.02, 1.0)
+    tested = replace(apart.audit.clients, p_value=p_values, reference=500)
+    apart = replace(apart, audit=replace(apart.audit, clients=tested))
     assert apart.audit.clients.named() == [int(NODES[3])]
     verdict = apart.verdict
+    assert "(P = 0.02, among 500 simulated clients)" in " ".join(verdict.sentences)
+    page = apart.page(apart.figures())
+    assert page.count('<span class="badge weak">stands out</span>') == 1
+    assert apart.summary()["clients_standing_out"] == 1
     assert verdict.label == "Outlying clients"
     words = " ".join(verdict.sentences)
     assert f"client {NODES[3]} stand out: in “bn1.buffers”" in words
@@ -193,6 +205,9 @@ def test_files_are_the_owners(report, tmp_path):
     assert report.write(out) == out / "report.html"
     assert listing(out) == FILES
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
+    assert stat.S_IMODE((out / "figures").stat().st_mode) == 0o700
+    summary = json.loads((out / "summary.json").read_text("utf-8"))
+    assert min(each["low"] for each in (*summary["layers"], *summary["remedies"])) == 0
     assert {stat.S_IMODE((out / name).stat().st_mode) for name in FILES} == {0o600}
     table = pq.read_table(out / "clients.parquet")
     assert table.column("client").to_pylist() == [str(node) for node in NODES]

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'seepage[flower]'")
 pytest.importorskip("ray", reason="ray is not installed: pip install 'flwr[simulation]'")
 
-from seepage.layers.federated.gradients import load_gradients
+from seepage.layers.federated.stored_recordings import load_gradients
 
 APP = Path(__file__).parent / "flower_app"
 PROGRAM = """
@@ -27,7 +27,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid, context):
-    recorder = UpdateRecorder(server.network(), Path(sys.argv[1]) / "updates.npz")
+    recorder = UpdateRecorder(server.network(), Path(sys.argv[1]) / "updates")
     server.strategy(recorder).start(
         grid=grid,
         initial_arrays=ArrayRecord(server.network().state_dict()),
@@ -55,7 +55,7 @@ def test_simulated_clients_are_recorded(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    updates, who = load_gradients(tmp_path / "updates.npz")
+    updates, who = load_gradients(tmp_path / "updates")
     assert len(updates) == 6
     assert len(list(updates)) == 2  # layers
     assert np.asarray(who["round"]).tolist() == [1, 1, 1, 2, 2, 2]

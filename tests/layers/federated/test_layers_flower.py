@@ -21,7 +21,7 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'seepage[flower]'")
 
 import torch
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.client.mod.utils import make_ffn
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
@@ -30,8 +30,9 @@ from grids import InProcess
 from seepage.errors import InputError
 from seepage.layers import FewGroupsWarning, LayerGradients, record_updates, v_information
 from seepage.layers.federated import flower
-from seepage.layers.federated.flower import UpdateRecorder, recording_mod
-from seepage.layers.federated.gradients import load_gradients, save_gradients
+from seepage.layers.federated.client_identity import same_client
+from seepage.layers.federated.flower import RecordingStrategy, UpdateRecorder, recording_mod
+from seepage.layers.federated.stored_recordings import load_gradients, save_gradients
 
 APP = Path(__file__).parent / "flower_app"
 NODES = {11: 0, 2**63 + 5: 1}  # Flower's nodes have numbers of 64 bits without a sign
@@ -69,7 +70,7 @@ def expected_update(apps, part):
 
 
 def test_updates_are_what_the_clients_moved_by(apps, tmp_path):
-    recorder = UpdateRecorder(apps.server.network(), tmp_path / "updates.npz")
+    recorder = UpdateRecorder(apps.server.network(), tmp_path / "updates")
     start(apps, recorder)
     assert recorder.rounds == [1, 1, 2, 2, 3, 3]
     assert set(recorder.nodes) == set(NODES)
@@ -78,10 +79,13 @@ def test_updates_are_what_the_clients_moved_by(apps, tmp_path):
         np.testing.assert_allclose(
             seen["all layers"][row], expected_update(apps, NODES[recorder.nodes[row]]), atol=1e-7
         )
-    found, columns = load_gradients(tmp_path / "updates.npz")
+    found, columns = load_gradients(tmp_path / "updates")
     np.testing.assert_array_equal(found["0"], seen["0"])
     assert columns["node"].tolist() == recorder.nodes
-    assert stat.S_IMODE((tmp_path / "updates.npz").stat().st_mode) == 0o600
+    files = sorted((tmp_path / "updates").iterdir())
+    assert [file.name for file in files] == [f"round-00000{k}-part-00000{k}.npz" for k in (1, 2, 3)]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    assert stat.S_IMODE((tmp_path / "updates").stat().st_mode) == 0o700
 
 
 def test_metrics_that_clients_send_are_recorded(apps, tmp_path):
@@ -105,16 +109,16 @@ def test_metrics_that_clients_send_are_recorded(apps, tmp_path):
 
 
 def test_a_second_run_does_not_go_into_the_file_of_the_first(apps, tmp_path, monkeypatch):
-    path = tmp_path / "updates.npz"
+    path = tmp_path / "updates"
     start(apps, UpdateRecorder(apps.server.network(), path), rounds=2)
-    with pytest.raises(InputError, match=r"updates\.npz exists already.*resume=True"):
+    with pytest.raises(InputError, match=r"updates exists already.*resume=True"):
         UpdateRecorder(apps.server.network(), path)
     # Flower's next simulation has other nodes, and counts its rounds from one again.
     anew = {node + 1: part for node, part in NODES.items()}
     for run in (1, 2):
         monkeypatch.setattr(TaskIdentity, "_run_id", run)
         recorder = UpdateRecorder(apps.server.network(), path, resume=True)
-        with pytest.raises(InputError, match=r"Round 1 is already in .*updates\.npz"):
+        with pytest.raises(InputError, match=r"Round 1 is in .*updates already"):
             start(apps, recorder, rounds=2, nodes=anew)
     assert set(load_gradients(path)[0].nodes.tolist()) == set(NODES)
     kept = UpdateRecorder(apps.server.network())
@@ -142,8 +146,49 @@ def test_clients_that_start_anew_in_every_round_share_a_file(apps, tmp_path, mon
     assert columns["run"].tolist() == [1] * 6
     monkeypatch.setattr(TaskIdentity, "_run_id", 2)
     anew = {node + 1: part for node, part in NODES.items()}
-    with pytest.raises(InputError, match=r"Round 1 is already in .*own\.npz, from another run"):
-        start(apps, UpdateRecorder(apps.server.network()), client=client, nodes=anew)
+    start(apps, UpdateRecorder(apps.server.network()), client=client, nodes=anew)
+    seen, columns = load_gradients(path)
+    assert sorted(zip(columns["run"].tolist(), seen.rounds.tolist(), strict=True)) == [
+        (run, number) for run in (1, 2) for number in (1, 1, 2, 2, 3, 3)
+    ]
+    # The client's partition is its key: two clients, although there were four nodes.
+    assert len(set(seen.nodes.tolist())) == 4
+    assert set(same_client(seen).tolist()) == {"0", "1"}
+
+
+@pytest.mark.parametrize("called", ["partition-id", "ward"])
+def test_a_second_run_of_clients_with_keys_goes_into_the_same_folder(
+    apps, tmp_path, monkeypatch, called
+):
+    client, path = ClientApp(), tmp_path / "updates"
+
+    @client.train()
+    def train(message, context):
+        reply = apps.clients.train(message, context)
+        part = context.node_config["partition-id"]
+        if called == "ward":
+            reply.content["who"] = ConfigRecord({"ward": f"ward {part}"})
+        else:
+            reply.content["metrics"][called] = part
+        return reply
+
+    for run, nodes in ((1, NODES), (2, {node + 1: part for node, part in NODES.items()})):
+        recorder = UpdateRecorder(apps.server.network(), path, resume=True)
+        strategy = RecordingStrategy(
+            apps.server.strategy(recorder).strategy, recorder, client=called
+        )
+        TaskIdentity._run_id = run
+        strategy.start(
+            grid=InProcess(client, nodes),
+            initial_arrays=ArrayRecord(apps.server.network().state_dict()),
+            num_rounds=2,
+        )
+    seen, _ = load_gradients(path)
+    assert list(seen.metrics) == ["num-examples"]  # the key is no metric
+    keys = ["ward 0", "ward 1"] if called == "ward" else ["0", "1"]
+    assert sorted(set(same_client(seen).tolist())) == keys
+    assert len(set(seen.nodes.tolist())) == 4
+    assert np.unique(seen.runs).tolist() == [1, 2]
 
 
 def test_the_updates_give_the_client_away(apps):
@@ -191,7 +236,7 @@ def test_the_first_mod_sees_what_the_others_have_made_of_the_update(apps):
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"width": 9}, {"layers": ["0"]}])
 def test_a_recording_goes_on_with_the_same_projection_only(apps, tmp_path, change):
-    net, path = apps.server.network(), tmp_path / "updates.npz"
+    net, path = apps.server.network(), tmp_path / "updates"
     state = net.state_dict()
     moved = {name: value + 1 for name, value in state.items()}
     recorder = UpdateRecorder(net, path, width=8)
@@ -206,16 +251,15 @@ def test_files_that_are_no_recording(apps, tmp_path):
     net = apps.server.network()
     np.save(tmp_path / "one.npy", np.ones(3))
     np.savez(tmp_path / "other.npz", layers=np.frombuffer(b"5", dtype=np.uint8))
-    gradients = LayerGradients.of({"0": np.ones((2, 3))})
-    save_gradients(gradients, tmp_path / "bare.npz")
-    for name, complaint in (
-        ("one.npy", "does not contain recorded gradients"),
-        ("other.npz", "does not contain recorded gradients"),
-        ("bare.npz", "not written by a recorder"),
-        (".", "is a folder"),
-    ):
-        with pytest.raises(InputError, match=complaint):
-            UpdateRecorder(net, tmp_path / name, resume=True)
+    with pytest.raises(InputError, match=r"one\.npy is one file.*name a folder"):
+        UpdateRecorder(net, tmp_path / "one.npy", resume=True)
+    with pytest.raises(InputError, match="is a folder with other files"):
+        UpdateRecorder(net, tmp_path, resume=True)
+    for name in ("one.npy", "other.npz"):
+        with pytest.raises(InputError, match="does not hold recorded gradients"):
+            load_gradients(tmp_path / name)
+    with pytest.raises(InputError, match="is a folder without recorded rounds"):
+        load_gradients(tmp_path)
 
 
 def test_a_file_of_an_earlier_version_can_be_read(tmp_path):
@@ -294,7 +338,7 @@ def test_updates_that_hold_different_things_are_not_mixed():
 
 
 def test_a_recording_with_buffers_goes_on(tmp_path):
-    net, path = normalised(), tmp_path / "updates.npz"
+    net, path = normalised(), tmp_path / "updates"
     for number in (1, 2):
         recorder = UpdateRecorder(net, path, resume=True)
         recorder.add(net.state_dict(), net.state_dict(), number, 7)
@@ -302,7 +346,7 @@ def test_a_recording_with_buffers_goes_on(tmp_path):
     assert load_gradients(path)[0].rounds.tolist() == [1, 2]
     assert load_gradients(path)[0].beside == ("1.buffers",)
     again = UpdateRecorder(net, path, resume=True)
-    with pytest.raises(InputError, match=r"Round 2 is already in .*updates\.npz"):
+    with pytest.raises(InputError, match=r"Round 2 is in .*updates already"):
         again.add(net.state_dict(), net.state_dict(), 2, 8)
     again.add(net.state_dict(), net.state_dict(), 3, 8)
     with pytest.raises(InputError, match="already has an update from node 8 in round 3"):
@@ -312,7 +356,7 @@ def test_a_recording_with_buffers_goes_on(tmp_path):
 
 
 def test_two_recorders_on_one_file_lose_nothing(tmp_path):
-    net, path = normalised(), tmp_path / "updates.npz"
+    net, path = normalised(), tmp_path / "updates"
     recorders = [UpdateRecorder(net, path) for _ in range(2)]
     state = net.state_dict()
     for server_round in (1, 2, 3):
@@ -327,7 +371,7 @@ def test_two_recorders_on_one_file_lose_nothing(tmp_path):
 
 
 def test_recorders_that_write_at_the_same_time_lose_nothing(tmp_path):
-    net, path = normalised(), tmp_path / "updates.npz"
+    net, path = normalised(), tmp_path / "updates"
     state = net.state_dict()
 
     def take_part(node):
@@ -360,9 +404,10 @@ def test_what_cannot_be(apps, tmp_path):
     state = apps.server.network().state_dict()
     with pytest.raises(InputError, match="did not return"):
         recorder.add(state, {}, 1, 1)
-    (tmp_path / "no.npz").write_bytes(b"nothing")
-    with pytest.raises(InputError, match="does not contain recorded gradients"):
-        UpdateRecorder(apps.server.network(), tmp_path / "no.npz", resume=True)
+    (tmp_path / "no").mkdir()
+    (tmp_path / "no" / "round-000001-part-000001.npz").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="does not hold recorded gradients"):
+        UpdateRecorder(apps.server.network(), tmp_path / "no", resume=True)
 
     def twice(message, context):
         arrays = ArrayRecord(apps.server.network().state_dict())
@@ -390,7 +435,7 @@ def _port():
 def test_two_clients_over_the_loopback(apps, tmp_path):
     done = run_over_the_loopback(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "log").read_text()
-    found, columns = load_gradients(tmp_path / "updates.npz")
+    found, columns = load_gradients(tmp_path / "updates")
     assert columns["round"].tolist() == [1, 1, 2, 2]
     nodes, part = np.unique(columns["node"], return_inverse=True)
     assert len(nodes) == 2

@@ -21,8 +21,9 @@ from seepage.layers import (
     sensitivity,
     simulate,
 )
-from seepage.layers.federated.gradients import joined, load_gradients, save_gradients
+from seepage.layers.federated.gradients import joined
 from seepage.layers.federated.sent_names import with_own_names
+from seepage.layers.federated.stored_recordings import load_gradients, save_gradients
 
 
 def network():

@@ -19,7 +19,7 @@ import seepage as sp
 from seepage.errors import InputError
 from seepage.layers import LayerGradients, audit_updates, record_updates, since_when
 from seepage.layers.federated.flower import UpdateRecorder
-from seepage.layers.federated.gradients import load_gradients, save_gradients
+from seepage.layers.federated.stored_recordings import load_gradients, save_gradients
 
 CLIENTS, ROUNDS, LABELLINGS = 12, 4, 20
 
@@ -158,3 +158,24 @@ def test_quantised_updates_are_refused_or_dequantised():
     assert recorder.gradients().total_norms() == pytest.approx(expected)
     with pytest.raises(InputError, match=r"layer '0' are quantised \(int8\)"):
         sp.layers.LayerGradients.of({"0": np.ones((4, 2), dtype=np.int8)})
+
+
+def test_integers_that_are_sent_with_their_scale_are_dequantised():
+    net = nn.Linear(3, 2)
+    true = {"weight": torch.tensor([[0.5, -0.25, 1.0], [4.0, 2.0, -6.0]]), "bias": torch.ones(2)}
+    sent = {
+        "weight": torch.tensor([[12, 9, 14], [12, 11, 7]], dtype=torch.int8),
+        "weight.scale": torch.tensor([0.25, 2.0]),
+        "weight.zero_point": torch.tensor(10),
+        "bias": true["bias"],
+    }
+    for seen in (record_updates(net, [sent]), UpdateRecorder(net)):
+        if isinstance(seen, UpdateRecorder):
+            seen.add({name: torch.zeros_like(value) for name, value in true.items()}, sent, 1, 1)
+            seen = seen.gradients()
+        wanted = torch.cat([true["weight"].flatten(), true["bias"]]).norm()
+        assert seen.sizes == {"weight": 6, "bias": 2}
+        assert seen.total_norms() == pytest.approx(float(wanted))
+    for scale in (torch.tensor([0.0, 1.0]), torch.tensor([1.0, 1.0, 1.0]), torch.tensor(np.nan)):
+        with pytest.raises(InputError, match="The scale of 'weight' must be one positive number"):
+            record_updates(net, [sent | {"weight.scale": scale}])

@@ -119,34 +119,17 @@ def test_of_many_rounds_some_are_asked_about_the_last_among_them():
     assert rounds[-1] == 99
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [6, 10, 30])
-def test_who_stands_out_where_nobody_does(count):
-    draw = np.random.default_rng(count)
-    client = np.tile(np.arange(count), 2)
-    named = 0
-    for _ in range(100):
-        own = draw.standard_normal((count, 8))[client]
-        seen = {"a": own + draw.standard_normal((2 * count, 8)), "b": own[:, :4]}
-        named += bool(standing_out(recorded(seen, client, np.repeat([1, 2], count))).named())
-    assert named <= 11
-
-
-def test_who_stands_out_is_named_although_there_are_two_of_them():
+def test_who_is_furthest_is_first_although_there_are_two_of_them():
     blocks = noise(0, layers=2, width=40)
     blocks["fc1"] += 12 * np.isin(CLIENT, [2, 7])[:, None] * np.sign(CLIENT - 4.5)[:, None]
     found = standing_out(recorded(blocks))
-    assert set(found.named()) == {2, 7}
+    assert {found.clients[k] for k in found.order()[:2]} == {2, 7}
+    # One is always the furthest of ten, so that alone names nobody.
+    assert sorted(found.p_value) == pytest.approx(np.arange(1, 11) / 10)
+    assert found.named() == []
     assert found.layer[2] == found.layer[7] == "fc1"
     assert found.times[2] > 3
     assert found.table().column("client").to_pylist()[2] == "2"
-
-
-def test_too_few_clients_have_no_p_value():
-    client = np.tile(np.arange(3), 2)
-    seen = recorded({"fc": np.random.default_rng(0).standard_normal((6, 4))}, client, None)
-    assert np.isnan(standing_out(replace(seen, rounds=None)).p_value).all()
-    assert standing_out(replace(seen, rounds=None)).named() == []
 
 
 def test_updates_that_are_all_the_same():
@@ -184,7 +167,7 @@ def test_a_property_by_client_by_update_and_in_order_is_the_same():
         np.testing.assert_array_equal(found.over_rounds.p_values, answers[0].over_rounds.p_values)
     shown = "The property shows in 'fc1' at the 5 % level in the test over rounds, the first after "
     assert f"{shown}round 1." in str(answers[0])
-    assert "1 layers reveal the property, 0 clients stand out" in repr(answers[0])
+    assert "1 layers reveal the property>" in repr(answers[0])
 
 
 @pytest.mark.slow

@@ -114,9 +114,8 @@ class MembershipInferenceResult(SummaryTable):
     def interval(self) -> ConfidenceInterval:
         """The 95 % confidence interval of the AUC, for new records and new models.
 
-        The variance on the log-odds scale is DeLong's variance over the records plus the variance
-        between models. DeLong's variance is not divided by the number of models, because the models
-        share the records.
+        Its variance, on the log-odds scale, is that over the records plus the variance between
+        models. The former is not divided by the number of models, which share the records.
         """
         areas = self._areas()
         middle = float(np.clip(self.auc, 1e-6, 1 - 1e-6))

@@ -39,8 +39,8 @@ def run_layers(question: RecordingQuestion, *, out: Path | None, as_json: bool) 
 
 def _report(question: RecordingQuestion, known: ClientProperty) -> RecordingReport:
     check_input(question.recording)
-    if not question.recording.is_file():
-        raise InputError(f"There is no file {question.recording}; check the path.")
+    if not question.recording.exists():
+        raise InputError(f"There is no file or folder {question.recording}.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewGroupsWarning)  # the report's notes say the same
         audit = audit_recording(

@@ -137,15 +137,9 @@ def draw_since(audit: RecordingAudit) -> Drawing | None:
     return render("since", alternative, caption, draw, (height, height))
 
 
-def ranked_clients(audit: RecordingAudit) -> list[int]:
-    """Return the positions of the clients, the most outlying first."""
-    who = audit.clients
-    return [int(k) for k in np.lexsort((-who.times, who.p_value))]
-
-
 def draw_clients(audit: RecordingAudit) -> Drawing:
-    """Draw the distance of each client's updates from those of the other clients."""
-    who, kept = audit.clients, ranked_clients(audit)[:30]
+    """Draw how far each client's updates lie from those of the others."""
+    who, kept = audit.clients, audit.clients.order()[:30]
     named = set(map(str, who.named()))
     times = who.times[kept]
     apart = np.array([str(who.clients[k]) in named for k in kept])
@@ -155,8 +149,8 @@ def draw_clients(audit: RecordingAudit) -> Drawing:
         axes = figure.subplots()
         axes.hlines(places, 1, times, color=MUTED, lw=1.5)
         for mask, colour, marker, words in (
-            (apart, VERMILLION, "o", "stands out (approximate P ≤ 0.05)"),
-            (~apart, BLUE, "s", "among the others"),
+            (apart, VERMILLION, "o", "stands out (5 % level)"),
+            (~apart, BLUE, "s", "not at that level" if who.reference else "a client"),
         ):
             if mask.any():
                 axes.scatter(
@@ -180,14 +174,16 @@ def draw_clients(audit: RecordingAudit) -> Drawing:
         figure.legend(loc="outside upper left", ncols=2, handletextpad=0.2, columnspacing=1.2)
 
     caption = (
-        "Each client is shown at the layer in which it stands out most. The P-values in the table "
-        "are approximate: an indication of how unusual this distance is among this many clients "
-        "and layers."
+        "Each client is shown at the layer in which it lies furthest from the others. One is "
+        "always the furthest: without simulated clients, that is no evidence that it differs."
+        if not who.reference
+        else f"Each client is compared with {who.reference:,} simulated clients, at the layer in "
+        "which it lies furthest from the others."
     )
     alternative = (
         f"Distance of {counted(len(kept), 'client')} from the middle, relative to the median "
         f"client: from {number(float(times.min()))} to {number(float(times.max()))}; "
-        f"{counted(len(named), 'client')} with an approximate P ≤ 0.05."
+        + (f"{counted(len(named), 'client')} at the 5 % level." if who.reference else "not tested.")
     )
     height = 1.25 + 0.31 * len(kept)
     return render("clients", alternative, caption, draw, (height, height))

@@ -30,6 +30,8 @@ def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScre
     k = found.layers.index(best)
     unit, entropy = found.unit, float(found.columns["entropy"][0])
     since = None if audit.over_rounds is None else audit.over_rounds.first()
+    who = audit.clients
+    furthest, count = int(who.order()[0]), len(who.clients)
     cards = (
         Card(
             f"“{short(name, 24)}” revealed by a layer",
@@ -55,11 +57,21 @@ def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScre
         Card(
             "Clients who stand out",
             "0",
-            f"{len(apart)} of {len(audit.clients.clients)}",
-            "none → approximate P ≤ 0.05",
+            f"{len(apart)} of {count}",
+            f"none → P ≤ 0.05 among {who.reference:,} simulated clients",
             "bad" if apart else "",
             "" if apart else "none",
             tuple(f"client {short(str(client), 24)}" for client in apart[:3]),
+        )
+        if who.reference
+        else Card(
+            f"Furthest of {count} clients",
+            "1",
+            f"{number(float(who.times[furthest]))} ×",
+            "the median client → the furthest",
+            "",
+            "not tested: one is always the furthest",
+            (f"client {short(str(who.clients[furthest]), 24)}",),
         ),
     )
     return FirstScreen(
@@ -75,25 +87,26 @@ def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScre
     )
 
 
-def _clients(audit: RecordingAudit) -> Histogram | None:
-    """Return the histogram of clients by P-value; ``None`` for too few clients."""
-    p = np.asarray(audit.clients.p_value, float)
-    if np.isnan(p).any():
-        return None
-    edges = np.linspace(0, 1, 21)
-    # A P-value at the level stands out; the first bar has those.
-    counts = np.bincount(np.clip(np.ceil(p / LEVEL).astype(int) - 1, 0, 19), minlength=20)
+def _clients(audit: RecordingAudit) -> Histogram:
+    """Return the histogram of clients by their distance from the others."""
+    times = np.asarray(audit.clients.times, float)
+    edges = np.linspace(0, max(2.0, float(times.max())), 21)
+    counts = np.histogram(times, edges)[0]
+    named = set(map(str, audit.clients.named()))
+    apart = [t for t, who in zip(times, audit.clients.clients, strict=True) if str(who) in named]
+    median = int(np.searchsorted(edges, 1.0))
     return Histogram(
         tuple(
-            Bar(f"P {a:.2f} to {b:.2f}", int(count), k == 0)
-            for k, ((a, b), count) in enumerate(zip(pairwise(edges), counts, strict=True))
+            Bar(f"{a:.2f} to {b:.2f} times", int(count), any(a <= t <= b for t in apart))
+            for (a, b), count in zip(pairwise(edges), counts, strict=True)
         ),
-        "Clients by P-value",
-        "P-value: clients left of the line stand out",
-        1,
-        "P = 0.05",
-        ((0, "0"), (10, "0.5"), (20, "1")),
-        f"Histogram of the P-values of {len(p)} clients: {int(counts[0])} at most 0.05.",
+        "Clients by their distance from the others",
+        "distance as a multiple of the median client's",
+        median,
+        "median",
+        ((0, "0"), (20, number(float(edges[-1])))),
+        f"Histogram of the distances of {len(times)} clients, as multiples of the median client's: "
+        f"from {number(float(times.min()))} to {number(float(times.max()))}.",
         "clients",
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from seepage.auditing.findings import Gate
 from seepage.auditing.report.figures import Drawing
 from seepage.auditing.report.rendering import Report, render, to_plain
 from seepage.auditing.report.words import Verdict, interval, number
-from seepage.auditing.rounds.figures import draw_recording, ranked_clients
+from seepage.auditing.rounds.figures import draw_recording
 from seepage.auditing.rounds.first_screen import show_recording
 from seepage.auditing.rounds.words import advise, judge_recording
 from seepage.core.result import NOTICE
@@ -62,9 +62,10 @@ class RecordingReport(Report):
                 "times": float(who.times[k]),
                 "p_value": float(who.p_value[k]),
                 "apart": str(who.clients[k]) in named,
+                "place": place,
                 "value": known.get(str(who.clients[k])),
             }
-            for k in ranked_clients(audit)
+            for place, k in enumerate(who.order().tolist(), start=1)
         ]
         return {
             "report": self,
@@ -89,7 +90,7 @@ class RecordingReport(Report):
                     c["name"],
                     f"{c['times']:.3g}",
                     shown(c["layer"])[1:-1],
-                    f"{c['p_value']:.3g}",
+                    f"{c['p_value']:.3g}" if who.reference else f"{c['place']} of {len(clients)}",
                     "stands out" if c["apart"] else "",
                 )
                 for c in clients[: max(3, min(len(named), 12))]
@@ -105,8 +106,9 @@ class RecordingReport(Report):
                 "name": name,
                 "size": information.sizes[k],
                 "value": float(information.values[k]),
-                "low": float(information.low[k]),
-                "high": float(information.high[k]),
+                # Information is never negative; only its held-out estimate may be.
+                "low": max(0.0, float(information.low[k])),
+                "high": max(0.0, float(information.high[k])),
                 "p_value": information.columns["p_value"][k],
                 "tells": name in telling,
                 "since": None if over is None else over.first(name),
@@ -141,6 +143,8 @@ class RecordingReport(Report):
                 "updates": audit.updates,
                 "clients": len(audit.clients.clients),
                 "rounds": audit.rounds,
+                "runs": audit.runs,
+                "set_aside": audit.set_aside or None,
                 "metrics": audit.metrics,
             },
             "unit": audit.layers.v_information.unit,
@@ -152,8 +156,11 @@ class RecordingReport(Report):
             "rounds": over
             and {key: getattr(over, key) for key in ("rounds", "layers", "p_values")},
             "least_p_value": over and audit.least_p_value(),
-            "clients_standing_out": len(audit.clients.named()),
-            "remedies": [asdict(remedy) for remedy in audit.layers.remedies],
+            "clients_standing_out": len(audit.clients.named()) if audit.clients.reference else None,
+            "remedies": [
+                asdict(replace(remedy, low=max(0.0, remedy.low), high=max(0.0, remedy.high)))
+                for remedy in audit.layers.remedies
+            ],
             "advice": [
                 asdict(advice) | {"text": text}
                 for advice, (_, text) in zip(advise(audit), self.verdict.advice, strict=True)

@@ -1,8 +1,9 @@
 """Each client's mean update over the rounds so far, minus the mean over all clients.
 
-The mean update of the round, the common course of training, is subtracted from every update.
-Every round is then rescaled, so that small, late updates have as much weight as large, early
-updates. Finally, each client's updates are averaged over the rounds.
+The mean over its round (the common course of training) is subtracted from every update. Every round
+is then rescaled, so that late, small updates count as much as early, large ones. Then a client's
+updates are averaged over the rounds, and over the runs if there are several: rounds of different
+runs start from different models, so each has its own mean.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from seepage.errors import InputError
+from seepage.layers.federated.client_identity import same_client, separate_runs
 from seepage.layers.federated.gradients import LayerGradients
 
 
@@ -26,13 +28,16 @@ class ClientRounds:
         The clients and the rounds, in order. A recording without rounds is treated as a single
         round.
     client, round
-        The positions of each update's client and round in these sequences, ``(n,)``.
+        The positions of every update's client and round in these, ``(n,)``.
+    run
+        The run of every update, ``(n,)``.
     """
 
     clients: tuple[object, ...]
     rounds: tuple[int, ...]
     client: np.ndarray
     round: np.ndarray
+    run: np.ndarray
 
     @staticmethod
     def of(gradients: LayerGradients) -> ClientRounds:
@@ -50,21 +55,23 @@ class ClientRounds:
         >>> ClientRounds.of(seen).clients
         (7, 9)
         """
-        if gradients.nodes is None:
+        keys = same_client(gradients)
+        if keys is None:
             raise InputError(
                 "The recording does not identify the client of each update; record with nodes=, or "
                 "with Flower's recorder."
             )
-        clients, client = np.unique(gradients.nodes, return_inverse=True)
+        clients, client = np.unique(keys, return_inverse=True)
         if len(clients) < 2:
             raise InputError(
                 "All updates come from one client, so there is no other client for comparison; "
                 "record more clients."
             )
+        who, runs = tuple(clients.tolist()), separate_runs(gradients)
         if gradients.rounds is None:
-            return ClientRounds(tuple(clients.tolist()), (1,), client, np.zeros_like(client))
+            return ClientRounds(who, (1,), client, np.zeros_like(client), runs)
         rounds, number = np.unique(gradients.rounds, return_inverse=True)
-        return ClientRounds(tuple(clients.tolist()), tuple(int(r) for r in rounds), client, number)
+        return ClientRounds(who, tuple(int(r) for r in rounds), client, number, runs)
 
     def means(self, block: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield each client's deviation after every round, ``(clients, width)``, and a mask.
@@ -74,11 +81,12 @@ class ClientRounds:
         total = np.zeros((len(self.clients), block.shape[1]))
         count = np.zeros(len(self.clients))
         for k in range(len(self.rounds)):
-            rows = np.flatnonzero(self.round == k)
-            if len(rows) > 1:
-                own = np.asarray(block[rows], dtype=float)
-                own -= own.mean(axis=0)
-                scale = float(np.sqrt(np.mean(own**2)))
-                np.add.at(total, self.client[rows], own / scale if scale > 0 else own)
-                np.add.at(count, self.client[rows], 1)
+            for run in np.unique(self.run):
+                rows = np.flatnonzero((self.round == k) & (self.run == run))
+                if len(rows) > 1:
+                    own = np.asarray(block[rows], dtype=float)
+                    own -= own.mean(axis=0)
+                    scale = float(np.sqrt(np.mean(own**2)))
+                    np.add.at(total, self.client[rows], own / scale if scale > 0 else own)
+                    np.add.at(count, self.client[rows], 1)
             yield total / np.maximum(count, 1)[:, None], count > 0

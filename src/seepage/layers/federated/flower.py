@@ -9,33 +9,38 @@ install 'seepage[flower]'``.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch import Tensor, nn
 
 from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.buffers import moved_by
-from seepage.layers.federated.gradients import (
-    WIDTH,
-    LayerGradients,
-    joined,
-    load_gradients,
-    save_gradients,
-)
+from seepage.layers.federated.gradients import WIDTH, LayerGradients, joined
 from seepage.layers.federated.recording import (
     blank_recording,
     dequantised,
     real_names,
     record_updates,
+    with_scales,
 )
 from seepage.layers.federated.sent_names import with_own_names
+from seepage.layers.federated.stored_recordings import (
+    RoundFile,
+    append_part,
+    load_gradients,
+    parts_of,
+    read_columns,
+)
 from seepage.layers.layer_parameters import layer_parameters
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.support.files import only_writer
+
+PARTITION = "partition-id"  # Flower's name for the number of a client's share of the data
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message
@@ -48,7 +53,7 @@ except ImportError:  # the rest of this file works without it
 
 @accepts_other_names
 class UpdateRecorder:
-    """Records updates layer by layer, with the round and the node of each update.
+    """Records updates layer by layer, with the client, node, round and run of each.
 
     Buffers that a client sends are a separate entry next to their layer: ``"bn1.buffers"`` next to
     ``"bn1"``.
@@ -58,17 +63,15 @@ class UpdateRecorder:
     net
         The network to be trained, which determines the names of the layers.
     path
-        The file to write after every round, readable only by its owner; by default, no file is
-        written. Several recorders of one run, even in different processes, may write to one file.
-        Each recorder appends its new updates and reads those of the other recorders.
+        The folder to which every round adds a file, readable by its owner only; by default none.
+        Several recorders, even in several processes, may write to one folder.
     layers, width, seed
         As for :func:`seepage.layers.record_gradients`.
     resume
-        Whether to continue an existing file that has the same layers, width and seed; if False, an
-        existing file raises an error. Flower renumbers its nodes in every simulation. A second run
-        in the same file would therefore count every client twice, which inflates the significance
-        of any labels. For the same reason, a round that the file already contains from another run
-        raises an error.
+        Whether to add to an existing recording, with the same layers, width and seed; otherwise it
+        raises an error. Flower draws new nodes in every simulation, so a second run would count
+        every client twice, which inflates the significance of any labels. So rounds that are there
+        already are refused, unless they belong to another run and all clients have keys.
     """
 
     def __init__(
@@ -85,31 +88,43 @@ class UpdateRecorder:
         layer_parameters(self.net, layers)  # refuses unknown names
         self._options: dict[str, Any] = {"layers": layers, "width": width, "seed": seed}
         self._real = real_names(self.net)
-        self._written: list[LayerGradients] = []  # the file's content when last read
         self._new: list[LayerGradients] = []
-        if self.path is not None and self.path.exists():
-            if not resume:
-                raise InputError(
-                    f"{self.path} exists already. Flower renumbers its nodes in every run, so "
-                    "clients from another run would be counted twice: name another file, or pass "
-                    "resume=True to add later rounds of the same nodes."
-                )
-            self._written = [self._read(self.path)]
-        self._before = _origins(self._written)  # what was there before this recorder
-        self._seen = _origins(self._written)
+        self._read: dict[Path, list[Origin]] = {}  # of files, as far as they were needed
+        self._like: LayerGradients | None = None  # the entries of all updates, without any
+        self._taken_on = False  # from a folder
+        self._run = 1 + secrets.randbits(62)  # for updates whose run is not stated; 0: unknown
+        if self.path is not None and self.path.is_file():
+            raise InputError(
+                f"{self.path} is one file, as earlier versions wrote: it can be audited but not "
+                "continued; name a folder."
+            )
+        self._parts = self._listed()  # the folder's files when it was last looked at
+        if self._parts and not resume:
+            raise InputError(
+                f"{self.path} exists already. Flower draws new nodes in every run, so clients of "
+                "another run would be counted twice: name another folder, or give resume=True to "
+                "add later rounds of the same nodes, or runs whose clients have keys."
+            )
+        self._before = {part.round for part in self._parts}
+        self._take_on()
 
     def __len__(self) -> int:
-        return sum(len(part) for part in self._parts())
+        return len(self._origins())
 
     @property
     def rounds(self) -> list[int]:
-        """The server's round number for every update."""
-        return [int(number) for part in self._parts() for number in _known(part.rounds)]
+        """The server's round of every update."""
+        return [origin.round for origin in self._origins()]
 
     @property
     def nodes(self) -> list[int]:
-        """The node that sent each update."""
-        return [int(number) for part in self._parts() for number in _known(part.nodes)]
+        """The node that every update came from."""
+        return [origin.node for origin in self._origins()]
+
+    @property
+    def clients(self) -> list[str]:
+        """The key of every update's client, empty if none was given."""
+        return [origin.client for origin in self._origins()]
 
     def add(
         self,
@@ -119,16 +134,21 @@ class UpdateRecorder:
         node: int,
         metrics: Mapping[str, float] | None = None,
         run: int = 0,
+        client: object = "",
     ) -> None:
         """Record one client's update from the state sent to it and the state it returned.
 
-        Everything that the client returned is recorded: changes of the arrays that were sent to it,
-        the values of other arrays, and metrics (number of records, losses). ``run`` is Flower's run
-        number, if known. A round from another run raises an error, as does a node's second update
-        in one round.
+        Everything it returned is recorded: for arrays that it was sent, the change; other arrays as
+        they are; and its metrics (numbers of records, losses). ``run`` is Flower's number of the
+        run; by default the recording's own. ``client`` is a key that stays the same in every run
+        (the name of a hospital, the number of a partition), by which clients of several runs are
+        matched. A second update of a client in a round raises an error, as does a round of another
+        run without keys.
         """
-        self._refuse_again(server_round, node, run, self._seen)
+        origin = Origin(int(server_round), int(node), int(run), str(client))
+        self._refuse_again(origin, self._origins(origin.round))
         sent, returned = (with_own_names(self.net, state) for state in (sent, returned))
+        returned = with_scales(returned, self._real)
         parameters = [name for name, _ in self.net.named_parameters() if name in sent]
         missing = [name for name in parameters if name not in returned]
         if missing:
@@ -150,85 +170,119 @@ class UpdateRecorder:
             name: moved_by(sent[name], value) if name in sent else value
             for name, value in returned.items()
         }
-        # Node ids are unsigned 64-bit integers.
-        whose = np.array([node], dtype=np.uint64)
-        recorded = record_updates(self.net, [update], **self._options, nodes=whose)
-        if self._parts():
-            try:
-                self._parts()[0].check_same_projection(recorded)
-            except InputError as error:
-                raise InputError(
-                    f"Node {node} sent different entries from the other nodes. {error}"
-                ) from error
+        recorded = record_updates(self.net, [update], **self._options)
+        if self._like is None:
+            self._like = recorded.rows(slice(0))
+        try:
+            self._like.check_same_projection(recorded)
+        except InputError as error:
+            raise InputError(
+                f"Node {node} sent different entries from the others. {error}"
+            ) from error
         numbers = {name: np.array([float(value)]) for name, value in (metrics or {}).items()}
-        runs = np.array([run], dtype=np.uint64)
-        rounds = np.array([server_round])
-        self._new.append(replace(recorded, rounds=rounds, runs=runs, metrics=numbers))
-        self._seen.setdefault(server_round, {})[node] = run
+        self._new.append(replace(recorded, metrics=numbers, **origin.columns()))
 
     def gradients(self) -> LayerGradients:
         """Return the updates recorded so far, for :func:`seepage.layers.v_information`.
 
-        The result includes the rounds and the nodes; V-information groups updates by node.
+        They include their clients, nodes, rounds and runs.
         """
-        if not self._parts():
+        held = [load_gradients(self.path)[0]] if self.path is not None and self._listed() else []
+        if not held and not self._new:
             raise InputError("No update has been recorded yet; run at least one round.")
-        return joined(self._parts())
+        return joined([*held, *self._with_run()])
 
     def save(self) -> None:
-        """Append the updates recorded since the last write to the file, if one was given."""
+        """Append the updates recorded since the last write to the folder, if there is one."""
         if self.path is None or not self._new:
             return
         with only_writer(self.path):
-            if self.path.exists():
-                self._written = [self._read(self.path)]
-            new = list(self._new)
-            there = _origins(self._written)
-            for number, by_node in _origins(new).items():  # others may have written since
-                for node, run in by_node.items():
-                    self._refuse_again(number, node, run, there)
-            whole = joined([*self._written, *new])
-            save_gradients(whole, self.path)
-            self._written = [whole]
-            del self._new[: len(new)]
-            self._seen = _origins(self._parts())
+            self._parts = self._listed()
+            self._take_on()
+            for part in self._new:  # others may have written since
+                for origin in _origins_of(part):
+                    self._refuse_again(origin, self._origins(origin.round, written=True))
+            append_part(joined(self._with_run()), self.path)
+            self._new.clear()
+            self._parts = self._listed()
 
     def refuse_round(self, server_round: int) -> None:
-        """Raise an error if updates of a round that is about to begin are already recorded."""
-        if server_round in self._seen:
+        """Raise if updates of a round that is about to begin are already recorded.
+
+        Updates whose clients have keys may be of another run, which is known only once they come.
+        """
+        if not all(origin.client for origin in self._origins(server_round)):
             raise InputError(self._there_already(server_round))
 
-    def _refuse_again(self, server_round: int, node: int, run: int, seen: _Origins) -> None:
-        """Raise an error for a round from another run, or a node's second update in one round."""
-        earlier = self._before.get(server_round)
-        if earlier and (not run or set(earlier.values()) != {run}):
-            raise InputError(self._there_already(server_round))
-        there = seen.get(server_round, {})
-        if run and any(other and other != run for other in there.values()):
-            raise InputError(self._there_already(server_round))
-        if node in there:
-            raise InputError(
-                f"The recording already has an update from node {node} in round {server_round}; "
-                "give every round its own number, and every run its own recorder."
-            )
+    def _refuse_again(self, new: Origin, there: Sequence[Origin]) -> None:
+        """Raise for a round of another run, and for a client's second update of a round."""
+        if new.round in self._before and not new.run and there:
+            raise InputError(self._there_already(new.round))
+        for old in there:
+            # While its run is not stated, an update belongs to the run of the others.
+            if new.run and old.run and new.run != old.run:
+                if not (new.client and old.client):
+                    raise InputError(self._there_already(new.round))
+            elif new.client and new.client == old.client:
+                raise InputError(
+                    f"Client {new.client} has an update of round {new.round} in the recording "
+                    "already; give every client its own key."
+                )
+            elif new.node == old.node:
+                raise InputError(
+                    f"Node {new.node} has an update of round {new.round} in the recording already; "
+                    "give every round its own number, and every run its own recorder."
+                )
 
     def _there_already(self, server_round: int) -> str:
         where = "this recorder" if self.path is None else str(self.path)
         return (
-            f"Round {server_round} is already in {where}, from another run with different nodes: "
-            "record every run in its own file, or continue with the number of the next round."
+            f"Round {server_round} is in {where} already, from another run with different nodes: "
+            "record every run in its own folder, give clients keys, or continue with the number of "
+            "the next round."
         )
 
-    def _parts(self) -> list[LayerGradients]:
-        return [*self._written, *self._new]
+    def _with_run(self) -> list[LayerGradients]:
+        """Return what is not written yet; updates without a run get the recording's own."""
+        own = np.array([self._run], dtype=np.uint64)
+        return [part if np.any(part.runs) else replace(part, runs=own) for part in self._new]
 
-    def _read(self, path: Path) -> LayerGradients:
-        recording, _ = load_gradients(path)
-        if recording.nodes is None or recording.rounds is None:
+    def _listed(self) -> list[RoundFile]:
+        """Return the files in the folder."""
+        if self.path is None or not self.path.is_dir():
+            return []
+        parts = parts_of(self.path)
+        if not parts and any(not file.name.startswith(".") for file in self.path.iterdir()):
             raise InputError(
-                f"{path} contains gradients without rounds and nodes, so it was not written by a "
-                "recorder; name another file."
+                f"{self.path} is a folder with other files than recorded rounds; name another."
             )
+        return parts
+
+    def _origins(self, server_round: int | None = None, *, written: bool = False) -> list[Origin]:
+        """Return the origins of all updates, or of those of one round."""
+        found: list[Origin] = []
+        for part in self._listed() if server_round is None else self._parts:
+            if server_round is None or part.round == server_round:
+                if part.path not in self._read:
+                    self._read[part.path] = _origins_in(part.path)
+                found += self._read[part.path]
+        for recorded in [] if written else self._new:
+            found += _origins_of(recorded)
+        return [o for o in found if server_round is None or o.round == server_round]
+
+    def _take_on(self) -> None:
+        """Take the entries and the run of updates from the folder's last file, once it has one."""
+        if not self._parts or self._taken_on:
+            return
+        last = max(self._parts, key=lambda part: part.number).path
+        recording = self._continued(last)
+        if self._like is not None:
+            self._like.check_same_projection(recording)
+        self._like, self._read[last] = recording.rows(slice(0)), _origins_in(last)
+        self._run, self._taken_on = self._read[last][-1].run, True
+
+    def _continued(self, path: Path) -> LayerGradients:
+        recording, _ = load_gradients(path)
         # What clients send besides the trained parameters is known only once they do.
         state = self.net.state_dict()
         whole, expected = (
@@ -241,28 +295,39 @@ class UpdateRecorder:
         try:
             expected.only(*wanted).check_same_projection(recording.only(*held))
         except InputError as error:
-            raise InputError(f"{path} cannot be continued. {error}") from error
-        # Files of earlier versions do not say: 0 is no number of a run.
-        runs = (
-            np.zeros(len(recording), dtype=np.uint64) if recording.runs is None else recording.runs
-        )
-        return replace(recording, runs=runs)
+            raise InputError(f"{path.parent} cannot be continued. {error}") from error
+        return recording
 
 
-_Origins = dict[int, dict[int, int]]  # by round, the run of every node's update
+class Origin(NamedTuple):
+    """Where an update comes from; a run of 0, and an empty key of the client, are unknown."""
+
+    round: int
+    node: int
+    run: int
+    client: str
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of a recording with this update."""
+        return {
+            "rounds": np.array([self.round]),
+            "nodes": np.array([self.node], dtype=np.uint64),  # unsigned 64-bit integers
+            "runs": np.array([self.run], dtype=np.uint64),
+            "clients": np.array([self.client]),
+        }
 
 
-def _origins(parts: Sequence[LayerGradients]) -> _Origins:
-    origins_by_round: _Origins = {}
-    for part in parts:
-        origins = (_known(numbers) for numbers in (part.rounds, part.nodes, part.runs))
-        for number, node, run in zip(*origins, strict=True):
-            origins_by_round.setdefault(int(number), {})[int(node)] = int(run)
-    return origins_by_round
+def _origins_in(path: Path) -> list[Origin]:
+    return _zipped(*read_columns(path, "round", "node", "run", "client"))
 
 
-def _known(numbers: np.ndarray | None) -> list[int]:
-    return [] if numbers is None else numbers.tolist()
+def _origins_of(recorded: LayerGradients) -> list[Origin]:
+    return _zipped(recorded.rounds, recorded.nodes, recorded.runs, recorded.clients)
+
+
+def _zipped(*columns: np.ndarray | None) -> list[Origin]:
+    rows = zip(*(np.asarray(column).tolist() for column in columns), strict=True)
+    return [Origin(int(a), int(b), int(c), str(d)) for a, b, c, d in rows]
 
 
 class RecordingStrategy(Strategy):  # type: ignore[misc]
@@ -274,15 +339,19 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
         Any strategy from ``flwr.serverapp.strategy``, such as ``FedAvg``.
     recorder
         The recorder that stores the updates.
+    client
+        The name of a metric, or of an entry of a ``ConfigRecord``, by which clients state their key
+        (see :meth:`UpdateRecorder.add`). It is not recorded as a metric. Clients that do not send
+        it are known by their nodes only.
     """
 
-    def __init__(self, strategy: Any, recorder: UpdateRecorder) -> None:
+    def __init__(self, strategy: Any, recorder: UpdateRecorder, *, client: str = PARTITION) -> None:
         if Strategy is object:
             raise ImportError(
                 "Recording the updates of a Flower project needs flwr, which is not installed; "
                 "run: pip install 'seepage[flower]'"
             )
-        self.strategy, self.recorder = strategy, recorder
+        self.strategy, self.recorder, self.client = strategy, recorder, client
         self._sent: dict[str, Tensor] = {}
 
     def configure_train(
@@ -300,8 +369,9 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
             if not reply.has_error():
                 returned = _tensors(_arrays_of(reply))
                 node, run = int(reply.metadata.src_node_id), int(reply.metadata.run_id)
-                metrics = _metrics_of(reply)
-                self.recorder.add(self._sent, returned, server_round, node, metrics, run)
+                key, metrics = _key_of(reply, self.client), _metrics_of(reply)
+                metrics.pop(self.client, None)
+                self.recorder.add(self._sent, returned, server_round, node, metrics, run, key)
         self.recorder.save()
         return self.strategy.aggregate_train(server_round, kept)
 
@@ -323,14 +393,14 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
 def recording_mod(recorder: UpdateRecorder) -> Any:
     """Return a mod for Flower's ``ClientApp`` that records this client's updates.
 
-    Use it as ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates.npz", resume=True)),
-    …])``; ``resume`` allows clients to start late, or to restart for every round. Put this mod
-    first, because Flower wraps the first mod around all others. In first place, it records the
-    update as sent, after the other mods in the list (clipping, noise) were applied. With secure
-    aggregation, put this mod directly after ``secaggplus_mod`` to record the update itself. Before
-    ``secaggplus_mod``, only masked updates are visible, and nothing is recorded. Flower's
-    strategies send the server's round number as ``server-round``; without this number, the node's
-    own rounds are counted.
+    ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates", resume=True)), …])``, where
+    ``resume`` allows clients to start late, or anew for every round. The client's key is the
+    ``partition-id`` of its node's configuration, if it has one. Put it first: Flower wraps the
+    first mod around all others. Placed first, this mod sees the update as sent, after the mods that
+    follow it in the list (clipping, noise). With secure aggregation, put it right after
+    ``secaggplus_mod`` to record the update itself; before that mod, only masked updates are
+    visible, and nothing is recorded. Rounds are numbered by the server, and Flower's strategies
+    send the number as ``server-round``; without it, the node's own rounds are counted.
     """
 
     def mod(message: Message, context: Any, call_next: Any) -> Message:
@@ -339,20 +409,30 @@ def recording_mod(recorder: UpdateRecorder) -> Any:
             sent, returned = (_tensors(_arrays_of(each)) for each in (message, reply))
             if sent and returned:  # messages that agree on masks are no updates
                 node, run = int(context.node_id), int(message.metadata.run_id)
-                number = _round_of(message, recorder.nodes.count(node))
-                recorder.add(sent, returned, number, node, _metrics_of(reply), run)
+                number = _round_of(message, recorder, node)
+                key = str(getattr(context, "node_config", {}).get(PARTITION, ""))
+                metrics = _metrics_of(reply)
+                metrics.pop(PARTITION, None)
+                recorder.add(sent, returned, number, node, metrics, run, key)
                 recorder.save()
         return reply
 
     return mod
 
 
-def _round_of(message: Message, before: int) -> int:
-    """Return the server's round number or, if there is none, the node's own count."""
+def _round_of(message: Message, recorder: UpdateRecorder, node: int) -> int:
+    """Return the server's round or, without one, the node's count of its own."""
     for config in message.content.config_records.values():
         if "server-round" in config:
             return int(config["server-round"])
-    return before + 1
+    return recorder.nodes.count(node) + 1
+
+
+def _key_of(message: Message, name: str) -> str:
+    """Return the key by which a client calls itself; empty if it does not."""
+    records = (*message.content.metric_records.values(), *message.content.config_records.values())
+    keys = [record[name] for record in records if name in record]
+    return f"{keys[0]:.17g}" if keys and isinstance(keys[0], float) else str(*keys[:1])
 
 
 def _arrays_of(message: Message) -> ArrayRecord:

@@ -9,12 +9,8 @@ projection.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +20,6 @@ from torch import Tensor
 from seepage.errors import InputError, accepts_other_names, nearest
 from seepage.nn.jacobian.random_directions import key_of
 from seepage.support.chunks import row_slices
-from seepage.support.files import write_private
 from seepage.support.number_check import check_count, check_not_negative, check_positive
 from seepage.tables.source import as_numpy
 
@@ -32,7 +27,6 @@ WIDTH = 4096  # most numbers kept of a layer's gradient
 JOINED = "all layers"
 METRICS = "client metrics"
 BUFFERS = ".buffers"  # ends the name of an entry that holds a layer's buffers; no module has it
-_SAFETENSORS = ".safetensors"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,7 +59,10 @@ class LayerGradients:
         counters), frozen parameters and other arrays. Clipping and noise do not apply to these
         entries either.
     runs
-        Flower's run number of each gradient, ``(n,)``, if known.
+        The number of the run in which each gradient was sent, ``(n,)``, if known.
+    clients
+        A key of each gradient's client that is the same in all runs, ``(n,)``; empty if unknown.
+        Nodes may change from run to run (:mod:`seepage.layers.federated.client_identity`).
 
     Examples
     --------
@@ -88,9 +85,10 @@ class LayerGradients:
     metrics: Mapping[str, np.ndarray] = field(default_factory=dict)
     beside: tuple[str, ...] = ()
     runs: np.ndarray | None = None
+    clients: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (*self._origins().items(), *self.metrics.items()):
+        for name, known in (*self.origins().items(), *self.metrics.items()):
             if known is not None and np.shape(known) != (len(self.norms),):
                 raise InputError(
                     f"There are {len(self.norms)} gradients, but {name} has the shape "
@@ -171,7 +169,7 @@ class LayerGradients:
                 "layer one row per gradient."
             )
         gradients = LayerGradients(kept, sizes, np.stack(norms, 1), variances, projections)
-        return replace(gradients, beside=_buffers(gradients.layers))
+        return replace(gradients, beside=entries_of_buffers(gradients.layers))
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -218,12 +216,14 @@ class LayerGradients:
         metrics = {name: values[which] for name, values in self.metrics.items()}
         origins: dict[str, Any] = {
             name: None if values is None else values[which]
-            for name, values in self._origins().items()
+            for name, values in self.origins().items()
         }
         return replace(self, blocks=blocks, norms=self.norms[which], metrics=metrics, **origins)
 
-    def _origins(self) -> dict[str, np.ndarray | None]:
-        return {"nodes": self.nodes, "rounds": self.rounds, "runs": self.runs}
+    def origins(self) -> dict[str, np.ndarray | None]:
+        """Return clients, nodes, rounds and runs by name."""
+        names = ("clients", "nodes", "rounds", "runs")
+        return {name: getattr(self, name) for name in names}
 
     def without(self, *layers: str) -> LayerGradients:
         """Return the recording without these layers (or ``"client metrics"``)."""
@@ -356,8 +356,8 @@ class LayerGradients:
 def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
     """Return several recordings with the same layers and projection as one recording.
 
-    The result has nodes, rounds or runs only if all recordings have them. A metric is NaN in the
-    rows of recordings that lack it.
+    The result has clients, nodes, rounds or runs only if all recordings have them. A metric is NaN
+    in the rows of recordings that lack it.
     """
     first = parts[0]
     for part in parts[1:]:
@@ -365,7 +365,7 @@ def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
     blocks = {k: np.concatenate([part.blocks[k] for part in parts]) for k in first.layers}
     norms = np.concatenate([part.norms for part in parts])
     origins: dict[str, Any] = {}
-    for name, *known in zip(first._origins(), *(p._origins().values() for p in parts), strict=True):
+    for name, *known in zip(first.origins(), *(p.origins().values() for p in parts), strict=True):
         there = [values for values in known if values is not None]
         origins[name] = np.concatenate(there) if len(there) == len(parts) else None
     named = dict.fromkeys(name for part in parts for name in part.metrics)
@@ -383,124 +383,9 @@ def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
     )
 
 
-def _buffers(layers: Sequence[str]) -> tuple[str, ...]:
-    """Return the entries that contain buffers, identified by their names."""
+def entries_of_buffers(layers: Sequence[str]) -> tuple[str, ...]:
+    """Return the entries that hold buffers, identified by their names."""
     return tuple(layer for layer in layers if layer.endswith(BUFFERS))
-
-
-def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
-    """Write recorded gradients and additional columns, with one entry per gradient.
-
-    The nodes, rounds and runs of the recording, if known, are written as the columns ``node``,
-    ``round`` and ``run``, unless columns with these names are given. If the name ends in
-    ``.safetensors``, that format is used; otherwise, a NumPy archive (``.npz``) is written.
-    """
-    own = {k.removesuffix("s"): v for k, v in gradients._origins().items() if v is not None}
-    columns = own | columns
-    arrays = {f"block {k}": block for k, block in enumerate(gradients.blocks.values())}
-    arrays |= {f"variance {k}": v for k, v in enumerate(gradients.variances.values())}
-    arrays |= {f"column {name}": np.asarray(values) for name, values in columns.items()}
-    arrays |= {f"metric {k}": values for k, values in enumerate(gradients.metrics.values())}
-    arrays["norms"] = gradients.norms
-    arrays["metrics"] = _encoded(list(gradients.metrics))
-    arrays["beside"] = _encoded(list(gradients.beside))
-    keys = gradients.projections
-    arrays["layers"] = _encoded([[k, int(n), keys.get(k)] for k, n in gradients.sizes.items()])
-    arrays["sha256"] = np.frombuffer(_checksum(arrays), dtype=np.uint8)
-    if Path(path).suffix == _SAFETENSORS:
-        content = _as_safetensors(arrays)
-        write_private(Path(path), lambda file: file.write(content))
-    else:
-        write_private(Path(path), lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
-
-
-def _encoded(names: list[Any]) -> np.ndarray:
-    return np.frombuffer(json.dumps(names).encode(), dtype=np.uint8)
-
-
-def _as_safetensors(arrays: Mapping[str, np.ndarray]) -> bytes:
-    from safetensors.numpy import save
-
-    texts = {name: values.tolist() for name, values in arrays.items() if values.dtype.kind == "U"}
-    numbers = {k: np.ascontiguousarray(v) for k, v in arrays.items() if k not in texts}
-    return bytes(save(numbers, metadata={"texts": json.dumps(texts)}))
-
-
-def load_gradients(
-    path: str | os.PathLike[str],
-) -> tuple[LayerGradients, dict[str, np.ndarray]]:
-    """Read the gradients and additional columns written by :func:`save_gradients`.
-
-    If the columns ``node``, ``round`` and ``run`` exist, they also become the gradients' ``nodes``,
-    ``rounds`` and ``runs``.
-    """
-    if Path(path).is_dir():
-        raise InputError(f"{path} is a folder; name a file in it.")
-    try:
-        arrays = _read_arrays(Path(path))
-        head = json.loads(bytes(arrays["layers"]).decode())
-        # Files of earlier versions do not say how a layer was projected, and have no checksum.
-        if any(len(layer) > 2 for layer in head):
-            every = {name: values for name, values in arrays.items() if name != "sha256"}
-            if bytes(arrays["sha256"]) != _checksum(every):
-                raise ValueError("its checksum does not match its content")
-        sizes = {name: size for name, size, *_ in head}
-        keys = {name: key for name, _, *rest in head for key in rest if key is not None}
-        blocks = {name: arrays[f"block {k}"] for k, name in enumerate(sizes)}
-        variances = {name: arrays[f"variance {k}"] for k, name in enumerate(sizes)}
-        columns = {
-            name.removeprefix("column "): values
-            for name, values in arrays.items()
-            if name.startswith("column ")
-        }
-        norms = arrays["norms"]
-        named = json.loads(bytes(arrays["metrics"]).decode()) if "metrics" in arrays else []
-        metrics = {name: arrays[f"metric {k}"] for k, name in enumerate(named)}
-        origin = columns.get("node"), columns.get("round")
-        # Files of earlier versions do not say what was sent beside the parameters.
-        beside = (
-            tuple(json.loads(bytes(arrays["beside"]).decode()))
-            if "beside" in arrays
-            else _buffers(tuple(blocks))
-        )
-        runs = columns.get("run")
-        gradients = LayerGradients(
-            blocks, sizes, norms, variances, keys, *origin, metrics, beside, runs
-        )
-        for name, values in columns.items():
-            if values.shape[:1] != (len(norms),):
-                raise ValueError(f"column {name!r} does not have one entry per gradient")
-        return gradients, columns
-    except (FileNotFoundError, PermissionError, Warning):  # a warning does not condemn the file
-        raise
-    # A bare array (.npy) is no context manager, another kind of file has other entries, and zipfile
-    # reports a damaged archive in nearly every way there is.
-    except Exception as error:
-        raise InputError(
-            f"{path} does not contain recorded gradients ({error}); name another file."
-        ) from error
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    if path.suffix != _SAFETENSORS:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return dict(archive)
-    from safetensors import safe_open
-
-    with safe_open(path, framework="np") as archive:
-        texts = json.loads(archive.metadata()["texts"])
-        numbers = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
-    return numbers | {name: np.array(values) for name, values in texts.items()}
-
-
-def _checksum(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return the SHA-256 digest of named arrays."""
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        values = np.ascontiguousarray(arrays[name])
-        digest.update(json.dumps([name, values.dtype.str, list(values.shape)]).encode())
-        digest.update(values.tobytes())
-    return digest.digest()
 
 
 class CountSketch:

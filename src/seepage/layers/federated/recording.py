@@ -135,7 +135,7 @@ def record_updates(
                 "An update must be an Update or a mapping of parameter names to tensors, not "
                 f"{type(values).__name__}."
             )
-        values = with_own_names(net, values)
+        values = with_scales(with_own_names(net, values), real_names(net))
         recorder = recorder or _Recorder(net, values, layers, width, seed)
         recorder.add(values)
     if recorder is None:
@@ -233,10 +233,42 @@ def dequantised(values: Any, name: str, *, real: bool) -> Tensor:
     if real and not (value.is_floating_point() or value.is_complex()):
         raise InputError(
             f"{name!r} was sent as whole numbers ({str(value.dtype).removeprefix('torch.')}): a "
-            "quantised update cannot be measured without its scale; record "
-            "scale × (value − zero point)."
+            f"quantised update cannot be measured without its scale; send {name + '.scale'!r} too, "
+            "or record scale × (value − zero point)."
         )
     return value
+
+
+def with_scales(values: Mapping[str, Any], real: Collection[str]) -> dict[str, Any]:
+    """Return an update in which integers sent with their scale are real numbers again.
+
+    ``weight`` is ``weight.scale × (weight − weight.zero_point)``; both are one number, or one for
+    each position along the first axis. Without a zero point it is 0.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from seepage.layers.federated.recording import with_scales
+    >>> sent = {"weight": torch.tensor([3, 1], dtype=torch.int8), "weight.scale": 0.5}
+    >>> with_scales(sent, {"weight"})
+    {'weight': tensor([1.5000, 0.5000])}
+    """
+    kept = dict(values)
+    for name in [name for name in real if name in kept and f"{name}.scale" in kept]:
+        whole = torch.as_tensor(kept[name])
+        if whole.is_floating_point():
+            continue  # the scale is an array of its own
+        parts = [kept.pop(f"{name}.scale"), kept.pop(f"{name}.zero_point", 0.0)]
+        scale, zero = (torch.as_tensor(part).double().flatten() for part in parts)
+        fits = all(len(part) in (1, *whole.shape[:1]) for part in (scale, zero))
+        if not (fits and bool((scale > 0).all()) and bool(torch.isfinite(scale).all())):
+            raise InputError(
+                f"The scale of {name!r} must be one positive number, or one for each position "
+                "along its first axis; send the scale with which it was quantised."
+            )
+        shape = (-1, *[1] * (whole.dim() - 1))
+        kept[name] = (scale.view(shape) * (whole.double() - zero.view(shape))).float()
+    return kept
 
 
 class _Recorder:

@@ -1,33 +1,45 @@
-"""Finds outlying clients by the distance of their updates from those of other clients, by layer.
+"""Ranks clients by the distance of their updates from the others', and tests it with a reference.
 
 Let ``z_c`` be client c's mean update minus the mean over all clients
 (:mod:`seepage.layers.federated.client_means`), and ``m`` the entrywise median over the clients. The
-distance is the root mean square over the entries j of ::
+distance in a layer is the root mean square over the entries j of ::
 
     |z_cj − m_j| / mean over the others c′ of |z_c′j − m_j|
 
-which prevents an outlier from inflating its own scale. The logarithms of these distances are
-compared with the mean and spread over the nearest three quarters of the clients, which are not
-affected if up to a quarter of the clients are outliers. The P-value is the probability that the
-maximum of one normal variable per client reaches this distance, multiplied by the number of layers.
+so that an outlier does not inflate its own scale. Its logarithm is measured from the mean of the
+nearest three quarters of the clients, in units of their spread, which up to a quarter of outliers
+do not affect. A client's score is the largest of these over the layers.
+
+*Without a reference*, one client is always the furthest of K, and nothing says how far the furthest
+of K like clients would be: a client's data stay the same, so its rounds are no repetitions. The
+share of clients at least as far, at least ``1/K``, is the P-value of a client singled out
+beforehand; nobody is named.
+
+*With a reference* (N simulated clients from the common population, with as many records and the
+same training, from the same models), client and reference are exchangeable if the client's data are
+a draw from that population. Then the rank of its score among the ``N + 1`` gives an exact P-value
+(conformal; Vovk, Gammerman and Shafer 2005), which is multiplied by K (Bonferroni).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from seepage.errors import InputError
 from seepage.layers.federated.client_means import ClientRounds
-from seepage.layers.federated.gradients import LayerGradients
+from seepage.layers.federated.gradients import METRICS, LayerGradients, joined
 from seepage.layers.measures.independence_test import LEVEL
-from seepage.support.chunks import CHUNK
 from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import build_frame
 
 _STILL = 1e-12  # a spread that is rounding
+
+Reference = LayerGradients | Mapping[Any, LayerGradients]  # one for all clients, or one for each
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -37,16 +49,18 @@ class StandingOut(RankedResult):
     Parameters
     ----------
     clients
-        Their nodes.
+        Their keys or nodes.
     updates
         The number of updates of each client.
     layer
-        The layer in which each client is furthest from the other clients.
+        The layer in which each client is furthest from the others.
     times
         The client's distance in that layer, as a multiple of the median client's distance.
     p_value
-        The P-value of the client's largest distance in any layer, adjusted for the number of
-        clients and layers; NaN for fewer than four clients.
+        Without a reference, the share of clients at least as far, for a client singled out
+        beforehand. With one, the P-value of the test, adjusted for the number of clients.
+    reference
+        The number of simulated clients that each client was compared with; 0 without a reference.
     """
 
     clients: tuple[object, ...]
@@ -54,29 +68,34 @@ class StandingOut(RankedResult):
     layer: tuple[str, ...]
     times: np.ndarray
     p_value: np.ndarray
+    reference: int = 0
 
     def named(self) -> list[object]:
-        """Return the clients whose approximate P-value is at most 0.05, the furthest first.
+        """Return the clients whose P-value is at most 0.05, the furthest first.
 
-        If all clients have the same distribution and the logarithms of distances are normal, at
-        most one recording in twenty names a client. In small networks the tails are heavier and
-        false positives are far more frequent. Investigate a named client, but do not treat the
-        result as an exact test.
+        If every client's data are a draw from the population of the reference, the probability that
+        anybody is named is at most 5 %. Without a reference, nobody is named.
         """
-        order = np.lexsort((-self.times, self.p_value))
-        return [self.clients[k] for k in order if self.p_value[k] <= LEVEL]
+        if not self.reference:
+            return []
+        return [self.clients[k] for k in self.order() if self.p_value[k] <= LEVEL]
+
+    def order(self) -> np.ndarray:
+        """Return the positions of the clients, the furthest first."""
+        return np.lexsort((-self.times, self.p_value))
 
     value_column = "times_the_median"
 
     def __repr__(self) -> str:
-        furthest, layer = int(np.argmax(self.times)), self.layer[int(np.argmax(self.times))]
+        furthest = int(self.order()[0])
+        tested = f": {len(self.named())} stand out" if self.reference else ""
         return (
-            f"<{len(self.clients)} clients: {len(self.named())} stand out, furthest "
-            f"{self.clients[furthest]} in {layer}, {self.times[furthest]:.3g} times the median>"
+            f"<{len(self.clients)} clients{tested}, furthest {self.clients[furthest]} in "
+            f"{self.layer[furthest]}, {self.times[furthest]:.3g} times the median>"
         )
 
     def labels(self) -> np.ndarray:
-        """Return the node of each client."""
+        """Return the clients' keys or nodes."""
         return np.array(self.clients, dtype=object)
 
     def select(self, positions: Any) -> StandingOut:
@@ -88,6 +107,7 @@ class StandingOut(RankedResult):
             tuple(self.layer[k] for k in order),
             self.times[order],
             self.p_value[order],
+            self.reference,
         )
 
     def drawing(self) -> PlottedNumbers:
@@ -107,17 +127,20 @@ class StandingOut(RankedResult):
         return build_frame(columns, library or "pyarrow")
 
 
-def standing_out(gradients: LayerGradients) -> StandingOut:
-    """Return the distance of each client's updates from other clients' updates, with P-values.
+def standing_out(gradients: LayerGradients, *, reference: Reference | None = None) -> StandingOut:
+    """Rank clients by how far their updates lie from the others'; with a reference, test it.
 
-    The P-value assumes that the logarithms of the distances are normally distributed, so the test
-    is not exact. A client may be an outlier for any reason: its records, their number, its
-    hardware, or malice.
+    A client may be an outlier for any reason: its records, their number, its hardware, or malice.
 
     Parameters
     ----------
     gradients
         The recording, with nodes.
+    reference
+        A recording of clients simulated from auxiliary data, as many records each as the clients
+        have, trained in the same way from the models sent in the same rounds; or one for each
+        client, ``{client: recording}``. To name one of K clients at the 5 % level takes at least
+        ``20·K − 1`` of them.
 
     Examples
     --------
@@ -125,37 +148,86 @@ def standing_out(gradients: LayerGradients) -> StandingOut:
     >>> from dataclasses import replace
     >>> import seepage.layers as layers
     >>> draw = np.random.default_rng(0)
-    >>> client = np.tile(np.arange(10), 5)
-    >>> moved = draw.standard_normal((50, 6)) + 9 * (client == 3)[:, None]
-    >>> seen = layers.LayerGradients.of({"fc1": moved, "fc2": draw.standard_normal((50, 6))})
-    >>> layers.standing_out(replace(seen, nodes=client)).named()
+    >>> def recording(clients, moved):
+    ...     client = np.tile(np.arange(clients), 5)
+    ...     updates = draw.standard_normal((5 * clients, 6)) + 9 * (client == moved)[:, None]
+    ...     rounds = np.repeat(np.arange(5), clients)
+    ...     return replace(layers.LayerGradients.of({"fc1": updates}), nodes=client, rounds=rounds)
+    >>> seen = recording(10, moved=3)
+    >>> layers.standing_out(seen)
+    <10 clients, furthest 3 in fc1, 3.39 times the median>
+    >>> layers.standing_out(seen, reference=recording(250, moved=None)).named()
     [3]
     """
     who = ClientRounds.of(gradients)
     count = len(who.clients)
-    logs = np.zeros((len(gradients.layers), count))
-    for k, layer in enumerate(gradients.layers):
-        *_, (means, _) = who.means(gradients[layer])
-        logs[k] = _log_distances(means)
-    p_values = np.full((len(logs), count), np.nan)
-    if count > 3:
-        # As many draws as memory holds, but no more than a P-value of three digits needs.
-        draws = min(20_000, max(1000, 8 * CHUNK // count))
-        drawn = np.random.default_rng(0).standard_normal((draws, count))
-        furthest = np.sort(_standing(drawn).max(axis=1))
-        beyond = len(furthest) - np.searchsorted(furthest, _standing(logs))
-        p_values = np.minimum(1.0, (1 + beyond) / (1 + len(furthest)) * len(logs))
-    rank = p_values if count > 3 else -logs
-    most = np.lexsort((-_standing(logs), rank), axis=0)[0]
-    places = np.arange(count)
+    scores, logs = _scores(gradients, who)
+    furthest = scores.argmax(axis=0)
     ratios = np.exp(logs - np.median(logs, axis=1, keepdims=True))
+    highest = scores.max(axis=0)
+    simulated = 0
+    if reference is None:
+        p_values = (highest[None] >= highest[:, None] - _STILL).mean(axis=1)
+    else:
+        sizes, p_values = np.zeros(count, dtype=int), np.ones(count)
+        for k, client in enumerate(who.clients):
+            others = _reference_of(reference, client)
+            sizes[k], p_values[k] = _rank(gradients.rows(who.client == k), others, str(client))
+        simulated, p_values = int(sizes.min()), np.minimum(1.0, count * p_values)
     return StandingOut(
         who.clients,
         np.bincount(who.client),
-        tuple(gradients.layers[k] for k in most),
-        ratios[most, places],
-        p_values[most, places],
+        tuple(gradients.layers[k] for k in furthest),
+        ratios[furthest, np.arange(count)],
+        p_values,
+        simulated,
     )
+
+
+def _reference_of(reference: Reference, client: object) -> LayerGradients:
+    if isinstance(reference, LayerGradients):
+        return reference
+    by_name = {str(key): recording for key, recording in reference.items()}
+    if str(client) not in by_name:
+        raise InputError(
+            f"There is no reference for client {client}; simulate one for each client."
+        )
+    return by_name[str(client)]
+
+
+def _rank(own: LayerGradients, reference: LayerGradients, client: str) -> tuple[int, float]:
+    """Return the number of simulated clients, and the rank of a client's score among them."""
+    if METRICS not in reference.layers and METRICS in own.layers:
+        own = own.without(METRICS)
+    own.check_same_projection(reference)
+    if own.rounds is not None and reference.rounds is not None:
+        reference = reference.rows(np.isin(reference.rounds, own.rounds))
+    names = np.unique(np.asarray(reference.nodes), return_inverse=True)[1]
+    several = own.runs is not None and len(np.unique(own.runs)) > 1
+    if several or len(reference) != len(own) * (int(names.max(initial=-1)) + 1):
+        raise InputError(
+            f"The reference does not have one update of every simulated client for each update of "
+            f"client {client}; simulate the rounds in which it took part, of one run."
+        )
+    together = joined(
+        [
+            replace(own, nodes=np.full(len(own), len(reference)), clients=None),
+            replace(reference, nodes=names, clients=None),
+        ]
+    )
+    together = replace(together, metrics={}, runs=np.ones(len(together)))
+    who = ClientRounds.of(together)
+    highest = _scores(together, who)[0].max(axis=0)
+    return len(highest) - 1, float(np.mean(highest >= highest[-1] - _STILL))
+
+
+def _scores(gradients: LayerGradients, who: ClientRounds) -> tuple[np.ndarray, np.ndarray]:
+    """Return each client's score and the logarithm of its distance, ``(layers, clients)``."""
+    logs = np.zeros((len(gradients.layers), len(who.clients)))
+    for k, layer in enumerate(gradients.layers):
+        *_, (means, _) = who.means(gradients[layer])
+        logs[k] = _log_distances(means)
+    return _standing(logs), logs
 
 
 def _log_distances(means: np.ndarray) -> np.ndarray:

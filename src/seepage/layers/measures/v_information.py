@@ -22,6 +22,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, ndtri, softmax, stdtrit
 
 from seepage.errors import InputError, accepts_other_names
+from seepage.layers.federated.client_identity import same_client
 from seepage.layers.federated.gradients import WIDTH, LayerGradients
 from seepage.layers.measures.classifiers import find_classifier
 from seepage.layers.measures.independence_test import (
@@ -35,7 +36,6 @@ from seepage.layers.measures.per_layer import PerLayer
 from seepage.layers.measures.property_batches import read_property
 from seepage.support.chunks import progress
 from seepage.support.number_check import check_choice, check_count
-from seepage.tables.source import as_numpy
 
 _UNITS = {"nats": 1.0, "bits": math.log(2)}
 _BELOW = "If there is no information, a held-out estimate can be negative."
@@ -194,9 +194,10 @@ class PropertyTask:
     ) -> tuple[PropertyTask, list[str]]:
         """Return the task with the given groups or the recording's nodes, and notes."""
         given = None if groups is False else groups
-        if groups is not None or seen.nodes is None:
+        keys = same_client(seen) if groups is None else None
+        if keys is None:
             return PropertyTask.read(property, given, len(seen), folds, seed), []
-        nodes = np.unique(as_numpy(seen.nodes), return_inverse=True)[1]
+        nodes = np.unique(keys, return_inverse=True)[1]
         _, labels = read_property(property, len(seen), "gradients")
         if np.bincount(np.unique([labels, nodes], axis=1)[0]).min() < 2:
             words = (

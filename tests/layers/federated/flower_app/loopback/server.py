@@ -28,7 +28,7 @@ server = ServerApp()
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    recorder = UpdateRecorder(network(), Path(str(context.run_config["folder"])) / "updates.npz")
+    recorder = UpdateRecorder(network(), Path(str(context.run_config["folder"])) / "updates")
     strategy(recorder).start(
         grid=grid,
         initial_arrays=ArrayRecord(network().state_dict()),

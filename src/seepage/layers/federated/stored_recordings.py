@@ -1,0 +1,191 @@
+"""Recordings on the disk: one file, or a folder that grows by one file per round.
+
+A folder costs the same in every round, however many it holds: ``round-000003-part-000007.npz`` has
+the updates of round 3 that were written seventh. Several processes may add to one folder. Only
+their owner can read files and folders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.layers.federated.gradients import LayerGradients, entries_of_buffers, joined
+from seepage.support.files import make_folders, write_private
+
+_SAFETENSORS = ".safetensors"
+_PART = re.compile(r"round-(-?\d+)-part-(\d+)\.npz")
+
+
+class RoundFile(NamedTuple):
+    """A file of a folder: its round, its place in the order of writing, and its path."""
+
+    round: int
+    number: int
+    path: Path
+
+
+def parts_of(folder: Path) -> list[RoundFile]:
+    """Return the files of a recording's folder, by round and order of writing."""
+    names = ((_PART.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted(RoundFile(int(name[1]), int(name[2]), path) for name, path in names if name)
+
+
+def append_part(gradients: LayerGradients, folder: Path) -> None:
+    """Add updates to a folder, one file for each of their rounds, which must be known.
+
+    Nobody else may write to the folder at the same time
+    (:func:`seepage.support.files.only_writer`).
+    """
+    make_folders(folder)
+    number = max((part.number for part in parts_of(folder)), default=0)
+    rounds = np.asarray(gradients.rounds)
+    for count, which in enumerate(np.unique(rounds).tolist(), start=number + 1):
+        name = f"round-{which:06d}-part-{count:06d}.npz"
+        save_gradients(gradients.rows(rounds == which), folder / name)
+
+
+def read_columns(path: Path, *names: str) -> list[np.ndarray | None]:
+    """Return some further columns of a file without reading its gradients; ``None`` if absent."""
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        there = [f"column {name}" for name in names]
+        return [archive.get(name) for name in there]
+
+
+def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
+    """Write recorded gradients, with further columns, one entry per gradient.
+
+    The clients, nodes, rounds and runs of the recording, if known, are written as the columns
+    ``client``, ``node``, ``round`` and ``run`` unless these are given. A name ending in
+    ``.safetensors`` selects that format; any other name, a NumPy archive (``.npz``).
+    """
+    own = {k.removesuffix("s"): v for k, v in gradients.origins().items() if v is not None}
+    columns = own | columns
+    arrays = {f"block {k}": block for k, block in enumerate(gradients.blocks.values())}
+    arrays |= {f"variance {k}": _compact(v) for k, v in enumerate(gradients.variances.values())}
+    arrays |= {f"column {name}": np.asarray(values) for name, values in columns.items()}
+    arrays |= {f"metric {k}": values for k, values in enumerate(gradients.metrics.values())}
+    arrays["norms"] = gradients.norms
+    arrays["metrics"] = _encoded(list(gradients.metrics))
+    arrays["beside"] = _encoded(list(gradients.beside))
+    keys = gradients.projections
+    arrays["layers"] = _encoded([[k, int(n), keys.get(k)] for k, n in gradients.sizes.items()])
+    arrays["sha256"] = np.frombuffer(_checksum(arrays), dtype=np.uint8)
+    if Path(path).suffix == _SAFETENSORS:
+        content = _as_safetensors(arrays)
+        write_private(Path(path), lambda file: file.write(content))
+    else:
+        write_private(Path(path), lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+
+
+def _compact(counts: np.ndarray) -> np.ndarray:
+    """Return whole numbers in the smallest type, since every file of a folder holds them."""
+    whole = np.rint(counts)
+    return whole.astype(np.min_scalar_type(int(whole.max()))) if (whole == counts).all() else counts
+
+
+def _encoded(names: list[Any]) -> np.ndarray:
+    return np.frombuffer(json.dumps(names).encode(), dtype=np.uint8)
+
+
+def _as_safetensors(arrays: Mapping[str, np.ndarray]) -> bytes:
+    from safetensors.numpy import save
+
+    texts = {name: values.tolist() for name, values in arrays.items() if values.dtype.kind == "U"}
+    numbers = {k: np.ascontiguousarray(v) for k, v in arrays.items() if k not in texts}
+    return bytes(save(numbers, metadata={"texts": json.dumps(texts)}))
+
+
+def load_gradients(
+    path: str | os.PathLike[str],
+) -> tuple[LayerGradients, dict[str, np.ndarray]]:
+    """Read the gradients and further columns of a recording: a recorder's folder, or one file.
+
+    The columns ``client``, ``node``, ``round`` and ``run``, if present, also become the gradients'
+    ``clients``, ``nodes``, ``rounds`` and ``runs``.
+    """
+    if not Path(path).is_dir():
+        return _load_file(Path(path))
+    parts = parts_of(Path(path))
+    if not parts:
+        raise InputError(f"{path} is a folder without recorded rounds; name a recorder's folder.")
+    whole = joined([_load_file(part.path)[0] for part in parts])
+    known = {k.removesuffix("s"): v for k, v in whole.origins().items() if v is not None}
+    return whole, known
+
+
+def _load_file(path: Path) -> tuple[LayerGradients, dict[str, np.ndarray]]:
+    try:
+        arrays = _read_arrays(path)
+        head = json.loads(bytes(arrays["layers"]).decode())
+        # Files of earlier versions do not say how a layer was projected, and have no checksum.
+        if any(len(layer) > 2 for layer in head):
+            every = {name: values for name, values in arrays.items() if name != "sha256"}
+            if bytes(arrays["sha256"]) != _checksum(every):
+                raise ValueError("its checksum does not match its content")
+        sizes = {name: size for name, size, *_ in head}
+        keys = {name: key for name, _, *rest in head for key in rest if key is not None}
+        blocks = {name: arrays[f"block {k}"] for k, name in enumerate(sizes)}
+        variances = {
+            name: arrays[f"variance {k}"].astype(float, copy=False) for k, name in enumerate(sizes)
+        }
+        columns = {
+            name.removeprefix("column "): values
+            for name, values in arrays.items()
+            if name.startswith("column ")
+        }
+        norms = arrays["norms"]
+        named = json.loads(bytes(arrays["metrics"]).decode()) if "metrics" in arrays else []
+        metrics = {name: arrays[f"metric {k}"] for k, name in enumerate(named)}
+        # Files of earlier versions do not say what was sent beside the parameters.
+        beside = (
+            tuple(json.loads(bytes(arrays["beside"]).decode()))
+            if "beside" in arrays
+            else entries_of_buffers(tuple(blocks))
+        )
+        gradients = LayerGradients(blocks, sizes, norms, variances, keys, metrics=metrics)
+        for name, values in columns.items():
+            if values.shape[:1] != (len(norms),):
+                raise ValueError(f"column {name!r} does not have one entry per gradient")
+        origins = {f"{name}s": columns.get(name) for name in ("client", "node", "round", "run")}
+        gradients = replace(gradients, beside=beside, **origins)  # type: ignore[arg-type]
+        return gradients, columns
+    except (FileNotFoundError, PermissionError, Warning):  # a warning does not condemn the file
+        raise
+    # A bare array (.npy) is no context manager, another kind of file has other entries, and zipfile
+    # reports a damaged archive in nearly every way there is.
+    except Exception as error:
+        raise InputError(
+            f"{path} does not hold recorded gradients ({error}); name another file."
+        ) from error
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    if path.suffix != _SAFETENSORS:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return dict(archive)
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np") as archive:
+        texts = json.loads(archive.metadata()["texts"])
+        numbers = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
+    return numbers | {name: np.array(values) for name, values in texts.items()}
+
+
+def _checksum(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Return the SHA-256 of named arrays."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        values = np.ascontiguousarray(arrays[name])
+        digest.update(json.dumps([name, values.dtype.str, list(values.shape)]).encode())
+        digest.update(values.tobytes())
+    return digest.digest()
