@@ -110,11 +110,12 @@ def test_recognition_has_a_limit(folder):
     assert within.exit_code == 0
 
 
-def test_held_out_records_of_another_kind_are_named(folder):
+def test_held_out_records_of_another_kind_are_named(folder, tmp_path):
     (folder / "french.txt").write_text(
         "\n".join(f"Le numéro de chambre {k:03d} est libre depuis lundi." for k in range(40))
     )
-    result = run(folder, "--base", folder / "base", "--held-out", folder / "french.txt")
+    held_out = ("--base", folder / "base", "--held-out", folder / "french.txt")
+    result = run(folder, *held_out, "--out", tmp_path / "out")
     assert "They differ in kind" in result.output
 
 
