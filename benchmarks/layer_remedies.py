@@ -35,7 +35,8 @@ from torch.nn import functional
 
 import seepage as sp
 from keeping import made_here
-from reproduction.layers.measuring import FaceData, started
+from reproduction.layers.image_sets import LabelledImages
+from reproduction.layers.measuring import started
 from reproduction.layers.networks import alexnet
 from seepage.attacks.remedies_compared import QUANTITIES
 from seepage.layers.measures.per_layer import Span, mean_interval
@@ -73,14 +74,14 @@ def remedies() -> list[sp.layers.UpdateRemedy]:
     ]
 
 
-def halved(data: FaceData, rows: np.ndarray) -> Tensor:
+def halved(data: LabelledImages, rows: np.ndarray) -> Tensor:
     """Return some faces at half their size, channels first, from −1 to 1."""
     images = functional.avg_pool2d(data.inputs(rows), 2)
     return images.to(memory_format=torch.channels_last)
 
 
 def repetition(
-    data: FaceData, number: int, amounts: dict[str, Any], tried: list[sp.layers.UpdateRemedy]
+    data: LabelledImages, number: int, amounts: dict[str, Any], tried: list[sp.layers.UpdateRemedy]
 ) -> sp.attacks.RemedyComparison:
     """Split the people, and compare the remedies."""
     known = ~np.isnan(data.labels[TASK]) & ~np.isnan(data.labels[PROPERTY])
@@ -111,13 +112,13 @@ def repetition(
     )
 
 
-_data: FaceData | None = None  # of a worker, read once
+_data: LabelledImages | None = None  # of a worker, read once
 
 
 def _prepare(device: str) -> None:
     global _data
     torch.set_num_threads(1)
-    _data = FaceData.of(sp.data.load_lfw(), device)
+    _data = LabelledImages.load("lfw", None, device)
 
 
 def _work(number: int, tried: list[str], amounts: dict[str, Any]) -> dict[str, Any]:

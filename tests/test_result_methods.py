@@ -195,6 +195,16 @@ def of_reconstruction(folder):
     return attack.errors(sp.Gaussian(0.1), 20, seed=0, rows=[0, 1, 2])
 
 
+def of_reconstruction_study(folder):
+    import torch
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    x, y = torch.rand(8, 4), torch.arange(8) % 2
+    attack = sp.attacks.GradientInversion(net, shape=(4,), total_variation=0, steps=50)
+    return sp.attacks.reconstruction_study(net, "cross_entropy", x, y, attack=attack)
+
+
 def of_gradient_inversion(folder):
     _, net, X, y = torch_run()
     seen = sp.attacks.release_gradients(net, "cross_entropy", X[:3], y[:3])
@@ -231,6 +241,7 @@ CASES = {
     "inversion": of_inversion,
     "reconstruction": of_reconstruction,
     "gradient inversion": of_gradient_inversion,
+    "reconstruction study": of_reconstruction_study,
     "image quality": lambda _: sp.attacks.compare_images(
         np.linspace(0, 1, 3 * 256).reshape(3, 16, 16), np.zeros((3, 16, 16))
     ),

@@ -169,7 +169,7 @@ def test_string_classes_are_mapped():
     fit = describe(model, read_table(X), list(three[THREE]))
     assert fit.family == Categorical(3)
     np.testing.assert_array_equal(fit.target, np.eye(3)[THREE])
-    with pytest.raises(InputError, match=r"Row 0 has the label 'd'.* 'a', 'b', 'c'"):
+    with pytest.raises(InputError, match=r"Row 0 has the label 'd'.*'a', 'b', 'c'"):
         describe(model, read_table(X), ["d", *three[THREE][1:]])
 
 

@@ -123,7 +123,7 @@ def test_a_second_run_does_not_go_into_the_file_of_the_first(apps, tmp_path, mon
     assert set(load_gradients(path)[0].nodes.tolist()) == set(NODES)
     kept = UpdateRecorder(apps.server.network())
     start(apps, kept, rounds=1)
-    with pytest.raises(InputError, match="Round 1 is already in this recorder"):
+    with pytest.raises(InputError, match="Round 1 is in this recorder already"):
         start(apps, kept, rounds=1, nodes=anew)
 
 
@@ -231,7 +231,7 @@ def test_the_first_mod_sees_what_the_others_have_made_of_the_update(apps):
         seen.append(float(recorder.gradients().total_norms()[0]))
     assert seen[0] == 0.0
     assert seen[1] > 0.0
-    assert "Put this mod" in recording_mod.__doc__
+    assert "Put it first" in recording_mod.__doc__
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"width": 9}, {"layers": ["0"]}])
@@ -349,7 +349,7 @@ def test_a_recording_with_buffers_goes_on(tmp_path):
     with pytest.raises(InputError, match=r"Round 2 is in .*updates already"):
         again.add(net.state_dict(), net.state_dict(), 2, 8)
     again.add(net.state_dict(), net.state_dict(), 3, 8)
-    with pytest.raises(InputError, match="already has an update from node 8 in round 3"):
+    with pytest.raises(InputError, match="Node 8 has an update of round 3"):
         again.add(net.state_dict(), net.state_dict(), 3, 8)
     with pytest.raises(InputError, match=r"cannot be continued.*different layers"):
         UpdateRecorder(net, path, layers=["0", "1"], resume=True)

@@ -165,7 +165,7 @@ def _load_file(path: Path) -> tuple[LayerGradients, dict[str, np.ndarray]]:
     # reports a damaged archive in nearly every way there is.
     except Exception as error:
         raise InputError(
-            f"{path} does not hold recorded gradients ({error}); name another file."
+            f"{path} does not contain recorded gradients ({error}); name another file."
         ) from error
 
 
