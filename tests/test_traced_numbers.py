@@ -570,6 +570,24 @@ def membership_of_networks():
         yield f"{seconds[0]:.2f}, {seconds[1]:.2f} and {seconds[2]:.2f} s"
 
 
+@tied("docs/how-to/gradient-inversion.md")
+def which_records_are_rebuilt():
+    found = kept("inversion_study")
+    attacks = [found[f"{network}-{seed}"] for network in ("deep", "strided") for seed in (0, 1)]
+    records, steps = ({each[what] for each in attacks} for what in ("records", "steps"))
+    yield f"On {records.pop()} X-rays"
+    yield f"{steps.pop():,} steps, settled"
+    assert all(each["share better than the mean image"] == 1 for each in attacks)
+    middles = [each["least and quartiles"]["SSIM"][2] for each in attacks]
+    yield f"(median SSIM {min(middles):.2f} to {max(middles):.2f})"
+    names = {"plis": "PLIS", "fil": "FIL", "loss": "loss"}
+    names["contrast of the image"] = "contrast of the image"
+    for name, shown in names.items():
+        spans = [found["mean over attacks"][name][what] for what in ("squared error", "SSIM")]
+        cells = (f"{middle:.2f} ({low:.2f} to {high:.2f})" for middle, low, high in spans)
+        yield row(shown, *cells).replace("-", "−")
+
+
 @tied("docs/how-to/risks.md")
 def what_finite_changes_cost():
     found = kept("finite_changes")

@@ -256,7 +256,7 @@ def test_files_that_are_no_recording(apps, tmp_path):
     with pytest.raises(InputError, match="is a folder with other files"):
         UpdateRecorder(net, tmp_path, resume=True)
     for name in ("one.npy", "other.npz"):
-        with pytest.raises(InputError, match="does not hold recorded gradients"):
+        with pytest.raises(InputError, match="does not contain recorded gradients"):
             load_gradients(tmp_path / name)
     with pytest.raises(InputError, match="is a folder without recorded rounds"):
         load_gradients(tmp_path)
@@ -406,7 +406,7 @@ def test_what_cannot_be(apps, tmp_path):
         recorder.add(state, {}, 1, 1)
     (tmp_path / "no").mkdir()
     (tmp_path / "no" / "round-000001-part-000001.npz").write_bytes(b"nothing")
-    with pytest.raises(InputError, match="does not hold recorded gradients"):
+    with pytest.raises(InputError, match="does not contain recorded gradients"):
         UpdateRecorder(apps.server.network(), tmp_path / "no", resume=True)
 
     def twice(message, context):
