@@ -282,8 +282,8 @@ def rank_correlation(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> RankC
     """Return Spearman's correlation of two numbers of each record, with its confidence interval.
 
     The interval is the percentile bootstrap over records (Efron 1979), with a fixed seed. A
-    resample in which either number is constant has no correlation and is left out; if the records
-    themselves are such, everything is nan.
+    resample in which either number is constant has no correlation and is left out. If either number
+    is constant over all records, the correlation and its interval are NaN.
 
     Examples
     --------

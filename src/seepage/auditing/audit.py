@@ -546,10 +546,10 @@ def find_risks(
     ``records`` stores the leakage of every record or person; if not all can be examined, only the
     most exposed are. The result adds every membership risk to ``records``. ``rows`` stores the
     leakage of single records, for guesses of values that differ within a person. With ``anew``,
-    membership inference attacks the whole procedure, rerun without each record. The risks are also
-    computed for the other ``noises``. ``effort`` is the fraction of the work allowed for refits,
-    and ``shape`` the noise covariance at σ = 1. ``moves`` converts distances at fixed nλ into
-    distances of a procedure that fixes λ.
+    membership is inferred from the whole procedure, which is rerun without each record in turn. The
+    risks are also computed for the other ``noises``. ``effort`` is the fraction of the work allowed
+    for refits, and ``shape`` the noise covariance at σ = 1. ``moves`` converts distances at fixed
+    nλ into distances of a procedure that fixes λ.
     """
     source = trained.source
     if not trained.settings.refits:

@@ -90,7 +90,7 @@ class Domain:
 
     @classmethod
     def within(cls, domain: Any, names: tuple[str, ...], spread: ColumnSpread) -> Domain:
-        """Return the domain of columns whose ranges are known."""
+        """Return the domain that is stated, checked against the data, or the data's ranges."""
         if domain is None:
             return cls(spread.least, spread.most, False)
         if isinstance(domain, Domain):

@@ -12,8 +12,9 @@ point ``s'``, change by at most one. So does the score::
 
 The score is zero at the median vote, rounded up to the grid. Permute-and-flip (McKenna and Sheldon
 2020) visits the points in random order until one is accepted, each with probability
-``exp(ε (u(s) − max u)/2)``. Given the other published figures, it is ε-differentially private, and
-it errs half as often as the exponential mechanism.
+``exp(ε (u(s) − max u)/2)``. Given the other published figures, the choice is ε-differentially
+private. Its expected error is never larger than that of the exponential mechanism, and at best half
+of it.
 
 A private vote cannot always yield enough noise for the most exposed record. Suppose that, for every
 table, an ε-private mechanism draws a σ below the table's need with probability at most β. Then, for

@@ -1,7 +1,7 @@
 """Two normal distributions: a release with a person, and with another person instead.
 
-With the person in the data (in) and without (out), among people whom the attacker does not know,
-the release has the distributions::
+The attacker does not know the other people in the data, so the release is random. With the person
+in the data (in) or left out (out), it has the distributions::
 
     in:   N(θ* − H⁻¹c, uH⁻¹G₋ᵢH⁻¹ + Σ)       out:   N(θ*, uH₋ᵢ⁻¹G₋ᵢH₋ᵢ⁻¹ + Σ),      c = g − ḡ
 
