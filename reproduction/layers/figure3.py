@@ -59,8 +59,8 @@ def reproduce(quick: bool) -> Outcome:
             tied = len(apart) < len(others)
             found = Quantity(claim, float(held), "1", why, comparable=False, tied=tied)
             quantities.append(found)
-        found = sorted({curve.highest for curve in curves.values()})
-        told.append(f"{network}'s {' or '.join(map(ordinal, found))}")
+        places = sorted({curve.highest for curve in curves.values()})
+        told.append(f"{network}'s {' or '.join(map(ordinal, places))}")
     seen = (
         "For every main task, the paper finds the first dense layer most sensitive (4th and "
         f"9th); here it is {' and '.join(told)} layer, and the first dense layer only without the "
@@ -89,8 +89,8 @@ def _order(runs: Runs, network: str, place: int, which: str) -> tuple[str, list[
         ("without ψ", {n: runs.without_size(network, n) for n in TASKS}),
     ):
         values = {task: float(curve.mean[place - 1]) for task, curve in other.items()}
-        best = max if which == "highest" else min
-        task = best(values, key=lambda name, values=values: values[name])
+        ranked = sorted(values, key=values.__getitem__)
+        task = ranked[-1 if which == "highest" else 0]
         alike = max(values.values()) - min(values.values()) < 1e-9
         ways.append(f"{words} {'all are equal' if alike else f'{task.lower()} is {which}'}")
     return (
