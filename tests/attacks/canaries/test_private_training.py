@@ -204,5 +204,5 @@ def test_opacus_refusals():
             canaries=10,
             delta=1e-5,
         )
-    with pytest.raises(sp.InputError, match="shapes of the records"):
+    with pytest.raises(sp.InputError, match="the shape of a record's input"):
         private_training.audit_private_sgd(trainer(), X, y, canaries=(X[:, :3], y), delta=1e-5)

@@ -120,7 +120,7 @@ def test_noise_is_repeatable_and_on_every_entry():
 def test_what_cannot_be_is_refused_with_the_reason():
     net, x, y = network(), images(4), torch.tensor([0, 1, 2, 0])
     adam = sp.layers.LocalTraining(lr=0.1, epochs=2, optimizer="adam")
-    with pytest.raises(InputError, match=r"describes the client.s training"):
+    with pytest.raises(InputError, match=r"must describe the client.s training"):
         sp.attacks.release_updates(net, "cross_entropy", x, y, training="sgd")
     with pytest.raises(InputError, match="noise must not be negative"):
         sp.attacks.release_updates(net, "cross_entropy", x, y, training=adam, noise=-1.0)

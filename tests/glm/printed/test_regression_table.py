@@ -458,7 +458,7 @@ def test_one_label_must_mean_one_record(row):
 
 def test_labels_of_other_people_are_refused():
     first, second = (regress("effect ~ age", people(seed=seed)) for seed in (3, 4))
-    with pytest.raises(InputError, match="under 300 of 300"):
+    with pytest.raises(InputError, match="for 300 of 300"):
         sp.RegressionTable(first, second)
 
 
