@@ -518,7 +518,7 @@ def what_known_sets_leave():
     yield "0 to 95 % of 300 patients or 3,000 people of RAND"
     answered = [one for one in (*few, *many) if not one["refused"]]
     off = max(abs(one["predicted"] / one["measured"] - 1) for one in answered)
-    yield f"within {100 * off:.1f} % of the predicted one"
+    yield f"within {100 * off:.1f} % of the prediction"
     most = max(one["most above the prediction"] for one in answered)
     yield f"succeeds up to {100 * most:.0f} points more often than predicted"
     assert all(one["right, by histograms"] <= one["right, predicted"] for one in answered)
