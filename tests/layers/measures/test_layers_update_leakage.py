@@ -239,7 +239,7 @@ def test_what_has_no_answer_is_refused_with_the_reason():
     assert ask(kept.eval()).records().shape == (5,)
     with pytest.raises(InputError, match="drops values at random"):
         ask(nn.Sequential(nn.Linear(3, 2), nn.Dropout()).double())
-    with pytest.raises(InputError, match="describes the client's training"):
+    with pytest.raises(InputError, match="must describe the client's training"):
         ask(training=torch.optim.SGD)
     with pytest.raises(InputError, match="use method='exact'"):
         ask().records(method="finite")

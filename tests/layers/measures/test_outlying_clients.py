@@ -125,5 +125,5 @@ def test_a_reference_that_does_not_fit_is_refused():
         standing_out(seen, reference={0: reference})
     with pytest.raises(InputError, match="one update of every simulated client for each update"):
         standing_out(seen, reference=reference.rows(reference.rounds < 3))
-    with pytest.raises(InputError, match="only one of them holds 'out'"):
+    with pytest.raises(InputError, match="only one of them contains 'out'"):
         standing_out(seen, reference=reference.without("out"))
