@@ -68,9 +68,9 @@ def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScre
             f"Furthest of {count} clients",
             "1",
             f"{number(float(who.times[furthest]))} ×",
-            "the median client → the furthest",
+            "median → furthest",
             "",
-            "not tested: one is always the furthest",
+            "not tested",
             (f"client {short(str(who.clients[furthest]), 24)}",),
         ),
     )
@@ -100,7 +100,7 @@ def _clients(audit: RecordingAudit) -> Histogram:
             Bar(f"{a:.2f} to {b:.2f} times", int(count), any(a <= t <= b for t in apart))
             for (a, b), count in zip(pairwise(edges), counts, strict=True)
         ),
-        "Clients by their distance from the others",
+        "Clients by distance",
         "distance as a multiple of the median client's",
         median,
         "median",
