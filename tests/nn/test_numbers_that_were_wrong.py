@@ -247,7 +247,8 @@ def test_6_what_crashed(case: str, clip: float | None) -> None:
     leak = sp.nn.leakage(
         net, "cross_entropy", x, y, noise_multiplier=1.0, max_grad_norm=clip, clip="hard"
     )
-    right_or_refused(lambda: leak.rows("dfil", method="exact"), truth, name)
+    # Steps to one side, by their definition, keep a little of the curvature.
+    right_or_refused(lambda: leak.rows("dfil", method="exact"), truth, name, rtol=1e-4)
     copy.deepcopy(net)(x)  # it was left as it was
 
 

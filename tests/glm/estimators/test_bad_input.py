@@ -81,7 +81,7 @@ def test_object_columns(estimator):
 def test_sample_weights(estimator):
     negative = np.ones(30)
     negative[11] = -0.5
-    with pytest.raises(InputError, match=r"must not be negative, but row 11 has -0.5"):
+    with pytest.raises(InputError, match=r"must not be negative, but row 11 has the weight -0.5"):
         estimator(l2=0.1).fit(X, Y, negative)
     with pytest.raises(InputError, match="zero for every row"):
         estimator(l2=0.1).fit(X, Y, np.zeros(30))

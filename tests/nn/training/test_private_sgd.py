@@ -149,7 +149,7 @@ def test_theorem_4_does_not_go_on_for_longer_than_announced(tmp_path):
     done = trainer(path, steps=5, amplification="theorem4").fit(X, y)
     assert done.accountant_.failure_probability == pytest.approx(1 / 300)
     trainer(path, steps=5, amplification="theorem4").fit(X, y)
-    with pytest.raises(InputError, match="among 5 steps; resuming it for 20"):
+    with pytest.raises(InputError, match="among 5 steps, so it cannot be resumed for 20"):
         trainer(path, steps=20, amplification="theorem4").fit(X, y)
 
 
