@@ -18,6 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,9 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import seepage as sp
 
-REFUSALS = {  # what may be refused, and the words that name it
+REFUSALS = {
+    # What may be refused, and the words that name it
+    "an exact result is a mean over all": "too many unknowns for all directions of signs",
     "hides the gradient's dependence": "a dependence that no derivative sees",
     "cannot differentiate the gradients": "a function that torch does not differentiate twice",
     "no rule for per-record gradients": "a module that neither a rule nor vmap can take",
@@ -335,7 +338,10 @@ def loss_alone(drawn: Drawn) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def truth(drawn: Drawn, step: float, extrapolated: bool) -> Tensor:
-    """Return the dFIL of every record by differences, of that step or extrapolated to none."""
+    """Return the dFIL of every record by differences, extrapolated to no step, or of that step.
+
+    Over a step it is ``√(E‖g̃(z + hv) − g̃(z)‖²/h²d)``, the mean over all directions of signs.
+    """
     net = copy.deepcopy(drawn.net).double()
     x = drawn.x.double()
     y = drawn.y.double() if drawn.y.is_floating_point() else drawn.y
@@ -361,8 +367,17 @@ def truth(drawn: Drawn, step: float, extrapolated: bool) -> Tensor:
     unknown = torch.ones(shape, dtype=torch.bool) if view is None else view.mask.expand(shape)
     noise = threshold if clip is not None else 1.0
     out = []
+    places = unknown.flatten().nonzero().flatten()
     for record, target in zip(x, y, strict=True):
         total = torch.zeros((), dtype=torch.float64)
+        if not extrapolated:
+            own = gradient(record, target)
+            for signs in product((-step, step), repeat=len(places)):
+                move = torch.zeros(record.numel(), dtype=torch.float64)
+                move[places] = torch.tensor(signs, dtype=torch.float64)
+                total += (gradient(record + move.reshape(shape), target) - own).square().sum()
+            out.append((total / 2 ** len(places) / step**2 / len(places)).sqrt() / noise)
+            continue
         for j in unknown.flatten().nonzero().flatten().tolist():
             unit = torch.zeros(record.numel(), dtype=torch.float64)
             unit[j] = 1.0
@@ -375,9 +390,7 @@ def truth(drawn: Drawn, step: float, extrapolated: bool) -> Tensor:
                 )
                 return (ahead - behind) / (2 * h)
 
-            change = quotient(step)
-            if extrapolated:
-                change = (4 * quotient(step / 2) - change) / 3
+            change = (4 * quotient(step / 2) - quotient(step)) / 3
             total += change.square().sum()
         out.append((total / int(unknown.sum())).sqrt() / noise)
     return torch.stack(out)

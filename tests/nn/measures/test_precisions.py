@@ -77,9 +77,11 @@ NETWORKS = {
 def test_leakage_is_that_of_float64(device: str, kind: torch.dtype, name: str) -> None:
     make, shape = NETWORKS[name]
     net, (x, y) = make().to(device, kind), batch(shape, kind, device)
+    # Over finite steps 36 unknowns have too many directions; the probes' are the same in both.
+    asked = {"probes": 20} if name == "kinks" else {"method": "exact"}
     for how in ({}, {"max_grad_norm": None}):
-        found = leakage(net, x, y, scale=0.01, **how).rows("dfil", method="exact")
-        truth = in_double(net, x, y, scale=0.01, **how).rows("dfil", method="exact")
+        found = leakage(net, x, y, scale=0.01, **how).rows("dfil", **asked)
+        truth = in_double(net, x, y, scale=0.01, **how).rows("dfil", **asked)
         np.testing.assert_allclose(np.asarray(found.values.cpu()), np.asarray(truth), CLOSE[kind])
     if name != "kinks":
         found, truth = leakage(net, x, y).rows("fil"), in_double(net, x, y).rows("fil")
