@@ -90,7 +90,7 @@ def test_the_gate_of_the_attack(folder):
         "over the limit --max-auc: Property inference works best on the "
     )
     assert (area["where"], area["high"]) == ("bn1.buffers", 1.0)
-    assert 0.5 <= area["low"] < 0.6  # Wilson's, of 5 clients
+    assert 0.6 < area["low"] < 0.9  # five clients a side, whose updates are hardly alike
     assert f"layer 'bn1.buffers': an AUC of 1.000 ({area['low']:.3f} to 1.000)" in result.stderr
     nothing = "node,glasses\n" + "".join(f"{n},{'yny'[k % 3]}\n" for k, n in enumerate(NODES))
     (folder / "nothing.csv").write_text(nothing)

@@ -100,7 +100,7 @@ def test_a_new_table_takes_the_place_of_the_earlier_one(threads, people, tmp_pat
     words = ["audit", str(small), "--target", "ill", "--drop", "id", "--quick"]
     result = CliRunner().invoke(app, [*words, "--out", str(out), "--dask", where])
     assert result.exit_code == 2
-    assert "No space left on device; nothing was left" in result.stderr
+    assert "No space left on device; no files were left behind" in result.stderr
     assert table.read_bytes() == kept
     assert not [file for file in out.iterdir() if file.name.startswith(".")]
 
