@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from seepage.nn.accounting.run_identity import describe_measurement
 from seepage.nn.accounting.spectrum_sketch import SpectrumSketch
 from seepage.nn.accounting.survey import Survey
 from seepage.nn.jacobian.engine import Engine, Step
+from seepage.nn.jacobian.finite_changes import StepErrors
 from seepage.nn.privacy.randomness import UNSTATED, check_randomness
 from seepage.nn.privacy.run_privacy import Entry
 from seepage.nn.problem.clipping import Clip, make_clip
@@ -381,8 +382,8 @@ class FisherAccountant(MeasuredRun):
             "repeats": self._repeats,
             "surveyed": self._surveyed,
             "measured_kinks": self.engine.measured_kinks,  # decides the method of the steps to come
-            # The share of rounding in thin steps, as measured last, and when it will be again
-            "rounding": self.engine.rounding,
+            # The errors of thin steps, as measured last, and when they will be again
+            "errors": None if self.engine.errors is None else asdict(self.engine.errors),
             "passes": self.engine.passes,
         }
 
@@ -396,7 +397,8 @@ class FisherAccountant(MeasuredRun):
         self._repeats = facts["repeats"]
         self._surveyed = facts["surveyed"]
         self.engine.measured_kinks = facts.get("measured_kinks")
-        self.engine.rounding = facts.get("rounding")
+        errors = facts.get("errors")
+        self.engine.errors = None if errors is None else StepErrors(**errors)
         self.engine.passes = facts.get("passes", 0)
         self._open = self._open[:0]
 

@@ -52,6 +52,7 @@ from seepage.nn.jacobian.derivative_check import (
     spread_over_classes,
 )
 from seepage.nn.jacobian.finite_changes import (
+    StepErrors,
     StepLadder,
     ThinChange,
     finite_change,
@@ -198,8 +199,8 @@ class Engine:
         self.clip = HardClip(1.0) if clip is None else clip
         self.clip_derivative, self.seed = clip_derivative, seed
         self.method, self.scale = method, scale
-        self.doubt = 0.0  # how much thin steps of half and twice the size differ
-        self.rounding: float | None = None  # its share of thin steps, once it has been measured
+        self.doubt = 0.0  # the relative uncertainty of thin steps
+        self.errors: StepErrors | None = None  # of thin steps, once they have been measured
         losses = per_record(loss)
         if view is None:
             view = ModelInput() if isinstance(losses, OwnLoss) else Input()
@@ -481,15 +482,17 @@ class Engine:
 
     def step_size(self, x: Inputs, y: Tensor) -> float:
         """Return the size of a finite step; by default set by the first batch."""
-        if self.rounding is None and self.way(x, y) == "thin":
+        if self.errors is None and self.way(x, y) == "thin":
             if self.scale is None:
                 octaves = [1 + k / 2 for k in range(20)]
-                ladder = self._ladder(x, y, self.view.scale(self.net, x, y), octaves)
+                ladder = self.ladder(x, y, self.view.scale(self.net, x, y), octaves)
                 best = ladder.balanced()
             else:
-                ladder, best = self._ladder(x, y, self.scale, (-1, 0, 1, 2)), 0
-            known = ladder.sizes[best], ladder.doubt(best), ladder.rounding(best)
-            self.scale, self.doubt, self.rounding = self._agreed(*known)
+                ladder, best = self.ladder(x, y, self.scale, range(-1, 3)), 0
+            errors = ladder.errors(best)
+            known = ladder.sizes[best], ladder.doubt(best), errors.rounding, errors.curvature
+            self.scale, self.doubt, *agreed = self._agreed(*known)
+            self.errors = StepErrors(*agreed)
         elif self.scale is None:
             (self.scale,) = self._agreed(_hundredth(self.view.scale(self.net, x, y)))
         return self.scale
@@ -500,19 +503,19 @@ class Engine:
             return known
         return tuple(of_the_first(torch.tensor(known, dtype=torch.float64)).tolist())
 
-    def _rounding_share(self, x: Inputs, y: Tensor) -> float:
-        """Return the share of rounding in thin steps, measured at the first pass and later.
+    def _step_errors(self, x: Inputs, y: Tensor) -> StepErrors:
+        """Return the errors of thin steps, measured at the first pass and later.
 
-        The share is measured again at passes 10, 100, 1,000 and so on, as training changes the
-        network.
+        They are measured again at passes 10, 100, 1,000 and so on, as training changes the network.
         """
         h = self.step_size(x, y)
         self.passes += 1
         if self.passes > 1 and self.passes == 10 ** round(math.log10(self.passes)):
-            (self.rounding,) = self._agreed(self._ladder(x, y, h, (0, 1, 2)).rounding(0))
-        return self.rounding or 0.0
+            errors = self.ladder(x, y, h, range(-1, 3)).errors(0)
+            self.errors = StepErrors(*self._agreed(errors.rounding, errors.curvature))
+        return self.errors or StepErrors()
 
-    def _ladder(self, x: Inputs, y: Tensor, scale: float, octaves: Sequence[float]) -> StepLadder:
+    def ladder(self, x: Inputs, y: Tensor, scale: float, octaves: Sequence[float]) -> StepLadder:
         """Return the changes of four records over steps of several sizes."""
         some = slice(min(4, len(y)))
         x, y = rows_of(x, some), y[some]
@@ -529,8 +532,8 @@ class Engine:
         h, network = self.step_size(x, y), self._validator.watched(x, y)
         clipped = not isinstance(self.clip, NoClip)
         exact = clipped and self.clip_derivative == "exact"
-        share = self._rounding_share(x, y)
-        wanted = {"along": exact, "sized": share > 0}
+        errors = self._step_errors(x, y)
+        wanted = {"along": exact, "sized": errors.rounding > 0}
 
         def pass_over(batch: Batch, v: Tensor, drawn: Tensor) -> tuple[Tensor, ...]:
             return tuple(vars(thin_change(network, batch, v, h, drawn, **wanted)).values())
@@ -545,7 +548,7 @@ class Engine:
 
         chunks = self._in_chunks(x, y, 6, probed, network)
         change = ThinChange(*(torch.cat(part, 1) for part in zip(*chunks, strict=True)))
-        change = change.without_rounding(share, h)
+        change = change.without(errors, h)
         if not clipped and not update:  # which needs nothing beyond these passes
             losses = change.losses[0]
             return Step(losses, torch.full_like(losses, torch.nan), change.squared.T)

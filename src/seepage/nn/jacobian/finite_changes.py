@@ -27,16 +27,17 @@ are narrowed in the forward pass, ``tQ``, and layers are freed one by one in the
 that memory use is small. This adds a little variance; the standard errors include it, as they do
 that of the directions ``v``.
 
-Two errors remain, from the finite difference and from rounding. The rounding errors of the two
-sides are independent of the step and of the change, so they *add* to the squared quotient of record
-i:
+Two errors remain, from the finite difference and from rounding. Two gradients can only be so far
+apart, so the squared quotient falls off as the step grows. The rounding errors of the two sides are
+independent of the step and of the change, so they *add* to the squared quotient of record i:
 
-    s_i(h) = A_i (1 − c_i h²) + R_i/h²,      R_i ≈ r ‖g_i‖²
+    s_i(h) = A_i/(1 + c h²) + r ‖g_i‖²/h²
 
 because a gradient's rounding error is proportional to its norm. Steps of several sizes
-(:class:`StepLadder`) give ``r``, and the term ``R_i/h²`` is subtracted for every record. ``h`` is
-chosen so that the result changes least when the step is halved or doubled. The remaining error of
-both kinds is smaller than that change.
+(:class:`StepLadder`) give ``c`` and ``r``, and :class:`StepErrors` removes both from every record.
+``h`` is chosen so that the result depends least on that: it changes little when the step is halved
+or doubled, and little is removed. Measured on networks of 0.1 to 7 billion parameters in bf16
+(``benchmarks/step_ladders.py``), ``1/(1 + c h²)`` describes float32 within 0.01 down to a fifth.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from scipy.optimize import nnls
 from torch import Tensor, nn
 
 from seepage.nn.gradients.norms import layer_by_layer, record_gradients, squared_norms
@@ -73,8 +76,8 @@ _CONDITION = (
 )
 _BALANCED = (
     "The gradient's derivative is approximated by its change over a step of {0:g} in the unknowns "
-    "to either side, minus the effect of rounding. With half or twice that step, the squared "
-    "change differed by up to {1:.2g} % for the few records tested; other records may differ more."
+    "to either side, with the effects of curvature and rounding removed. For the few records "
+    "tested, the squared change is uncertain by {1:.2g} %; other records may differ more."
 )
 THIN = 32  # columns that gradients of wide weights are narrowed to
 _LARGEST_IN_DOUBLE = 50_000_000  # most parameters of a network copied to float64
@@ -156,8 +159,8 @@ def over_steps(about: str, h: float) -> str:
 def condition_of_steps(h: float, doubt: float) -> str:
     """Return a sentence that states the assumption behind a result from finite steps.
 
-    ``doubt`` is the largest relative difference in a tested record's squared change when the step
-    is halved or doubled; it is zero if no record was tested.
+    ``doubt`` is the relative uncertainty of the tested records' squared changes
+    (:meth:`StepLadder.doubt`); it is zero if no record was tested.
     """
     return _BALANCED.format(h, 100 * doubt) if doubt else _CONDITION.format(h)
 
@@ -190,6 +193,29 @@ def _scaled(term: GradientTerm, factor: Tensor) -> GradientTerm:
 
 
 @dataclass(frozen=True)
+class StepErrors:
+    """The errors ``r`` and ``c`` of finite steps; both are zero if steps are free of errors."""
+
+    rounding: float = 0.0
+    curvature: float = 0.0
+
+    def removed(self, squared: Tensor, norms: Tensor, h: float) -> Tensor:
+        """Return ``(s − r‖g‖²/h²)(1 + c h²)``, an estimate of ``A``, from squared quotients.
+
+        The result may be negative: truncating it at zero would bias sums over steps upwards.
+        """
+        if self.rounding:
+            squared = squared - self.rounding / h**2 * norms
+        return squared * (1 + self.curvature * h**2)
+
+    def removed_share(self, squared: Tensor, norms: Tensor, h: float) -> float:
+        """Return how much of the squared quotients the removal changes, as a share of the rest."""
+        rest = squared.mean() - self.rounding / h**2 * norms.mean()
+        added = self.rounding / h**2 * float(norms.mean() / rest.clamp(min=1e-300))
+        return self.curvature * h**2 + added
+
+
+@dataclass(frozen=True)
 class ThinChange:
     """The change of every record's gradient over a step, per unit of the step.
 
@@ -202,12 +228,9 @@ class ThinChange:
     size: Tensor  # estimates ``‖g‖²``; zero if it was not asked for
     losses: Tensor  # the means of both sides
 
-    def without_rounding(self, share: float, h: float) -> ThinChange:
-        """Return the change minus ``r‖g‖²/h²``, the rounding term; the result may be negative.
-
-        Truncating it at zero would bias sums over steps upwards.
-        """
-        return replace(self, squared=self.squared - share / h**2 * self.size) if share else self
+    def without(self, errors: StepErrors, h: float) -> ThinChange:
+        """Return the change without the errors of a step of size ``h``."""
+        return replace(self, squared=errors.removed(self.squared, self.size, h))
 
     def clipped(self, clip: Clip, norms: Tensor) -> Tensor:
         """Return an estimate of the squared change of the clipped gradient, given its norm."""
@@ -360,33 +383,47 @@ class StepLadder:
         norms = torch.stack([each.size for each in changes.values()]).double().mean(0)
         return cls(sizes, {o: each.squared.double() for o, each in changes.items()}, norms)
 
-    def rounding(self, o: float) -> float:
-        """Return the median of ``r = R_i/‖g_i‖²`` over the records, near a step.
+    def errors(self, o: float) -> StepErrors:
+        """Return the errors of steps near a step, fitted to those from its double to its quarter.
 
-        The step, its half and its quarter determine ``A_i``, ``A_i c_i`` and ``R_i``. Much smaller
-        steps would fail, because nearly equal numbers have correlated rounding errors.
+        ``s = A' − c h²s + r‖g‖²/h²`` with ``A' = A + c r‖g‖²`` is linear in what is unknown: ``A'``
+        of every record, ``c`` and ``r``, none of them negative. Relative residuals are minimised.
+        Much smaller steps would fail, because nearly equal numbers have correlated rounding errors.
         """
-        steps = (o, o + 1, o + 2)
-        ratios = torch.tensor([self.sizes[k] / self.sizes[o] for k in steps], dtype=torch.float64)
-        powers = torch.stack((torch.ones_like(ratios), ratios**2, ratios**-2), 1)
-        squares = torch.stack([self.squared[k] for k in steps])
-        added = torch.linalg.solve(powers.to(squares), squares)[2] * self.sizes[o] ** 2
-        return max(0.0, float((added / self.norms.clamp(min=1e-300)).median()))
+        near = [k for k in self.sizes if o - 1 <= k <= o + 2]
+        squares = torch.stack([self.squared[k] for k in near], 1).cpu().numpy()
+        norms = self.norms.cpu().numpy()
+        used = np.all((squares > 0) & np.isfinite(squares), axis=1) & np.isfinite(norms)
+        squares, norms = squares[used], norms[used]
+        if not len(norms):
+            return StepErrors()
+        ratios = np.array([self.sizes[k] / self.sizes[o] for k in near]) ** 2
+        own = np.repeat(np.eye(len(norms)), len(near), axis=0) / squares.reshape(-1, 1)
+        curved = np.tile(-ratios, len(norms))[:, None]
+        rounded = (norms[:, None] / ratios / squares).reshape(-1, 1)
+        columns = np.hstack((own, curved, rounded))
+        size = np.abs(columns).max(axis=0).clip(min=1e-300)
+        curvature, rounding = (nnls(columns / size, np.ones(len(columns)))[0] / size)[-2:]
+        return StepErrors(
+            float(rounding) * self.sizes[o] ** 2, float(curvature) / self.sizes[o] ** 2
+        )
 
     def doubt(self, o: float) -> float:
-        """Return the relative uncertainty of the squared change over a step.
+        """Return the relative uncertainty of the squared change over a step, without its errors.
 
-        The uncertainty is the largest relative difference in a record's squared change, without
-        rounding, when the step is halved or doubled. For a record far below the mean square, a
-        tenth of the mean is used as the reference.
+        The uncertainty is the largest relative difference in a record's squared change when the
+        step is halved or doubled, and a tenth of what was removed, which other records need not
+        share exactly. For a record far below the mean square, a tenth of the mean is used as the
+        reference.
         """
-        share = self.rounding(o)
+        errors = self.errors(o)
         twice, own, half = (
-            self.squared[k] - share / self.sizes[k] ** 2 * self.norms for k in (o - 1, o, o + 1)
+            errors.removed(self.squared[k], self.norms, self.sizes[k]) for k in (o - 1, o, o + 1)
         )
         apart = torch.maximum((twice - own).abs(), (half - own).abs())
         size = torch.maximum(own, 0.1 * own.mean()).clamp(min=1e-300)
-        return float((apart / size).max())
+        removed = errors.removed_share(self.squared[o], self.norms, self.sizes[o])
+        return float((apart / size).max()) + 0.1 * removed
 
     def balanced(self) -> float:
         """Return the number of the step with the smallest uncertainty."""
