@@ -165,9 +165,9 @@ def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
 def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     """Return the bound that FIL or dFIL implies for an adversary with a known bias.
 
-    Let ``γ_k = ∂ψ_k/∂z_k`` be the slope of each estimate's mean ``ψ(z)`` in its own unknown, with
-    all other slopes zero (Guo et al. 2022, theorem 2, with ``(I⁻¹)_kk ≥ 1/η²`` for FIL and
-    ``Σγ_k²(I⁻¹)_kk ≥ (Σ|γ_k|)²/Tr(I)`` for dFIL)::
+    Let ``ψ_k(z)`` be the mean of the estimate of ``z_k``. It has the slope ``γ_k`` in ``z_k`` and
+    does not depend on the other unknowns. Then (Guo et al. 2022, theorem 2, with ``(I⁻¹)_kk ≥
+    1/η²`` for FIL and ``Σγ_k²(I⁻¹)_kk ≥ (Σ|γ_k|)²/Tr(I)`` for dFIL)::
 
         MSE per unknown  ≥  mean(γ²)/η² + mean(bias²)      from FIL
         MSE per unknown  ≥  mean(|γ|)²/η̄² + mean(bias²)    from dFIL
@@ -220,7 +220,7 @@ def square(matrix: Any, what: str) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BlockAndRest:
-    """The whitened Jacobian of a block, and ``J Jᵀ`` of all other cells, added by chunk."""
+    """The whitened Jacobian of a block, and ``J Jᵀ`` of all other cells; chunks are summed."""
 
     J: Array  # the block's columns, ``(P, unknowns)``
     off: Array  # the columns' relative errors, ``(unknowns,)``
@@ -245,7 +245,7 @@ class BlockAndRest:
 def _write_out(
     chunk: Chunk, release: MeasuredRelease, unknowns: Unknowns, positions: np.ndarray, rest: bool
 ) -> BlockAndRest:
-    """Return a chunk's part of the block at these table positions, by matrix products."""
+    """Return a chunk's part of the block; with ``rest``, also ``J Jᵀ`` of its other cells."""
     jacobian = release.jacobian(chunk)
     xp, size, d = array_namespace(jacobian.X), jacobian.size, jacobian.features
     first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])

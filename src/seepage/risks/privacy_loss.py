@@ -2,16 +2,16 @@
 
 It has four components. **η** is the Fisher information loss. **μ** is the distance between releases
 with the record and without it, in standard deviations of Gaussian noise (Gaussian differential
-privacy, Dong, Roth and Su 2022). **ε** and **δ** are the differential privacy of all other
-releases. An unknown component is infinite: an unknown loss counts as full disclosure.
+privacy, Dong, Roth and Su 2022). **ε** and **δ** are the differential-privacy parameters of all
+other releases. An unknown component is infinite: an unknown loss counts as full disclosure.
 
 *Independent releases*: information adds, ``η² = Σ η_k²``; so do squared distances, ``μ² = Σ μ_k²``;
 and ``ε = Σ ε_k``, ``δ = Σ δ_k``.
 
-*Several records of one person*, with a known loss each: ``‖[J₁ … J_m]‖² ≤ Σ‖J_i‖²``, so
-``η² ≤ Σ η_i²``. By group privacy ``ε ≤ Σ ε_i`` and ``δ ≤ Σ_i δ_i exp(Σ_{j≠i} ε_j)``, by removing
-the records one after the other. The distance after removing all records is not bounded by the
-distances after removing each one, so μ of more than one record is unknown.
+*Several records of one person*, with a known loss each: ``‖[J₁ … J_m]‖² ≤ Σ‖J_i‖²``, so ``η² ≤ Σ
+η_i²``. Group privacy, with the records removed one after the other, gives ``ε ≤ Σ ε_i`` and ``δ ≤
+Σ_i δ_i exp(Σ_{j≠i} ε_j)``. The distance after the removal of all records is not bounded by the
+distances after the removal of each one, so μ of more than one record is unknown.
 """
 
 from __future__ import annotations
