@@ -33,10 +33,10 @@ def calibrate(
     """Return noise of the same kind at which the leakage meets a target.
 
     The required noise depends on the data, above all on the most exposed record. Publishing its
-    scale to many digits leaks that record: the scale ``σ(D)`` of noise on ``d`` numbers adds the
-    Fisher information ``2d (∂ log σ)²``. The scale is therefore rounded up to a coarse grid. Small
-    changes to a record then do not affect it, but a larger change may move it to the next grid
-    point. Only noise chosen without looking at the data reveals nothing.
+    scale to many digits leaks information about that record: the scale ``σ(D)`` of noise on ``d``
+    numbers adds the Fisher information ``2d (∂ log σ)²``. The scale is therefore rounded up to a
+    coarse grid. Small changes to a record then do not affect the scale, but a larger change may
+    move it to the next grid point. Only noise chosen without looking at the data reveals nothing.
 
     Leakage is inversely proportional to the scale of the noise (the information is ``JᵀJ/σ²``), so
     one measurement at any noise is enough: ``σ_new = σ · η(σ)/η_target``. Bounds that scale
@@ -46,8 +46,8 @@ def calibrate(
     Parameters
     ----------
     leak
-        The :class:`~seepage.core.leakage.Leakage` at any noise. If the attacker does not know all
-        other records, their randomness also hides a record.
+        The :class:`~seepage.core.leakage.Leakage` at any noise. For an attacker who does not know
+        all other records, the randomness of those records also hides a record.
     eta
         The target leakage.
     mse
@@ -141,7 +141,7 @@ def _coarse(noise: Noise, factor: float, grid: Sequence[float]) -> Noise:
 def _factor(result: Result, target: float, error: bool, over: str | float) -> float:
     """Return the noise factor for a bound that is not proportional to the variance of the noise.
 
-    The bound still increases with the noise, so bisection finds the factor if one exists.
+    The bound still increases with the noise, so a root search finds the factor if one exists.
     """
 
     def excess(logarithm: float) -> float:

@@ -1,8 +1,8 @@
 """Additive noise, and the attacker's knowledge of other records.
 
 The noise classes compute the Fisher information of a release and draw the noise. For an attacker
-who does not know the other records, a release is random even without noise. The formulas use ``u``,
-the share of that randomness that remains given the attacker's knowledge.
+who does not know the other records, a release is random even without noise. The formulas use the
+share of that randomness that remains given the attacker's knowledge (:meth:`Attacker.unknown`).
 """
 
 from __future__ import annotations

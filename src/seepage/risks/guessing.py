@@ -338,7 +338,7 @@ def _of_three(gram: np.ndarray, prior: np.ndarray) -> np.ndarray:
 def _both_below(limits: np.ndarray, correlation: np.ndarray) -> np.ndarray:
     """Return ``P(U₁ ≤ h, U₂ ≤ k)`` for standard normals with correlation ρ, by Owen's T.
 
-    Owen (1956): It is ``½Φ(h) + ½Φ(k) − T(h, (k − ρh)/(h√(1−ρ²))) − T(k, …)``, less ½ if h and k
+    By Owen (1956), it is ``½Φ(h) + ½Φ(k) − T(h, (k − ρh)/(h√(1−ρ²))) − T(k, …)``, less ½ if h and k
     have opposite signs.
     """
     h, k = limits[:, 0], limits[:, 1]
