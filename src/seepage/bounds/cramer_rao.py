@@ -30,8 +30,8 @@ def cramer_rao_rows(
 
     No unbiased estimate of all the record's unknowns (its columns, or the named columns) has a
     smaller mean squared error per unknown. The label is assumed known unless ``label`` is given.
-    The bound is infinite if no unbiased estimate exists. Data read in chunks are processed one
-    chunk at a time.
+    The bound is infinite if no unbiased estimate has a finite variance. Data read in chunks are
+    processed one chunk at a time.
     """
     unknowns, about = leak.unknowns(columns, label)
     return leak.per_record("cramer_rao", unknowns, "rows", about, "mse", "bound", UNBIASED)
@@ -74,10 +74,10 @@ def cramer_rao(
         is assumed known unless ``label`` is given.
     rest
         ``"known"``: the adversary knows all cells outside the block, the worst case. ``"unknown"``:
-        the adversary knows nothing outside the block. The bound is then the block of the full
-        inverse information, which is never below the inverse of the block (Hannun et al. 2021,
-        equation 12). The bound is infinite if changes elsewhere in the table can reproduce every
-        change of the release, which is nearly always the case.
+        the adversary knows nothing outside the block. The bound is then taken from the inverse of
+        the full information; it is never below that from the inverse of the block's own information
+        (Hannun et al. 2021, equation 12). The bound is infinite if changes elsewhere in the table
+        can reproduce every change of the release, which is nearly always the case.
     """
     check_choice(rest, "rest", ("known", "unknown"))
     unknowns, about = leak.unknowns(columns, label)
@@ -220,7 +220,7 @@ def square(matrix: Any, what: str) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BlockAndRest:
-    """The whitened Jacobian of a block, and ``J Jᵀ`` of all other cells; chunks are summed."""
+    """A block's whitened Jacobian, and ``J Jᵀ`` of all other cells; chunks can be added."""
 
     J: Array  # the block's columns, ``(P, unknowns)``
     off: Array  # the columns' relative errors, ``(unknowns,)``

@@ -59,7 +59,7 @@ def guarantees(
     draws: int = 128,
     seed: int = 0,
 ) -> Guarantees:
-    """Return all bounds on the reconstruction of a record, each with its assumptions.
+    """Return a table of the bounds for one record, each with its assumptions.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class Guarantees(ResultTable):
-    """All bounds on the reconstruction of one record; printing shows the table.
+    """The bounds for one record; printing shows them as a table.
 
     Parameters
     ----------

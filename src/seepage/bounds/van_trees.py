@@ -46,7 +46,7 @@ class Domain:
 
     @property
     def diameters(self) -> np.ndarray:
-        """The largest difference of two records in each column (Guo et al. 2022, theorem 1)."""
+        """Each column's largest difference between two records (Guo et al. 2022, theorem 1)."""
         return np.asarray(self.upper - self.lower)
 
     @property
@@ -305,8 +305,8 @@ class BoundedPrior:
 class EmpiricalPrior:
     """A discrete prior: the record is one of the given records, with the given probabilities.
 
-    This prior has no density, so there is no van Trees bound;
-    :class:`seepage.attacks.LinearisedAdversary` uses it.
+    A discrete prior has no density, so there is no van Trees bound.
+    :class:`seepage.attacks.LinearisedAdversary` uses this prior.
 
     Parameters
     ----------
@@ -479,7 +479,7 @@ def van_trees_rows(
     )
 
     def rescaled(factor: float) -> Result:
-        """Return the bound under more noise, with less information but the same prior."""
+        """Return the bound with the noise scaled by this factor and the same prior."""
         traces = [np.trace(_inverse(mean / factor**2, prior)) / size for mean in means]
         return replace(result, values=np.asarray(traces))
 

@@ -1,7 +1,7 @@
 """The leakage of a release about its training data, by view of the table and by measure.
 
 The Fisher information of a release about any block of the table is ``JᵀJ``, with ``J`` the whitened
-Jacobian of the release (Hannun et al. 2021, equation 16). Two measures are computed from it::
+Jacobian of the release (Hannun et al. 2021, equation 16). Two measures are computed from ``J``::
 
     FIL    η = ‖J‖₂                               the direction of the block that leaks most
     dFIL   η̄ = ‖J‖_F / √(number of unknowns)      the average over its directions
@@ -169,8 +169,7 @@ class Leakage(Generic[PerRecord]):
         return axes
 
     def report(self, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
-        """Audit the model with this noise, write a report into a folder, and return the report's
-        path.
+        """Audit the model with this noise, write a report, and return the path of its page.
 
         Equivalent to ``sp.report(sp.audit(model, X, y, noise=…), folder)``; only the report's owner
         can read it. The model must be linear, with Gaussian noise and a table in memory.
@@ -473,9 +472,10 @@ class Leakage(Generic[PerRecord]):
         column
             The category (a column, or an attribute of one-hot columns); by default the label.
         prior
-            The adversary's prior: ``"equal"`` for all levels; ``"frequencies"`` in the table (among
-            people, if the column belongs to a person); ``"model"`` for the prediction of the model
-            fitted without this record; or one probability per level, for all records or for each.
+            The adversary's prior: ``"equal"`` for all levels; ``"frequencies"`` for the levels'
+            frequencies in the table (among people, if the column belongs to a person); ``"model"``
+            for the prediction of the model fitted without this record; or one probability per
+            level, for all records or for each.
         rows, exact
             As for :meth:`membership`.
         precision

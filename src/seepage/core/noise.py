@@ -150,7 +150,7 @@ class Gaussian(Noise):
 
 @dataclass(frozen=True, eq=False)
 class Laplace(Noise):
-    """Independent Laplace noise of scale ``b``: ``Φ = I/b²`` (its variance is ``2b²``).
+    """Independent Laplace noise of scale ``b``, with variance ``2b²`` and ``Φ = I/b²``.
 
     Parameters
     ----------

@@ -42,8 +42,8 @@ class ReleaseRecord:
 def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     """Return a copy of a fitted model with noise added to its coefficients and its intercept.
 
-    Every number is rounded to a grid of about 1/4096 of its noise's standard deviation, since
-    further digits would leak the noiseless value. The copy has the attribute ``release_`` (a
+    Every number is rounded to a grid whose step is about 1/4096 of the noise's standard deviation,
+    since further digits would leak the noiseless value. The copy has the attribute ``release_`` (a
     :class:`ReleaseRecord`) and predicts with the noisy coefficients; otherwise it behaves like the
     original. Of the other fitted attributes, the copy keeps only those that predictions need, such
     as the names of columns and classes, because other attributes may leak (scikit-learn's

@@ -370,10 +370,11 @@ def _drops(
 def layers_to_protect(information: PerLayer) -> list[str]:
     """Return the layers that leak significantly and are not clearly below the highest layer.
 
-    The P-values are adjusted for the number of layers by the rule of Benjamini and Hochberg (1995):
-    if no layer leaks, the probability that any layer is named is at most 5 %. With few clients the
-    interval is wide even if all clients are classified correctly. A layer whose interval includes
-    zero may therefore also be named, if its estimate is at least half the highest.
+    The P-values are adjusted for the number of layers by the rule of Benjamini and Hochberg (1995).
+    If no layer leaks, and the tests are independent or positively dependent, the probability that
+    any layer is named is at most 5 %. With few clients the interval is wide even if all clients are
+    classified correctly. A layer whose interval includes zero may therefore also be named, if its
+    estimate is at least half the highest.
     """
     from scipy.stats import false_discovery_control
 

@@ -104,7 +104,7 @@ def distance(right: Any, prior: Any, epsilon: float = 0.0, delta: float = 0.0) -
 def _halved(
     below: Callable[[np.ndarray], Any], low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bisect intervals to floating-point precision; ``below`` tests if the root is above."""
+    """Bisect intervals to floating-point precision; ``below`` is true if the root is higher."""
     for _ in range(120):
         middle = (low + high) / 2
         up = below(middle)

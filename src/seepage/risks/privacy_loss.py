@@ -5,8 +5,8 @@ with the record and without it, in standard deviations of Gaussian noise (Gaussi
 privacy, Dong, Roth and Su 2022). **ε** and **δ** are the differential-privacy parameters of all
 other releases. An unknown component is infinite: an unknown loss counts as full disclosure.
 
-*Independent releases*: information adds, ``η² = Σ η_k²``; so do squared distances, ``μ² = Σ μ_k²``;
-and ``ε = Σ ε_k``, ``δ = Σ δ_k``.
+*Independent releases*: ``η² ≤ Σ η_k²``, since information adds; squared distances add too, ``μ² = Σ
+μ_k²``; and ``ε ≤ Σ ε_k``, ``δ ≤ Σ δ_k``. The sums are used.
 
 *Several records of one person*, with a known loss each: ``‖[J₁ … J_m]‖² ≤ Σ‖J_i‖²``, so ``η² ≤ Σ
 η_i²``. Group privacy, with the records removed one after the other, gives ``ε ≤ Σ ε_i`` and ``δ ≤
@@ -128,6 +128,6 @@ class PrivacyLoss:
     def membership(self) -> np.ndarray:
         """Return the largest success rate of membership inference by an informed attacker.
 
-        Uses :func:`~seepage.risks.guessing.accuracy_beside` for the releases with ε and δ.
+        Releases with ε and δ are included by :func:`~seepage.risks.guessing.accuracy_beside`.
         """
         return accuracy_beside(self.mu, 0.5, self.epsilon, self.delta)

@@ -1,10 +1,9 @@
-"""Which updates come from the same client, over the rounds and over several runs.
+"""Identifies the updates of the same client, over the rounds and over several runs.
 
 Clients are the units of every interval and every test, so if clients count twice, chance
-differences look significant. Flower draws a new number for every node in each simulation. So
-clients of several runs are matched by a key that stays the same (a hospital, a partition), or by
-their nodes if these are the same in all runs; otherwise they cannot be matched, and only one run
-can be analysed.
+differences look significant. Flower draws a new number for every node in each simulation. Clients
+of several runs are therefore matched by a key that stays the same (a hospital, a partition), or by
+their nodes if these are the same in all runs. Otherwise only one run can be analysed.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ def same_client(gradients: LayerGradients) -> np.ndarray | None:
 def one_run(gradients: LayerGradients) -> tuple[np.ndarray, str]:
     """Return a mask of the updates to analyse together, and a sentence if some are left out.
 
-    If the clients of several runs cannot be matched, these are the updates of the longest run, the
-    first of several that are equally long.
+    If the clients of several runs cannot be matched, the mask selects the longest run (the first
+    one, if several are equally long).
     """
     everything = np.ones(len(gradients), dtype=bool)
     try:
@@ -76,9 +75,9 @@ def one_run(gradients: LayerGradients) -> tuple[np.ndarray, str]:
 def separate_runs(gradients: LayerGradients) -> np.ndarray:
     """Return the run of every update, ``(n,)``.
 
-    Recordings of earlier versions do not state it. There, a new run begins where the round number
-    decreases and all nodes are new. Several nodes must take part before and after, because updates
-    may also be listed client by client.
+    Recordings of earlier versions do not state the run. There, a new run begins where the round
+    number decreases and all nodes are new. Several nodes must take part before and after, because
+    updates may also be listed client by client.
     """
     if gradients.runs is not None and np.any(gradients.runs):
         return np.asarray(gradients.runs)

@@ -70,7 +70,7 @@ class UpdateRecorder:
     resume
         Whether to add to an existing recording, with the same layers, width and seed; otherwise an
         existing recording raises an error. Flower draws new nodes in every simulation, so a second
-        run would count every client twice, which inflates the significance of any labels. Rounds
+        run would count every client twice, and chance differences would look significant. Rounds
         that are already recorded are therefore refused, unless they belong to another run and all
         clients have keys.
     """
@@ -310,7 +310,7 @@ class Origin(NamedTuple):
     client: str
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns of a recording with this update."""
+        """Return the columns of a recording that contains only this update."""
         return {
             "rounds": np.array([self.round]),
             "nodes": np.array([self.node], dtype=np.uint64),  # unsigned 64-bit integers

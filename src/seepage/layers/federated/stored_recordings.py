@@ -65,8 +65,9 @@ def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **co
     """Write recorded gradients, and further columns with one entry per gradient.
 
     The clients, nodes, rounds and runs of the recording, if known, are written as the columns
-    ``client``, ``node``, ``round`` and ``run`` unless these are given. A name ending in
-    ``.safetensors`` selects that format; any other name, a NumPy archive (``.npz``).
+    ``client``, ``node``, ``round`` and ``run``, unless the caller passes these columns. A name
+    ending in ``.safetensors`` selects that format; any other name selects a NumPy archive
+    (``.npz``).
     """
     own = {k.removesuffix("s"): v for k, v in gradients.origins().items() if v is not None}
     columns = own | columns

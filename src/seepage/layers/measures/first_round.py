@@ -164,7 +164,7 @@ def _standing(means: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _stepped_down(standings: np.ndarray) -> np.ndarray:
-    """Return each test's adjusted P-value from its standings; the actual labels are first."""
+    """Return each test's adjusted P-value; column 0 of ``standings`` is for the actual labels."""
     order = np.argsort(-standings[:, 0], kind="stable")
     highest = np.maximum.accumulate(standings[order][::-1], axis=0)[::-1]
     as_high = highest >= standings[order][:, :1] - TIE

@@ -123,7 +123,7 @@ class PerLayer(Result):
         return np.argsort(np.where(np.isnan(self.values), np.inf, -rounded), kind="stable")
 
     def foremost(self) -> list[str]:
-        """Return the first layer of the ranking, and all layers with overlapping intervals."""
+        """Return the first layer of the ranking, and all layers whose intervals overlap its own."""
         first = self.span(self.ranking()[0])
         return [name for name in self.ranking() if self.span(name).high >= first.low]
 

@@ -7,8 +7,9 @@ distance in a layer is the root mean square over the entries j of ::
     |z_cj − m_j| / mean over the others c′ of |z_c′j − m_j|
 
 so that an outlier does not inflate its own scale. The logarithm of the distance is standardised by
-the mean and the spread of the nearest three quarters of the clients, so that up to a quarter of
-outliers have no effect. A client's score is the largest standardised value over the layers.
+the mean and the spread of the nearest three quarters of the clients, so outliers have no effect if
+they are at most a quarter of the clients. A client's score is the largest standardised value over
+the layers.
 
 *Without a reference*, it is unknown how far the furthest of K similar clients would be. A client's
 rounds do not help, because its data stay the same. The share of clients that are at least as far is
@@ -242,7 +243,7 @@ def _log_distances(means: np.ndarray) -> np.ndarray:
 
 
 def _standing(logs: np.ndarray) -> np.ndarray:
-    """Return how many standard deviations each value is above the mean, both of the lowest 75 %."""
+    """Standardise each row by the mean and standard deviation of its lowest three quarters."""
     kept = math.ceil(0.75 * logs.shape[1])
     nearer = np.sort(logs, axis=1)[:, :kept]
     spread = nearer.std(axis=1, keepdims=True)

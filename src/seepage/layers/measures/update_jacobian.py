@@ -1,7 +1,7 @@
 """Local training as a map from a client's records to its update, and the map's Jacobian.
 
-With ``u(z) = θ_sent − θ_returned`` after all local steps, scaled by ``s``, the Jacobian ``J = s
-∂u/∂z`` has no closed form, because a record's effect on an early step propagates through all later
+Let ``u(z) = θ_sent − θ_returned`` after all local steps. Its Jacobian ``J = s ∂u/∂z``, scaled by
+``s``, has no closed form, because a record's effect on an early step propagates through all later
 steps. Small runs are differentiated exactly through all steps, in float64. For larger runs, a
 product with one direction needs two plain runs: ``Jv ≈ s (u(z + hv) − u(z − hv))/2h``.
 """

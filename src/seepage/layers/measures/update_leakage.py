@@ -1,8 +1,8 @@
 """Fisher information of a noisy FedAvg update about the client's records, in total and by layer.
 
-The release is ``s(θ_sent − θ_returned) + noise`` after all local steps (several epochs, momentum,
-Adam, weight decay), with a factor ``s``. If ``J`` is the Jacobian of the release with respect to a
-record's unknowns, in units of the noise, the Fisher information is ``I = JᵀJ``.
+The release is ``s(θ_sent − θ_returned) + noise``, where ``s`` scales the update, after all local
+steps (several epochs, momentum, Adam, weight decay). If ``J`` is the Jacobian of the release with
+respect to a record's unknowns, in units of the noise, the Fisher information is ``I = JᵀJ``.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def update_leakage(
 
 
 def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Tensor) -> bool:
-    """Return whether records of a batch interact; raise if the update cannot be measured."""
+    """Return whether records of a batch interact; refuse updates that cannot be measured."""
     mixed = False
     for module in net.modules():
         meeting = any(_meets(inner) for inner in module.modules())
