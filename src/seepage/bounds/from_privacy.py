@@ -33,7 +33,7 @@ def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 
     Parameters
     ----------
     epsilon
-        The value of ε at order 2, for replacing one record.
+        The ε of Rényi differential privacy at order 2, if one record is replaced.
     diameters
         The largest difference between two records in each unknown: one number, or one per unknown.
     slope

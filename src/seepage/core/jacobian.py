@@ -336,7 +336,7 @@ def largest_square(J: Array) -> Array:
 
 
 class MeasuredRelease(ABC):
-    """A release about records read in chunks, as plain data that can be sent to workers.
+    """A release that is measured chunk by chunk; it can be sent to workers as plain data.
 
     Attributes
     ----------

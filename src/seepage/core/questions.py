@@ -387,7 +387,7 @@ class _ColumnSums(Block):
 
 
 def chosen(chunk: Chunk, positions: np.ndarray | None) -> dict[Any, np.ndarray]:
-    """Return the positions, within the chunk, of the given sorted table positions (or of all)."""
+    """Return the chunk's part of the sorted table positions (or of all), counted in the chunk."""
     if positions is None:
         return {ALL: np.arange(len(chunk))}
     first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])

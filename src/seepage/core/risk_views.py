@@ -582,7 +582,8 @@ def guess_among(
     The guess is about each record, or about each person if the candidates are people's values.
     ``integrals`` is as in :meth:`Candidates.answer`, for the records of each chunk. With several
     ``scales``, there is a result for each prior and scale, in which the noise is divided by the
-    scale, so distances are multiplied by it. ``beyond`` contains a known gain for each scale.
+    scale, so distances are multiplied by it. ``beyond`` contains, for each scale, a gain that is
+    already known; smaller gains need no integral.
     """
     way = way_of(leak, None) if way is None else way
     believed = [p if isinstance(p, str) else np.asarray(p, dtype=float) for p in priors]
