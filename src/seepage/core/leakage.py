@@ -508,8 +508,8 @@ class Leakage(Generic[PerRecord]):
         tolerance
             The largest error at which a guess counts as correct, in the unit of the column.
         prior
-            ``"equal"`` over the column's range, the ``"frequencies"`` of its values, the
-            prediction of the ``"model"``, or a probability for each of ``values``.
+            ``"equal"`` for all values over the column's range, ``"frequencies"`` for those in the
+            table, ``"model"`` for the model's prediction, or a probability for each of ``values``.
         values
             The candidate values; by default those of the table (its quantiles, if there are many)
             or, with the prior ``"equal"``, a grid over their range.

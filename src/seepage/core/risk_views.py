@@ -641,7 +641,7 @@ def _guess_each(
 ) -> np.ndarray:
     """Return μ and, for each prior and scale, the success rate of a guess, (m, 1 + 4k).
 
-    Each success rate consists of four numbers: lower bound, upper bound, baseline and integration
+    For each success rate there are four numbers: lower bound, upper bound, baseline and integration
     error.
     """
     here, others = changes(chunk), candidates.others
