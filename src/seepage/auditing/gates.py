@@ -17,7 +17,7 @@ from seepage.support.number_check import check_positive
 
 
 def check_limits(limits: Limits, grouped: bool) -> float | None:
-    """Check the limits; return the largest leakage of a record that meets all of them.
+    """Check the limits; return the largest leakage that they allow a record, if they limit it.
 
     Called before any computation. ``grouped`` states whether there are groups to compare.
     """
@@ -83,7 +83,7 @@ def _min_mse(audit: Audit, limit: float) -> Gate:
 def _of_records(
     audit: Audit, name: str, limit: float, measured: float, most: float, times: float
 ) -> Gate:
-    """Return a gate that allows every record a leakage of ``most``; ``times`` scales the noise."""
+    """Return a gate at the leakage ``most``; noise ``times`` the current σ would pass it."""
     over = audit.records.over(most)
     if not over:
         return Gate(name, limit, measured, True, over=0)

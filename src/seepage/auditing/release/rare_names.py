@@ -31,7 +31,8 @@ def settle_rare_names(
 
     Raises
     ------
-    InputError If there are rare values and no treatment was chosen, or if a class is rare.
+    InputError
+        If there are rare values and no treatment was chosen, or if a class is rare.
     """
     if choice not in CHOICES:
         raise InputError(f"--rare must be refuse, drop or merge, not {choice!r}.")
@@ -66,7 +67,7 @@ def settle_rare_names(
         )
         raise InputError(
             f"{what}, which would be published with the model as the name of a level: {which}. "
-            f"Fewer than {holders} {who} have each of these values. Choose {ways}."
+            f"Each of these values is shared by fewer than {holders} {who}. Choose {ways}."
         )
     # What has no level for the others can only be dropped.
     drop = [name for name in rare if choice == "drop" or plan.kinds[name] != "categorical"]
