@@ -206,7 +206,7 @@ def _known_risks(audit: Audit, option: str) -> RiskFinding:
     if audit.risks is None:
         why = tell_not_measured(audit)
         raise InputError(
-            f"{option} cannot be checked. {why} With {option} 1, this limit is not checked."
+            f"{option} cannot be checked. {why} Use {option} 1 to skip this check."
         )
     return audit.risks
 

@@ -263,7 +263,7 @@ def _is_linear(model: Any) -> bool:
 
 
 def _parted(X: Any, target: str) -> tuple[Any, Any]:
-    """Return a data frame without its target, and the target; unchanged if there is none."""
+    """Return a data frame without its target column, and that column (``None`` if it has none)."""
     if not is_frame(X):
         return X, None
     frame, _ = read_frame(X)

@@ -153,7 +153,7 @@ def _sampler(question: ExtractionQuestion) -> Any:
 
 
 def _gates(question: ExtractionQuestion, result: Any, model: AttackedModel) -> list[Gate]:
-    """Return the limits that were set; an attack can exceed a limit but never prove it is met."""
+    """Return a gate for each limit; an attack can exceed a limit, but never prove it is met."""
     gates = []
     if (limit := question.max_probability) is not None:
         over = [each for each in result.ranked if each.probability > limit]
