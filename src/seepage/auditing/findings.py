@@ -326,7 +326,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class GuessFinding:
-    """Success rate of attribute inference for the category or class that gains most.
+    """Success of attribute inference on a category or class, for the record that gains most.
 
     The attacker knows the rest of the record and all other records.
     """

@@ -57,7 +57,7 @@ def check_limits(limits: Limits, grouped: bool) -> float | None:
 
 
 def held_to(limits: Limits, audit: Audit) -> Audit:
-    """Return an audit with a gate for every limit, and the preset of the limits."""
+    """Return the audit with a gate for every limit, and with the preset of the limits."""
     return replace(audit, gates=find_gates(limits, audit), preset=limits.preset)
 
 

@@ -79,7 +79,7 @@ def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> Disc
 def _neighbours(
     trained: TrainedModel, source: RecordsInMemory, rows: np.ndarray
 ) -> Iterator[tuple[str, RecordsInMemory]]:
-    """Yield the features and labels with some records left out or replaced."""
+    """Yield each change, with the records after some of them were left out or replaced."""
     yield LEFT_OUT, source.at(np.delete(np.arange(len(source)), rows))
     y, counts = source.y, trained.table.labels.counts
     known = [float(np.min(y)), float(np.max(y))] if counts is None else list(counts)

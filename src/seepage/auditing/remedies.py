@@ -155,7 +155,7 @@ def _unmeasured(
 def _ordered(
     remedies: Iterable[Remedy], trial: HeldOutTrial, asked: Protection, risks: RiskFinding | None
 ) -> tuple[Remedy, ...]:
-    """Return remedies compared with the target and a constant prediction, in order of rank.
+    """Compare remedies with the target and a constant prediction; return them in order of rank.
 
     Of two remedies with the same noise and penalty, the simpler one is kept.
     """

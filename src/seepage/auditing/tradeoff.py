@@ -36,8 +36,8 @@ class _LossSums:
 
     The loss of a constant prediction is ``f·w``, where ``f`` is a record's one-hot class, or the
     powers ``(1, a, a²)`` of its distance ``a`` from the mean of all records; ``w`` is known only
-    after all sums are computed. The sums of ``l`` use the mean loss over the draws at each noise
-    scale.
+    after all sums are computed. ``squares`` and ``beside`` use each record's mean loss over the
+    draws at each noise scale.
     """
 
     count: int
@@ -417,7 +417,7 @@ def _held_out_count(rows: int) -> int:
 
 
 def held_out_rows(rows: int, seed: int) -> np.ndarray:
-    """Return the held-out rows, sorted, without permuting all rows."""
+    """Draw the held-out rows without permuting all rows; return them sorted."""
     wanted = _held_out_count(rows)
     generator = np.random.default_rng(seed)
     chosen = np.unique(generator.integers(0, rows, wanted))

@@ -89,7 +89,7 @@ class FitSettings:
         return source.train(model)
 
     def estimator(self) -> Any:
-        """Return the model to be fitted."""
+        """Return an unfitted estimator with these settings."""
         if not self.refits:
             raise InputError(
                 "This model can be fitted only by its own library; fit it with that library."

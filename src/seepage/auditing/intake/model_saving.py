@@ -261,7 +261,7 @@ def _content(model: Any) -> dict[str, Any]:
     names = _feature_names(model, columns)
     if names is not None:
         if len(names) != coef.shape[0]:
-            raise refusal("Each column must become a single feature before this model.", _IN_PYTHON)
+            raise refusal("The model must have one coefficient per encoded feature.", _IN_PYTHON)
         content["features"] = names
     if columns:
         content["columns"] = [asdict(c) for block in columns for c in block.codings]

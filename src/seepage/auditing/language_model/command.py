@@ -74,8 +74,8 @@ def _compared(question: ExtractionQuestion) -> dict[str, Path]:
         name, mark, folder = given.partition("=")
         if not (mark and name.strip() and folder.strip()) or name.strip() in folders:
             raise InputError(
-                f"--compare is name=folder with a different name each time, such as 'fewer "
-                f"epochs=run/checkpoint-100'; not {shown(given)}."
+                f"--compare must be name=folder with a different name each time, such as 'fewer "
+                f"epochs=run/checkpoint-100', not {shown(given)}."
             )
         folders[name.strip()] = Path(folder.strip())
     return folders
