@@ -453,7 +453,7 @@ def _check_sensitive(table: EncodedTable) -> None:
 
 
 def check_noise_or_target(sigma: float | None, target_eta: float | None) -> None:
-    """Reject a noise or target that is not positive, or that floats cannot represent."""
+    """Reject a noise or target that is not positive, or whose square floats cannot represent."""
     for name, number in (("sigma", sigma), ("target_eta", target_eta)):
         if number is None:
             continue
@@ -767,7 +767,7 @@ def beside_figures(
 ) -> RiskFinding:
     """Return the risks of a release that also publishes figures, (ε, δ)-private in total.
 
-    For attribute inference, ε and δ may have other values.
+    ``guess_epsilon`` and ``guess_delta``, if given, replace ε and δ for attribute inference.
     """
     values = (
         epsilon if guess_epsilon is None else guess_epsilon,

@@ -748,8 +748,8 @@ class Audit(Reportable, ResultNumbers):
         Success rates of membership and attribute inference; ``None`` if unknown (``risks_reason``
         gives the reason).
     outsider
-        The estimate for an attacker who knows fewer records, if one was named; ``None`` if unknown
-        (``outsider_reason`` gives the reason).
+        The estimate for an attacker who does not know all other records, if one was named; ``None``
+        if unknown (``outsider_reason`` gives the reason).
     preset
         The preset of the limits, if one was named: see ``auditing.decision.presets``.
     codes
@@ -866,7 +866,7 @@ class Audit(Reportable, ResultNumbers):
     def row_index(self) -> np.ndarray:
         """The table row of every audited record (0 for the first data row).
 
-        For people, it is the first row of each person.
+        If the unit is the person, it is each person's first row.
         """
         return self.records.every.row
 

@@ -309,8 +309,8 @@ def _groups(groups: Mapping[str, Any] | Sequence[str] | None, frame: Any) -> dic
 def _as_ours(model: Any, settings: FitSettings, fit: FittedGLM, y: np.ndarray) -> Any:
     """Return a fitted model, ours or another library's, as a seepage model.
 
-    Another library's model may have class weights and sample weights; their product becomes the
-    sample weights of the result.
+    If the model was fitted with class weights or sample weights, ``weighted_`` of the result is
+    true.
     """
     if isinstance(model, LinearModel):
         return model

@@ -193,7 +193,7 @@ class _Search:
         return self.asked.reached(_with_risks(here, self.risks), self.risks)
 
     def more_noise(self) -> Remedy:
-        """Return more noise: enough to meet the target or, if it is met, to halve the leakage."""
+        """Return the remedy of more noise: enough for the target or, if it is met, at least 2σ."""
         start = Remedy(kind=RemedyKind.NOISE)
         least = 2 * self.sigma if self.met else self._plain_noise
         found = self._enough(start, self.trained, self.worst, least)

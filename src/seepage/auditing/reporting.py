@@ -96,8 +96,8 @@ def check(
         The JSON file.
     files
         The audited files by role, such as ``{"table": "ward.csv"}``; their SHA-256 is recorded.
-        None of them may be published: only ``seepage release`` makes files to publish, and
-        recommends ``release``.
+        None of these files may be published: only ``seepage release`` makes files to publish, and
+        only its check can recommend ``release``.
 
     Notes
     -----

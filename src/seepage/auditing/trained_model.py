@@ -227,7 +227,7 @@ class RecordsInMemory(MemorySource):
         return model.fit(self.X, self.y, self.sample_weight)
 
     def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
-        """Return all records with weight zero for chosen ones, these alone, and the others' share.
+        """Return all records (weight 0 if chosen), the chosen records, and the share of the others.
 
         With weights of zero, most of a large table need not be copied.
         """
@@ -480,7 +480,7 @@ class TrainedModel:
     def leakage_to(
         self, attacker: Attacker, sigma: float | None, predictions: Predictions | None = None
     ) -> OutsiderLeakage:
-        """Return the leakage to an attacker who knows some other records; ``None`` as σ: no noise.
+        """Return the leakage to an attacker who knows some records; ``sigma=None`` means no noise.
 
         ``predictions`` describes the predictions that are released instead of the parameters, if
         any.

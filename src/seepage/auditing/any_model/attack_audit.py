@@ -179,7 +179,7 @@ def _labels_of(name: str, values: Any, records: int) -> np.ndarray:
 
 
 class _Asked(NamedTuple):
-    """Stores the outputs for all records, of a model fitted on a random half of the records."""
+    """Stores one model's outputs for all records; it was fitted on a random half of them."""
 
     signal: np.ndarray
     error: np.ndarray
@@ -203,7 +203,7 @@ def _said_of(plan: GuessingPlan) -> str:
 
 
 def _gap(held_out: HeldOutFinding, records: int) -> StructuralRisk:
-    """Return the generalisation gap as a structural risk, found if it is significant."""
+    """Return the generalisation gap as a structural risk, which is found if it is significant."""
     found = held_out.gap_low > 0 or held_out.p_value < 0.05
     return StructuralRisk(
         "generalisation gap",

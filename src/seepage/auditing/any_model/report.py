@@ -162,7 +162,7 @@ def all_columns(audit: AttackAudit) -> float:
 
 
 def surely_leaked(audit: AttackAudit) -> tuple[ColumnGuesses, ...]:
-    """Return the columns that are guessed significantly more often for members than non-members.
+    """Return the columns that are guessed right significantly more often for members.
 
     The 95 % intervals hold for all columns at once, because one of many may differ by chance.
     """

@@ -240,7 +240,7 @@ class TableInMemory(TableToAudit):
 
 
 def _surplus(pieces: Sequence[Piece], least: float) -> int:
-    """Return the sum of the values' hashes, counted from ``least``, minus that of the row numbers.
+    """Return the sum of hashed values minus that of hashed row numbers; ``least`` counts as 0.
 
     Over all rows, the result is zero modulo 2⁶⁴ if the values are row numbers in any order, and
     otherwise only with probability 2⁻⁶⁴. Unlike a set of all values, it needs little memory.
@@ -646,8 +646,8 @@ def _publicly_scaled(
     """Return the encoding with a centre and unit that may be published.
 
     For a declared domain, they are its middle and a quarter of its width. Otherwise, the unit is
-    rounded up to an especially coarse grid, because there are many units, and the centre is rounded
-    to whole units.
+    rounded up to an especially coarse grid, because one unit per column is published, and the
+    centre is rounded to whole units.
     """
     if part.kind != "numeric":
         return part

@@ -20,10 +20,10 @@ changes. If a published figure differs between the tables, it discloses the chan
 100 %.
 
 Two further bounds are reported. The first uses the ε and δ of σ for this pair of tables
-(:meth:`~seepage.auditing.release.noise_vote.NoiseDraw.beside`); no ledger entry may state less. The
-second uses ``ε = ε₀ + log 1/a`` from one table, without δ. Here ε₀ is the ε of a vote, and a is the
-probability that one vote is enough. A changed table that needs more noise can refute the second
-bound.
+(:meth:`~seepage.auditing.release.noise_vote.NoiseDraw.beside`); a ledger entry must state at least
+these values. The second uses ``ε = ε₀ + log 1/a`` from one table, without δ. Here ε₀ is the ε of a
+vote, and a is the probability that one vote is enough. A changed table that needs more noise can
+refute the second bound.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _success(mu: np.ndarray, epsilon: float, delta: float = 0.0) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _World:
-    """Stores the parameters of all releases made from one table."""
+    """Describes the distribution of the releases that are made from one table."""
 
     prepared: Prepared
 
@@ -195,7 +195,7 @@ class _World:
         return ErrorRates(self.prepared)
 
     def released(self, count: int) -> tuple[np.ndarray, list[ReleasedModel]]:
-        """Make releases; return the index of the σ and the noisy model of each."""
+        """Make releases; return the indices of their σ, and their noisy models."""
         model = self.prepared.trained.model
         which = np.random.default_rng().choice(len(self.sigmas), count, p=self.chance)
         return which, [ReleasedModel(release(model, Gaussian(self.sigmas[k]))) for k in which]

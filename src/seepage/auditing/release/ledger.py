@@ -553,7 +553,8 @@ class LedgerFile(Listing):
     """The ledger of a project, for releases made without ``seepage release``.
 
     Record the privacy loss of a training run, or of a predictor's answers, for the people in a
-    table **before** publishing. ``seepage release`` then counts this loss, and vice versa.
+    table **before** publishing. ``seepage release`` then counts this loss, and :meth:`record`
+    counts earlier releases.
 
     Parameters
     ----------

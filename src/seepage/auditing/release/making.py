@@ -168,7 +168,7 @@ class _Moves:
 
     @classmethod
     def of(cls, prepared: Prepared, tried: Sequence[Neighbour]) -> _Moves:
-        """Refit the table with the penalty for fewer records, reusing earlier refits."""
+        """Refit the model with the penalty for fewer records; reuse distances from ``tried``."""
         trained, numbers = prepared.trained, released_numbers(prepared.trained.model)
         records, sizes = len(trained.records), np.array([len(rows) for rows in trained.holders])
         of_size = {}

@@ -98,7 +98,7 @@ def interval_kept(epsilon: float, level: float = 0.95) -> float:
 def noise_grid(unit: float, records: int) -> np.ndarray:
     """Return the points from which σ is drawn, computed from published figures only.
 
-    The points cover three decades, starting at 25 times the unit divided by the number of records.
+    The ten points cover three decades, starting at ``25 * unit / records``.
     """
     points = [round_up(25 * unit / records, COARSER)]
     while len(points) < 10:

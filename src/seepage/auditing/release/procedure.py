@@ -137,7 +137,7 @@ class Procedure(ReleaseQuestion):
         return Prepared(trained, eta, recognition, sigma, least, figures, needed, seats, vote)
 
     def figures(self, raw: pa.Table, prepared: Prepared) -> dict[str, Any]:
-        """Return the figures published without noise, for a table that differs in one unit.
+        """Return the figures published without noise, for a neighbouring table.
 
         A drawn σ is fixed; only whether it is still enough can change.
         """

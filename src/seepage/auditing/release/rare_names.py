@@ -1,9 +1,9 @@
 """Handles rare values, which would identify people if published as names of levels.
 
 A category is encoded as one feature per level, and the names of the levels are published with the
-model. A level with a single record reveals that person's text, as do most values of a text column
-whose values are nearly unique. Both are reported before the fit. If people have several records,
-holders are counted as people: a value in twenty records of one person has one holder.
+model. The name of a level with a single record reveals that record's value, as do most names of a
+text column whose values are nearly unique. Both are reported before the fit. If people have several
+records, holders are counted as people: a value in twenty records of one person has one holder.
 """
 
 from __future__ import annotations

@@ -174,18 +174,18 @@ class People:
         )
 
     def earlier_loss(self, loss: PrivacyLoss, others: People, *, of_people: bool) -> Match | None:
-        """Return the losses that this table's records pass on to the other table, and the matches.
+        """Return the other table's losses, found by matching it to this table, and the matches.
 
         ``loss`` has one entry per record of this table; with ``of_people``, it is for all records
         of the record's person together. Return ``None`` if the tables cannot be compared. If a
         column identifies people in either table and both tables have it, that column decides. Of
         two such columns, the one with the larger loss is used. Otherwise all shared columns must
         agree. If the other table lacks columns of this one, at least half of this table's records
-        must be unique in the shared columns. A stranger from the same population then has a chance
-        of about one half or more to match nobody. If everybody matches somebody, for example by sex
-        alone, a match is uninformative. Records without a match are compared again with each column
-        left out in turn, under the same condition. A match found in this way counts, but is marked
-        as doubtful.
+        must be unique in the shared columns. The probability that a stranger from the same
+        population matches nobody is then about one half or more. If everybody matches somebody, for
+        example by sex alone, a match is uninformative. Records without a match are compared again
+        with each column left out in turn, under the same condition. A match found in this way
+        counts, but is marked as doubtful.
         """
         names = self.shared(others)
         decisive = [[n] for n in {self.identity: 0, others.identity: 0} if n in names]
