@@ -72,10 +72,10 @@ class PropertyInferenceResult(SummaryTable):
 
     @property
     def interval(self) -> ConfidenceInterval:
-        """The 95 % interval; for several classes, the mean of the ends (conservative).
+        """The 95 % interval of the AUC of this trained adversary on updates from new groups.
 
-        In 95 % of repetitions, the interval covers the AUC of this trained adversary on updates
-        from new groups.
+        For several classes, its ends are the means of the ends for each class, which is
+        conservative.
         """
         ends = np.mean([interval for _, interval in self._areas()], axis=0)
         return ConfidenceInterval(float(ends[0]), float(ends[1]))

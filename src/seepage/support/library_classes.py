@@ -96,7 +96,7 @@ def overridden(thing: Any, base: type) -> str | None:
 def own_name(thing: Any, library: str, names: Container[str] | None = None) -> str | None:
     """Return the name of an object's library class, or ``None`` if the object overrides anything.
 
-    ``names`` are the accepted classes; by default, all are accepted.
+    ``names`` are the accepted classes (by default, all); for any other, return ``None``.
     """
     known = library_class(thing, (library,))
     if known is None or known.overrides is not None:

@@ -18,7 +18,7 @@ _FORMAT = "seepage-folder/1"
 
 @dataclass(frozen=True)
 class Manifest:
-    """Lists the files in a folder; a manifest without a kind is empty."""
+    """The files of a folder and its kind; the kind is ``None`` if there is no valid manifest."""
 
     kind: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)

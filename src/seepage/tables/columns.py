@@ -39,7 +39,7 @@ Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 @dataclass(frozen=True)
 class Piece:
-    """Stores some raw rows, the name of their file, and the position of the first row."""
+    """Consecutive rows as read, with the name of their file and the position of the first."""
 
     batch: pa.RecordBatch | pa.Table
     file: str
@@ -249,8 +249,8 @@ def profile_column(
 ) -> ColumnProfile:
     """Return the profile of a column, given its sums and its type.
 
-    ``as_codes`` treats numbers as category codes; ``counts_up`` means that the values are row
-    numbers. If the column is in memory, all distinct values are counted, without a limit.
+    ``as_codes`` treats numbers as category codes; ``counts_up`` states that the values are row
+    numbers. If ``column`` is given, the levels of a category or text are counted without a limit.
     """
     stored, rows, missing = plain_type(stored), sums.rows, sums.missing
     if missing == rows:
@@ -348,8 +348,8 @@ class ColumnEncoding:
         largest = max(abs(sums.least), abs(sums.most))
         if not (math.isfinite(whole.mean) and math.isfinite(whole.spread)):
             raise InputError(
-                f"The values of column {shown(name)} (up to {largest:.2g}) are too large to "
-                "compute their standard deviation; rescale the column to a larger unit."
+                f"The values of column {shown(name)} (up to {largest:.2g}) are too large for "
+                "a standard deviation to be computed; rescale the column to a larger unit."
             )
         filled = 0 if fill is None else sums.missing
         constant = whole.spread <= _ROUNDING * largest
@@ -470,9 +470,9 @@ class TableEncoding:
     ) -> Chunk:
         """Return the rows of the pieces as one chunk.
 
-        The features are stored column by column, in the order in which they are read. Matrix
-        products are equally fast, and nothing needs to be transposed. ``by_rows`` stores them row
-        by row, for a chunk that remains in memory.
+        The features are stored column by column, as they are read, so no copy is needed to
+        transpose them, and matrix products are no slower. ``by_rows`` stores them row by row, for a
+        chunk that remains in memory.
         """
         rows, places = rows_in(pieces), self.places()
         width = places[-1][1].stop
@@ -564,7 +564,7 @@ def class_levels(sums: ColumnSums, kind: pa.DataType, target: str) -> np.ndarray
     """Return the distinct labels in a scan, sorted."""
     if sums.missing:
         raise InputError(
-            f"The labels in column {target!r} have {sums.missing:,} missing values; drop those "
+            f"The label column {target!r} has {sums.missing:,} missing values; drop those "
             "rows."
         )
     if sums.levels is None:

@@ -78,11 +78,11 @@ def measure_exposure(
     model, vocabulary
         The model and its tokenizer.
     target, secret
-        The secret's position in its record, and the secret as text.
+        The given tokens and the target tokens, and the secret as text.
     candidates
         The alternatives; by default, all strings of the secret's shape (:func:`alphabets`).
     most
-        The largest number of candidates for which all are ranked.
+        The largest number of candidates that are all ranked.
     draws
         The sample size if there are more candidates.
     seed

@@ -332,13 +332,13 @@ def _halved(image: np.ndarray) -> np.ndarray:
 
 
 def _haar(image: np.ndarray, side: int, axis: int) -> np.ndarray:
-    """Return the absolute response to the Haar filter of this size, which is odd along one axis."""
+    """Return the absolute response to a Haar filter, which takes differences along ``axis``."""
     odd, even = np.repeat([-1.0, 1.0], side // 2), np.ones(side)
     return np.asarray(np.abs(_filtered(_filtered(image, odd, axis), even, -3 - axis)) / side)
 
 
 def _block(image: np.ndarray) -> np.ndarray:
-    """Return the mean of the 2×2 block at every pixel."""
+    """Return, at every pixel, the mean of a 2×2 block."""
     return _filtered(_filtered(image, np.full(2, 0.5), -2), np.full(2, 0.5), -1)
 
 
