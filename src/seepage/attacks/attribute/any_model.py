@@ -64,8 +64,8 @@ class GuessingPlan:
     columns
         The columns to guess.
     left_out
-        The names of columns that are not attacked, because they have only one value or need too
-        many queries.
+        The names of columns that are not attacked: they have only one value, or the number of
+        queries does not suffice.
     rows
         The positions of the attacked records, ``(m,)``.
     priors
@@ -102,9 +102,9 @@ def plan_guesses(
 ) -> GuessingPlan:
     """Choose the columns and records to attack with about ``queries`` predictions per model.
 
-    ``together`` names the columns of each attribute that has several columns. At least ``fewest``
-    records are attacked, but at most half of the table; the attacker learns from the remaining
-    records.
+    ``together`` maps each attribute to its columns; by default, each column is an attribute. At
+    least ``fewest`` records are attacked, but at most half of the table; the attacker learns from
+    the remaining records.
     """
     table = columns_as_they_are(X)
     found = [
@@ -181,7 +181,7 @@ def _middle(numbers: np.ndarray, band: np.ndarray) -> int:
 
 
 def _as_numbers(values: np.ndarray) -> np.ndarray:
-    """Return a column as numbers for tree splits: text by frequency, missing values lowest."""
+    """Return a column as numbers for a forest: text as frequency ranks, missing numbers lowest."""
     if values.dtype.kind in "biuf":
         numbers = values.astype(float)
         known = numbers[np.isfinite(numbers)]
@@ -350,7 +350,7 @@ def guess_columns(
 
 
 def _weight(odds: np.ndarray, inside: np.ndarray) -> float:
-    """Return ``δ/σ²`` of the shadow models, (M, n): zero if members do not score higher."""
+    """Return ``δ/σ²`` from the shadow models' log-odds, (M, n); zero if ``δ`` is negative."""
     counts = (~inside).sum(axis=0)
     mean = np.where(inside, 0.0, odds).sum(axis=0) / np.maximum(counts, 1)
     apart = odds - mean

@@ -22,7 +22,7 @@ from seepage.support.number_check import check_count, check_not_negative, check_
 def chance_of_guesses(
     correct: int, guesses: int, *, abstentions: int = 0, epsilon: float, delta: float
 ) -> float:
-    """Return an upper bound on the probability of this many correct guesses under (ε, δ).
+    """Bound the probability of at least this many correct guesses under (ε, δ) from above.
 
     The number of guesses must have been chosen without knowing the coin flips.
 

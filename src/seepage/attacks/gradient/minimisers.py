@@ -89,7 +89,7 @@ class QuasiNewton:
         return -q
 
     def _scale(self) -> Tensor:
-        """Return the inverse curvature along the latest step; at first, a unit step's scale."""
+        """Return the inverse curvature of the latest step; before it, one over the slope's norm."""
         _, change, inverse = self._recalled(0)
         known = inverse > 0
         squared = torch.where(known, inverse * change.square().sum(2), 1.0)

@@ -211,7 +211,7 @@ class GradientCost:
     total_variation: float
 
     def keep(self, which: Tensor) -> None:
-        """Drop all releases except the selected releases."""
+        """Keep only the selected releases."""
         self.targets, self.labels = self.targets[which], self.labels[which]
 
     def evaluate(self, candidates: Tensor) -> Evaluation:

@@ -70,7 +70,7 @@ class MembershipInferenceResult(SummaryTable):
     Parameters
     ----------
     method
-        LiRA or RMIA, and whether online or offline; or the loss.
+        The method of the attack: LiRA or RMIA, online or offline, or the loss.
     scores
         Each attacked model's membership score for each record, ``(T, n)``; higher means more likely
         a member.

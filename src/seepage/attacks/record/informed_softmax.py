@@ -5,12 +5,12 @@ classes. The known records yield ``B = x̃ sᵀ − G``, (P, K), which is ``x̃ 
 = ω (softmax(Wᵀx̃) − y)``. Adding one vector to all classes leaves every loss unchanged, so the
 component of B in that direction is noise and is removed.
 
-*A known coordinate*, an intercept's 1 or a constant column's c, determines ``ρ = B_κ/c``; then ``x
-= B ρ/‖ρ‖²`` by least squares. The label is the only class whose entry in ρ is negative.
+*A coordinate κ is known*: an intercept's 1, or a constant column's c. It determines ``ρ = B_κ/c``;
+then ``x = B ρ/‖ρ‖²`` by least squares. The label is the only class whose entry in ρ is negative.
 
-*Only the label.* ρ is parallel to the leading right singular vector v of B, with ``v_y < 0``; the
-length of x solves ``ω (softmax_y − 1) = ρ_y``. If there are several solutions, the one whose length
-is nearest the typical record length is used.
+*Only the label is known.* ρ is parallel to the leading right singular vector v of B, with ``v_y <
+0``; the length of x solves ``ω (softmax_y − 1) = ρ_y``. If there are several solutions, the one
+whose length is nearest the typical record length is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from seepage.glm.losses import Categorical
 
 
 class SolvedClasses(NamedTuple):
-    """The reconstruction of m rows from a chunk of T releases: ``x = (x (s·d) − G d)·scale``."""
+    """The reconstruction of m rows from a chunk of T releases: ``x̂ = (x (s·d) − G d)·scale``."""
 
     s: np.ndarray  # (T, m, K)
     G: np.ndarray  # (T, P, K)
@@ -63,7 +63,7 @@ class SoftmaxAttack(InformedAttack):
         return np.sum(off**2, axis=2).T, off.sum(axis=0)
 
     def solve(self, theta: np.ndarray, rows: np.ndarray) -> SolvedClasses:
-        """Solve for the given rows from releases ``theta``, (T, P·K), classes innermost."""
+        """Solve for the given rows from releases ``theta``, (T, P·K), by feature, then by class."""
         K, d = self.outputs, self.X.shape[1]
         W = theta.reshape(len(theta), -1, K)
         S, G = np.empty((len(W), len(rows), K)), np.empty_like(W)
