@@ -13,8 +13,9 @@ guesses. With one release, this is Wilson's interval over the records.
 
 *The area under the ROC curve* is the share of pairs (one record with the property, one without)
 that the scores put in the right order, ties counting half. Its interval is the union of two
-intervals. The first contains every θ that a test does not reject, ``(area − θ)² ≤ z² V(θ)``. Its
-width at an area of 1 is positive, and nearly the same as just below 1 (Newcombe 2006)::
+intervals. The first contains every θ that a test does not reject: ``(area − θ)² ≤ z² V(θ)``
+(Newcombe 2006). Its width is positive at an area of 1, and nearly the same just below 1. The
+variance is::
 
     V(θ) = (θ(1 − θ) + (n + m − 2)(Q − θ²)) / nm
 
@@ -255,7 +256,7 @@ def _effective_number(scores: np.ndarray, group: np.ndarray) -> float:
 def _observed_variance(
     scores: np.ndarray, truth: np.ndarray, group: np.ndarray, right: np.ndarray
 ) -> float:
-    """Return the estimated variance of the area, or 0 if all records of one kind form a group."""
+    """Return the estimated variance of the area; 0 if all records of one kind share a group."""
     with_it, without = (np.bincount(group, kind) > 0 for kind in (truth, ~truth))
     if min(with_it.sum(), without.sum()) < 2:
         return 0.0

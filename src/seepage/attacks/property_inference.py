@@ -39,8 +39,7 @@ class PropertyInferenceResult(SummaryTable):
     layer
         The layer whose gradients the adversary observed.
     scores
-        The predicted probability of the property for every update; for a property with several
-        classes, one column per class.
+        The predicted probability of each class of the property for every update, ``(n, classes)``.
     truth
         The true property of every update, as a position in ``classes``.
     classes

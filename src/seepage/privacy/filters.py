@@ -54,7 +54,7 @@ class PrivacyFilter:
         A mask of the records that are not yet excluded. Keep this mask and ``spent`` secret:
         whether a record is excluded reveals information about the record that no budget covers.
     spent
-        The budget that each record has spent so far: ``Σ μ²``, or Rényi divergence.
+        The budget that each record has spent so far: ``Σ μ²``, or the sum of Rényi divergences.
 
     Examples
     --------

@@ -270,7 +270,10 @@ def _row_norm(seen: LargestSeen, stated: float | None) -> tuple[float, bool, tup
 def _slope(
     fit: FittedGLM, seen: LargestSeen, row_norm: float, label_bound: float | None
 ) -> tuple[float, bool, tuple[str, ...]]:
-    """Return the largest absolute ``∂ℓ/∂m`` at any minimiser, and the assumptions behind it."""
+    """Return a bound on ``|∂ℓ/∂m|`` at any minimiser, and the assumptions behind it.
+
+    The second value states whether the bound is independent of the data.
+    """
     if isinstance(fit.family, Categorical):
         return math.sqrt(2.0), True, ()
     if fit.family.name == "bernoulli":

@@ -47,7 +47,7 @@ def row_slices(rows: int, width: int, *, chunk: int = CHUNK, what: str = "") -> 
 def even_slices(rows: int, width: int, *, chunk: int = CHUNK) -> list[slice]:
     """Divide rows into nearly equal slices of at most ``chunk`` numbers.
 
-    There are as many slices as cores or a multiple of that, unless one slice is enough.
+    If several are needed, their number is a multiple of the number of cores where possible.
     """
     step = max(1, chunk // max(1, width))
     count = -(-rows // step)

@@ -180,7 +180,7 @@ def open_if_deserted(path: Path) -> Iterator[bool]:
 
 
 def hold(path: Path) -> int | None:
-    """Lock a file or folder until the handle is closed; ``None`` if the system has no locks."""
+    """Lock a file or folder and return the handle that holds the lock, or ``None`` on Windows."""
     if fcntl is None:
         return None
     handle = os.open(path, os.O_RDONLY)
@@ -461,7 +461,7 @@ def _being_written(out: Path) -> re.Pattern[str]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder that seepage wrote, but keep files that are missing from its manifest."""
+    """Remove a temporary folder; if it has a manifest, remove only the files listed there."""
     own = Manifest.of(folder).files
     if not own:
         shutil.rmtree(folder, ignore_errors=True)

@@ -73,7 +73,7 @@ def overridden(thing: Any, base: type) -> str | None:
 
     For each name in the base class, the attributes of both classes are compared, including
     inherited ones. Methods replaced on the object itself are also detected. A subclass that defines
-    a property for a fitted number, such as ``mean_``, also overrides it.
+    a property for a fitted number, such as ``mean_``, also counts as overriding it.
     """
     cls = type(thing)
     if cls is not base:
@@ -118,10 +118,10 @@ def checked_name(thing: Any, library: str, names: Container[str]) -> str | None:
 
 
 def is_pipeline(model: Any) -> bool:
-    """Return whether a model is a scikit-learn pipeline; raise if it overrides methods."""
+    """Return whether a model is a scikit-learn pipeline; an overridden method raises an error."""
     return checked_name(model, "sklearn", ("Pipeline",)) is not None
 
 
 def is_search(model: Any) -> bool:
-    """Return whether a model is a scikit-learn search; raise if it overrides methods."""
+    """Return whether a model is a scikit-learn search; an overridden method raises an error."""
     return checked_name(model, "sklearn", SEARCHES) is not None

@@ -1,4 +1,4 @@
-"""The manifest of a folder, which lists its files with their SHA-256 digests and a signature."""
+"""The manifest of a folder: its files with their SHA-256 digests and, if signed, a signature."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def least_memory() -> int:
 
 
 def run_in_child(run: Callable[[], object]) -> int | None:
-    """Run a function that ends with ``SystemExit``; return the exit status, or ``None``.
+    """Run a function in a child process, and return the exit status.
 
     The result is ``None`` if a library aborted the process.
     """

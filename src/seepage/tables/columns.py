@@ -1,8 +1,8 @@
 """Determines a column's type and encoding from sums over pieces of the column.
 
 A table in memory is a single piece. Means and sums of squares of two pieces are combined as in
-Chan, Golub and LeVeque (1979), so a scan is as accurate as a pass over the whole column with a
-known mean.
+Chan, Golub and LeVeque (1979), so a scan is about as accurate as a pass over the whole column with
+a known mean.
 """
 
 from __future__ import annotations
@@ -343,7 +343,7 @@ class ColumnEncoding:
 
     @classmethod
     def of_numbers(cls, name: str, sums: ColumnSums, fill: float | None = None) -> ColumnEncoding:
-        """Return the encoding of numbers, with a fill for missing values."""
+        """Return the encoding of numbers; ``fill`` replaces missing values."""
         whole = sums if fill is None else sums.with_gaps_filled(fill)
         largest = max(abs(sums.least), abs(sums.most))
         if not (math.isfinite(whole.mean) and math.isfinite(whole.spread)):
@@ -360,7 +360,7 @@ class ColumnEncoding:
     def of_category(
         cls, name: str, stored: pa.DataType, sums: ColumnSums, fill_gaps: bool = False
     ) -> ColumnEncoding:
-        """Return the encoding of a category; its most frequent level replaces missing values."""
+        """Return the encoding of a category; ``fill_gaps`` fills in the most frequent level."""
         if sums.levels is None:
             raise InputError(
                 f"Column {name!r} has more than 1,000 different values; merge rare values, or "

@@ -435,7 +435,7 @@ def _read_frame(X: Any) -> Table:
 
 
 def own_index(X: Any) -> np.ndarray | None:
-    """Return the index of a pandas table, or ``None`` if it contains only row numbers."""
+    """Return the index of a pandas table; ``None`` for row numbers or another library."""
     if library_class(X, ("pandas",)) is None:
         return None
     index, n = X.index, len(X)
@@ -563,7 +563,7 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def looked_up(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct texts, floats or objects in order of appearance, and their positions."""
+    """Return the distinct values in order of appearance, and each value's position among them."""
     import pyarrow as pa
 
     with suppress(ValueError, TypeError):  # objects that Arrow does not know

@@ -21,8 +21,8 @@ half of the models. The additional accuracy from models fitted on the record is 
 training records; the remaining gain is inference about the population.
 
 In a text column, or a column with few distinct numbers, the attacker guesses the value. Any other
-column of numbers or dates is divided into bands of equally many records; a guess is correct if it
-names the right band.
+column of numbers or dates is divided into up to ten bands of about equally many records; a guess is
+correct if it names the right band.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _unique(table: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]
 def _guessed(
     name: str, places: tuple[int, ...], values: list[np.ndarray], most: int = 30, bands: int = 10
 ) -> GuessedColumn:
-    """Return a column with its most frequent values, or with bands of equally many records."""
+    """Return a column with its candidates: its most frequent values, or bands of its numbers."""
     if len(values) == 1 and values[0].dtype.kind == "f":
         numbers = values[0]
         known = numbers[np.isfinite(numbers)]

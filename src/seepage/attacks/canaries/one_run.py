@@ -53,7 +53,7 @@ def epsilon_lower_bound(
     delta: float,
     confidence: float = 0.95,
 ) -> float:
-    """Return the largest ε that the guesses refute at the given confidence.
+    """Return a lower bound on ε: the guesses refute every smaller ε at the given confidence.
 
     The result exceeds the true ε with a probability of at most ``1 − confidence``. A small bound is
     not evidence of privacy: a stronger attack may guess better.
@@ -67,7 +67,7 @@ def epsilon_lower_bound(
     delta
         The δ of the guarantee, which may be 0.
     confidence
-        By default 95 %.
+        The confidence level of the bound.
 
     Examples
     --------

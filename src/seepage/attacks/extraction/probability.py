@@ -38,7 +38,7 @@ class Passage(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TokenScores:
-    """The log-probability of each token of a passage."""
+    """Bounds on the log-probability of each target token of a passage."""
 
     low: np.ndarray
     high: np.ndarray
@@ -102,7 +102,7 @@ class LanguageModel:
         return next(iter(self.net.parameters())).device
 
     def logits(self, sequences: Sequence[Sequence[int]]) -> Tensor:
-        """Return the logits after every token, padded on the right."""
+        """Return the logits after every token of sequences, which are padded on the right."""
         longest = max(map(len, sequences))
         # Any token pads: no position before it looks at it.
         ids = torch.zeros(len(sequences), longest, dtype=torch.long)
@@ -186,7 +186,7 @@ class LanguageModel:
         return totals
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Yield batches of sequences of similar length, as index arrays."""
+        """Yield batches of sequences of similar length, as lists of positions."""
         batch: list[int] = []
         for k in sorted(range(len(lengths)), key=lambda k: -lengths[k]):
             if batch and (len(batch) + 1) * lengths[batch[0]] > self.batch_tokens:

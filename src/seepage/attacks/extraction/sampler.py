@@ -133,7 +133,7 @@ class TokenSampler:
         return ", ".join([f"sampling at temperature {self.temperature:g}", *kept])
 
     def log_probabilities(self, logits: Tensor, tokens: Tensor) -> Ends:
-        """Return the log-probabilities of the given tokens, in float64.
+        """Return bounds on the log-probabilities of the given tokens, in float64.
 
         Parameters
         ----------

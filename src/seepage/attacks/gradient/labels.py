@@ -73,7 +73,7 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
 
 
 def _reach(releases: GradientReleases) -> float:
-    """Return the factor that converts an update to the mean gradient over its steps."""
+    """Return the divisor that converts an update to the mean gradient over its steps."""
     try:
         return releases.training.reach(releases.batch_size) if releases.training else 1.0
     except InputError as error:

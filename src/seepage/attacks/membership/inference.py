@@ -130,7 +130,7 @@ class MembershipInferenceResult(SummaryTable):
         return ConfidenceInterval(low, high)
 
     def tpr(self, fpr: float = 0.01) -> Rate:
-        """Return the true positive rate at a false positive rate.
+        """Return the true positive rate at a false positive rate, with its 95 % interval.
 
         The threshold is chosen from the non-members' scores. The interval is conservative: it
         counts the records of only one model, and allows for the sampling error of the threshold.
@@ -236,7 +236,8 @@ class MembershipInference:
     jobs
         The number of models to fit in parallel, in separate processes; −1 for one per core.
     seed
-        The seed for the random halves; torch is seeded before each call of the training function.
+        The seed of the random halves; NumPy and torch are seeded before each call of the
+        training function.
     loss
         The loss of a network, as in :func:`seepage.nn.leakage`. The default is the model's own loss
         if the model computes one from labels among its inputs, and cross-entropy otherwise.
@@ -316,7 +317,7 @@ class MembershipInference:
             check_estimator(self.estimator)
 
     def run(self, X: Any, y: Any = None, *, targets: int = 4) -> MembershipInferenceResult:
-        """Train reference models and ``targets`` models to attack, all on random halves.
+        """Attack ``targets`` models; these and the reference models are trained on random halves.
 
         With fewer than 16 reference models, every attacked model is compared with these only. With
         16 or more reference models, the other attacked models also serve as reference models.

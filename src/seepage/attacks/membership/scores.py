@@ -111,7 +111,7 @@ def offline_constant(references: np.ndarray, inside: np.ndarray) -> float:
 
     Each of at most eight reference models, ``(M, n, Q)``, is attacked offline with the other models
     as references. The attacked model itself is not used. With fewer than two reference models, or
-    if none has members, ``a`` is 0.3.
+    if none has both members and non-members, ``a`` is 0.3.
     """
     usual = 0.3  # the paper's, for CIFAR-10
     usable = [k for k in range(len(inside)) if inside[k].any() and not inside[k].all()]

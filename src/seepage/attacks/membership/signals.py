@@ -1,10 +1,10 @@
 """A fitted model's confidence in each record, from its predictions.
 
 For a classifier with probabilities, the confidence is the probability ``p`` of the record's true
-class. For a decision function, it is the logistic transform of that function. For a regressor, the
-confidence is ``exp(−(y − ŷ)²/2s²)``, where ``s²`` is the mean squared residual over the records on
-which shadow models were not fitted. For a network, the log-odds are computed directly
-(``networks``).
+class. With only a decision function, it is the logistic function of the true class's lead over the
+best other class; with neither, whether the prediction is correct. For a regressor, the confidence
+is ``exp(−(y − ŷ)²/2s²)``, where ``s²`` is the mean squared residual over the records on which
+shadow models were not fitted. For a network, the log-odds are computed directly (``networks``).
 """
 
 from __future__ import annotations

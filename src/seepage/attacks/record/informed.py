@@ -62,8 +62,8 @@ class InformedAdversary:
     record's gradient, which is a multiple of the record itself (Balle, Cherubin and Hayes 2022,
     "Reconstructing training data with informed adversaries"). A column known to be constant, such
     as the intercept column, reveals the multiple and the label. If the label is known, the
-    reconstruction is more accurate and needs no constant column. No model is refitted. All rows are
-    attacked at once, each as if all other rows were known.
+    reconstruction is more accurate and needs no constant column. The attack refits no model. All
+    rows are attacked at once, each as if all other rows were known.
 
     Parameters
     ----------

@@ -300,7 +300,7 @@ class MarginAttack(InformedAttack):
     def _length(
         self, slope: np.ndarray, size: np.ndarray, y: np.ndarray, weight: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return ρ, (m, T), and the logarithm of the length relative to the typical length."""
+        """Return ρ, (m, T), and the absolute log-ratio of the length and the typical length."""
 
         def gap(length: np.ndarray, sign: np.ndarray) -> np.ndarray:
             margin = sign * length * slope
@@ -319,9 +319,10 @@ class MarginAttack(InformedAttack):
 
 
 def known_coordinate(fit: FittedGLM, X: np.ndarray) -> tuple[int | None, float]:
-    """Return the parameter whose column is constant, and the value of that column.
+    """Return the position of a parameter whose column is constant, and that column's value.
 
-    The parameter is the intercept, or the first column of the table that is constant and not zero.
+    The column is the intercept's, or the first in the table that is constant and not zero. The
+    position is ``None`` if there is no such column.
     """
     if fit.intercept is not None:
         return X.shape[1], 1.0
