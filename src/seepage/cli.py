@@ -86,7 +86,10 @@ def _flat(function: Callable[..., Any]) -> Iterator[Parameter]:
 
 
 def _made(function: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Call a function with the options that are not ``None``, after building its dataclasses."""
+    """Call a function with the given options, which also fill its dataclass arguments.
+
+    Options that are ``None`` keep their defaults.
+    """
     arguments = {}
     for parameter in signature(function, eval_str=True).parameters.values():
         if is_dataclass(parameter.annotation):

@@ -83,7 +83,7 @@ class RemedyComparison(ResultTable):
         every = [one for run in runs for one in run.outcomes]
         if not every or any(one.runs != 1 for one in every):
             raise InputError(
-                "There are no comparisons to average; give at least one comparison of a single run."
+                "Only comparisons of single runs can be averaged; give at least one of these."
             )
         outcomes = []
         for name in dict.fromkeys(one.name for one in every):

@@ -123,8 +123,8 @@ class PromisedTradeOff(TradeOff):
     def accuracy(self, prior: float = 0.5) -> float:
         """Return the success rate of the best test: ``max(1 − c, 1 − p + pδ, p + (1 − p)δ)``.
 
-        The first term is the success rate against randomised response. The other two are for always
-        guessing the likelier hypothesis, unless the record is revealed.
+        The first term is the success rate against randomised response. The other two are the rates
+        of always guessing the same hypothesis unless the record is revealed.
         """
         check_prior(prior)
         rest = 1 - prior
@@ -271,7 +271,7 @@ def gaussian_losses(
 
 
 def fixed_size_losses(noise_multiplier: float, sample_rate: float, steps: int) -> Any:
-    """Return dp-accounting's losses of replacing a record in fixed-size batches, composed.
+    """Return dp-accounting's composed losses of replacing a record in fixed-size batches.
 
     If a record is not sampled, another record takes its place in the batch, so the sums differ by
     at most twice the clipping norm. Let ``P = N(2μ)`` and ``Q = N(0)``. One step's ``δ(ε)`` is at
@@ -337,7 +337,7 @@ def _replacement_renyi(shift: float, rate: float, order: float) -> float:
 
 
 def both_ways(losses: Any) -> tuple[Any, Any]:
-    """Return the losses of the release with the record relative to without it, and the reverse."""
+    """Return the privacy losses of removing a record and of adding one."""
     # Their public methods take the larger of both directions at each ε, which mixes two curves.
     return losses._pmf_remove, losses._pmf_add
 

@@ -71,8 +71,8 @@ def library_class(thing: Any, libraries: Container[str]) -> LibraryClass | None:
 def overridden(thing: Any, base: type) -> str | None:
     """Return the name of an attribute of the base class that the object overrides, or ``None``.
 
-    For each name in the base class, the attributes of both classes are compared, including
-    inherited ones. Methods replaced on the object itself are also detected. A subclass that defines
+    Each attribute of the base class, including inherited ones, is compared with that of the
+    object's class. Methods replaced on the object itself are also detected. A subclass that defines
     a property for a fitted number, such as ``mean_``, also counts as overriding it.
     """
     cls = type(thing)

@@ -1,4 +1,4 @@
-"""Runs the command under a memory limit (``ulimit -v``), where libraries may end the process.
+"""Runs the command in a child process if memory is limited (``ulimit -v``).
 
 If OpenBLAS gets no memory for its buffers, it exits with status 1, the status that seepage uses
 for an exceeded privacy limit. If it gets no memory for its threads, it may hang. Python cannot

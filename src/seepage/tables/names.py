@@ -60,5 +60,5 @@ def listed(names: Sequence[object], most: int = 5) -> str:
 
 
 def counted(number: int, what: str, many: str | None = None) -> str:
-    """Return ``1 row`` or ``1,234 rows``."""
+    """Return a number with its noun, such as ``1 row`` or ``1,234 rows``."""
     return f"{number:,} {what if number == 1 else many or what + 's'}"

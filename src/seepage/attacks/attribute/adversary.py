@@ -26,7 +26,7 @@ from seepage.tables.source import (
 
 
 class AttributeInversion(ABC):
-    """An adversary who infers a nominal attribute of records, from a release and other columns.
+    """An adversary who infers a nominal attribute of records from a release and other columns.
 
     ``fit`` accepts the data that the adversary knows. ``predict`` guesses the level of every target
     row without using the attribute's columns. ``attack`` also compares the guesses with the

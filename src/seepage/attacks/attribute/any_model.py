@@ -181,7 +181,10 @@ def _middle(numbers: np.ndarray, band: np.ndarray) -> int:
 
 
 def _as_numbers(values: np.ndarray) -> np.ndarray:
-    """Return a column as numbers for a forest: text as frequency ranks, missing numbers lowest."""
+    """Return a column as numbers for a random forest.
+
+    Text is replaced by its frequency rank, and missing numbers by a value below all others.
+    """
     if values.dtype.kind in "biuf":
         numbers = values.astype(float)
         known = numbers[np.isfinite(numbers)]

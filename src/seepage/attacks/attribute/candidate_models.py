@@ -109,7 +109,7 @@ class CandidateModels:
         return self.rank_two(self.rows[which], np.arange(len(self.attribute))[None, :]).step
 
     def rank_two(self, rows: np.ndarray, candidates: np.ndarray) -> RankTwo:
-        """Return the changes due to candidate levels, (b, K) or (1, K), of rows of the table."""
+        """Return the changes of the given rows for candidate levels, (b, K) or (1, K)."""
         codes, columns = self.attribute.codes, list(self.attribute.columns)
         own = self.levels[rows]
         x = design(self.objective, rows)

@@ -22,9 +22,10 @@ from seepage.support.number_check import check_count, check_not_negative, check_
 def chance_of_guesses(
     correct: int, guesses: int, *, abstentions: int = 0, epsilon: float, delta: float
 ) -> float:
-    """Bound the probability of at least this many correct guesses under (ε, δ) from above.
+    """Return an upper bound on the probability of at least this many correct guesses.
 
-    The number of guesses must have been chosen without knowing the coin flips.
+    The bound holds under (ε, δ)-differential privacy. The number of guesses must have been chosen
+    without knowing the coin flips.
 
     Examples
     --------

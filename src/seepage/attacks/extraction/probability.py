@@ -136,7 +136,7 @@ class LanguageModel:
         return out.logits[:, -1], {} if past is None else {"past_key_values": past}
 
     def score(self, passages: Sequence[Passage], sampler: TokenSampler) -> list[TokenScores]:
-        """Return the token probabilities of every passage."""
+        """Return bounds on the log-probabilities of every passage's target tokens."""
         for passage in passages:
             if not 0 < passage.start < len(passage.ids):
                 raise InputError(

@@ -74,7 +74,7 @@ class ExtractedSecret:
         The log-probability of exactly these tokens; if logits tie, its lower bound.
     low, high
         Bounds on the log-probability of the secret's tokens or of tokens that run past its end.
-        ``low`` is a lower bound for the text; ``high`` differs only if logits tie.
+        ``low`` is a lower bound for the text; ``high`` differs from it only if logits tie.
     plain
         The log-probability of the secret's tokens at temperature 1, without top-k or top-p.
     base, base_plain

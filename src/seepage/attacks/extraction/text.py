@@ -203,7 +203,10 @@ def _endings(
     first: int,
     end: int,
 ) -> list[list[int]]:
-    """Return, for each token from ``first`` on, the tokens that spell all of the text from it."""
+    """Return, for each position from ``first`` on, the tokens that complete the secret there.
+
+    Such a token spells all of the text from that position to ``end``, and possibly more.
+    """
     found, spelt = [], ""
     for place in range(first, len(ids)):
         # Characters that are split between tokens, or changed by the tokenizer, are left alone.

@@ -211,9 +211,9 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
     """Return the similarity of images, (n, [channels,] height, width), to their originals.
 
     PSNR uses the squared error over all channels, and SSIM is averaged over the channels. HaarPSI
-    treats three channels as a colour image; any other number of channels is averaged. SSIM needs at
-    least 11 pixels in height and width, and HaarPSI 16. For smaller images the values are NaN, with
-    a note.
+    treats three channels as a colour image, and is otherwise averaged over the channels. SSIM needs
+    at least 11 pixels in height and width, and HaarPSI 16. For smaller images the values are NaN,
+    with a note.
 
     Parameters
     ----------
@@ -327,7 +327,7 @@ def _mixed(image: np.ndarray, weights: tuple[float, float, float]) -> np.ndarray
 
 
 def _halved(image: np.ndarray) -> np.ndarray:
-    """Return the means of 2×2 neighbouring pixels, with zeros beyond the edge."""
+    """Return the image at half size: means of 2×2 pixels, with zeros beyond the edge."""
     return _block(image)[..., ::2, ::2]
 
 

@@ -1,9 +1,9 @@
 """The informed adversary's algebra for models with one margin, for many rows and releases at once.
 
 At released parameters ``θ`` let ``g = ∇F(θ)`` be the gradient over all records: zero at the
-minimiser, and noise at a release. Without row i, which the adversary does not know, the gradient is
-``g − s x̃``, where ``s = ω ∂ℓ/∂m`` for that row. From the known records, the adversary therefore
-computes::
+minimiser, and due to noise alone at a release. Without row i, which the adversary does not know,
+the gradient is ``g − s x̃``, where ``s = ω ∂ℓ/∂m`` for that row. From the known records, the
+adversary therefore computes::
 
     B = s x̃ − g        (Balle, Cherubin and Hayes 2022)
 
@@ -60,7 +60,7 @@ class Solved(NamedTuple):
 
 
 class InformedAttack:
-    """The fit on all records: the base class for models with one and with several margins."""
+    """The base class of both attacks: the model fitted on all records, and a known coordinate."""
 
     def __init__(self, fit: FittedGLM, X: np.ndarray, label_known: bool) -> None:
         self.fit, self.X, self.label_known = fit, X, label_known
@@ -76,7 +76,7 @@ class InformedAttack:
 
 
 class MarginAttack(InformedAttack):
-    """Solves for the unknown row of a model with one margin, fitted on all records, in NumPy.
+    """Reconstructs unknown rows from releases of a model with one margin, fitted on all rows.
 
     The release's noise weights the equations; if ``None``, the noise is assumed to be equal on all
     parameters and negligible.
@@ -103,7 +103,7 @@ class MarginAttack(InformedAttack):
             )
 
     def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows reconstructed from releases ``theta``, (T, m, d), and labels, (T, m)."""
+        """Return the rows, (T, m, d), and labels, (T, m), reconstructed from releases ``theta``."""
         d, solved = self.X.shape[1], self.solve(theta, rows)
         B = solved.s.T[:, :, None] * self.picked(rows) - solved.g[:d].T[:, None, :]
         B -= np.einsum("pk,kmt->tmp", self.gain[:d], solved.e)
