@@ -203,8 +203,9 @@ def compare_remedies(
     layers
         The layers to which the remedies apply.
     remedies
-        The remedies to try. By default, the layers' updates get noise as large as the median
-        update, are not sent (frozen layers), are sent every 5 rounds, or are reduced to rank 4.
+        The remedies to try. There are four by default: the layers' updates get noise as large as
+        the median update, are not sent (frozen layers), are sent every 5 rounds, or have rank 4
+        (LoRA).
     rounds, lr, batch_size
         The training settings.
     snapshots

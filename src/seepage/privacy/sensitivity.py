@@ -270,9 +270,9 @@ def _row_norm(seen: LargestSeen, stated: float | None) -> tuple[float, bool, tup
 def _slope(
     fit: FittedGLM, seen: LargestSeen, row_norm: float, label_bound: float | None
 ) -> tuple[float, bool, tuple[str, ...]]:
-    """Return a bound on ``|∂ℓ/∂m|`` at any minimiser, and the assumptions behind it.
+    """Return a bound on ``|∂ℓ/∂m|`` at any minimiser.
 
-    The second value states whether the bound is independent of the data.
+    Also return whether the bound is independent of the data, and the assumptions behind it.
     """
     if isinstance(fit.family, Categorical):
         return math.sqrt(2.0), True, ()

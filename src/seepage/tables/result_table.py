@@ -98,7 +98,7 @@ class Listing(ABC):
         return frame.set_index(list(frame.columns[: self.index_columns]))
 
     def interval_ends(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the ends of the numbers' 95 % intervals, unless the table contains them."""
+        """Return the ends of the 95 % intervals, or ``None`` if unknown or already in the table."""
         return None
 
     def html_notes(self) -> tuple[str, ...]:

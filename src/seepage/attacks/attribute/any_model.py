@@ -64,8 +64,8 @@ class GuessingPlan:
     columns
         The columns to guess.
     left_out
-        The names of columns that are not attacked: they have only one value, or the number of
-        queries does not suffice.
+        The names of columns that are not attacked, because they have only one value, or because the
+        queries do not suffice for all columns.
     rows
         The positions of the attacked records, ``(m,)``.
     priors

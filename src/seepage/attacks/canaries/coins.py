@@ -166,7 +166,7 @@ class Canaries:
         promised: float | None = None,
         experiment: str = "",
     ) -> CanaryAudit:
-        """Return the bound on ε from guesses based on the scores, one per canary.
+        """Return the bound on ε from guesses; ``scores`` contains one score per canary.
 
         The canaries with the highest scores are guessed to be included, and those with the lowest
         scores to be excluded.

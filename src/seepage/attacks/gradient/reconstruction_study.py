@@ -136,7 +136,7 @@ def reconstruction_study(
 
 
 def squared_errors(found: GradientReconstruction, x: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean squared error of each reconstruction, and of the other records' mean."""
+    """Return each reconstruction's mean squared error, and that of guessing the others' mean."""
     truth = as_numpy(x).reshape(len(x), -1).astype(float)
     guesses = as_numpy(found.records).reshape(len(x), -1).astype(float)
     others = (truth.sum(axis=0) - truth) / (len(truth) - 1)
