@@ -147,7 +147,7 @@ class GradientJacobian(ReleaseJacobian):
         return self._squared(Unknowns(unknowns.columns, False, unknowns.basis), exact_squares)
 
     def _squared(self, unknowns: Unknowns, measured: Callable[..., Tensor]) -> Tensor:
-        """Return ``‖J e_j‖²`` for each unknown direction of each record, or what it is over all."""
+        """Return ``‖J e_j‖²`` of each record by unknown, or in total, computed by ``measured``."""
         engine, count = self._asked(unknowns), unknowns.count(self)
 
         def unit(k: int) -> Tensor:
@@ -173,7 +173,7 @@ class GradientJacobian(ReleaseJacobian):
         return z, own_y[again]
 
     def row_jacobians(self, unknowns: Unknowns, rows: Any) -> Tensor:
-        """Return the full whitened Jacobians of some rows, ``(m, P, q)``, several per pass."""
+        """Return the full whitened Jacobians of some rows, ``(m, P, q)``."""
         if self.size > len(rows) * unknowns.count(self):
             return super().row_jacobians(unknowns, rows)
         units = torch.eye(self.size, dtype=self.X.dtype, device=self.X.device)

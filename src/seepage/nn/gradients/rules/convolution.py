@@ -298,7 +298,7 @@ class _SquaredNorms(Function):  # type: ignore[misc]
 
 
 def _product(a: Tensor, b: Tensor, turned: bool) -> Tensor:
-    """Return ``ab``, in column order if ``turned`` (its transpose is needed next)."""
+    """Return ``ab``, stored by columns if ``turned``, because its transpose is then used next."""
     return (b.mT @ a.mT).mT if turned else a @ b
 
 
