@@ -78,8 +78,8 @@ class FisherAccountant(MeasuredRun):
     view
         The unknowns of a record; by default the whole input.
     probes
-        The number of random probes per step. With two or more, standard errors are computed without
-        comparing steps.
+        The number of random probes per step. With two or more, standard errors are computed from
+        the differences between a step's probes.
     clip_derivative
         How the clip factor's dependence on the record is computed: ``"exact"``, or
         ``"conservative"``, a cheaper upper bound.

@@ -29,7 +29,7 @@ from seepage.support.number_check import check_count
 
 @dataclass
 class SurveyedTraces:
-    """The estimates for every record from the passes; each tensor has shape ``(n,)``."""
+    """The estimates for every record from the survey passes; each tensor has shape ``(n,)``."""
 
     kept: ClassVar[tuple[str, ...]] = ("total", "variance", "squares", "first", "first_noise")
 

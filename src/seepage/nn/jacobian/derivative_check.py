@@ -74,11 +74,11 @@ def check_derivative(
 def uneven_changes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> Tensor:
     """Return where changes over ``h`` differ from the derivative by more than curvature.
 
-    The result, ``(K, B)`` for directions ``v (K, B, …)``, is the difference between ``‖(g₊ −
-    g₋)/2h‖²`` and ``‖Jv‖²``, divided by the larger of the two. It is set to zero if it is below a
-    hundredth, if rounding could cause it, or if it falls to about a quarter when ``h`` is halved,
-    as curvature does. The difference vanishes at ``h/2`` if a kink lies between ``h/2`` and ``h``,
-    and it stays or grows if a kink is nearer.
+    The result, ``(K, B)`` for directions ``v (K, B, …)``, is the difference between
+    ``‖(g₊ − g₋)/2h‖²`` and ``‖Jv‖²``, divided by the larger of the two. It is set to zero if it is
+    below a hundredth, if rounding could cause it, or if it falls to about a quarter when ``h`` is
+    halved, as curvature does. The difference vanishes at ``h/2`` if a kink lies between ``h/2`` and
+    ``h``, and it stays or grows if a kink is nearer.
     """
     products = inner_products(network, batch, v)
     derivative = products.dd

@@ -327,8 +327,8 @@ class Engine:
     ) -> Tensor:
         """Return ``‖J̃v‖²``, ``(B, K)``, for record directions ``v (K, B, …)``.
 
-        If the engine uses finite steps and ``derivative`` is false, the result is ``‖g̃(z + hv) −
-        g̃(z)‖²/h²``.
+        If the engine uses finite steps and ``derivative`` is false, the result is
+        ``‖g̃(z + hv) − g̃(z)‖²/h²``.
         """
         if not derivative and self.takes_finite_steps(x, y):
             return self._finite_changes(x, y, lambda rows: v[:, rows], precise=True)
@@ -574,7 +574,7 @@ class Engine:
     def _finite_changes(
         self, x: Inputs, y: Tensor, v: Callable[[slice], Tensor], *, precise: bool
     ) -> Tensor:
-        """Return squared changes along directions ``(K, B, …)`` of some rows, ``(B, K)``.
+        """Return squared changes, ``(B, K)``; for given rows, ``v`` returns ``(K, rows, …)``.
 
         ``precise`` uses float64 if the network is small and accepts it. Otherwise only 16-bit
         numbers are converted to a longer type, because rounding would dominate their differences.

@@ -5,10 +5,10 @@ Leakage over finite steps, for records, cells, tokens and runs alike, is **defin
 
     D(h) = E‖g̃(z + hv) − g̃(z)‖²/h²,      v independent random signs, one for each unknown
 
-These unknowns all move at once, each by ``h`` up or down, and everything else is fixed. ``D(h) =
-‖J̃‖_F² + O(h²)`` where the gradient is smooth. A probe is one ``v``, and an *exact* result is the
-mean over all ``2^d`` sign vectors. The dFIL is ``√(D(h)/d)`` divided by the standard deviation of
-the noise. If ``Δ`` is the difference between the two points and a bar their mean, then
+These unknowns all move at once, each by ``h`` up or down, and everything else is fixed.
+``D(h) = ‖J̃‖_F² + O(h²)`` where the gradient is smooth. A probe is one ``v``, and an *exact* result
+is the mean over all ``2^d`` sign vectors. The dFIL is ``√(D(h)/d)`` divided by the standard
+deviation of the noise. If ``Δ`` is the difference between the two points and a bar their mean, then
 
     δ₊t₊ᵀ − δ₋t₋ᵀ = Δδ t̄ᵀ + δ̄ Δtᵀ
 
@@ -18,14 +18,14 @@ plain training passes are needed. ``D(h)`` is therefore correct even where there
 (ReLU, max pooling), or where torch cannot see it (``torch.no_grad()``, ``.detach()``, functions
 with a custom backward pass).
 
-*Thin* finite tangents estimate ``‖J̃‖_F²`` of smooth networks by ``‖g₊ − g₋‖²/4h²``, from ``z +
-hv`` and ``z − hv``, in one plain pass at training precision, with gradients randomly narrowed. They
-work with fused attention, gradient checkpointing, compiled or quantised parts, TF32 and 16-bit
-numbers. The change ``Δg`` for a wide weight is not formed. Instead, ``ΔgQ`` is computed, where
-``Q`` has :data:`THIN` columns of random signs, so that ``E‖ΔgQ‖² = THIN·‖Δg‖²``. This takes a small
-fraction of a training step's products. To save memory, inputs are narrowed to ``tQ`` in the forward
-pass, and layers are freed one by one in the backward pass. Narrowing adds a little variance, which
-the standard errors include, together with the variance due to the directions ``v``.
+*Thin* finite tangents estimate ``‖J̃‖_F²`` of smooth networks by ``‖g₊ − g₋‖²/4h²``, from
+``z + hv`` and ``z − hv``, in one plain pass at training precision, with gradients randomly
+narrowed. They work with fused attention, gradient checkpointing, compiled or quantised parts, TF32
+and 16-bit numbers. The change ``Δg`` for a wide weight is not formed. Instead, ``ΔgQ`` is computed,
+where ``Q`` has :data:`THIN` columns of random signs, so that ``E‖ΔgQ‖² = THIN·‖Δg‖²``. This takes a
+small fraction of a training step's products. To save memory, inputs are narrowed to ``tQ`` in the
+forward pass, and layers are freed one by one in the backward pass. Narrowing adds a little
+variance, which the standard errors include, together with the variance due to the directions ``v``.
 
 Two errors remain, from the finite difference and from rounding. The rounding errors of the two
 sides are independent of the step and of the change, so they *add* to the squared quotient of record

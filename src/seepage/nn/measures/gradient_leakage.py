@@ -109,9 +109,9 @@ def leakage(
         max pooling), where a derivative understates finite changes; otherwise it uses derivatives.
         The result states the step size.
     scale
-        The size ``h`` of a finite step. The leakage is then computed from ``E‖g̃(z + hv) −
-        g̃(z)‖²/h²``, where ``v`` contains a random sign for each unknown. The default is a
-        hundredth of the root mean square of the unknowns in the batch, to one digit.
+        The size ``h`` of a finite step. The leakage is then computed from
+        ``E‖g̃(z + hv) − g̃(z)‖²/h²``, where ``v`` contains a random sign for each unknown. The
+        default is a hundredth of the root mean square of the unknowns in the batch, to one digit.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
@@ -247,7 +247,7 @@ class GradientLeakage(Leakage):
             ``"dfil"``, the average over a record's unknowns, which takes as many passes as probes,
             or ``"fil"``, the largest over all directions, which iterates up to 100 times over the
             batch. If the iteration stops before it converges, the kind is ``estimate``, the value
-            is a lower bound, and its error extends to the upper bound.
+            is a lower bound, and its stated error is the gap to the upper bound.
         method
             For the dFIL: ``"rademacher"`` (random signs, the default), ``"hutch++"``, or
             ``"exact"`` (with finite steps, only for up to 10 unknowns).

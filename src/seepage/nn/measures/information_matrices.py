@@ -1,11 +1,11 @@
 """Estimates the trace, largest eigenvalue and a low-rank sketch of each information matrix.
 
 Let ``A = J̃ᵀJ̃`` for d unknowns. For the *trace*, a probe of random signs has the variance
-``2(‖A‖_F² − ΣA_ii²)``. The sampled coordinates of Guo et al. (2022) have the variance ``dΣA_ii² −
-tr²``, which is far larger if a few entries dominate the diagonal. Hutch++ (Meyer, Musco, Musco and
-Woodruff 2021) computes the trace exactly on a subspace that contains most of ``A``, and estimates
-only the remainder. With d unit vectors, the trace is exact. Finite steps have no matrix; their
-exact value is the mean over all ``2^d`` sign vectors.
+``2(‖A‖_F² − ΣA_ii²)``. The sampled coordinates of Guo et al. (2022) have the variance
+``dΣA_ii² − tr²``, which is far larger if a few entries dominate the diagonal. Hutch++ (Meyer,
+Musco, Musco and Woodruff 2021) computes the trace exactly on a subspace that contains most of
+``A``, and estimates only the remainder. With d unit vectors, the trace is exact. Finite steps have
+no matrix; their exact value is the mean over all ``2^d`` sign vectors.
 
 The *largest eigenvalue*, with a certified upper bound, is computed by the Lanczos method with a
 random start. The computed value ``θ`` never exceeds the eigenvalue ``λ``, and ``λ ≤ θ/(1 − ε)``

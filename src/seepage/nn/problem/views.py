@@ -3,13 +3,13 @@
 A view selects a variable ``z`` with one row per record. The leakage about ``z`` follows from
 ``J = ∂g̃/∂z``, the Jacobian of the released gradient, with all other inputs held fixed.
 
-The network is run without features that only save time or memory. These do not change its output,
-but they prevent tracing it or differentiating its gradients. Compiled modules hide their functions.
-Hooks of FSDP replace the traced parameters, and hooks of Opacus store tensors at every pass. A
-key–value cache is useful only for generating text. A hook that makes the output of an embedding
-require a gradient (Hugging Face's ``enable_input_require_grads``) serves reentrant checkpointing,
-which runs as the other kind here. Checkpointing itself, which reruns parts of a network in the
-backward pass, has no double-backward pass.
+The network is run without features that only save time or memory. They do not change the output,
+but with them the network cannot be traced or its gradients cannot be differentiated. Compiled
+modules hide their functions. Hooks of FSDP replace the traced parameters, and hooks of Opacus store
+tensors at every pass. A key–value cache is useful only for generating text. A hook that makes the
+output of an embedding require a gradient (Hugging Face's ``enable_input_require_grads``) is needed
+only by reentrant checkpointing, which is replaced here by the other kind. Checkpointed parts, which
+run again in the backward pass, cannot be differentiated twice.
 """
 
 from __future__ import annotations
@@ -436,7 +436,7 @@ def _embedding(net: nn.Module) -> str | None:
 
 
 def _root_mean_square(values: Tensor, view: View) -> float:
-    """Return the size of the unknowns; raise if no step suits all records."""
+    """Return the root mean square of the unknowns; raise if no step size suits all records."""
     mask = view.mask_for(values)
     unknown = values if mask is None else values[:, mask]
     each = unknown.double().flatten(1).square().mean(1).sqrt()
@@ -445,7 +445,7 @@ def _root_mean_square(values: Tensor, view: View) -> float:
         raise InputError(
             f"The numbers of record {int(each.argmax())} have the size {largest:.0e}, more than a "
             f"million times that of a typical record ({typical:.0e}), so no step suits both; leave "
-            "it out, or rescale the numbers."
+            "the record out, or rescale the numbers."
         )
     return float(each.square().mean().sqrt()) or 1.0
 
@@ -531,10 +531,10 @@ def rows_of(x: Inputs, rows: Any) -> Inputs:
 
 @contextmanager
 def plain_run(net: nn.Module) -> Iterator[None]:
-    """In this context, switch off features that only save time or memory.
+    """Open a context without features that only save time or memory.
 
     Reentrant checkpointing runs its part under ``torch.no_grad()`` and fails with
-    ``torch.autograd.grad``; the other kind saves the same memory.
+    ``torch.autograd.grad``. It is replaced by the other kind, which saves the same memory.
     """
     with ExitStack() as stack:
         switch_off(stack, checkpointing, "CheckpointFunction", _NotReentrant)
@@ -551,7 +551,7 @@ def plain_run(net: nn.Module) -> Iterator[None]:
 
 
 class _NotReentrant:
-    """Stands in for reentrant checkpointing."""
+    """Replaces reentrant checkpointing by the other kind."""
 
     @staticmethod
     def apply(function: Any, preserve: bool, *args: Any) -> Any:
@@ -607,7 +607,7 @@ def _unhook(stack: ExitStack, hooks: Any) -> None:
 
 
 def _obstructs(hook: Any) -> bool:
-    """Return whether a hook requires gradients, or belongs to FSDP or Opacus."""
+    """Return whether a hook makes outputs require gradients, or belongs to FSDP or Opacus."""
     function = getattr(hook, "func", hook)  # Opacus registers partial functions
     home = str(getattr(function, "__module__", ""))
     asks = getattr(function, "__name__", "") in _HOOKS
