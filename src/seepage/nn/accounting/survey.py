@@ -145,7 +145,7 @@ class Survey:
         return tuple(sorted(random.choice(length, 2, replace=False).tolist()))
 
     def emptied(self) -> Survey:
-        """Return a survey of the same steps without passes."""
+        """Return a survey with the same chosen steps and no results."""
         n = len(self.amplified.total)
         return Survey(n, self.every, self.probes, self.seed, self.steps)
 

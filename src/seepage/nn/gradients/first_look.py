@@ -121,7 +121,7 @@ class _UseFinder(Watcher):
         return output
 
     def _notice(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Record functions with kinks that depend on unknowns, and regions without gradients."""
+        """Record kinked functions of the unknowns, and regions under ``torch.no_grad()``."""
         name = getattr(function, "__name__", "").strip("_").removesuffix("_with_indices")
         if function is torch._C._set_grad_enabled:
             self.closed = not args[0]
@@ -259,7 +259,7 @@ class _NotRepeatableError(Exception):
 
 
 def _outputs(network: WatchedNetwork, batch: Batch) -> list[Tensor]:
-    """Run the network, and return its traced outputs; raise if repeating them changes losses."""
+    """Run the network and return its traced outputs; raise if repetition changes the losses."""
     seen: list[Tensor] = []
 
     def keep(output: Tensor) -> Tensor:
@@ -332,7 +332,7 @@ def _plan(problem: NetworkProblem, of_two: _Look, of_three: _Look, repeat: bool)
 
 
 def _narrow(uses: list[_Use], kept: list[bool]) -> dict[str, tuple[int, int]]:
-    """Return the axis and position count of each weight that all its uses narrow on one axis."""
+    """Return the axis along which each weight can be narrowed, and its number of positions."""
     axes: dict[str, set[int | None]] = {}
     positions: Counter[str] = Counter()
     for use, own in zip(uses, kept, strict=True):

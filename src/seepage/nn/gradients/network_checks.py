@@ -263,7 +263,7 @@ def _refuse_values(x: Inputs, y: Any) -> None:
 
 
 def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
-    """Run the network once, and return the number of classes of the loss, or ``None``."""
+    """Run the network on one record; return its number of classes, or ``None`` without classes."""
     try:
         buffers = dict(problem.net.named_buffers())
         copies = {name: buffers[name].clone() for name in problem.changing}

@@ -72,13 +72,13 @@ def check_derivative(
 
 
 def uneven_changes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> Tensor:
-    """Return where changes over ``h`` differ from the derivative by more than curvature.
+    """Return by how much changes over ``h`` differ from the derivative, apart from curvature.
 
     The result, ``(K, B)`` for directions ``v (K, B, …)``, is the difference between
     ``‖(g₊ − g₋)/2h‖²`` and ``‖Jv‖²``, divided by the larger of the two. It is set to zero if it is
     below a hundredth, if rounding could cause it, or if it falls to about a quarter when ``h`` is
-    halved, as curvature does. The difference vanishes at ``h/2`` if a kink lies between ``h/2`` and
-    ``h``, and it stays or grows if a kink is nearer.
+    halved, as the effect of curvature does. The difference vanishes at ``h/2`` if a kink lies
+    between ``h/2`` and ``h``, and it stays or grows if a kink is nearer.
     """
     products = inner_products(network, batch, v)
     derivative = products.dd
@@ -185,7 +185,7 @@ def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Cha
 
 
 def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Changes, Tensor]:
-    """Compare ``‖Jv‖`` with its part along ``ĝ`` from a pullback and from a finite difference."""
+    """Compare ``ĝ·Jv`` from a pullback with a finite difference, as a part of ``‖Jv‖``."""
     pull, norms, _ = radial_pull(network, batch)
     unit = torch.where(norms > 0, norms, 1.0)
     along = (pull * v).flatten(1).sum(1) / unit

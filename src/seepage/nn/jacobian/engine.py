@@ -448,7 +448,7 @@ class Engine:
     def _kinked(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
         """Return whether the network has kinks, as measured on the first batch.
 
-        If they cannot be measured, the names of the network's functions decide.
+        If they cannot be measured, the result depends on the names of the network's functions.
         """
         if self.measured_kinks is None:
             self.measured_kinks = self._look_for_kinks(network, x, y)

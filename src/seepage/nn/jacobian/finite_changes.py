@@ -378,7 +378,7 @@ class StepLadder:
 
         The uncertainty is the largest relative difference in a record's squared change, without
         rounding, when the step is halved or doubled. The difference is relative to the record's
-        squared change or, if that is larger, to a tenth of the mean over the records.
+        squared change or to a tenth of the mean over the records, whichever is larger.
         """
         share = self.rounding(o)
         twice, own, half = (

@@ -1,10 +1,9 @@
 """Searches for kinks, which are jumps in the slope of a record's loss along a line.
 
-The names of functions are not enough, since ``h*(h > 0)`` has a kink and
-``h/h.norm().clamp(1e-12)`` has none. Kinks are therefore searched for on two kinds of lines: lines
-between records of the batch (:func:`kinks_between`), and lines through a record over the step
-``h``, if the change of its gradient differs from the derivative by more than curvature
-(:func:`kinks_beside`).
+Function names do not reveal kinks, since ``h*(h > 0)`` has one and ``h/h.norm().clamp(1e-12)`` has
+none. Kinks are therefore searched for on two kinds of lines: lines between records of the batch
+(:func:`kinks_between`), and lines through a record over the step ``h``, if the change of its
+gradient differs from the derivative by more than curvature (:func:`kinks_beside`).
 
 Let ``f(t)`` be the loss of a record as its unknowns move along a line, sampled at a spacing ``s``.
 Its fourth difference is

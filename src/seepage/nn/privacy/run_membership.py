@@ -152,7 +152,7 @@ def own_membership(ledger: Ledger, norms: Sequence[ShiftGroup]) -> RunMembership
 
 
 def _composed(parts: Sequence[tuple[float, float]], ledger: Ledger, rate: float) -> tuple[Any, Any]:
-    """Return the privacy losses of all steps in both directions, for these shifts."""
+    """Return the privacy loss distributions of all steps, in both directions, for these shifts."""
     counts = _shared_out(ledger.steps, np.array([count for _, count in parts]))
     total: Any = None
     for (shift, _), count in zip(parts, counts, strict=True):

@@ -239,7 +239,7 @@ class PrivacyGuarantee(SummaryTable):
 
 
 def relation_of(ledger: Ledger) -> str:
-    """Return ``add-or-remove`` if all sampling settings were declared, otherwise ``replace``."""
+    """Return ``add-or-remove`` if all steps use declared Poisson batches, otherwise ``replace``."""
     return "add-or-remove" if all(_declared(entry) for entry in ledger) else "replace"
 
 
@@ -367,7 +367,8 @@ def guarantee(
 def least_noise(entry: Entry, epsilon: float, delta: float) -> float:
     """Return the smallest σ, a multiple of 0.001, for which these steps are (ε, δ)-private.
 
-    σ is found by bisection on :func:`guarantee`, so a run with this σ has the same guarantee.
+    σ is found by bisection on :func:`guarantee`, which also computes the guarantee of the run
+    itself.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Views select which part of a record is unknown: its input or part of it, its label, an embedding.
+"""Views select the unknown part of a record: its input or part of it, its label, or an embedding.
 
 A view selects a variable ``z`` with one row per record. The leakage about ``z`` follows from
 ``J = ∂g̃/∂z``, the Jacobian of the released gradient, with all other inputs held fixed.
@@ -8,8 +8,8 @@ but with them the network cannot be traced or its gradients cannot be differenti
 modules hide their functions. Hooks of FSDP replace the traced parameters, and hooks of Opacus store
 tensors at every pass. A key–value cache is useful only for generating text. A hook that makes the
 output of an embedding require a gradient (Hugging Face's ``enable_input_require_grads``) is needed
-only by reentrant checkpointing, which is replaced here by the other kind. Checkpointed parts, which
-run again in the backward pass, cannot be differentiated twice.
+only by reentrant checkpointing, which is replaced here by the non-reentrant kind. Checkpointed
+parts, which run again in the backward pass, cannot be differentiated twice.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Input(View):
         return x.detach()
 
     def placed(self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor) -> Placed:
-        """Call the network with ``z``."""
+        """Return a context that uses ``z`` as the input."""
         return nullcontext((z if self.key is None else {**x, self.key: z}, y))
 
     def describe(self) -> str:
@@ -204,7 +204,7 @@ class Label(View):
     mask: Any = None
 
     def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
-        """Return the target as real numbers; class numbers become one-hot."""
+        """Return the target as real numbers; class numbers become one-hot vectors."""
         if y.is_floating_point():
             return y.detach()
         with torch.no_grad():
@@ -227,7 +227,7 @@ class Label(View):
         return one_hot * counted[..., None]
 
     def placed(self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor) -> Placed:
-        """Use ``z`` as the target."""
+        """Return a context that uses ``z`` as the target."""
         return nullcontext((x, z))
 
     def describe(self) -> str:
@@ -299,7 +299,7 @@ class Embedding(View):
     def placed(
         self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor
     ) -> Iterator[tuple[Inputs, Tensor]]:
-        """Add ``z`` to the module's output."""
+        """Open a context in which ``z`` is added to the module's output."""
         runs = []
 
         def shifted(module: nn.Module, args: Any, output: Tensor) -> Tensor:
@@ -534,7 +534,7 @@ def plain_run(net: nn.Module) -> Iterator[None]:
     """Open a context without features that only save time or memory.
 
     Reentrant checkpointing runs its part under ``torch.no_grad()`` and fails with
-    ``torch.autograd.grad``. It is replaced by the other kind, which saves the same memory.
+    ``torch.autograd.grad``. It is replaced by the non-reentrant kind, which saves the same memory.
     """
     with ExitStack() as stack:
         switch_off(stack, checkpointing, "CheckpointFunction", _NotReentrant)
@@ -551,7 +551,7 @@ def plain_run(net: nn.Module) -> Iterator[None]:
 
 
 class _NotReentrant:
-    """Replaces reentrant checkpointing by the other kind."""
+    """Replaces reentrant checkpointing by the non-reentrant kind."""
 
     @staticmethod
     def apply(function: Any, preserve: bool, *args: Any) -> Any:
@@ -561,7 +561,7 @@ class _NotReentrant:
 
 
 def without_checkpoints(stack: ExitStack) -> None:
-    """Let checkpointed parts run once and keep what they save, until the exit stack closes."""
+    """Disable checkpointing until the exit stack closes: parts run once and keep their tensors."""
 
     def run_once(*args: Any, **kwargs: Any) -> Iterator[None]:
         yield

@@ -34,8 +34,8 @@ class PrivateCallback(Callback):  # type: ignore[misc]
 
     The network is the ``LightningModule``, which is called with a batch's inputs and runs without
     dropout. Its ``training_step`` still runs, but only for the log. Checkpoints include the
-    account, so ``fit(…, ckpt_path=…)`` continues with the same batches and noise. If there are
-    several processes, they share every batch.
+    account, so ``fit(…, ckpt_path=…)`` draws the same batches and noise as an uninterrupted run. If
+    there are several processes, they share every batch.
 
     Parameters
     ----------

@@ -269,7 +269,7 @@ class OpacusAccountant(FisherAccountant):
     ) -> PrivacyGuarantee:
         """Return the (ε, δ) of the run.
 
-        Opacus's sampling rate, ``1/len(data_loader)``, and the batch size by which it divides
+        Opacus's sampling rate, ``1/len(data_loader)``, and the batch size by which Opacus divides
         follow from the number of records. The number of records therefore counts as public, and by
         default ε is for replacing a record. For Opacus's own ε, use ``neighbours="zero-out"``.
         Opacus's ε is computed by Opacus's own method unless ``"rdp"`` or ``"pld"`` is given. It
