@@ -91,7 +91,7 @@ class RunReader(ABC):
     def failure_probability(self) -> float:
         """The probability that the factor κ fails over the steps taken so far.
 
-        Zero except for ``amplification="theorem4"``, where it is the part of ``delta`` spent so
+        It is zero unless ``amplification="theorem4"``; then it is the part of ``delta`` spent so
         far.
         """
 
@@ -445,7 +445,7 @@ class MeasuredRun(RunReader):
     def failure_probability(self) -> float:
         """The probability that the factor κ fails over the steps taken so far.
 
-        Zero except for ``amplification="theorem4"``, where it is the part of ``delta`` spent so
+        It is zero unless ``amplification="theorem4"``; then it is the part of ``delta`` spent so
         far.
         """
         facts = self.measurement or {}

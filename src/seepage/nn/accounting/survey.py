@@ -95,7 +95,7 @@ class Survey:
             kept.first_noise.zero_()
 
     def moments(self, steps: int, amplified: bool) -> tuple[Tensor, Tensor]:
-        """Return the means over redrawn batches for the first steps, and their variances."""
+        """Return the means over redrawn batches, for the first ``steps``, and their variances."""
         kept = self.amplified if amplified else self.plain
         return kept.total.clone(), kept.variance + self._waiting(kept, steps)
 
@@ -103,8 +103,8 @@ class Survey:
         """Return the degrees of freedom of each record's variance.
 
         The variances ``V_k`` of K blocks have one degree of freedom each. The result is
-        ``3 (Σ V)²/Σ V² − 2``, limited to between 1 and K: Satterthwaite's formula, corrected for
-        the bias of the squares (``E V² = 3 (E V)²``).
+        ``3 (Σ V)²/Σ V² − 2``, limited to the range from 1 to K: Satterthwaite's formula, corrected
+        for the bias of the squares (``E V² = 3 (E V)²``).
         """
         kept = self.amplified if amplified else self.plain
         half = self._waiting(kept, steps)

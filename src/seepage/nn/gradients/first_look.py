@@ -288,7 +288,7 @@ def _outputs(network: WatchedNetwork, batch: Batch) -> list[Tensor]:
 def _plan(problem: NetworkProblem, of_two: _Look, of_three: _Look, repeat: bool) -> WatchedNetwork:
     """Compare two runs of a network, and return a plan to trace it.
 
-    With ``repeat``, an output shared by all records is planned to be repeated for each record; the
+    With ``repeat``, the plan repeats an output that all records share, once for each record; the
     caller must check that the network allows this.
     """
     (small, small_runs), (large, large_runs) = of_two, of_three

@@ -328,8 +328,8 @@ def refuse_modes(net: nn.Module) -> None:
         label = module_label(name, module)
         if isinstance(module, _NORMS) and (module.training or module.running_mean is None):
             raise InputError(
-                f"{label} mixes the records of a batch in training mode, so per-record gradients "
-                "are not defined; use GroupNorm or LayerNorm, or call .eval() on the module."
+                f"{label} mixes the records of a batch, so per-record gradients are not defined; "
+                "use GroupNorm or LayerNorm, or running statistics and .eval() on the module."
             )
         random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
         within = isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0

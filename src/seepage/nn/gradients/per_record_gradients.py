@@ -90,7 +90,7 @@ class GramMatrices(dict[tuple[int, int], Tensor]):
         return summed_products(self.between(a.left, b.left), self.between(a.right, b.right))
 
     def between(self, a: Factor, b: Factor) -> Tensor:
-        """Return the inner products between all positions of one factor and of another."""
+        """Return the inner products of all positions of one factor with those of another."""
         if (id(b), id(a)) in self:
             return self[id(b), id(a)].transpose(2, 3)
         key = (id(a), id(b))

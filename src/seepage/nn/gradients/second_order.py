@@ -220,7 +220,7 @@ class _CrossEntropy(Function):  # type: ignore[misc]
 
 
 class _CrossEntropyBack(Function):  # type: ignore[misc]
-    """``c(p − e_y)``; its derivative by the logits, ``cp(v − p·v)``, is torch's softmax kernel."""
+    """``c(p − e_y)``; its derivative by the logits is ``cp(v − p·v)``, as in torch's softmax."""
 
     @staticmethod
     def forward(ctx: Any, c: Tensor, logits: Tensor, chances: Tensor, target: Tensor) -> Tensor:

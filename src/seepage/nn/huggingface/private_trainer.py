@@ -118,7 +118,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
 
     @property
     def private_gradients(self) -> PrivateGradients:
-        """The gradients and the account of the run."""
+        """The object that computes the gradients and the account of the run."""
         if self._private is None:
             raise InputError("There is no account before training; call train() first.")
         return self._private
@@ -137,8 +137,9 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
             found = get_last_checkpoint(self.args.output_dir)
         if found is None and self._private is not None:
             raise InputError(
-                "This trainer has already trained its model; a second run would not account for "
-                "the first. Resume from a checkpoint, or create a new trainer with a new model."
+                "This trainer has already trained its model; the account of a second run would not "
+                "include the first. Resume from a checkpoint, or create a new trainer with a new "
+                "model."
             )
         self._resumed_from = None if found is None else Path(str(found))
         return super().train(resume_from_checkpoint, *more, **options)

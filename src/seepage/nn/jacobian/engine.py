@@ -6,7 +6,8 @@ record's loss. The information about the view's variable ``z`` is ``J̃ᵀJ̃/(�
 one of three ways:
 
 * *probes of the release* (``probes.py``) give every entry of the diagonal at once and need
-  per-layer rules only for clipping, which is exact with ``Jᵀg`` and bounded from above without it;
+  per-layer rules only for clipping, whose effect is exact with ``Jᵀg`` and bounded from above
+  without it;
 * *tangents of the record* (``tangents.py``) give exact clipped norms from three scalars;
 * *finite changes* (``finite_changes.py``, which defines them) are changes of clipped gradients over
   a step of a stated size, for networks with kinks or without derivatives. *Thin* finite tangents
@@ -110,11 +111,11 @@ class Step:
     losses
         The loss of every record, ``(B,)``.
     norms
-        ``‖g‖`` before clipping, ``(B,)``; nan without a clip, which needs no norms.
+        ``‖g‖`` before clipping, ``(B,)``; nan without clipping, because norms are then not needed.
     traces
         Unbiased estimates of ``‖∂g̃/∂z‖_F²``, one column per probe, ``(B, probes)``. With a
         conservative derivative of the clip, they estimate an upper bound. The estimates are not yet
-        divided by the noise or the number of unknowns.
+        divided by the noise variance or by the number of unknowns.
     gradient
         ``Σ_i g̃_i`` by parameter name; empty if not requested.
     pulls
@@ -457,7 +458,7 @@ class Engine:
         return self.measured_kinks
 
     def _look_for_kinks(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
-        """Return whether there are kinks between some of the records, or beside any of them."""
+        """Return whether there are kinks between some of the records, or near any record."""
         if self.problem.sharded:
             return bool(network.kinks)
         count = line_count(network.bytes_per_record)
@@ -574,7 +575,7 @@ class Engine:
     def _finite_changes(
         self, x: Inputs, y: Tensor, v: Callable[[slice], Tensor], *, precise: bool
     ) -> Tensor:
-        """Return squared changes, ``(B, K)``; for given rows, ``v`` returns ``(K, rows, …)``.
+        """Return squared changes, ``(B, K)``; ``v`` maps rows to directions ``(K, rows, …)``.
 
         ``precise`` uses float64 if the network is small and accepts it. Otherwise only 16-bit
         numbers are converted to a longer type, because rounding would dominate their differences.

@@ -115,7 +115,7 @@ def finite_change(
 
 
 def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
-    """Return the affordable types longer than the network's own, longest first."""
+    """Return the affordable floating-point types longer than the network's own, longest first."""
     if problem.sharded:  # whose shards are gathered in their own type
         return []
     held, own = _count(problem.net), batch.z.dtype
@@ -255,7 +255,7 @@ def _in_short_numbers(device: str, own: torch.dtype) -> Iterator[None]:
 
 
 class _Totals:
-    """Sums over the parameters: ``‖Δg‖²``, ``g·Δg`` from each half of the columns, and ``‖g‖²``."""
+    """Sums ``‖Δg‖²``, ``g·Δg`` (from each half of the columns) and ``‖g‖²`` over the parameters."""
 
     def __init__(
         self, network: WatchedNetwork, batch: Batch, drawn: Tensor, along: bool, sized: bool
@@ -376,9 +376,9 @@ class StepLadder:
     def doubt(self, o: float) -> float:
         """Return the relative uncertainty of the squared change over a step.
 
-        The uncertainty is the largest relative difference in a record's squared change, without
-        rounding, when the step is halved or doubled. The difference is relative to the record's
-        squared change or to a tenth of the mean over the records, whichever is larger.
+        The uncertainty is the largest relative difference in a record's squared change, without the
+        rounding term, when the step is halved or doubled. The difference is relative to the
+        record's squared change or to a tenth of the mean over the records, whichever is larger.
         """
         share = self.rounding(o)
         twice, own, half = (

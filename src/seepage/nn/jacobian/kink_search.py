@@ -1,8 +1,8 @@
 """Searches for kinks, which are jumps in the slope of a record's loss along a line.
 
 Function names do not reveal kinks, since ``h*(h > 0)`` has one and ``h/h.norm().clamp(1e-12)`` has
-none. Kinks are therefore searched for on two kinds of lines: lines between records of the batch
-(:func:`kinks_between`), and lines through a record over the step ``h``, if the change of its
+none. Kinks are therefore searched for on two kinds of lines. Some lines run between records of the
+batch (:func:`kinks_between`). Others run through a record over the step ``h``, if the change of its
 gradient differs from the derivative by more than curvature (:func:`kinks_beside`).
 
 Let ``f(t)`` be the loss of a record as its unknowns move along a line, sampled at a spacing ``s``.

@@ -105,7 +105,7 @@ class GradientJacobian(ReleaseJacobian):
         return torch.cat([part.flatten() for part in total.values()]) / self.noise
 
     def adjoint(self, v: Any, unknowns: Unknowns, rows: Any) -> Tensor:
-        """Return ``Jᵀv`` for a vector of the whitened release, ``(len(rows), q)``."""
+        """Return ``Jᵀv``, ``(len(rows), q)``, for a vector ``v`` of the whitened release."""
         return self._pulled(v[None, :], unknowns, rows)[0]
 
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Tensor]:
@@ -295,7 +295,7 @@ class GradientMoves:
     def jacobian(
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Any
     ) -> ReleaseJacobian:
-        """Return the Jacobian with respect to the replaced row."""
+        """Return the Jacobian with respect to the record that replaces a row."""
         x, y = self._at.replaced(row, np.asarray(features)[None, :])
         return GradientJacobian(self._at.engine, x, y, float(noise.sigma))
 

@@ -244,8 +244,8 @@ class GradientLeakage(Leakage):
         Parameters
         ----------
         measure
-            ``"dfil"``, the average over a record's unknowns, which takes as many passes as probes,
-            or ``"fil"``, the largest over all directions, which iterates up to 100 times over the
+            ``"dfil"``, the average over a record's unknowns, or ``"fil"``, the largest over all
+            directions. dFIL takes one pass per probe; FIL takes up to 100 iterations over the
             batch. If the iteration stops before it converges, the kind is ``estimate``, the value
             is a lower bound, and its stated error is the gap to the upper bound.
         method
@@ -254,7 +254,7 @@ class GradientLeakage(Leakage):
         probes
             The number of probes, at least 2.
         columns, label, simplex
-            The unknowns, as for a table's leakage. If given, the result is exact.
+            The unknowns, as for a table's leakage. If any of these is given, the result is exact.
         """
         if columns is not None or label is not None or simplex:
             if method not in (None, "exact"):

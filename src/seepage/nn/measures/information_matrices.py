@@ -60,7 +60,7 @@ def rademacher(engine: Engine, x: Inputs, y: Tensor, probes: int) -> Trace:
 
 
 def exact(engine: Engine, x: Inputs, y: Tensor) -> Trace:
-    """Return the trace as the sum of the exact diagonal, or ``D(h)`` over finite steps."""
+    """Return the exact trace, as the sum of the diagonal or, with finite steps, as ``D(h)``."""
     values = exact_trace(engine, x, y, *_units(engine, x, y))
     return values, torch.zeros_like(values), math.inf
 

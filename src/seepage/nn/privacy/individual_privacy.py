@@ -4,7 +4,7 @@ A record whose clipped gradient has the norm ``c`` shifts a step's mean by ``c``
 sensitivity. The record's privacy loss in the step is therefore the Rényi divergence of a sampled
 Gaussian with noise multiplier ``s/c`` (Feldman and Zrnic 2021; Yu et al. 2023). The norm is
 observed only in the steps in which the record takes part. All other steps are charged the average
-over these steps, so the total is an estimate with a standard error.
+cost of those steps, so the total is an estimate with a standard error.
 """
 
 from __future__ import annotations

@@ -161,8 +161,8 @@ class Input(View):
             )
         if not isinstance(x, Tensor):
             raise InputError(
-                "The input is not a single tensor; give its tensors in a dict by the names of the "
-                "arguments of forward(), and name the unknown one: view=sp.nn.Input(key='name')."
+                "The input is not a single tensor; give a dict of tensors, with the argument names "
+                "of forward() as keys, and name the unknown one: view=sp.nn.Input(key='name')."
             )
         if not x.is_floating_point():
             raise InputError(
@@ -359,8 +359,8 @@ class TokenEmbeddings(Embedding):
 class ModelInput(View):
     """The model's main input.
 
-    The main input is the input that the model declares as such, if it is real-valued; otherwise the
-    batch's first real-valued input (``pixel_values``, ``inputs_embeds``), or else the token
+    It is the input that the model declares as its main input, if that is real-valued. Otherwise it
+    is the batch's first real-valued input (``pixel_values``, ``inputs_embeds``), or else the token
     embeddings. An encoder–decoder model's token embeddings are those of the encoder. The first
     batch determines the choice for all later batches.
     """

@@ -65,13 +65,13 @@ class PrivateCallback(Callback):  # type: ignore[misc]
         self._batch: Any = None
 
     def loader(self, records: Any, collate: Collate = default_collate, **options: Any) -> _Epoch:
-        """Return the batches to give to ``fit``, as :meth:`PrivateGradients.loader` does."""
+        """Return an epoch's batches, to pass to ``fit``; see :meth:`PrivateGradients.loader`."""
         self._batches = _Epoch(self, records, collate, options)
         return self._batches
 
     @property
     def private_gradients(self) -> PrivateGradients:
-        """The gradients and the account of the run."""
+        """The object that computes the gradients and the account of the run."""
         if self._private is None:
             raise InputError("There is no account before training; call fit() first.")
         return self._private
@@ -87,8 +87,8 @@ class PrivateCallback(Callback):  # type: ignore[misc]
             return
         if self._private is not None:
             raise InputError(
-                "This callback has already trained a model; a second run would not account for "
-                "the first. Create a new callback with a new model."
+                "This callback has already trained a model; the account of a second run would not "
+                "include the first. Create a new callback with a new model."
             )
         if self._batches is None:
             raise InputError(

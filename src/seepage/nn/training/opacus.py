@@ -267,7 +267,7 @@ class OpacusAccountant(FisherAccountant):
         neighbours: str | None = None,
         group: int = 1,
     ) -> PrivacyGuarantee:
-        """Return the (ε, δ) of the run.
+        """Return the (ε, δ) guarantee of the run.
 
         Opacus's sampling rate, ``1/len(data_loader)``, and the batch size by which Opacus divides
         follow from the number of records. The number of records therefore counts as public, and by
@@ -423,9 +423,9 @@ class _Source:
         if self._named is not None and changed:
             raise InputError(
                 f"Opacus uses the noise multiplier {stated:.6g} and clips at {clipped_at:.6g}, "
-                f"with noise for {noise_for:.6g}, but {self._named[0]:.6g} and "
-                f"{self._named[1]:.6g} were given; pass attach() the optimiser, so that its "
-                "schedule is read."
+                f"with noise for the threshold {noise_for:.6g}, but the multiplier "
+                f"{self._named[0]:.6g} and the threshold {self._named[1]:.6g} were given; pass "
+                "attach() the optimiser, so that its schedule is read."
             )
         return _OpacusSettings(clipped_at, stated, noise_for, added * noise_for)
 

@@ -220,7 +220,7 @@ class Geometry:
             )
 
     def _by_record(self, blocks: Tensor) -> Tensor:
-        """Return ``(N, groups, size, places)`` as ``(B, groups, size, positions)``."""
+        """Regroup ``(N, groups, size, places)`` of N images as ``(B, groups, size, positions)``."""
         if self.multiple == 1:
             return blocks
         return blocks.unflatten(0, (-1, self.multiple)).permute(0, 2, 3, 1, 4).flatten(3)
