@@ -79,8 +79,8 @@ class FisherAccountant(MeasuredRun):
     view
         The unknowns of a record; by default the whole input.
     probes
-        The number of random probes per step. With two or more, standard errors are computed without
-        comparing steps.
+        The number of random probes per step. With two or more, standard errors are computed from
+        the differences between a step's probes.
     clip_derivative
         How the clip factor's dependence on the record is computed: ``"exact"``, or
         ``"conservative"``, a cheaper upper bound.
@@ -351,7 +351,7 @@ class FisherAccountant(MeasuredRun):
         self.about = engine.view.describe()  # a model's own input is named once it has been seen
 
     def _mean_over_batches(self, x: Any, y: Tensor, index: Tensor) -> Tensor:
-        """Return the means and variances of the records' leakage in a step, with and without κ."""
+        """Return each record's expected leakage in a step, and its variance, with and without κ."""
         check_noise(self.noise_multiplier)
         noise, clip, key = self._entry().noise, self.clip, ("survey", self.steps)
         step = self.engine.step(x, y, probes=self.probes, key=key, index=index)
