@@ -205,9 +205,7 @@ def _outsider(audit: Audit, limit: float) -> Gate:
 def _known_risks(audit: Audit, option: str) -> RiskFinding:
     if audit.risks is None:
         why = tell_not_measured(audit)
-        raise InputError(
-            f"{option} cannot be checked. {why} Use {option} 1 to skip this check."
-        )
+        raise InputError(f"{option} cannot be checked. {why} Use {option} 1 to skip this check.")
     return audit.risks
 
 

@@ -564,8 +564,7 @@ def class_levels(sums: ColumnSums, kind: pa.DataType, target: str) -> np.ndarray
     """Return the distinct labels in a scan, sorted."""
     if sums.missing:
         raise InputError(
-            f"The label column {target!r} has {sums.missing:,} missing values; drop those "
-            "rows."
+            f"The label column {target!r} has {sums.missing:,} missing values; drop those rows."
         )
     if sums.levels is None:
         raise InputError(
