@@ -31,7 +31,7 @@ from seepage.tables.source import (
 
 
 def read_features(estimator: Any, X: Any, *, fitting: bool) -> Table:
-    """Read ``X``, and store its columns' number and names or compare them with the stored ones."""
+    """Read ``X``, and store (if ``fitting``) or check the number and names of its columns."""
     if scipy.sparse.issparse(X):
         raise TypeError(
             "X is a sparse matrix, which is not supported; pass a dense table: X.toarray()."

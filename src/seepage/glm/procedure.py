@@ -77,10 +77,10 @@ class WholeProcedure(Reruns):
     noise
         The noise on the released numbers.
     learnt
-        The steps fitted to the data.
+        Descriptions of the steps fitted to the data.
     polish
-        A function of the features, labels and weights that describes the fitted model at the
-        minimiser of its objective.
+        A function of a fitted model, its features, labels and weights. It returns a description of
+        the model at the minimiser of its objective.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class WholeProcedure(Reruns):
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the likelihood of each alternative under the model fitted without the record."""
+        """Return each alternative's log-likelihood under the model fitted without the record."""
         if not hasattr(self.estimator, "predict_log_proba"):
             raise InputError(
                 f"A {type(self.estimator).__name__} does not predict probabilities, so it cannot "
@@ -214,7 +214,7 @@ class WholeProcedure(Reruns):
     def _changed(
         self, rows: np.ndarray, others: Alternatives, k: int
     ) -> tuple[Any, np.ndarray | None]:
-        """Return the table and labels with an alternative value, or ``None`` if nothing changes."""
+        """Return the table and the labels with an alternative value; ``None`` means unchanged."""
         if others.labels is not None:
             label: Any = others.labels[k]
             if np.all(np.asarray(label) == self.target[rows]):
@@ -233,7 +233,7 @@ class WholeProcedure(Reruns):
     # One run ----------------------------------------------------------------------------------
 
     def _seen(self, moves: np.ndarray) -> Moves:
-        """Return the parameter shifts, (m, K, P), with NaN where no release exists."""
+        """Whiten the parameter shifts, (m, K, P); a shift that contains NaN counts as infinite."""
         lost = ~np.isfinite(moves).all(axis=2)
         seen = self.whiten(np.where(lost[:, :, None], 0.0, moves))
         gram = seen @ np.swapaxes(seen, 1, 2)
@@ -297,8 +297,8 @@ def _opened(fitted: Any, X: Any, y: np.ndarray) -> tuple[Any, Any, tuple[Any, ..
 def _prepared(pipeline: Any, X: Any, y: np.ndarray) -> tuple[Any, tuple[Any, ...]]:
     """Return the named features that the steps before the last compute during the fit.
 
-    These features may differ from a later transform of the same records: a target encoder leaves
-    out each record's fold.
+    These features may differ from a later transform of the same records: a target encoder computes
+    each record's code from the other folds.
     """
     from sklearn.base import clone
 
@@ -387,7 +387,7 @@ def _words_of_step(step: Any) -> tuple[str, ...]:
 
 
 def can_rerun(estimator: Any) -> bool:
-    """Return whether a procedure is from scikit-learn, with a supported linear model."""
+    """Return whether a procedure has scikit-learn's interface and a supported linear model."""
     model = _last(estimator)
     try:
         kind_of(model)
