@@ -260,7 +260,7 @@ def as_source(
 
 
 def _but(beside: str | None, known: list[str], *special: Any) -> list[str] | None:
-    """Return all columns except these, or ``None`` if all other columns are features anyway."""
+    """Return ``known`` without ``beside`` and ``special``, or ``None`` if nothing is set aside."""
     if beside is None or not known:
         return None
     check_column(beside, known)

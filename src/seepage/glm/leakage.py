@@ -226,7 +226,7 @@ def leakage(
 
 
 def _queries_of(model: Any, X: Any, queries: Any, person: Any) -> Any:
-    """Return the queries with the columns of ``X``, in the form that the unwrapped model uses."""
+    """Check the columns of the queries, and return them as features of the final model."""
     if isinstance(person, str):
         X, _ = identities_in(X, person, model)
     if not takes_frame(model, X):

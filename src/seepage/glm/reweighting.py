@@ -285,7 +285,7 @@ def _limits(clamp: Any) -> tuple[float, float]:
 
 
 class Round(NamedTuple):
-    """The state after a round of reweighting: each record's leakage and the model's score."""
+    """The state after a round: statistics of the records' leakage, and the model's score."""
 
     round: int  # 0 is the fit before any reweighting
     mean: float
@@ -636,7 +636,7 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
 
 
 class RecordSlopes(NamedTuple):
-    """The contributions of records, and the derivatives of their leakage per unit of weight."""
+    """The records' terms in the system, and derivatives of their leakage per unit of weight."""
 
     design: np.ndarray  # x̃, (m, P)
     a: np.ndarray
@@ -736,7 +736,7 @@ class _System:
         return np.asarray(-direct - through_weights[:, :, None] * t.own[:, None, :])
 
     def slopes(self, rows: Rows) -> RecordSlopes:
-        """Return the contributions of the records; raise an error if one has no derivative."""
+        """Return the terms of the records; raise an error if their leakage has no derivative."""
         family: Any = self.fit.family
         at = self.fit.margins(self.X[rows, :]), self.fit.target[rows]
         a_m, a_y, b_y = (
@@ -794,7 +794,7 @@ class _System:
 
 
 def _leading(B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return each matrix's leading singular vectors, (m, P) and (m, q), and where they are tied."""
+    """Return the leading singular vectors, (m, P) and (m, q), and which of them are tied."""
     tall = B.shape[1] > B.shape[2]
     transposed = np.matrix_transpose(B)
     # The Gram matrix of the shorter side: it costs the leading vectors no digits.

@@ -8,7 +8,7 @@ The first sum omits the removed records. The equation is in differences, so no p
 where a record has little effect on the model. Newton's method finds the root. Its systems are
 solved by conjugate gradients, preconditioned by the inverse Hessian of the unchanged table; the
 difference between the Hessians has low rank. No other matrix is formed. A step costs two products
-of the table with one column per refit. Changes are of the free parameters
+of the table with a matrix that has one column per refit. Changes refer to the free parameters
 (:class:`~seepage.glm.changes.outputs.Outputs`), with one row of P numbers per refit.
 """
 
@@ -116,8 +116,8 @@ class BatchedRefits:
     def least_curvatures(self, changes: list[Change]) -> np.ndarray:
         """Return lower bounds on the eigenvalues of the refits' Hessians, (B,).
 
-        The bound is the ridge for the coefficients and, for the intercept, the remaining records'
-        curvature.
+        Without an intercept, the bound is the ridge. With one, it is the smaller of the ridge and
+        the remaining records' curvature, divided by the largest ``‖x̃‖²``.
         """
         ridge, least = self.model.fit.ridge, np.full(len(changes), self.model.fit.ridge)
         if self.model.fit.intercept is not None:
@@ -152,7 +152,7 @@ class BatchedRefits:
 
     @cached_property
     def _rounded_slopes(self) -> tuple[float, float, float]:
-        """The three sums, where e is a few rounding errors of a slope and its margin's terms."""
+        """The sums of :meth:`slope_rounding`; e is a few rounding errors of slope and margin."""
         model, moved = self.model, 0.0
         parameters = np.abs(model.outputs.within(model.theta))
         margins = np.abs(model.gram_solver.design(model.X)) @ parameters
@@ -223,7 +223,7 @@ class BatchedRefits:
 
     @cached_property
     def _anchored(self) -> np.ndarray:
-        """Each record's contribution to a finite intercept, of shape (n, e)."""
+        """Which of the e conditions for a finite intercept each record meets, (n, e)."""
         return self._anchors(self.model.target, self.model.weight)
 
     def _anchors(self, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -537,7 +537,7 @@ class _Batch:
     def length(
         self, moved: np.ndarray, shift: np.ndarray, step: np.ndarray, gradient: np.ndarray
     ) -> np.ndarray:
-        """Return the length of each step, such that the slope along it nearly vanishes."""
+        """Return step lengths at whose ends the slope is at most 0.9 times the initial descent."""
         along = self.shifts(step)
         downhill = np.abs(np.sum(gradient * step, axis=1))
         base = np.sum((self._penalty(moved) - self.removed_gradient) * step, axis=1)

@@ -63,7 +63,7 @@ class RefittedMoves:
     lost: np.ndarray  # which changes leave no release, (m, K)
 
     def moves(self) -> Moves:
-        """Return their inner products."""
+        """Return the inner products and the radii of the vectors."""
         gram = self.seen @ np.swapaxes(self.seen, 1, 2)
         diagonal = np.arange(gram.shape[1])
         gram[:, diagonal, diagonal] += np.where(self.lost, np.inf, 0.0)
@@ -221,7 +221,7 @@ class ChangedRecords(FiniteChanges):
     def starts(
         self, rows: np.ndarray, others: Alternatives | None
     ) -> tuple[np.ndarray | None, np.ndarray]:
-        """Return the free parameters at the centres, (m, K, P), if available.
+        """Return the free parameters' changes at the centres, (m, K, P), if available.
 
         Also return the remaining records' smallest share of the curvature, of shape (m,).
         """
@@ -313,7 +313,7 @@ class ChangedRecords(FiniteChanges):
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the likelihood of each alternative under the model fitted without the record.
+        """Return each alternative's log-likelihood under the fit without the record, with errors.
 
         The errors are from certificates. The least certain records are refitted, if they are few or
         have no certificate.

@@ -1,8 +1,8 @@
 """The leakage to an attacker who does not know all other records.
 
-Every result is an estimate: a normal approximation from one fit, checked against resampled refits.
-The refits replace the approximation where it is known to fail. The risk from an attacker who knows
-all other records is always reported for comparison.
+Every result is an estimate: a normal approximation from one fit. For membership, refits on
+resampled people check the approximation, and replace it where it is known to fail. Membership and
+guesses also report the risk from an attacker who knows all other records.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class OutsiderLeakage:
         return self._first
 
     def beside(self, *others: OutsiderLeakage) -> OutsiderLeakage:
-        """Return the joint leakage of several releases about the same people. ``sp.compose``.
+        """Return the joint leakage of several releases about the same people (``sp.compose``).
 
         The unknown records affect all releases (:mod:`seepage.glm.outsider.stacked`). Only
         membership is supported. The releases may be fits on different columns, but the records and

@@ -5,9 +5,9 @@ in the data (in) or left out (out), it has the distributions::
 
     in:   N(θ* − H⁻¹c, uH⁻¹G₋ᵢH⁻¹ + Σ)       out:   N(θ*, uH₋ᵢ⁻¹G₋ᵢH₋ᵢ⁻¹ + Σ),      c = g − ḡ
 
-The number of people is usually published, so another person replaces the one left out, and the
-shift is measured from the mean. The variation due to a person's own gradient does not hide that
-person: ``G₋ᵢ = G − n/(n − 1) ccᵀ``.
+The number of people is usually published, so another person replaces the one left out, and c is
+the gradient minus the mean gradient. The variation due to a person's own gradient does not hide
+that person: ``G₋ᵢ = G − n/(n − 1) ccᵀ``.
 
 **One covariance** for both is enough if the design leverage ℓ is below 0.1. With ``M = uG + HΣH``
 and ``q = cᵀM⁻¹c``, the distance between the two distributions is ``μ² = q/(1 − αq)``, ``α = u n/(n
@@ -117,13 +117,13 @@ class Worlds:
         return self.others.spread(self.unknown)
 
     def told_apart(self) -> tuple[np.ndarray, TwoNormals]:
-        """Return ``αq``, each person's share of the visible variance, and both distributions."""
+        """Return each person's share ``αq`` of the visible variance, and both distributions."""
         share, worlds, _ = self._of_all
         return share, worlds
 
     @property
     def taken_for_known(self) -> np.ndarray:
-        """The number of people treated as known, because each alone would hide another person."""
+        """For each person, the number of others treated as known, since each would hide them."""
         return self._of_all[2]
 
     @cached_property
@@ -194,7 +194,7 @@ class Worlds:
                 yield int(place), those
 
     def _heavy(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the people, and their c, who may alone hide another person: ``αcᵀM⁻¹c`` above 0.4.
+        """Return the people who alone may hide another (``αcᵀM⁻¹c`` above 0.4), and their c.
 
         Suppose a person's share of the visible variation is below one half. By the Cauchy–Schwarz
         inequality, nobody outside this list contributes four fifths of the variation that hides the
@@ -276,7 +276,8 @@ def distance_without_own(q: np.ndarray, share: float, alone: np.ndarray) -> np.n
     """Return ``μ = √(q/(1 − αq))`` of each person, excluding the person's own variation.
 
     ``q`` is the squared length of the person's effect, in units of the variation over all people,
-    and ``share`` is ``α = u n/(n − 1)``. μ is infinite if there are no other people.
+    and ``share`` is ``α = u n/(n − 1)``. μ is infinite for people in ``alone``, and if nearly all
+    of the variation is the person's own.
     """
     left = 1 - share * q
     # Rounding ends at about 1e-8, a distance of 10⁴: nobody else has what this person has.

@@ -104,7 +104,7 @@ def _changed_columns(
     threshold: int,
     add: Callable[[str, int, str, np.ndarray], None],
 ) -> None:
-    """Return the people whose values differ in columns of the same name."""
+    """Add a broken rule if only a few people's values differ in columns of the same name."""
     one, other = specifications[first], specifications[second]
     if set(one.names) != set(other.names):
         return
