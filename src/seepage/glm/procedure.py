@@ -136,7 +136,7 @@ class WholeProcedure(Reruns):
     # Records that leave -----------------------------------------------------------------------
 
     def released(self, kept: np.ndarray) -> np.ndarray:
-        """Return the numbers released from these records, or NaN if none exist or names differ."""
+        """Return the numbers released from these records, or NaN if they are not comparable."""
         weight = None if self.weight is None else self.weight[kept]
         return self._released(self.raw.rows(kept), self.y[kept], weight)
 

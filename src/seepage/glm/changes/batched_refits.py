@@ -175,7 +175,7 @@ class BatchedRefits:
         return np.asarray(np.sum(self.model.gram_solver.design(self.model.X) ** 2, axis=1))
 
     def size(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the distance to the minimiser: ``‖g‖`` in the norm of ``H⁻¹``, (B,)."""
+        """Return an estimate of the distance to the minimiser, ``‖g‖`` in the norm of ``H⁻¹``."""
         return np.asarray(np.sqrt(np.abs(np.sum(gradient * (gradient @ self.inverse), axis=1))))
 
     # One by one -------------------------------------------------------------------------------
@@ -503,7 +503,7 @@ class _Batch:
         return self._arrivals(shift) - self.removed_gradient
 
     def _arrivals(self, shift: np.ndarray) -> np.ndarray:
-        """Return the gradients of the added records, (B, P); their shifts are the last ones."""
+        """Return the gradients of the added records, (B, P); ``shift`` ends with their shifts."""
         if self.z is None:
             return np.zeros_like(self.removed_gradient)
         slopes = self.model.outputs.slope(self.own_margins + shift[-len(self.z) :], self.labels)

@@ -257,7 +257,7 @@ class OwnRecord:
         new: Replacements,
         shift: np.ndarray,
     ) -> OwnRecord:
-        """Return the contribution from the curvature and the product of ``H₀⁻¹z̃``, whitened."""
+        """Return the contribution from the curvature and the products of whitened ``H₀⁻¹z̃``."""
         modes, shares = modes_of(curvature, new.lengths)
         sights = _ratio(np.sum(modes * (by_noise @ modes), axis=-2), shares)
         widest = joint.each.widest(joint.blocks(new.lengths)).max(axis=-1)

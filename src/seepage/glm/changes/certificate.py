@@ -248,7 +248,7 @@ def bound_by_convexity(
     rows: np.ndarray,
     others: Alternatives | None,
 ) -> None:
-    """Bound the lengths of the changes without a certificate.
+    """Bound the lengths of those changes that have no certificate, by convexity alone.
 
     If every parameter is penalised, the minimiser lies within ``‖g‖/ridge`` of ``θ̂``, where g is
     the gradient of the changed objective at ``θ̂``. If the objective decreases by D somewhere along

@@ -339,7 +339,7 @@ class ChangedRecords(FiniteChanges):
         return scores, off
 
     def _likelihoods(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
-        """Return these likelihoods from the expansion, for sets of records, (m, k)."""
+        """Return the log-likelihoods and their errors from the expansion, for sets (m, k)."""
         model, joint = self.model, JointOutputs(self.model.outputs, rows.shape[1])
         left = Centres.of(model, rows, None)
         E, _ = slope_error(model, left, free_shifts(model, rows, left))
@@ -373,7 +373,7 @@ class ChangedRecords(FiniteChanges):
     def _refitted_likelihoods(
         self, rows: np.ndarray, others: Alternatives
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return these likelihoods from refits."""
+        """Return the log-likelihoods and their errors from refits."""
         model, outputs, columns = self.model, self.model.outputs, list(others.columns)
         starts, _ = self.starts(rows, None)
         changes = [Change(np.atleast_1d(some)) for some in rows]

@@ -227,7 +227,7 @@ class LocalModel:
 
     @cached_property
     def stretch(self) -> float:
-        """The root of ``max_e (Σ ω q tᵀa t)^½`` over e of H-norm 1, for the Q of the errors."""
+        """``max_e (Σ ω q tᵀa t)^¼`` over e of H-norm 1, which bounds ``r`` of the certificate."""
         # Of a unit diagonal, and never below what rounding hides: a root of ``H⁻¹``, or of more.
         sizes = np.sqrt(np.diagonal(self.inverse))
         values, vectors = np.linalg.eigh(self.inverse / np.outer(sizes, sizes))

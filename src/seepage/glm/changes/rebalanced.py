@@ -34,7 +34,7 @@ from seepage.support.double_double import EPS
 
 
 class _Shifted(NamedTuple):
-    """A fit with different class weights, and its records."""
+    """A fit with different class weights, and its difference from the release."""
 
     changes: ChangedRecords
     offset: np.ndarray  # ``θ_c − θ̂`` in units of the noise, (P,)
@@ -162,7 +162,7 @@ class RebalancedRecords(FiniteChanges):
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the likelihood of each alternative under the model fitted without the record."""
+        """Return each alternative's log-likelihood without the record in the fit, and errors."""
         scores, off = np.zeros((len(rows), len(others))), np.zeros(len(rows))
         for fit, which in self._by_fit(rows):
             if fit is None:

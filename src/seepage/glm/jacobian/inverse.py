@@ -5,14 +5,15 @@ If the label is known and the features ``V`` are unknown, the information about 
     I = r² B + a² ξ w wᵀ + a r (w zᵀ + z wᵀ),    B = A_VᵀA_V,  z = A_VᵀA x̃,  ξ = ‖A x̃‖²
 
 Here ``w`` denotes ``w_V``, and ``B`` is the same for all rows. Let ``v = B⁻¹w``, ``y = B⁻¹z`` and
-``κ = ξ − zᵀB⁻¹z ≥ 0``, the part of ``A x̃`` that no unknown affects. By Woodbury's formula::
+``κ = ξ − zᵀB⁻¹z ≥ 0``, the squared length of the part of ``A x̃`` that no unknown affects. By
+Woodbury's formula::
 
     I⁻¹ = ( B⁻¹ − [a² κ v vᵀ + a (r + a wᵀy) (v yᵀ + y vᵀ) − a² (wᵀv) y yᵀ] / D ) / r²
     D = (r + a wᵀy)² + a² (wᵀv) κ
 
-If all features are unknown, ``y`` equals ``x`` up to a constant and ``κ`` is a constant (both zero
-without an intercept), so no matrix product is needed. If ``r = 0`` or ``D = 0``, the inverse does
-not exist, and no unbiased estimate has a finite error.
+If all features are unknown, ``y`` equals ``x`` plus a constant vector, and ``κ`` is a constant, so
+no matrix product is needed. Both constants are zero without an intercept. If ``r = 0`` or ``D =
+0``, the inverse does not exist, and no unbiased estimate has a finite error.
 
 The accuracy of the inverse follows from two inequalities. Let ``ρ = δ/√D`` be the relative error of
 ``D``, where ``δ`` is the error of ``r + a wᵀy``. The Cauchy–Schwarz inequality then bounds each
