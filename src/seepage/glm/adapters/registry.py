@@ -102,7 +102,7 @@ SUPPORTED = (
 
 
 def kind_of(model: Any) -> ModelKind:
-    """Return the kind of a fitted model, or raise an error with the reason if there is none.
+    """Return the kind of a fitted model; raise an error with the reason if it is not supported.
 
     A model is recognised by the library and the name of its class, so a user's own class is not
     mistaken for a library class of the same name. A subclass of a known class is read like the

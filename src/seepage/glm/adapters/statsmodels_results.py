@@ -166,7 +166,7 @@ def _moved(
 def _split_constant(
     params: np.ndarray, model: Any, table: Table
 ) -> tuple[np.ndarray, float | None]:
-    """Return the table columns' coefficients, and the constant if the table lacks that column."""
+    """Return the columns' coefficients, and the intercept if the table lacks a column of ones."""
     names = [str(name) for name in model.data.xnames]
     constant = model.data.const_idx
     without = constant is not None and table.values.shape[1] == params.shape[0] - 1

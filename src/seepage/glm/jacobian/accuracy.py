@@ -443,7 +443,7 @@ class GLMAccuracy(AnswerAccuracy):
         return math.sqrt(float(xp.sum(errors))) / self.rounding * deviations[:, None]
 
     def _coefficient_sizes(self, unknowns: Unknowns) -> Array:
-        """Return ``|w_V|`` and the errors of ``w_V`` in units of ε, for ``a w``, ``(t, K)``."""
+        """Return ``|w_V|`` plus its error in units of ε, for bounds on ``a w``, ``(t, K)``."""
         sizes = array_namespace(self.terms.X).abs(self.terms.coef)
         both = (self._spread_over(size, unknowns) for size in (sizes, self.coefficient_errors))
         return sum(both)

@@ -218,7 +218,7 @@ class GLMJacobian(TermsJacobian):
         return total + xp.reshape(spread, (P, P)) + cross + cross.T
 
     def norm_of(self, unknowns: Unknowns, sums: Any) -> float:
-        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``, also that of the information."""
+        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ`` and thus of the information."""
         return float(dense_largest((self.whitener @ sums @ self.whitener.T)[None, :, :])[0])
 
 
@@ -235,11 +235,11 @@ class PairedJacobian(EntryJacobian, TermsJacobian):
 
 
 def merged(first: TermsJacobian, other: TermsJacobian) -> TermsJacobian | None:
-    """Return one Jacobian for two releases of the same model with different noise.
+    """Return one Jacobian for two releases of a model, or ``None`` if they cannot be merged.
 
-    The information is then ``Gᵀ(C + C')G``. This is the information of a single release whose
-    whitener is the R factor of both whiteners stacked, if this loses no precision. Both releases
-    must have the same rows.
+    The releases must have the same rows, and differ only in their noise. The information is ``Gᵀ(C
+    + C')G``. This is the information of a single release whose whitener is the R factor of both
+    whiteners stacked. The merger is refused if it would lose precision.
     """
     ours, theirs = first.terms, other.terms
     xp = array_namespace(ours.X)

@@ -82,7 +82,7 @@ def read_frame(X: Any) -> tuple[nw.DataFrame[Any], bool]:
 def read_columns(
     frame: nw.DataFrame[Any], categorical: Sequence[str] = (), quantities: Sequence[str] = ()
 ) -> list[RawColumn]:
-    """Return the contents of every column, or raise an error if one has too many levels."""
+    """Describe every column; raise an error if a category has too many levels."""
     for name in [*categorical, *quantities]:
         check_column(name, frame.columns)
     found = []
@@ -132,7 +132,7 @@ class RawTable:
     Attributes
     ----------
     columns
-        The columns that can vary, because they have more than one level.
+        The columns that can vary: numeric columns, and categories with more than one level.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class RawTable:
         return Table(np.stack(blocks, axis=1), tuple(unique(titles)), rows, library)
 
     def attributes(self, titles: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Return the titles and directions of every column with more than one direction."""
+        """Map the name of every column with several directions to their titles."""
         found, at = {}, 0
         for column in self.columns:
             if column.directions > 1:

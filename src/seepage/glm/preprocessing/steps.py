@@ -78,7 +78,7 @@ class KeptColumns(FeatureStep):
         self.columns = columns
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return those columns."""
+        """Return the selected columns."""
         return dense(X)[:, self.columns]
 
     def push(self, X: Any, dX: np.ndarray) -> np.ndarray:

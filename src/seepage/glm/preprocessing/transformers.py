@@ -29,7 +29,7 @@ Influence = Callable[[Any, np.ndarray, np.ndarray], list[np.ndarray]]
 
 @dataclass(frozen=True)
 class TransformerKind:
-    """A kind of transformer; ``influence`` has one array (n, …) per name in ``learnt``."""
+    """A kind of transformer; ``influence`` returns an array (n, …) per name in ``learnt``."""
 
     push: Push
     learnt: tuple[str, ...] = ()
@@ -473,7 +473,7 @@ class Transformer(FeatureStep):
 
 
 def _numeric(value: Any) -> np.ndarray:
-    """Return fitted numbers as floats, or none for categorical fill values, which are fixed."""
+    """Return fitted numbers as floats; empty for categorical fill values, which are fixed."""
     array = np.asarray(value)
     return np.zeros(0) if array.dtype.kind in "OUS" else np.asarray(array, dtype=float)
 
