@@ -156,7 +156,7 @@ class Forgotten:
         entry: int | None = None,
         person: str | None = None,
     ) -> int:
-        """Record μ of both models together for the forgotten person in a ledger.
+        """Record in a ledger the forgotten person's μ for both models together.
 
         Call this method once per person, before publishing the new model. Record the people who
         remain in the data as part of the new release.

@@ -1,9 +1,9 @@
 """Compute the leakage of a release from a fitted model, its data and the noise (``sp.leakage``).
 
 One pass over the data computes the Hessian and checks that the model minimises its objective on
-these data. The leakage of a row then depends only on the Hessian and the row itself. Sums over the
-rows are computed in float64, whatever the data type of the table; the Jacobian has the table's data
-type.
+these data. The leakage of a row then depends only on the model, the Hessian and the row itself.
+Sums over the rows are computed in float64, whatever the data type of the table; the Jacobian has
+the table's data type.
 """
 
 from __future__ import annotations
@@ -492,7 +492,7 @@ class GLMRelease(MeasuredRelease):
         return ChangedRecords(LocalModel(self.optimum, X, self.noise))
 
     def fits_in_chunks(self) -> Callable[..., ChangedRecords] | None:
-        """Return a function for the changes in a chunk, or ``None`` for a table in memory."""
+        """Return a function that computes a chunk's changes, or ``None`` for a table in memory."""
         if self.problem is None:
             return None
         return partial(_changes_of_chunk, release=self, problem=self.problem)

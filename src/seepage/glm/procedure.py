@@ -108,7 +108,7 @@ class WholeProcedure(Reruns):
 
     @cached_property
     def here(self) -> ProcedureRun:
-        """The run on all records, or an error if the procedure does not reproduce the model."""
+        """The run on all records; raises an error if the procedure does not reproduce the model."""
         run = self._run(self.raw.X, self.y, self.weight)
         given = np.asarray(as_numpy(_last(self.estimator).coef_), dtype=float)
         size = float(np.max(np.abs(given), initial=0.0))

@@ -182,7 +182,7 @@ def _scaled_into(
     """Return ``clip(c·values, low, high)``, with c such that ``Σ mass·clip(…) = total``.
 
     The sum is piecewise linear and increasing in c, with a kink where a value reaches a limit.
-    Bisection finds the interval between two kinks on which the equation is linear.
+    Brent's method finds the interval between two kinks on which the equation is linear.
     """
     if low <= 0 and high == math.inf:
         return np.asarray(values * (total / float(np.sum(mass * values))))
@@ -498,7 +498,7 @@ def reweight(
     X_test, y_test
         The data on which every round's model is scored; by default the training data.
     scoring
-        ``scoring(model, X, y)``; by default the model's own ``score``.
+        A function ``scoring(model, X, y)``; by default the model's own ``score``.
 
     Returns
     -------

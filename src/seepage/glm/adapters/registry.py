@@ -228,7 +228,7 @@ def _has_signs(model: Any) -> bool:
 
 
 def _kept(model: Any, coef: np.ndarray) -> tuple[Any, tuple[FeatureStep, ...]]:
-    """Return the model restricted to its nonzero coefficients, and the remaining columns."""
+    """Return the model with its nonzero coefficients, and the step that selects their columns."""
     columns = np.flatnonzero(coef)
     if not len(columns):
         raise refusal(

@@ -118,7 +118,7 @@ def _glm_weights(model: Any) -> Any:
 
 
 def _gls_weights(model: Any) -> Any:
-    """Return the inverse variances of independent errors; raise an error if correlated."""
+    """Return the inverse variances of independent errors; refuse correlated errors."""
     sigma = model.sigma
     if sigma is None:
         return None

@@ -58,8 +58,8 @@ class BatchedRefits:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the changes, and the last Newton steps as estimates of their errors, (B, P) each.
 
-        Changes are infinite where no unique minimiser remains, and NaN where one exists but was not
-        found. ``starts (B, P)`` are initial guesses.
+        Changes are infinite where no unique minimiser remains, and NaN where one may exist but was
+        not found. ``starts (B, P)`` are initial guesses.
         """
         moves, errors = np.zeros((2, len(changes), len(self.inverse)))
         starts = np.zeros_like(moves) if starts is None else starts
@@ -181,7 +181,7 @@ class BatchedRefits:
     # One by one -------------------------------------------------------------------------------
 
     def _share(self, rows: np.ndarray) -> float:
-        """Return the largest share of these records in any unpenalised direction.
+        """Return these records' largest share of the curvature in any unpenalised direction.
 
         If the share is near 1, the refit without these records may not be unique. With a penalty,
         the intercept is the only unpenalised direction.
@@ -201,7 +201,7 @@ class BatchedRefits:
         return np.asarray(np.einsum("nkk->n", self.model.gram_solver.curvature))
 
     def _holds_intercept(self, change: Change) -> bool:
-        """Return whether the labels of a changed table determine the intercept.
+        """Return whether the labels of a changed table allow a finite intercept.
 
         The intercept is not penalised. It diverges to minus infinity for a class without records,
         and if all counts are zero. In these cases Newton's method may stop early, once the gradient
@@ -498,7 +498,7 @@ class _Batch:
         return slopes
 
     def at_rest(self) -> np.ndarray:
-        """Return the gradients at the unchanged model, of shape (B, P)."""
+        """Return the gradients of the changed objectives at the unchanged model, (B, P)."""
         shift = np.zeros((self._coming, len(self.changes), self.model.outputs.count))
         return self._arrivals(shift) - self.removed_gradient
 

@@ -315,8 +315,8 @@ class ChangedRecords(FiniteChanges):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return each alternative's log-likelihood under the fit without the record, with errors.
 
-        The errors are from certificates. The least certain records are refitted, if they are few or
-        have no certificate.
+        The errors are from certificates. The least certain records are refitted, as far as that is
+        affordable; for a family without certificates, all records are.
         """
         family = self.model.fit.family
         if family.name not in ("bernoulli", "poisson", "categorical"):

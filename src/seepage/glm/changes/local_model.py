@@ -173,7 +173,7 @@ class LocalModel:
     def changes_together(
         self, rows: np.ndarray, others: Alternatives
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the differences for sets of records, (m, k), that all have the same alternative.
+        """Return the differences if all records of a set, (m, k), have the same alternative.
 
         The result contains the differences (m, K, k, c), the labels (m, K, k, …), and whether
         nothing changes (m, K).
@@ -211,7 +211,8 @@ class LocalModel:
     def shifts_here(self) -> LargestShifts:
         """Return these quantities for the available records only.
 
-        ``q`` is ``x̃ᵀH⁻¹x̃``; for several outputs, it is the largest value between two outputs.
+        ``q`` is ``x̃ᵀH⁻¹x̃``; with several outputs, the largest value for a difference of two
+        outputs.
         """
         c = self.outputs.count
         largest, quartic = 0.0, np.zeros_like(self.inverse)

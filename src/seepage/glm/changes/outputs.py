@@ -19,7 +19,7 @@ SOLVED = 1e-12  # the largest residual, relative to the terms of its equation, o
 
 
 class Outputs:
-    """The free part of a record's margins, and the unit of its self-concordance.
+    """The free part of a record's margins, and the span that measures their shifts.
 
     With one margin, the free part is the margin, and a shift ``t`` has the span ``|t|``. For
     softmax only the differences of the K margins matter. All quantities are expressed in an

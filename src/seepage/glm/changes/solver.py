@@ -18,9 +18,9 @@ coefficients only::
     H⁻¹x̃_i  = (w, 1/Σd − x̄ᵀw),        w = V S/(S² + λ) u_i / √d_i
     √d_i r_i = −u_iᵀ λ/(S² + λ) Uᵀt − (t − UUᵀt)_i        of least squares,  t = (I − eeᵀ)√d y
 
-The bracket is the squared length of the part outside the span of e and U. It is zero if there are
-no more records than columns. Errors grow like the square root of the condition number, as in the
-singular value decomposition.
+The bracket is the squared length of the record's part outside the span of e and U. It is zero if
+there are no more records than columns. Errors grow like the square root of the condition number, as
+in the singular value decomposition.
 
 **k records removed together** are treated as one record with k outputs. Their shares are the
 eigenvalues of their block of ``D^½X̃H⁻¹X̃ᵀD^½``. The values ``1 − h`` are the eigenvalues of ``I``

@@ -377,10 +377,10 @@ class Objective:
         return replace(self, X=near, units=units), Coordinates(centre, units)
 
     def near_zero(self, H: Array) -> tuple[Objective, Coordinates] | None:
-        """Return a source's objective, with any columns far from zero shifted.
+        """Return a source's objective with its far columns shifted, or ``None`` if it has none.
 
-        The moments in a Hessian show whether to search for such columns, which requires a pass over
-        the source. Columns of a table are shifted by :meth:`conditioned`.
+        The moments in a Hessian show whether to search for columns far from zero, which requires a
+        pass over the source. Columns of a table are shifted by :meth:`conditioned`.
         """
         if self.table is not None or not self.intercept:
             return None

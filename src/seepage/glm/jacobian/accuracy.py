@@ -325,7 +325,7 @@ class GLMAccuracy(AnswerAccuracy):
         yield both[:, 0], both[:, 1]
 
     def _record_sizes(self, unknowns: Unknowns, closely: bool) -> tuple[Array, Array]:
-        """Return the norms and errors of whole records' terms: bounds, for several classes."""
+        """Return the norms and errors of records' terms (upper bounds for several classes)."""
         terms = self.terms
         xp = array_namespace(terms.X)
         reach, W = norm(terms.columns_of(unknowns)), norm(self._coefficient_sizes(unknowns))
@@ -429,7 +429,7 @@ class GLMAccuracy(AnswerAccuracy):
 
         At the minimiser the gradient is zero. Errors ``e`` of the slopes change ``w_j`` by at most
         ``√(vᵀH'v Σ e²/a)`` with ``v = H⁻¹u_j``: the feature's deviation times a factor common to
-        all records. A coefficient near zero may be no larger than its error.
+        all features. A coefficient near zero may be no larger than its error.
         """
         terms, deviations = self.terms, self.map.coefficient_deviations
         xp = array_namespace(terms.X)

@@ -19,8 +19,8 @@ The accuracy of the inverse follows from two inequalities. Let ``ρ = δ/√D`` 
 ``D``, where ``δ`` is the error of ``r + a wᵀy``. The Cauchy–Schwarz inequality then bounds each
 term of a cell by ``P_j = (B⁻¹)_jj + a² (wᵀv) y_j²/D``. So the error of the cell is a few times ``ρ
 P_j``, and ``P_j`` is at most five times the larger of ``(B⁻¹)_jj`` and the cell. The whitener has
-the same error ``(I + E)A`` in every term, which changes the inverse by at most ``2‖E‖``, even if
-terms cancel.
+the same error ``(I + E)A`` in every term, which causes a relative change of the inverse of at most
+``2‖E‖``, even if terms cancel.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class _RowTerms(NamedTuple):
 
 
 def _square_off(shared: _SharedTerms, kappa: Array, y: Array) -> Array:
-    """Return the error of ``κ``, the squared norm of a vector minus ``A_V y``.
+    """Return the error of ``κ``, the squared distance between a vector and ``A_V y``.
 
     The columns of ``A_V`` may nearly cancel in ``A_V y``, but their errors do not.
     """

@@ -2,7 +2,7 @@
 
 The leakage is computed from the derivative of the exact minimiser on the stored data. A fitted
 model is close to this minimiser; Newton steps remove the remaining distance. Bounds on rounding
-errors depend on the condition number κ of the Hessian, with columns centred and scaled to a unit
+errors depend on the condition number κ of the Hessian, for centred columns and scaled to a unit
 diagonal. If κ is small, the error in ordinary floating-point arithmetic is a few rounding errors
 times κ. Otherwise the Hessian, its inverse and the residuals are computed in double the working
 precision (:mod:`seepage.glm.jacobian.twice_precise`). The result is then exact up to rounding if κ
@@ -172,9 +172,9 @@ class Optimum:
 def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: str) -> Optimum:
     """Find the minimiser near the coefficients of a fitted model, in float64.
 
-    If the coefficients are not near a minimiser, a :class:`NotTheMinimiserError` is raised. If
-    ``on_mismatch`` is ``"warn"``, they are used unchanged, with a warning. An error is also raised
-    if the data have no unique minimiser to working precision.
+    If the coefficients are not near a minimiser, a :class:`NotTheMinimiserError` is raised or, with
+    ``on_mismatch="warn"``, they are used unchanged, with a warning. An error is also raised if the
+    data have no unique minimiser to working precision.
     """
     objective = records.objective(fit)
     sums = objective.at(fit.parameters, _JUDGED, "Hessian")
@@ -597,7 +597,7 @@ def judge_stationarity(
     on_mismatch: str,
     factor: CholeskyFactor | None = None,
 ) -> float:
-    """Return the step for :func:`check_stationarity` from sums over the records.
+    """Return the result of :func:`check_stationarity`, computed from sums over the records.
 
     Callers that already have the sums use this function; they may also pass the Hessian and its
     factor.

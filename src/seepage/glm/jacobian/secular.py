@@ -120,7 +120,7 @@ def largest_of_rows(
 
 
 def _by_series(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> tuple[Array, Array]:
-    """Return the largest eigenvalues (or guesses, or zero if there is none) and which are exact."""
+    """Return the largest eigenvalues and which are exact; the rest are guesses (0: no guess)."""
     xp = array_namespace(rho)
     polynomials = _FAR[-1] + 1
     far = at.with_functions(slice(0, polynomials))
@@ -407,7 +407,7 @@ def solve_near_pole(
 
 
 def chebyshev(delta: Array) -> Array:
-    """Return the Chebyshev polynomials of the poles, after mapping the poles to −1 to 1."""
+    """Return the Chebyshev polynomials of the poles, mapped to the interval from −1 to 1."""
     xp = array_namespace(delta)
     middle, half = _range(delta)
     share = (delta - middle) / half if float(half) > 0 else xp.zeros_like(delta)

@@ -136,7 +136,7 @@ class SingleOutputJacobian(GLMJacobian):
         return by_rows(cells, self.rows, self.size, chunk=terms.chunk)
 
     def inverse_form(self, unknowns: Unknowns) -> ClosedInverse | None:
-        """Return the closed form of the rows' inverse information, or ``None`` if it has none."""
+        """Return the closed form of the rows' inverse information, if it applies, or ``None``."""
         if unknowns.label or unknowns.count(self) == 1 or self.terms.map.precise:
             return None
         return ClosedInverse(self, self.terms, self.accuracy, unknowns)

@@ -201,7 +201,7 @@ def _precise_gradient(part: Objective, fit: FittedGLM, low: Array) -> Double:
 
 
 def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
-    """Return the slopes that balance the penalty and their errors; ``None`` if not unique.
+    """Return the slopes that balance the penalty, with errors, or ``None`` if they are not unique.
 
     At the minimiser ``X̃ᵀr = −nλ (w, 0)``. If the rows are linearly independent, this equation
     alone determines the slopes, without subtracting a label from a nearly equal mean.

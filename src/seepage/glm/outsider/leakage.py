@@ -32,8 +32,7 @@ class OutsiderLeakage:
     """The leakage of a release to an attacker who does not know all other records.
 
     The result covers membership, guesses, and the leakage about each record, person or group. For
-    other results use ``informed``, the leakage to an attacker who knows all other records, which is
-    never smaller.
+    other results use ``informed``, the leakage to an attacker who knows all other records.
 
     Parameters
     ----------
@@ -122,7 +121,7 @@ class OutsiderLeakage:
         return self.membership().plot(ax)
 
     def report(self, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
-        """Audit the model against this attacker, write the report, and return the report's page.
+        """Audit the model against this attacker, write the report, and return the path of its page.
 
         The call is equivalent to ``sp.report(sp.audit(model, X, y, attacker=…), folder)``.
         """

@@ -75,7 +75,7 @@ class OutsiderMembership(Membership):
         return self._told(self.worlds.accuracy(prior), "right")
 
     def tpr(self, fpr: float = 0.01) -> Result:
-        """Return the largest true positive rate at a false positive rate."""
+        """Return the largest true positive rate at a given false positive rate."""
         return self._told(self.worlds.true_positive_rate(fpr), "tpr")
 
     def auc(self) -> Result:
@@ -85,10 +85,11 @@ class OutsiderMembership(Membership):
     def must_know(self, right: float = 0.9) -> np.ndarray:
         """Return how many other records an attacker must know to achieve this success rate.
 
-        Without noise ``μ² = μ₁²/u``, where μ₁ is μ at u = 1. If μ* has this success rate, at most
-        ``(n − 1)(μ₁/μ*)²`` of the other records may be unknown. The normal approximation requires
-        at least max(30, released numbers) unknown records. If fewer would remain, the attacker
-        must know practically everybody, and the count is the number of all other records.
+        Without noise ``μ² = μ₁²/u``, where μ₁ is μ at u = 1. Let μ* be the distance that gives this
+        success rate; then at most ``(n − 1)(μ₁/μ*)²`` of the other records may be unknown. The
+        normal approximation requires at least max(30, released numbers) unknown records. If fewer
+        would remain, the attacker must know practically everybody, and the count is the number of
+        all other records.
         """
         check_number(right, "right")
         if self.scale is None:

@@ -181,7 +181,7 @@ class SeenRelease:
     # What she sees ----------------------------------------------------------------------------
 
     def worlds(self, together: Together | None) -> Worlds:
-        """Return each person's two distributions; raise an error if people are too few."""
+        """Return each person's two distributions; raise an error if there are too few people."""
         sets = None if together is None else [np.asarray(one) for one in together.sets]
         answers = isinstance(self.form, Predictions)
         noisy = self.noise is not None and not self.noise.on
@@ -236,7 +236,7 @@ class SeenRelease:
         return np.asarray(callers_moves(every, self.model.centre).T)
 
     def _query_map(self) -> np.ndarray:
-        """Return A, from free parameters to answers: one row per query and free output."""
+        """Return A, which maps free parameters to answers; a row per query and free output."""
         model = self.model
         X = np.asarray(as_numpy(read_table(self.queries).values), dtype=float)
         check_queries(X, model.X.shape[1])

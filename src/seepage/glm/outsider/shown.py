@@ -31,8 +31,8 @@ class Shown:
     Parameters
     ----------
     outputs
-        The model that computes the answers to queries, if any; the rows of A are then margins in
-        the free coordinates.
+        The outputs of the model, if answers to queries are published; the rows of A are then
+        margins in the free coordinates.
     noise
         The noise added to the answers.
     digits
@@ -128,7 +128,7 @@ def changed_digits(
     asked: Callable[[np.ndarray], np.ndarray],
     shown: Shown,
 ) -> np.ndarray:
-    """Return which people's removal changes a printed digit, by a refit without each, (n,).
+    """Return which people's removal changes a printed digit, as shown by refits, (n,).
 
     ``asked`` returns A for a person's records. A failed refit, or a number too close to a rounding
     boundary to decide, counts as a change.

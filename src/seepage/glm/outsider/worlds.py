@@ -23,9 +23,9 @@ So the covariances differ only in the span of Y, T and c. This span has at most 
 Y has k columns; k is one for a single record and output. In this span, both covariances are
 diagonalised together.
 
-**Predictions.** If the release is the answers to queries A, only ``Aθ̂`` is visible. The only
-change is that a root R of ``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹`` replaces the root of ``M⁻¹``. ``D`` is the
-covariance of the noise on the answers and of their rounding (:mod:`~seepage.glm.outsider.shown`).
+**Predictions.** If answers to the queries A are released, only ``Aθ̂`` is visible. The only change
+is that a root R of ``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹`` replaces the root of ``M⁻¹``. ``D`` is the covariance
+of the noise on the answers and of their rounding (:mod:`~seepage.glm.outsider.shown`).
 
 **Hidden by one person.** If one other person j causes most of the variation in a person's own
 prediction, that variation is not normal: the prediction reveals whether j is in the data, and
@@ -221,7 +221,7 @@ class Worlds:
     def _pair(
         self, person: int, root: Callable[[np.ndarray], np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the shift and the covariance ratio of one person's distributions, (k,) each."""
+        """Return the shifts and relative variance differences of a person's distributions, (k,)."""
         rows, inverse = self.others.sets[person], self.others.model.inverse
         Y, T, c = self._span(person)
         solved, axes = inverse @ Y, self._axes(root(rows), Y, T, c)
@@ -261,7 +261,7 @@ class Worlds:
 
 
 def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> TwoNormals:
-    """Join pairs of distributions into one pair, merging coordinates of equal variance."""
+    """Join pairs of distributions into one object, merging coordinates of equal variance."""
     tidy = []
     for shift, spread in pairs:
         bent = np.abs(spread) > 1e-9  # else rounding

@@ -1,9 +1,9 @@
 """Raw columns as directions in which a record can change, and their effect on features.
 
-The effect of a numeric column is its derivative. A category or a yes/no column changes by whole
-levels: another level replaces the first, and all other columns are unchanged. This is a finite
-change, not a derivative. The learnt parameters of the preprocessing change by their derivative
-times this change.
+The effect of a numeric column is the derivative of the features with respect to that column. A
+category or a yes/no column changes by whole levels: another level replaces the first, and all other
+columns are unchanged. This is a finite change, not a derivative. The learnt parameters of the
+preprocessing change by their derivative times this change.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _category(name: str, kind: str, column: nw.Series[Any]) -> RawColumn:
 
 
 class RawTable:
-    """A raw table as the input to a procedure, and the contents of its columns.
+    """A raw table as the input to a procedure, and descriptions of its columns.
 
     Parameters
     ----------

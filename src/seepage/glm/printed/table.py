@@ -15,7 +15,7 @@ variation, tables computed from resampled people are used instead.
 **An attacker who knows all other records** compares digits: if another person replaces i, the
 printed numbers are unchanged for a share s of the possible people. This attacker's success rate is
 ``1 − s/2``. Since n is also printed, it reveals every absence without a replacement;
-:meth:`RegressionTable.absences` lists the people whose absence would change the other numbers.
+:meth:`RegressionTable.absences` marks the people whose absence would change the other numbers.
 """
 
 from __future__ import annotations
@@ -221,8 +221,8 @@ class RegressionTable:
         """Return the output-checking rules that the table breaks.
 
         The default threshold is 10. The rules cover residual degrees of freedom, columns with
-        values from few people, cells that the columns fit exactly or almost exactly, and
-        specifications that differ by few people (differencing).
+        values from few people, cells of few records that the columns distinguish from all others,
+        and specifications that differ by few people (differencing).
         """
         check_count(threshold, "threshold", 2)
         return broken_rules(self.specifications, self.rows, self.owner, self._names, threshold)
