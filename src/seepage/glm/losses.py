@@ -445,7 +445,7 @@ class Categorical:
         return A
 
     def label_slope(self, M: Array, Y: Array) -> Array:
-        """Return ``∂²ℓ/∂m∂y`` along the simplex, minus its basis for every record, (n, K, K−1)."""
+        """Return ``∂²ℓ/∂m∂y`` along the simplex: its basis, times −1, (n, K, K−1)."""
         xp = array_namespace(M)
         T = xp.asarray(simplex_basis(self.outputs), dtype=M.dtype, device=device(M))
         return xp.broadcast_to(-T, (M.shape[0], self.outputs, self.outputs - 1))
