@@ -145,7 +145,7 @@ class WholeProcedure(Reruns):
         return self.without_exactly(rows)
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the same shifts, since reruns are the only method."""
+        """Return the result of :meth:`without`, since reruns are the only method."""
         every, here = np.arange(self.records), self.here.parameters
         moves = np.stack(
             [
@@ -171,7 +171,7 @@ class WholeProcedure(Reruns):
         return self._seen(moves)
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the same shifts, since reruns are the only method."""
+        """Return the result of :meth:`replaced`, since reruns are the only method."""
         return self.replaced(rows, others)
 
     def log_likelihoods(

@@ -190,7 +190,7 @@ def _split_constant(
 
 
 def _own_weights(own: Any, table: Table, sample_weight: Any) -> Any:
-    """Return the model's own weights; ``sample_weight`` must be omitted or equal."""
+    """Return the model's own weights; ``sample_weight`` must be omitted or equal to them."""
     if own is None:
         own = np.ones(len(table))
     if sample_weight is not None and not np.array_equal(as_numpy(sample_weight), own):

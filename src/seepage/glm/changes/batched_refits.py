@@ -140,9 +140,9 @@ class BatchedRefits:
         Even a small difference of slopes has the absolute error of the slopes. Errors e of the
         slopes change the full fit by at most ``Σ ω e ‖Φ^½H⁻¹x̃‖``. For a refit, this bound grows in
         inverse proportion to the remaining share ``left`` of the curvature, and in proportion to
-        ``weaker`` (:meth:`weakening`). These errors also change any fit by at most ``(Σ ω
-        e²/a′)^½`` in the norm of its Hessian, where a′ are its curvatures, and by at most ``Σ ω e
-        ‖x̃‖`` divided by its smallest curvature.
+        ``weaker`` (:meth:`weakening`). Two more bounds apply to any fit. In the norm of the fit's
+        Hessian, the change is at most ``(Σ ω e²/a′)^½``, where a′ are the fit's curvatures. The
+        change is also at most ``Σ ω e ‖x̃‖`` divided by the fit's smallest curvature.
         """
         whiten, (moved, energy, steep) = self.model.whiten, self._rounded_slopes
         least = self.least_curvatures(changes)

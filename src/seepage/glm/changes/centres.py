@@ -141,7 +141,7 @@ class Replacements:
 
 @dataclass(frozen=True)
 class Centres:
-    """The changes due to m records with K alternatives, for fixed curvature of all others."""
+    """The changes due to m records with K alternatives, with the other records' curvature fixed."""
 
     columns: list[int]
     gram: np.ndarray  # (m, K, K), whitened

@@ -273,7 +273,7 @@ def bound_by_convexity(
 
 
 def steepness(model: LocalModel, rows: np.ndarray, others: Alternatives | None) -> np.ndarray:
-    """Return ``‖g‖`` at ``θ̂``, for the added minus the removed records, of shape (m, K)."""
+    """Return ``‖g‖`` at ``θ̂``, where g sums added minus removed records' gradients, (m, K)."""
     x = model.solver.design(model.X[rows.reshape(-1)]).reshape(*rows.shape, -1)
     weight, own = model.weight[rows], model.slopes[rows]
     rounding = np.sum(weight * model.slope_errors[rows] * np.linalg.norm(x, axis=2), axis=1)

@@ -41,7 +41,7 @@ from seepage.support.double_double import EPS
 
 @dataclass(frozen=True)
 class Expanded:
-    """Changes due to m records with K alternatives, from third-order slopes of the others."""
+    """Changes due to m records with K alternatives, from the other records' third-order slopes."""
 
     moves: np.ndarray  # u, (m, K, P)
     error: np.ndarray  # E, infinite where nothing is certified, (m, K)

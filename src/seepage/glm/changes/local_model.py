@@ -209,7 +209,7 @@ class LocalModel:
         return self.shifts_here() if self.shifts is None else self.shifts
 
     def shifts_here(self) -> LargestShifts:
-        """Return these quantities for the available records only.
+        """Return :attr:`largest_shifts` for the available records only.
 
         ``q`` is ``x̃ᵀH⁻¹x̃``; with several outputs, the largest value for a difference of two
         outputs.

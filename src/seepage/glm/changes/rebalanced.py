@@ -1,9 +1,9 @@
 """Changes of a model when its balanced class weights are recomputed for changed records.
 
-The table without record i of class c is equivalent to the full table minus record i, with the class
-weights that apply after removing one record of class c. So one fit with these weights, including
-the record, serves all records of the class. Let ``θ_c`` be its minimiser and ``δ_i`` the change of
-that fit when record i is removed. The release changes by::
+Removing record i of class c has two effects: the class weights become those for one record fewer in
+class c, and the record leaves. So one fit on all records, with these new weights, serves all
+records of the class. Let ``θ_c`` be its minimiser and ``δ_i`` the change of that fit when record i
+is removed. The release changes by::
 
     (θ_c − θ̂) + δ_i
 

@@ -346,7 +346,7 @@ class SingularValues(Solver):
     def share_left(
         self, rows: np.ndarray, curvature: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the same quantities, without computing ``1 − h`` as a difference.
+        """Return the result of :meth:`Solver.share_left`, without the difference ``1 − h``.
 
         For several records, let ``I − D^½X̃H⁻¹X̃ᵀD^½ = T C T``, where T contains the square roots
         of its diagonal. The relative error of every eigenvalue is at most that of C divided by C's

@@ -73,7 +73,7 @@ def exact_records(
 def exact_blocks(
     closed_form: Callable[[Any, list[Unknowns], Array], Array],
 ) -> Callable[[Any, list[Unknowns], Array], Array]:
-    """Decorate a closed form for the norms of attributes over rows in the same way."""
+    """Decorate a closed form for the norms of attributes over rows, like :func:`exact_records`."""
 
     @wraps(closed_form)
     def exact(jacobian: Any, attributes: list[Unknowns], rows: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The inverse information about every row, by a closed form that is cheaper than a matrix product.
+"""The inverse information about every row, by a closed form with few or no matrix products.
 
 If the label is known and the features ``V`` are unknown, the information about a row is::
 

@@ -91,7 +91,7 @@ def largest_of_rows(
     threads: bool = False,
     what: str = "",
 ) -> Array:
-    """Return these eigenvalues; ``coordinates`` computes ``p`` for some rows at a time.
+    """Return what :func:`largest_eigenvalue` returns; ``coordinates`` computes ``p`` for some rows.
 
     ``threads`` distributes the pieces over the processor's cores; ``what`` labels the progress bar
     of long computations.

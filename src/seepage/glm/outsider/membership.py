@@ -87,9 +87,9 @@ class OutsiderMembership(Membership):
 
         Without noise ``μ² = μ₁²/u``, where μ₁ is μ at u = 1. Let μ* be the distance that gives this
         success rate; then at most ``(n − 1)(μ₁/μ*)²`` of the other records may be unknown. The
-        normal approximation requires at least max(30, released numbers) unknown records. If fewer
-        would remain, the attacker must know practically everybody, and the count is the number of
-        all other records.
+        normal approximation requires at least 30 unknown records, and at least one per released
+        number. If fewer would remain, the attacker must know practically everybody, and the count
+        is the number of all other records.
         """
         check_number(right, "right")
         if self.scale is None:

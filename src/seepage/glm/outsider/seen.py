@@ -215,10 +215,9 @@ class SeenRelease:
         named = self.attacker.names_records
         if together is not None or exact or self.form is not None or named:
             raise InputError(
-                "For data read in chunks, only single records, released parameters and an "
-                "attacker who knows a share of the other records are supported, without refits; "
-                "for groups, people, listed records, predictions and exact=, load the rows into "
-                "memory."
+                "For data read in chunks, only single records and released parameters are "
+                "supported, for an attacker who knows a share of the other records. Load the rows "
+                "into memory to use groups, people, listed records, predictions or exact=."
             )
         source = self.informed.source
         worlds = StreamedWorlds.of(source, fits, self.noise is not None, self.attacker)

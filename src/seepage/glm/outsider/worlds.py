@@ -28,7 +28,7 @@ is that a root R of ``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹`` replaces the root of ``
 of the noise on the answers and of their rounding (:mod:`~seepage.glm.outsider.shown`).
 
 **Hidden by one person.** If one other person j causes most of the variation in a person's own
-prediction, that variation is not normal: the prediction reveals whether j is in the data, and
+prediction, that variation is not normal. The prediction then reveals whether j is in the data, and
 little other variation remains. With ``z = Rᵀc``, person j contributes the share ``α(zᵀz_j)²/q(1 −
 αq)`` of the variation along the direction of the best test. If this share exceeds four fifths, j is
 treated as known to the attacker, and the share is computed again for the remaining people.
@@ -123,7 +123,7 @@ class Worlds:
 
     @property
     def taken_for_known(self) -> np.ndarray:
-        """For each person, the number of others treated as known, since each would hide them."""
+        """For each person, the number of others treated as known, as each would hide the person."""
         return self._of_all[2]
 
     @cached_property

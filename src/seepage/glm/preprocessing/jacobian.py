@@ -139,7 +139,7 @@ class RawChanges(FiniteChanges):
         return self.inner.without(rows)
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the same changes by refits."""
+        """Return the changes of :meth:`without`, computed by refits."""
         return self.inner.without_exactly(rows)
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
@@ -149,7 +149,7 @@ class RawChanges(FiniteChanges):
         return self.replaced_exactly(rows, others)
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the same changes by refits."""
+        """Return the changes of :meth:`replaced`, computed by refits."""
         if not others.columns:
             return self.inner.replaced_exactly(rows, others)
         if rows.dtype == object:

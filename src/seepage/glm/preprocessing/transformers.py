@@ -426,7 +426,7 @@ class Transformer(FeatureStep):
         return held | {name for name, value in settings.items() if hasattr(value, "fit")}
 
     def units(self, X: Any) -> np.ndarray:
-        """Return a unit for each learnt parameter: a column's spread, the parameter, or 1."""
+        """Return units of the learnt parameters: column spreads, the parameters' sizes, or 1."""
         if not len(self.learnt()):
             return np.zeros(0)
         spread = np.nanstd(dense(X), axis=0)

@@ -282,7 +282,7 @@ class RegressionTable:
 
     @cached_property
     def alone(self) -> np.ndarray:
-        """People without whom a specification has no fit, such as the only one in a level, (N,)."""
+        """People without whom a specification has no fit, such as the only person of a level."""
         return np.asarray(np.isnan(self.without).any(axis=1))
 
     @cached_property
