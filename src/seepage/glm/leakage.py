@@ -331,8 +331,8 @@ def _to_the_informed(
 def identities_in(X: Any, name: str, model: Any) -> tuple[Any, Any]:
     """Return the table in the form the model uses, and the column that identifies people.
 
-    For a formula, or a pipeline fitted with the column, the table keeps it. For other models, the
-    column is removed.
+    The table keeps this column for a formula, or for a pipeline fitted with it. For other models,
+    the column is removed.
     """
     frame, named = read_frame(X)
     if not named:

@@ -316,7 +316,7 @@ class ChangedRecords(FiniteChanges):
         """Return each alternative's log-likelihood under the fit without the record, with errors.
 
         The errors are from certificates. The least certain records are refitted, as far as that is
-        affordable; for a family without certificates, all records are.
+        affordable; for a family without certificates, all records are refitted.
         """
         family = self.model.fit.family
         if family.name not in ("bernoulli", "poisson", "categorical"):

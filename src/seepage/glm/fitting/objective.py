@@ -377,7 +377,7 @@ class Objective:
         return replace(self, X=near, units=units), Coordinates(centre, units)
 
     def near_zero(self, H: Array) -> tuple[Objective, Coordinates] | None:
-        """Return a source's objective with its far columns shifted, or ``None`` if it has none.
+        """Return a source's objective with columns far from zero shifted; ``None`` if none are.
 
         The moments in a Hessian show whether to search for columns far from zero, which requires a
         pass over the source. Columns of a table are shifted by :meth:`conditioned`.
@@ -411,7 +411,7 @@ def _of_chunk(chunk: Chunk, loss: PenalisedLoss, function: Callable[[Objective],
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over records at given parameters; a sum that is not requested has its default.
+    """Sums over records at given parameters; a sum that is not requested keeps its default value.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 The leakage is computed from the derivative of the exact minimiser on the stored data. A fitted
 model is close to this minimiser; Newton steps remove the remaining distance. Bounds on rounding
-errors depend on the condition number κ of the Hessian, for centred columns and scaled to a unit
+errors depend on the condition number κ of the Hessian of the centred columns, scaled to a unit
 diagonal. If κ is small, the error in ordinary floating-point arithmetic is a few rounding errors
 times κ. Otherwise the Hessian, its inverse and the residuals are computed in double the working
 precision (:mod:`seepage.glm.jacobian.twice_precise`). The result is then exact up to rounding if κ

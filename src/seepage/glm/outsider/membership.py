@@ -1,7 +1,7 @@
 """Membership inference by an attacker who does not know all other records.
 
-If the person causes most of the variation, resampled refits replace the normal approximation. The
-risk from an attacker who knows all other records is reported for comparison.
+If the measured person causes most of the variation, resampled refits replace the normal
+approximation. The risk from an attacker who knows all other records is reported for comparison.
 """
 
 from __future__ import annotations
