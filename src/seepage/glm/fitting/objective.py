@@ -377,10 +377,11 @@ class Objective:
         return replace(self, X=near, units=units), Coordinates(centre, units)
 
     def near_zero(self, H: Array) -> tuple[Objective, Coordinates] | None:
-        """Return a source's objective with columns far from zero shifted; ``None`` if none are.
+        """Return a source's objective with columns far from zero shifted, and the shift.
 
-        The moments in a Hessian show whether to search for columns far from zero, which requires a
-        pass over the source. Columns of a table are shifted by :meth:`conditioned`.
+        Return ``None`` if there are no such columns. The moments in a Hessian show whether to
+        search for them, which requires a pass over the source. Columns of a table are shifted by
+        :meth:`conditioned`.
         """
         if self.table is not None or not self.intercept:
             return None
