@@ -72,10 +72,13 @@ class FisherAccountant(MeasuredRun):
         ``"other"`` (for instance, shuffled epochs), for which there is no amplification.
     amplification
         The kind of factor κ: ``"mixture"``, ``"theorem4"`` or ``"none"``; see
-        :mod:`seepage.nn.sampling.amplification`.
+        :mod:`seepage.nn.sampling.amplification`. With ``clip="smooth"``,
+        ``directions="coordinates"`` and ``probes=50``, ``"algorithm1"`` is algorithm 1 of Guo et
+        al. 2022 as printed, which is not an upper bound.
     delta, steps
         For ``"theorem4"``, the probability that its factor fails over the whole run (by default
-        ``1/n``), and the number of steps, if known, among which that probability is divided.
+        ``1/n``), and the number of steps, if known, among which that probability is divided. For
+        ``"algorithm1"``, its δ.
     view
         The unknowns of a record; by default the whole input.
     probes
@@ -90,6 +93,8 @@ class FisherAccountant(MeasuredRun):
         by derivatives. By default, the first batch determines the scale;
         :class:`~seepage.nn.PrivateSGD` uses the first records of its data. Sketches always use
         derivatives.
+    directions
+        ``"signs"``, or ``"coordinates"`` for probes along single unknowns.
     individual
         Whether to account for the differential privacy of each record.
     sketch, sketch_records
@@ -147,6 +152,7 @@ class FisherAccountant(MeasuredRun):
         clip_derivative: str = "exact",
         method: str = "auto",
         scale: float | None = None,
+        directions: str = "signs",
         individual: bool = True,
         sketch: int = 0,
         sketch_records: Sequence[int] | None = None,
@@ -195,6 +201,7 @@ class FisherAccountant(MeasuredRun):
             clip_derivative=clip_derivative,
             method=method,
             scale=scale,
+            directions=directions,
             chunk_size=chunk_size,
             seed=seed,
         )
@@ -202,7 +209,9 @@ class FisherAccountant(MeasuredRun):
         budget = None
         if delta is not None or n > 1:
             budget = FailureBudget(1 / n if delta is None else delta, steps)
-        self.amplification = Amplification(amplification, sampler, self.sample_rate, budget)
+        self.amplification = Amplification(
+            amplification, sampler, self.sample_rate, budget, self.clip.max_grad_norm
+        )
         followed = range(n) if sketch_records is None else sketch_records
         super().__init__(
             int(n),

@@ -45,6 +45,11 @@ _RELEASED = (
     "(Guo et al. 2022, theorem 3).",
 )
 _HIDDEN = "Attackers do not learn which records were in which batch, nor how many."
+_AS_PRINTED = (
+    "The factor κ is that of algorithm 1 as printed in Guo et al. 2022. Its ε does not bound the "
+    "ratio of densities that their theorem 4 needs, so the figure reproduces the paper and is not "
+    "an upper bound."
+)
 _OWN_BATCHES = (
     "The figure covers only the batches that this run drew, and its interval covers only the "
     "probes. To cover other batches, use survey_every=…; to cover other runs, use merge_runs."
@@ -204,6 +209,8 @@ class RunReader(ABC):
 
     def _of_hidden_batches(self) -> tuple[str, ...]:
         """Return the assumptions behind the factor κ."""
+        if (self.measurement or {}).get("amplification") == "algorithm1":
+            return _HIDDEN, _AS_PRINTED
         if not self.failure_probability:
             return (_HIDDEN,)
         may_fail = (
@@ -445,10 +452,12 @@ class MeasuredRun(RunReader):
     def failure_probability(self) -> float:
         """The probability that the factor κ fails over the steps taken so far.
 
-        It is zero unless ``amplification="theorem4"``; then it is the part of ``delta`` spent so
-        far.
+        It is zero unless ``amplification="theorem4"``, where it is the part of ``delta`` spent so
+        far, or ``"algorithm1"``, which has no guarantee.
         """
         facts = self.measurement or {}
+        if facts.get("amplification") == "algorithm1":
+            return 1.0  # nothing smaller is known
         if facts.get("amplification") != "theorem4":
             return 0.0
         return FailureBudget(facts["delta"], facts["announced steps"]).spent(self.steps)

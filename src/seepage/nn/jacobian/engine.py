@@ -72,6 +72,7 @@ from seepage.nn.jacobian.random_directions import (
     is_wide,
     key_of,
     random_direction,
+    row_coordinates,
     row_signs,
 )
 from seepage.nn.jacobian.replays import Replays
@@ -163,6 +164,10 @@ class Engine:
         The size ``h`` of a finite step, in the units of the unknowns. The default is a hundredth of
         the first batch's root mean square, to one digit. For thin steps, the default is the size
         whose results change least when it is halved or doubled.
+    directions
+        How probes move a record: all unknowns at once along random ``"signs"``, or one of the
+        ``"coordinates"`` drawn at random, as in algorithm 1 of Guo et al. 2022, which scatters
+        more.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
@@ -190,16 +195,18 @@ class Engine:
         clip_derivative: str = "exact",
         method: str = "auto",
         scale: float | None = None,
+        directions: str = "signs",
         chunk_size: int | str = "auto",
         seed: int = 0,
     ) -> None:
+        check_choice(directions, "directions", ("signs", "coordinates"))
         check_choice(clip_derivative, "clip_derivative", ("exact", "conservative"))
         check_choice(method, "method", _METHODS)
         if scale is not None:
             check_positive(scale, "scale")
         self.clip = HardClip(1.0) if clip is None else clip
         self.clip_derivative, self.seed = clip_derivative, seed
-        self.method, self.scale = method, scale
+        self.method, self.scale, self.directions = method, scale, directions
         self.doubt = 0.0  # the relative uncertainty of thin steps
         self.errors: StepErrors | None = None  # of thin steps, once they have been measured
         losses = per_record(loss)
@@ -257,6 +264,9 @@ class Engine:
             self._keep_together(x, y)
         keys = [key_of(self.seed, key, k) for k in range(probes)]
         way = self.way(x, y) if probes > 0 and not pulls else "derivative"
+        if probes and self.directions == "coordinates":
+            self._refuse_coordinates(way, pulls)
+            return self._coordinate_step(x, y, keys, own, update)
         if way != "derivative":
             step = self._thin_step if way == "thin" else self._finite_step
             return step(x, y, keys, own, update)
@@ -561,6 +571,33 @@ class Engine:
         if clipped and not exact:
             squared = squared * self.clip.conservative(plain.norms)
         return replace(plain, traces=squared.T)
+
+    def _refuse_coordinates(self, way: str, pulls: bool) -> None:
+        """Raise an error unless single coordinates answer the question."""
+        if pulls:
+            raise InputError(
+                "A sketch needs probes along the parameters; give directions='signs', or leave out "
+                "sketch."
+            )
+        if way != "derivative":
+            raise InputError(
+                "Leakage over finite steps is defined for changes of all unknowns at once, so "
+                "single coordinates cannot measure it; give directions='signs', or "
+                "method='derivative' for a smooth network."
+            )
+
+    def _coordinate_step(
+        self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool
+    ) -> Step:
+        """Return a step with traces from single coordinates, ``d ‖J̃e_j‖²``."""
+
+        def work(network: WatchedNetwork, batch: Batch, rows: slice) -> Step:
+            unknown = self.masked(torch.ones_like(batch.z)) > 0
+            v = torch.stack([row_coordinates(k, own[rows], unknown) for k in keys])
+            traces = inner_products(network, batch, v.to(batch.z.dtype)).clipped(self.clip).T
+            return replace(self._unprobed(network, update, batch), traces=traces)
+
+        return _joined(self._derivatives(x, y, 5 + 3 * len(keys), work))
 
     def _finite_step(
         self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool
