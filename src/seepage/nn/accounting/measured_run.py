@@ -96,8 +96,8 @@ class RunReader(ABC):
     def failure_probability(self) -> float:
         """The probability that the factor κ fails over the steps taken so far.
 
-        It is zero unless ``amplification="theorem4"``; then it is the part of ``delta`` spent so
-        far.
+        It is zero unless ``amplification="theorem4"``, where it is the part of ``delta`` spent so
+        far, or ``"algorithm1"``, which has no guarantee: there it is one.
         """
 
     @property
@@ -209,7 +209,7 @@ class RunReader(ABC):
 
     def _of_hidden_batches(self) -> tuple[str, ...]:
         """Return the assumptions behind the factor κ."""
-        if (self.measurement or {}).get("amplification") == "algorithm1":
+        if self.failure_probability == 1:
             return _HIDDEN, _AS_PRINTED
         if not self.failure_probability:
             return (_HIDDEN,)
@@ -453,7 +453,7 @@ class MeasuredRun(RunReader):
         """The probability that the factor κ fails over the steps taken so far.
 
         It is zero unless ``amplification="theorem4"``, where it is the part of ``delta`` spent so
-        far, or ``"algorithm1"``, which has no guarantee.
+        far, or ``"algorithm1"``, which has no guarantee: there it is one.
         """
         facts = self.measurement or {}
         if facts.get("amplification") == "algorithm1":

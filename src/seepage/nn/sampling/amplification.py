@@ -177,8 +177,8 @@ class Amplification:
         self.budget = budget if self.method in ("theorem4", "algorithm1") else None
         if self.method in ("theorem4", "algorithm1") and budget is None:
             raise InputError(
-                f"amplification='{self.method}' requires delta, the probability that its factor fails, "
-                "because the default of 1/n is useless for a single record; give delta, for "
+                f"amplification='{self.method}' requires delta, the probability that its factor "
+                "fails, because the default of 1/n is useless for a single record; give delta, for "
                 "instance 1e-5."
             )
         self._mixture = MixtureFactor(sample_rate)
