@@ -56,8 +56,8 @@ def page() -> str:
         [
             "# Benchmarks\n",
             "*Generated from `benchmarks/results` by `make benchmarks-page`. The command above "
-            "each table repeats its measurement; `make bench` runs most of them. Ratios are within "
-            "one run.*\n",
+            "each table repeats its measurement; `make bench` runs most of them. Ratios compare "
+            "numbers of the same run.*\n",
             *_linear(),
             *_networks(),
             *_against_opacus(),
@@ -216,8 +216,8 @@ def _lora() -> Iterator[str]:
         f"({first[1]:.1f} checkpointed). The smaller model fits on a 24 GB card with checkpointing "
         f"and batches of {most} × 512 tokens ({peak:.1f} GiB, in parts); the larger model's "
         f"weights alone take {large['weights in GiB']:.1f} GiB. After subtracting "
-        "rounding, every record of the smaller model was within "
-        f"{100 * small['claims']['worst record against float32'][0]:.1f} % of float32 along the "
+        "rounding, the leakage of every record of the smaller model was within "
+        f"{100 * small['claims']['worst record against float32'][0]:.1f} % of float32's along the "
         f"same directions (stated uncertainty {100 * small['doubt']:.0f} %). The larger "
         "model was timed with an earlier version, which changed records in lower precision.\n"
     )
@@ -253,8 +253,9 @@ def _against_opacus() -> Iterator[str]:
     better = "step time without accounting, over Opacus's better"
     shares = [f"{cores[key]['claims'][better][0]:.2f}" for key in CORES]
     yield (
-        f"With {_threads(cores)}, a step takes {', '.join(shares[:-1])} and {shares[-1]} times "
-        "as long as with the faster Opacus method (above 1, Opacus is faster).\n"
+        f"With {_threads(cores)}, a private step of the three networks takes "
+        f"{', '.join(shares[:-1])} and {shares[-1]} times as long as with the faster Opacus "
+        "method (above 1, Opacus is faster).\n"
     )
     yield (
         "![A private step on an H200, in plain steps and in GiB, with Opacus and with seepage]"
@@ -287,8 +288,8 @@ def _beside_sacro() -> Iterator[str]:
     yield (
         "[SACRO-ML](https://pypi.org/project/sacroml/2.0.1/) 2.0.1 is used by output checkers in "
         "trusted research environments. Both tools audit the same models on six columns of breast "
-        "cancer (569 records) and UCI Adult (1,000), with 18 models on halves for membership "
-        "inference; SACRO-ML's attribute inference uses 80 records.\n"
+        "cancer (569 records) and UCI Adult (1,000). Membership inference uses 18 models, each "
+        "trained on half of the records; SACRO-ML's attribute inference uses 80 records.\n"
     )
     rows = [
         (
@@ -356,8 +357,8 @@ def _beside_sacro() -> Iterator[str]:
         f"On breast cancer, the excess is significantly above zero for {clear} of {len(rest)} "
         f"columns (largest {most:+.1f} points), although SACRO-ML's training shares exceed its "
         "test shares for some columns: SACRO-ML tests whether the model is most certain near a "
-        "record's value, seepage how often a guess is right. With 80 records, SACRO-ML's shares "
-        "are uncertain.\n"
+        "record's value, whereas seepage counts how often a guess is right. With 80 records, "
+        "SACRO-ML's shares are uncertain.\n"
     )
     yield (
         "Only SACRO-ML has wrappers that warn during training (safemodel), PDF reports, attacks on "
