@@ -129,7 +129,7 @@ def _count(entries: Any) -> str:
     if any(by_kind[1:]):
         kinds = [f"{n} {kind}{'s' * (n > 1)}" for n, kind in zip(by_kind, KINDS, strict=True) if n]
         words += f" ({', '.join(kinds)})"
-    said = ("differ", "undecided", "cannot be had here")
+    said = ("differs" if others[0] == 1 else "differ", "undecided", "cannot be had here")
     left = [f"{n} {word}" for n, word in zip(others, said, strict=True) if n]
     return f"{words}; {', '.join(left)}." if left else f"{words}."
 

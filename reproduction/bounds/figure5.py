@@ -439,8 +439,8 @@ def _hyper(row: dict[str, Any]) -> str:
 def _seen(every: Found) -> str:
     found = every["mnist_as_run"][1]
     relations = [
-        f"{_NAMES[data].partition(',')[0]} {crossing(some, 'rdp'):.1f} and "
-        f"{crossing(some, 'replaced'):.1f} %"
+        f"{crossing(some, 'rdp'):.1f} and {crossing(some, 'replaced'):.1f} % on "
+        f"{_NAMES[data].partition(',')[0]}"
         for data, (_, some) in every.items()
         if data != "mnist"
     ]
@@ -457,9 +457,9 @@ def _seen(every: Found) -> str:
         claim = "The bound from the largest dFIL is not above the RDP bound at high accuracy"
     return (
         f"{claim}. The dFIL bound is at least 1 up to {crossing(found, 'largest'):.1f} % (paper: "
-        f"97 %), with the mixture κ up to {crossing(found, 'mixture'):.1f} %. RDP is at least 1, "
-        f"for removing and for replacing a record, up to {', '.join(relations)} (paper: 95 and "
-        f"{_PRINTED_RDP} %)."
+        f"97 %), with the mixture κ up to {crossing(found, 'mixture'):.1f} %. The RDP bound is at "
+        f"least 1, for removing and for replacing a record, up to {', '.join(relations)} (paper: "
+        f"95 and {_PRINTED_RDP} %)."
     )
 
 

@@ -53,7 +53,7 @@ def reproduce(quick: bool) -> Outcome:
     seen = (
         "The paper claims that the first dense layer leaks most, and that both metrics track the "
         "attack. Here, with the main task gender, the property glasses and an equal label mix: "
-        f"{'; '.join(verdicts)}. From all layers together the AUC is "
+        f"{'. '.join(verdicts)}. From all layers together, the AUC is "
         f"{_each(runs, 'auc')}; with each property's own mix of labels "
         f"{_each(runs, 'auc_confounded')}."
     )
@@ -145,7 +145,7 @@ def _verdict(network: str, curves: dict[str, LayerCurve]) -> str:
         f"{written(correlation(curves[key], attack))} with {_WORDS[key]}"
         for key in ("v_information", "sensitivity")
     )
-    return f"{place} ({value}), {claim}; the AUC correlates {goes}"
+    return f"{place} ({value}), {claim}, and the AUC correlates {goes}"
 
 
 def _draw(runs: Runs) -> Figure:

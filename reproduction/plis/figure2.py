@@ -204,7 +204,7 @@ def distance_to_class(images: Numbers, labels: NDArray[np.int64]) -> Numbers:
 
 def _atypical(ranks: dict[str, float]) -> str:
     """Judge the claim that samples with high PLIS are often atypical."""
-    listed = ", ".join(f"{rank:.2f} {title}" for title, rank in ranks.items()).replace("-", "−")
+    listed = "; ".join(f"{rank:.2f} {title}" for title, rank in ranks.items()).replace("-", "−")
     rising = [title for title, rank in ranks.items() if rank > SLIGHT]
     claim = f"rises ({'; '.join(rising)})" if rising else "does not rise"
     return (
