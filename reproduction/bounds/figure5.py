@@ -206,7 +206,7 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             tenth.accuracy,
             "64",
             "For CIFAR-10 the paper states no unit. Per pixel, the bound holds up to this accuracy "
-            f"({_hyper(tenth.row)}, T = {tenth.row['steps']:,}, {_spread(tenth)}); in units of the "
+            f"({_hyper(tenth.row)}, T = {tenth.row['steps']:,}, {_spread(tenth)}). In units of the "
             f"network's input, as in the authors' code, it is {times:.0f} times as large and "
             f"holds beyond the printed accuracy{by_theirs} (private_sgd_cifar10_as_run*.json).",
             comparable=False,
@@ -348,9 +348,9 @@ def _setting(found: Found) -> str:
         settings = len({_hyper(row) for row in rows})
         words += (
             f" CIFAR-10: the {settings} settings of Table 4 that determine how accurate a network "
-            f"can be at a bound of 1 or 0.1, {_lengths(rows)}, {_runs(rows)}; each step probes a "
-            "quarter of the batch, including the records that leaked most so far; the largest "
-            "dFIL is averaged over runs; pixels enter as (p − 0.473)/0.2, and errors are per "
+            f"can be at a bound of 1 or 0.1, {_lengths(rows)}, {_runs(rows)}. Each step probes a "
+            "quarter of the batch, including the records that leaked most so far. The largest "
+            "dFIL is averaged over runs. Pixels enter as (p − 0.473)/0.2, and errors are per "
             "pixel in [0, 1] unless stated otherwise."
         )
     words += _precision()

@@ -64,7 +64,8 @@ def reproduce(quick: bool) -> Outcome:
             printed,
             "CelebA and PubFig are distributed only on request, so two thirds of the paper's "
             "Figure 1 are missing. `seepage data fetch celeba` (or `pubfig`) lists which files to "
-            "put where; `python -m reproduction.layers.experiment --set celeba` then runs it.",
+            "put where; `python -m reproduction.layers.experiment --set celeba` then runs the "
+            "experiment.",
         )
         for data, accuracies in ELSEWHERE.items()
         for network, printed in zip(PRINTED, accuracies, strict=True)

@@ -159,7 +159,7 @@ class Runs:
             f"{2 * a['measured']} batches at the last model; the median sensitivity over "
             f"{a['samples']} test images (F-norm, target) is relative to the largest layer of each "
             f"repetition. Layers with more than {a['width']:,} numbers are randomly projected to "
-            f"that many. {repetitions} repetitions, computed once and kept."
+            f"that many. {repetitions} repetitions."
         )
 
     def kept(self) -> tuple[str]:
