@@ -114,7 +114,7 @@ class Runs:
         """State what is unknown where a layer other than the paper's has the highest risk."""
         tried = _seen_whole()
         if "auc_confounded" in self.select(network, task)[0]["properties"][property_name]:
-            tried += "; an attack without the equal mix of labels: number “confounded”"
+            tried += "; for an attack without the equal mix of labels, see “confounded”"
         return (
             f"{UNSTATED}, nor are the attacker's batches. Random projection of large layers is not "
             f"the cause ({tried})."
@@ -148,7 +148,7 @@ class Runs:
         repetitions = "to".join(f" {n} " for n in {counts[0], counts[-1]}).strip()
         return (
             "LFW, 62×47 colour faces; 40 % of the people belong to the attacker, 40 % to the "
-            "client, and the others are for testing; gender is a human label, glasses, age "
+            "client, and the others are for testing; gender is a human label; glasses, age "
             "(young) and hair (grey) are predicted. FedSGD with two clients, batches of "
             f"{a['batch_size']}, {a['rounds']:,} rounds at learning rate {a['lr']:g} with He "
             "initialisation (paper: 0.01, rounds not stated). Batches with and without a property "

@@ -206,10 +206,10 @@ def _atypical(ranks: dict[str, float]) -> str:
     """Judge the claim that samples with high PLIS are often atypical."""
     listed = "; ".join(f"{rank:.2f} {title}" for title, rank in ranks.items()).replace("-", "−")
     rising = [title for title, rank in ranks.items() if rank > SLIGHT]
-    claim = f"rises ({'; '.join(rising)})" if rising else "does not rise"
+    claim = f"in {len(rising)} of {len(ranks)} cases" if rising else "in no case"
     return (
-        f"Is high PLIS atypical? A digit's PLIS {claim} with its distance to its own class (rank "
-        f"correlations {listed})."
+        f"Is high PLIS atypical? A digit's PLIS rises with its distance to its own class "
+        f"{claim} (rank correlations {listed})."
     )
 
 
