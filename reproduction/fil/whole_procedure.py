@@ -61,9 +61,9 @@ def reproduce(quick: bool) -> Outcome:
     found = list(_comparisons(quick))
     quantities = tuple(quantity for each in found for quantity in each.quantities())
     seen = (
-        "If the choice of the weights is counted, records do not leak equally. Ratios to the "
+        "If the choice of the weights is counted, records do not leak equally. The ratios to the "
         "leakage with the weights taken as constants (worst record: to the worst without "
-        "reweighting): "
+        "reweighting) are: "
         + "; ".join(map(_tell, found))
         + "."
     )
