@@ -308,7 +308,7 @@ def attack(
     out: Annotated[Path | None, "Report folder (default seepage-attack; none with --json)."] = None,
     as_json: Json = False,
 ) -> None:
-    """Report what a fine-tuned language model reveals of its training records and their secrets.
+    """Report what a fine-tuned language model reveals about its training records and secrets.
 
     The report gives the probability that sampling emits each secret of the training text and, with
     --held-out, the training records that membership inference recognises. --compare measures

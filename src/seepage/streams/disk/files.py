@@ -51,7 +51,7 @@ class Batches(ABC):
         )
 
     def spread(self) -> Any:
-        """Return the cluster's files that contain these rows, or ``None`` if there are none.
+        """Return the files on a cluster that contain these rows, or ``None`` without a cluster.
 
         The workers process the rows of these files
         (:class:`~seepage.streams.dask.spread_files.SpreadFiles`).
