@@ -358,7 +358,8 @@ def _beside_sacro() -> Iterator[str]:
         f"On breast cancer, the excess is significantly above zero for {clear} of {len(rest)} "
         f"columns (largest {most:+.1f} points), although SACRO-ML's training shares exceed its "
         "test shares for some columns: SACRO-ML tests whether the model is most certain near a "
-        "record's value, whereas seepage counts how often a guess is right.\n"
+        "record's value, whereas seepage counts how often a guess is right. With 80 records, "
+        "SACRO-ML's shares are uncertain.\n"
     )
     yield (
         "Only SACRO-ML has wrappers that warn during training (safemodel), PDF reports, attacks on "
