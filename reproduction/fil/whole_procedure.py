@@ -63,9 +63,7 @@ def reproduce(quick: bool) -> Outcome:
     seen = (
         "If the choice of the weights is counted, records do not leak equally. The ratios to the "
         "leakage with the weights taken as constants (worst record: to the worst without "
-        "reweighting) are: "
-        + "; ".join(map(_tell, found))
-        + "."
+        "reweighting) are: " + "; ".join(map(_tell, found)) + "."
     )
     setting = (
         "IWPC, linear regression with λ = 10⁻², η about the allele of VKORC1; MNIST digits 0 and 1 "
