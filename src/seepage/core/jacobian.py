@@ -631,7 +631,8 @@ class Reruns(FiniteChanges):
     def released(self, kept: np.ndarray) -> np.ndarray:
         """Return the numbers that a fit on only these records releases, ``(P,)``.
 
-        The numbers are NaN if no fit exists, or if they no longer mean the same.
+        The numbers are NaN if no fit exists, or if they are not comparable with the original
+        release.
         """
 
 
@@ -669,7 +670,7 @@ class ComposedChanges(FiniteChanges):
 
     @property
     def fixed(self) -> FiniteChanges:
-        """The finite changes with all other learnt values held fixed."""
+        """The finite changes with all learnt values except the released numbers held fixed."""
         return ComposedChanges([part.fixed for part in self.parts])
 
     def class_labels(self) -> np.ndarray:

@@ -275,9 +275,9 @@ class Blocks(ChunkQuestion):
     ) -> float:
         """Return the relative error of η of a block of the whole table, given η².
 
-        If it is cheap, the result is checked: no direction of a block leaks more than the sum of
-        its records' traces, which are computed in a different way. The size of a violation is a
-        lower bound on the error.
+        With ``checked``, the result is compared with another bound: no direction of a block leaks
+        more than the sum of its records' traces, which are computed in a different way. The size of
+        a violation is a lower bound on the error.
         """
         error = jacobian.accuracy.block(squared, self.unknowns, rows)
         if not checked:

@@ -193,7 +193,7 @@ def only_writer(path: Path) -> Iterator[None]:
     """Wait until no other process or thread is inside this context for the same path.
 
     Use it for code that reads a file, adds to it and writes it back. The lock is on a hidden file
-    beside ``path``, which is not removed. The system releases the lock when a process dies. On
+    beside ``path``; this file is not removed. The system releases the lock when a process dies. On
     Windows, which has no such locks, there is no waiting.
     """
     make_folders(path.parent)

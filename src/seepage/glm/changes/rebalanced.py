@@ -162,7 +162,7 @@ class RebalancedRecords(FiniteChanges):
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return each alternative's log-likelihood without the record in the fit, and errors."""
+        """Return each alternative's log-likelihood in the fit without the record, with errors."""
         scores, off = np.zeros((len(rows), len(others))), np.zeros(len(rows))
         for fit, which in self._by_fit(rows):
             if fit is None:
