@@ -617,8 +617,8 @@ class Reruns(FiniteChanges):
     fits
         The number of models that one run fits.
     learnt
-        The steps learnt from the data in addition to the released numbers, as terms of
-        ``Result.held``; each run fits them again.
+        What each run learns from the data in addition to the released numbers, as terms of
+        ``Result.held``.
     kept
         Values that stay fixed in every run.
     """

@@ -286,7 +286,7 @@ class Leakage(Generic[PerRecord]):
         columns, label, measure, simplex
             As for :meth:`records`.
         only
-            The groups to report, if not all.
+            The groups to report, in this order; by default all, sorted.
         """
         by = labels if isinstance(labels, str) else _sortable(group_labels(labels, self.source))
         return self._groups("groups", by, columns, label, measure, simplex, only)
@@ -508,8 +508,9 @@ class Leakage(Generic[PerRecord]):
         tolerance
             The largest error at which a guess counts as correct, in the unit of the column.
         prior
-            ``"equal"`` for all values over the column's range, ``"frequencies"`` for those in the
-            table, ``"model"`` for the model's prediction, or a probability for each of ``values``.
+            ``"equal"`` for equal probabilities over the column's range, ``"frequencies"`` for the
+            values' frequencies in the table, ``"model"`` for the model's prediction, or one
+            probability for each of ``values``.
         values
             The candidate values; by default those of the table (its quantiles, if there are many)
             or, with the prior ``"equal"``, a grid over their range.
@@ -619,7 +620,7 @@ class Leakage(Generic[PerRecord]):
     def ask(
         self, questions: Mapping[str, ChunkQuestion], what: str, extra: Sequence[str] = ()
     ) -> dict[str, Any]:
-        """Return the results of several queries from one pass over the records.
+        """Return the results of several queries, which share each pass over the records.
 
         ``extra`` names further columns that the queries need.
         """

@@ -69,7 +69,7 @@ def ask(
     what: str,
     extra: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the result of each query, all from the same pass over the records."""
+    """Return the result of each query; all queries share each pass over the records."""
     totals: dict[str, list[Any]] = {name: [] for name in questions}
     left = dict(questions)
     while left:

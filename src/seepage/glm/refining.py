@@ -28,7 +28,8 @@ def refine(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
     ----------
     model
         A fitted model with ``coef_``, of a type that :func:`seepage.leakage` supports; or a
-        pipeline that ends in such a model, or a search over such models.
+        pipeline that ends in such a model, or a search over such models, whose best model is
+        refined.
     X, y, sample_weight
         The data the model was fitted on.
 

@@ -316,7 +316,7 @@ class Reweighting(ResultTable):
     model
         The model of the last round, fitted with ``weights``.
     weights
-        ``ω``, (n,).
+        The weight ω of every record, (n,).
     eta
         The leakage of every record with ``noise``, treating the weights as constants.
     trajectory

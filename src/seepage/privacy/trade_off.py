@@ -230,10 +230,11 @@ def gaussian_losses(
 ) -> Any:
     """Return dp-accounting's composed privacy losses of Gaussian steps on Poisson batches.
 
-    The losses are for adding or removing one record, for replacing one record, or for adding or
-    removing a group of several records. Each step is dominated by one pair of distributions, so the
-    composed pair dominates the run (Zhu, Dong and Wang 2022, theorem 10). With ``μ`` the clipping
-    norm divided by the noise's standard deviation, and ``q`` the sample rate, the pairs are::
+    The two data sets differ by adding or removing one record, by replacing one record, or by adding
+    or removing a group of several records. Each step is dominated by one pair of distributions, so
+    the composed pair dominates the run (Zhu, Dong and Wang 2022, theorem 10). With ``μ`` the
+    clipping norm divided by the noise's standard deviation, and ``q`` the sample rate, the pairs
+    are::
 
         add or remove   (1 − q) N(0) + q N(μ)   and   N(0)
         replace         (1 − q) N(0) + q N(μ)   and   (1 − q) N(0) + q N(−μ)

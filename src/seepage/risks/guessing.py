@@ -364,7 +364,7 @@ def _both_below(limits: np.ndarray, correlation: np.ndarray) -> np.ndarray:
 def _by_integration(
     gram: np.ndarray, prior: np.ndarray, precision: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the success rate and its error, with Sobol points in all directions except one."""
+    """Return the success rates and their errors, by integration over Sobol points."""
     integrals = [_one_integral(G, p, precision) for G, p in zip(gram, prior, strict=True)]
     right, error = np.array(integrals).reshape(-1, 2).T
     return right, error

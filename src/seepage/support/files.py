@@ -72,7 +72,7 @@ def check_path(path: str | os.PathLike[str]) -> None:
 
 
 def check_input(path: str | os.PathLike[str]) -> None:
-    """Raise an error if an input path cannot be resolved, or if its name is not text."""
+    """Raise an error if an input path cannot be resolved, or is not valid UTF-8."""
     name = os.fsdecode(path)
     try:
         name.encode()
@@ -375,7 +375,7 @@ def read_manifest(
 
 
 def _files_of(folder: Path) -> set[str]:
-    """Return the paths of all files and links in a folder, except files being written."""
+    """Return the paths of all files and links in a folder, except in its temporary folders."""
     paths = set()
     for root, folders, files in os.walk(folder):
         inside = Path(root)

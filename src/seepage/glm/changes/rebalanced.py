@@ -112,7 +112,8 @@ class RebalancedRecords(FiniteChanges):
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the changes when each of these records has each alternative value.
 
-        Class weights depend only on labels, so changed labels require refits.
+        Class weights depend only on labels. The errors are therefore infinite for changed labels,
+        which require refits.
         """
         if others.labels is None:
             return self._fixed.replaced(rows, others)

@@ -581,9 +581,10 @@ def check_stationarity(
     formula applies only at the minimiser. The step ``s = H⁻¹g`` is compared with the coefficients w
     in the norm of the Hessian, ``√(sᵀHs / wᵀHw)``. This norm measures changes of the margins, and
     does not depend on the units of the columns. An intercept is projected out of wᵀHw, since a
-    shift has no scale. Above 1e-5, a :class:`NotConvergedWarning` is issued; above 1e-2, a
-    :class:`NotTheMinimiserError` is raised instead, unless ``on_mismatch`` is ``"warn"``. The
-    Hessian at the coefficients (gauge-fixed for softmax) may be passed, if already computed.
+    shift has no scale. If the coefficients are nearly zero, the step is compared with that of
+    residuals of random sign instead. Above 1e-5, a :class:`NotConvergedWarning` is issued; above
+    1e-2, a :class:`NotTheMinimiserError` is raised instead, unless ``on_mismatch`` is ``"warn"``.
+    The Hessian at the coefficients (gauge-fixed for softmax) may be passed, if already computed.
     """
     objective = Objective.of(fit, X)
     sums = objective.at(fit.parameters, _JUDGED)

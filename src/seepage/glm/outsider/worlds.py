@@ -57,7 +57,7 @@ class Worlds:
     others
         The people in the data.
     unknown
-        ``u``.
+        The share u of the other records' variance that the attacker does not know.
     queries
         ``A``, (m, P), if predictions are released, or ``None`` if the parameters are.
     own
