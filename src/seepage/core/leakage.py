@@ -103,9 +103,9 @@ class Leakage(Generic[PerRecord]):
 
     Each view returns a :class:`~seepage.core.result.Result`. For data read in chunks, a view with
     one number per record returns a :class:`~seepage.core.record_stream.RecordStream`, computed only
-    when it is read or written. Every other view makes one pass over the data. The adversary is
-    assumed to know everything outside the view, which is the worst case (Hannun et al. 2021,
-    equation 12).
+    when it is read or written. All other views are computed immediately, usually in one pass over
+    the data. The adversary is assumed to know everything outside the view, which is the worst case
+    (Hannun et al. 2021, equation 12).
 
     Parameters
     ----------
@@ -682,7 +682,7 @@ class Leakage(Generic[PerRecord]):
         return warned(self._narrowed(result))
 
     def _narrowed(self, result: Result) -> Result:
-        """Return the result in the table's floating-point type or in float32, if it fits."""
+        """Return the result in the table's precision (or in float32), unless it is out of range."""
         values, xp = result.values, array_namespace(result.values)
         kind = xp.float32 if self.release.single else self.source.dtype
         if values.dtype == kind:

@@ -74,7 +74,7 @@ _MOST_DISTINCT = 1 << 20  # the most different values of a column that are count
 class MeasuredTable(Protocol):
     """A release about a table, with the attributes of a :class:`~seepage.core.leakage.Leakage`.
 
-    See that class for their description.
+    That class describes these attributes.
     """
 
     release: MeasuredRelease

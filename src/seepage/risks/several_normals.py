@@ -17,7 +17,7 @@ from scipy.special import ndtri, softmax
 
 
 class AmongNormals(NamedTuple):
-    """The success rate of the best guess, its 99 % half-width, and the largest rate for a pair."""
+    """The best guess's success rate, half its 99 % interval, and the largest rate for a pair."""
 
     right: float
     error: float

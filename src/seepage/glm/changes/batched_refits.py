@@ -86,9 +86,9 @@ class BatchedRefits:
         """Return the factor by which a refit may have less curvature than the full table, (B,).
 
         The factor is the largest ratio ``a/a′`` of a remaining record's curvatures, a at the full
-        fit and a′ at the refit. For softmax it is an upper bound, ``exp(span)`` of the margin
-        shifts. An error that is small relative to the full table's curvature may be larger by this
-        factor relative to the refit's curvature.
+        fit and a′ at the refit. For softmax, the upper bound ``exp(s)`` is used, where s is the
+        largest span of a record's margin shift. An error that is small relative to the full table's
+        curvature may be larger by this factor relative to the refit's curvature.
         """
         weaker = np.ones(len(changes))
         counted = self._curved > 0
