@@ -57,7 +57,7 @@ class PrivacyStatement(ABC):
 
     @abstractmethod
     def renyi(self) -> float:
-        """Return an upper bound, possibly infinite, on the Rényi divergence of order 2."""
+        """Return an upper bound, or infinity, on the order-2 Rényi divergence under replacement."""
 
     @abstractmethod
     def total_variation(self) -> float:

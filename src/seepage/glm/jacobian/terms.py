@@ -222,7 +222,7 @@ class JacobianTerms:
 
 
 def seen_precisely(terms: JacobianTerms, rows: slice | Array) -> Double:
-    """Return ``A x̃`` for these rows and outputs, ``(m, K, P)``, in double the working precision."""
+    """Return ``A x̃`` of rows and outputs, ``(m, K, P)``, in double the working precision."""
     xp = array_namespace(terms.X)
     wide = (-1, terms.outputs * terms.size)  # from the design to the release of every output
     low: Array = terms.map.low
