@@ -338,8 +338,8 @@ def attack_release(
     """Attack releases made by `seepage release`, and compare the success rate with the ledger.
 
     A likelihood-ratio test distinguishes releases of the table from releases of a changed table, in
-    which one record (with --person, one person) is missing or has other values. Each release draws
-    σ again. Nothing is written. Exit status 1: the attack succeeds more often than the ledger
+    which one record (with --person, one person) is missing or has other values. Each release
+    redraws σ. Nothing is written. Exit status 1: the attack succeeds more often than the ledger
     states.
     """
     from seepage.auditing.release.attack import run_release_attack

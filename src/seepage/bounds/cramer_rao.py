@@ -75,9 +75,9 @@ def cramer_rao(
     rest
         ``"known"``: the adversary knows all cells outside the block, the worst case. ``"unknown"``:
         the adversary knows nothing outside the block. The bound is then taken from the inverse of
-        the full information; it is never below that from the inverse of the block's own information
-        (Hannun et al. 2021, equation 12). The bound is infinite if changes elsewhere in the table
-        can reproduce every change of the release, which is nearly always the case.
+        the full information; it is never below the bound with ``"known"`` (Hannun et al. 2021,
+        equation 12). The bound is infinite if changes elsewhere in the table can reproduce every
+        change of the release, which is nearly always the case.
     """
     check_choice(rest, "rest", ("known", "unknown"))
     unknowns, about = leak.unknowns(columns, label)

@@ -1,6 +1,6 @@
 """A table of all bounds that apply to a release, each with its adversary and assumptions.
 
-The table is for one record, by default the record with the largest dFIL. Each row bounds an
+The table covers one record, by default the record with the largest dFIL. Each row bounds an
 adversary's mean squared error per number, or the advantage in inferring membership or an attribute.
 The adversary knows all other data. Rows are grouped by adversary.
 """

@@ -161,8 +161,8 @@ def hammersley_chapman_robbins(
 def renyi_of_shift(shift: np.ndarray, noise: Noise) -> np.ndarray:
     """Return ``log(1 + χ²)`` between the noise and the noise shifted by each row of ``shift``.
 
-    Gaussian: ``sᵀΣ⁻¹s``. For Laplace noise of scale b, this is ``Σ_k log(⅔e^t + ⅓e^(−2t))`` with
-    ``t = |s_k|/b``.
+    For Gaussian noise and a shift s, this is ``sᵀΣ⁻¹s``. For Laplace noise of scale b, it is ``Σ_k
+    log(⅔e^t + ⅓e^(−2t))`` with ``t = |s_k|/b``.
     """
     if isinstance(noise, Laplace):
         t = np.abs(shift) / noise.scale

@@ -260,8 +260,8 @@ class BoundedPrior:
     """A prior under which each unknown is between two limits.
 
     Among all densities that vanish at the limits, ``(2/width) cos²(π (z − centre)/width)`` has the
-    smallest Fisher information, ``(2π/width)²``. The bound is valid on average over that density,
-    and therefore also for the worst record between the limits.
+    smallest Fisher information, ``(2π/width)²``. The van Trees bound with this prior is valid on
+    average over that density, and therefore also for the worst record between the limits.
     """
 
     lower: Any

@@ -617,8 +617,8 @@ class Reruns(FiniteChanges):
     fits
         The number of models that one run fits.
     learnt
-        The steps learnt from the data in addition to the released numbers, as terms of
-        ``Result.held``; each run fits them again.
+        What each run learns from the data in addition to the released numbers, as terms of
+        ``Result.held``.
     kept
         Values that stay fixed in every run.
     """
@@ -631,7 +631,8 @@ class Reruns(FiniteChanges):
     def released(self, kept: np.ndarray) -> np.ndarray:
         """Return the numbers that a fit on only these records releases, ``(P,)``.
 
-        The numbers are NaN if no fit exists, or if they no longer mean the same.
+        The numbers are NaN if no fit exists, or if they are not comparable with the original
+        release.
         """
 
 
@@ -669,7 +670,7 @@ class ComposedChanges(FiniteChanges):
 
     @property
     def fixed(self) -> FiniteChanges:
-        """The finite changes with all other learnt values held fixed."""
+        """The finite changes with all learnt values except the released numbers held fixed."""
         return ComposedChanges([part.fixed for part in self.parts])
 
     def class_labels(self) -> np.ndarray:

@@ -103,9 +103,9 @@ class Leakage(Generic[PerRecord]):
 
     Each view returns a :class:`~seepage.core.result.Result`. For data read in chunks, a view with
     one number per record returns a :class:`~seepage.core.record_stream.RecordStream`, computed only
-    when it is read or written. Every other view makes one pass over the data. The adversary is
-    assumed to know everything outside the view, which is the worst case (Hannun et al. 2021,
-    equation 12).
+    when it is read or written. All other views are computed immediately, usually in one pass over
+    the data. The adversary is assumed to know everything outside the view, which is the worst case
+    (Hannun et al. 2021, equation 12).
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ class Leakage(Generic[PerRecord]):
         columns, label, measure, simplex
             As for :meth:`records`.
         only
-            The groups to report, if not all.
+            The groups to report, in this order; by default all, sorted.
         """
         by = labels if isinstance(labels, str) else _sortable(group_labels(labels, self.source))
         return self._groups("groups", by, columns, label, measure, simplex, only)
@@ -508,8 +508,9 @@ class Leakage(Generic[PerRecord]):
         tolerance
             The largest error at which a guess counts as correct, in the unit of the column.
         prior
-            ``"equal"`` for all values over the column's range, ``"frequencies"`` for those in the
-            table, ``"model"`` for the model's prediction, or a probability for each of ``values``.
+            ``"equal"`` for equal probabilities over the column's range, ``"frequencies"`` for the
+            values' frequencies in the table, ``"model"`` for the model's prediction, or one
+            probability for each of ``values``.
         values
             The candidate values; by default those of the table (its quantiles, if there are many)
             or, with the prior ``"equal"``, a grid over their range.
@@ -619,7 +620,7 @@ class Leakage(Generic[PerRecord]):
     def ask(
         self, questions: Mapping[str, ChunkQuestion], what: str, extra: Sequence[str] = ()
     ) -> dict[str, Any]:
-        """Return the results of several queries from one pass over the records.
+        """Return the results of several queries, which share each pass over the records.
 
         ``extra`` names further columns that the queries need.
         """
@@ -681,7 +682,7 @@ class Leakage(Generic[PerRecord]):
         return warned(self._narrowed(result))
 
     def _narrowed(self, result: Result) -> Result:
-        """Return the result in the table's floating-point type or in float32, if it fits."""
+        """Return the result in the table's precision (or in float32), unless it is out of range."""
         values, xp = result.values, array_namespace(result.values)
         kind = xp.float32 if self.release.single else self.source.dtype
         if values.dtype == kind:

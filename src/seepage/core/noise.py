@@ -245,7 +245,7 @@ class Attacker:
 
     @property
     def _share(self) -> float:
-        """The share of the unlisted records that the attacker knows."""
+        """The share of the other records that the attacker knows; 0 if ``knows`` lists records."""
         share: float = 0.0 if self.names_records else self.knows
         return share
 

@@ -69,7 +69,7 @@ def ask(
     what: str,
     extra: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the result of each query, all from the same pass over the records."""
+    """Return the result of each query; all queries share each pass over the records."""
     totals: dict[str, list[Any]] = {name: [] for name in questions}
     left = dict(questions)
     while left:
@@ -275,9 +275,9 @@ class Blocks(ChunkQuestion):
     ) -> float:
         """Return the relative error of η of a block of the whole table, given η².
 
-        If it is cheap, the result is checked: no direction of a block leaks more than the sum of
-        its records' traces, which are computed in a different way. The size of a violation is a
-        lower bound on the error.
+        With ``checked``, the result is compared with another bound: no direction of a block leaks
+        more than the sum of its records' traces, which are computed in a different way. The size of
+        a violation is a lower bound on the error.
         """
         error = jacobian.accuracy.block(squared, self.unknowns, rows)
         if not checked:

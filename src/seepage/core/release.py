@@ -28,7 +28,7 @@ class ReleaseRecord:
     noise
         The noise that was added to the model.
     seeded
-        Whether the noise came from a fixed seed; if so, the model is for experiments only.
+        Whether the noise came from a fixed seed; if so, use the model only in experiments.
     public
         The steps of a pipeline before the model, whose learnt values are released without noise.
     """
@@ -46,9 +46,8 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     since further digits would leak the noiseless value. The copy has the attribute ``release_`` (a
     :class:`ReleaseRecord`) and predicts with the noisy coefficients; otherwise it behaves like the
     original. Of the other fitted attributes, the copy keeps only those that predictions need, such
-    as the names of columns and classes, because other attributes may leak (scikit-learn's
-    ``LinearRegression``, for example, stores the singular values of the training table). Do not
-    share the original.
+    as the names of columns and classes. The rest may leak: scikit-learn's ``LinearRegression``, for
+    example, stores the singular values of the training table. Do not share the original.
 
     Parameters
     ----------

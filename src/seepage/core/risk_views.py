@@ -74,7 +74,7 @@ _MOST_DISTINCT = 1 << 20  # the most different values of a column that are count
 class MeasuredTable(Protocol):
     """A release about a table, with the attributes of a :class:`~seepage.core.leakage.Leakage`.
 
-    See that class for their description.
+    That class describes these attributes.
     """
 
     release: MeasuredRelease
@@ -530,9 +530,10 @@ class Candidates:
 
         ``doubt`` is the total error of the prior probabilities. With more than three candidates,
         ``integrals`` limits the number of records whose integral is computed; the others have the
-        upper bound that follows from the distances. Records are processed in the order of these
-        upper bounds, until no remaining bound exceeds the largest gain computed so far. No integral
-        is computed if the bounds show no gain above ``beyond``, a known gain.
+        upper bound that follows from the distances. Records are processed in descending order of
+        the gain that these bounds allow, until no remaining record can exceed the largest gain
+        computed so far. No integral is computed if the bounds show no gain above ``beyond``, a
+        known gain.
         """
         baseline = self.baseline(believed)
         if integrals is not None and self.covered is None and believed.shape[1] > 3:

@@ -133,8 +133,9 @@ class Forgotten:
         """Return μ (Gaussian differential privacy) for an attacker who has both models.
 
         The attacker knows all other records, and tests whether the forgotten records were ever
-        used. The old release contributes ``‖θ̂ − θ*‖/σ``. A refit adds nothing; a Newton step adds
-        its ``distance``, in units of the new model's noise::
+        used. Let θ̂ be the old parameters, θ* the minimiser without the records, and θ₁ the
+        parameters of ``step``. The old release contributes ``‖θ̂ − θ*‖/σ_old``. A refit adds
+        nothing; a Newton step adds its ``distance`` from θ*, in units of the new model's noise::
 
             μ² = (‖θ̂ − θ*‖/σ_old)² + (‖θ₁ − θ*‖/σ_new)²
 
@@ -258,7 +259,7 @@ def remove_records(
     """Remove records from a model with a random linear term, without changing the total penalty.
 
     The first released parameters determine the random term: ``b = −∇L`` on all records. ``current``
-    includes all earlier steps, and the residual covers all removals together.
+    are the parameters after all earlier steps, and the residual covers all removals together.
     """
     positions = _positions(rows, len(objective.y))
     outputs = objective.outputs

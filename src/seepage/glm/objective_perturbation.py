@@ -6,7 +6,7 @@ the objective without b. Since ``b = −∇L(θ; D)``, the density of the releas
 
     log p(θ | D) = −‖∇L(θ; D)‖²/2σ² + log det H(θ; D) + const
 
-For a record ``z = (x, y)``, the model has c outputs; with K classes, c is K − 1, because only
+Let ``z = (x, y)`` be a record and c the number of outputs; with K classes, c is K − 1, because only
 differences between classes matter. The derivatives of the record's loss are the slopes r and the
 curvature A, and its gradient is ``g = ω x̃ ⊗ r``. The score with respect to the record is the sum
 of two terms, one from the shift of the release and one from the determinant::
@@ -16,9 +16,11 @@ of two terms, one from the shift of the release and one from the determinant::
     ∂g/∂y = ω x̃ ⊗ ∂r/∂y,                       ∂ log det H/∂y = ω tr(A_y Q)
     P = H⁻¹(x̃ ⊗ I),   Q = (x̃ ⊗ I)ᵀH⁻¹(x̃ ⊗ I)
 
-The Fisher information is ``E[SSᵀ]`` over b, estimated by an average over draws. Leaving the record
-out lowers the log-density by ``λ = (‖b + g‖² − ‖b‖²)/2σ² − log det(I − ωAQ)``. An attacker who
-knows all other records succeeds with probability ``½ + ½E[(1 − e^{−λ})₊]``.
+Here ``A′_j = ∂A/∂m_j`` for margin ``m_j``, ``A_y = ∂A/∂y``, ``P_x`` contains the rows of P for the
+features, and E selects the features' parameters. The Fisher information is ``E[SSᵀ]`` over b,
+estimated by an average over draws. Leaving the record out lowers the log-density by ``λ = (‖b + g‖²
+− ‖b‖²)/2σ² − log det(I − ωAQ)``. An attacker who knows all other records succeeds with probability
+``½ + ½E[(1 − e^{−λ})₊]``.
 """
 
 from __future__ import annotations
@@ -203,11 +205,11 @@ class ObjectivePerturbation:
         """Return ε of (ε, δ)-differential privacy from bounds that apply to every possible record.
 
         The bounds are ``‖g‖ ≤ L`` (``lipschitz``) and ``‖∂²ℓ‖ ≤ C`` (``curvature``), at all
-        parameters. Adding one record multiplies the determinant by at most ``(1 + C/ridge)^c``.
-        The record's gradient is ``x̃ ⊗ r``, in which only r depends on θ. So the remaining privacy
-        loss is at most ``L‖Z‖/σ + L²/2σ²``, where Z is a vector of c standard normal variables,
-        one per output (K − 1 for K classes). The norm of Z exceeds its quantile χ(1 − δ) with
-        probability δ::
+        parameters. Adding one record multiplies the determinant by at most ``(1 + C/ridge)^c``,
+        where c is the number of outputs (K − 1 for K classes). The record's gradient is ``x̃ ⊗ r``,
+        in which only r depends on θ. So the remaining privacy loss is at most ``L‖Z‖/σ + L²/2σ²``,
+        where Z is a vector of c standard normal variables. The norm of Z exceeds its quantile χ(1 −
+        δ) with probability δ::
 
             ε = c log(1 + C/ridge) + L²/2σ² + (L/σ) χ(1 − δ)
 

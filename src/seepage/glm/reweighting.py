@@ -316,7 +316,7 @@ class Reweighting(ResultTable):
     model
         The model of the last round, fitted with ``weights``.
     weights
-        ``ω``, (n,).
+        The weight ω of every record, (n,).
     eta
         The leakage of every record with ``noise``, treating the weights as constants.
     trajectory
@@ -636,7 +636,7 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
 
 
 class RecordSlopes(NamedTuple):
-    """The records' terms in the system, and derivatives of their leakage per unit of weight."""
+    """The records' terms in :class:`_System`, and derivatives of leakage per unit of weight."""
 
     design: np.ndarray  # x̃, (m, P)
     a: np.ndarray

@@ -57,7 +57,7 @@ class PrivacyStatement(ABC):
 
     @abstractmethod
     def renyi(self) -> float:
-        """Return an upper bound, possibly infinite, on the Rényi divergence of order 2."""
+        """Return an upper bound, or infinity, on the order-2 Rényi divergence under replacement."""
 
     @abstractmethod
     def total_variation(self) -> float:
@@ -71,8 +71,8 @@ class DifferentialPrivacy(PrivacyStatement):
     Pure ε-differential privacy implies ``χ² ≤ e^ε + e^−ε − 2`` (Bun and Steinke 2016, proposition
     3.3, at order 2), which randomised response attains. With δ > 0 there is no bound on χ², because
     everything may be revealed with probability δ. The total variation is at most ``(e^ε − 1 +
-    2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015); for adding or removing a record, ``1 − e^−ε (1
-    − 2δ)``.
+    2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015). If the guarantee is for adding or removing a
+    record, the total variation under a replacement is at most ``1 − e^−ε (1 − 2δ)``.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class DifferentialPrivacy(PrivacyStatement):
         return f"{kind}-differential privacy ({self.neighbours})"
 
     def renyi(self) -> float:
-        """Return ``log(e^ε + e^−ε − 1)``; infinite if δ > 0."""
+        """Return ``log(e^ε + e^−ε − 1)``, with 2ε for add-or-remove; infinite if δ > 0."""
         epsilon, delta = self._replacing()
         if delta > 0:
             return math.inf

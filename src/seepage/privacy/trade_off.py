@@ -133,7 +133,8 @@ class PromisedTradeOff(TradeOff):
     def replaced(self) -> float:
         """Return ``1 − e^−ε (1 − 2δ)``, since the minimum over ε' is at −ε.
 
-        This is below ``(e^2ε − 1 + 2δ')/(e^2ε + 1)``, the value for (2ε, δ')-privacy.
+        This is below ``(e^2ε − 1 + 2δ')/(e^2ε + 1)``, the value for (2ε, δ')-privacy with ``δ' = (1
+        + e^ε)δ``.
         """
         return float(np.clip(1 - math.exp(-self.epsilon) * (1 - 2 * self.delta), 0.0, 1.0))
 
@@ -229,10 +230,11 @@ def gaussian_losses(
 ) -> Any:
     """Return dp-accounting's composed privacy losses of Gaussian steps on Poisson batches.
 
-    The losses are for adding or removing one record, for replacing one record, or for adding or
-    removing a group of several records. Each step is dominated by one pair of distributions, so the
-    composed pair dominates the run (Zhu, Dong and Wang 2022, theorem 10). With ``μ`` the clipping
-    norm divided by the noise's standard deviation, and ``q`` the sample rate, the pairs are::
+    The two data sets differ by adding or removing one record, by replacing one record, or by adding
+    or removing a group of several records. Each step is dominated by one pair of distributions, so
+    the composed pair dominates the run (Zhu, Dong and Wang 2022, theorem 10). With ``μ`` the
+    clipping norm divided by the noise's standard deviation, and ``q`` the sample rate, the pairs
+    are::
 
         add or remove   (1 − q) N(0) + q N(μ)   and   N(0)
         replace         (1 − q) N(0) + q N(μ)   and   (1 − q) N(0) + q N(−μ)
@@ -274,10 +276,11 @@ def fixed_size_losses(noise_multiplier: float, sample_rate: float, steps: int) -
     """Return dp-accounting's composed losses of replacing a record in fixed-size batches.
 
     If a record is not sampled, another record takes its place in the batch, so the sums differ by
-    at most twice the clipping norm. Let ``P = N(2μ)`` and ``Q = N(0)``. One step's ``δ(ε)`` is at
-    most that of ``(1 − q) Q + q P`` against Q for ε ≥ 0, and that of P against ``(1 − q) P + q Q``
-    for ε < 0 (Zhu, Dong and Wang 2022, theorem 11). Each bound is attained for some data. The
-    pair of distributions with this ``δ(ε)`` dominates each step, and this pair is composed.
+    at most twice the clipping norm. Let ``P = N(2μ)`` and ``Q = N(0)``, with μ and q as in
+    :func:`gaussian_losses`. One step's ``δ(ε)`` is at most that of ``(1 − q) Q + q P`` against Q
+    for ε ≥ 0, and that of P against ``(1 − q) P + q Q`` for ε < 0 (Zhu, Dong and Wang 2022, theorem
+    11). Each bound is attained for some data. The pair of distributions with this ``δ(ε)``
+    dominates each step, and this pair is composed.
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
     from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
@@ -298,9 +301,9 @@ def replacement_renyi(shift: float, sample_rate: float, orders: Sequence[float])
     """Return the Rényi divergence of replacing a record in one step, at each order.
 
     The divergence is ``(1/(α − 1)) log ∫ P^α Q^{1−α}`` of the dominating pair
-    (:func:`gaussian_losses`), by the trapezoid rule; ``shift`` is the clipping norm divided by σ.
-    At order 2 the divergence is below ``log(1 + q²/((1 − q)/A + q/B))``, ``A = 2(e^{μ²} −
-    e^{−μ²})``, ``B = e^{4μ²} − 1``.
+    (:func:`gaussian_losses`), by the trapezoid rule; ``shift`` is μ, the clipping norm divided by
+    σ, and ``sample_rate`` is q. At order 2 the divergence is below ``log(1 + q²/((1 − q)/A +
+    q/B))`` with ``A = 2(e^{μ²} − e^{−μ²})`` and ``B = e^{4μ²} − 1``.
 
     Examples
     --------

@@ -154,7 +154,8 @@ def rate_beside(rate: float, fpr: float, epsilon: float, delta: float = 0.0) -> 
 
     Randomised response moves the threshold of the best test by ``±ε/μ``; bisection finds the
     threshold with the given false positive rate. With probability δ the figures reveal the truth,
-    without false positives, so the rate is ``δ + (1 − δ) TPR(α/(1 − δ))``.
+    without false positives, so at the false positive rate α the rate is ``δ + (1 − δ) TPR(α/(1 −
+    δ))``.
 
     >>> round(rate_beside(0.38, 0.01, 0.45), 3)
     0.399
@@ -363,7 +364,7 @@ def _both_below(limits: np.ndarray, correlation: np.ndarray) -> np.ndarray:
 def _by_integration(
     gram: np.ndarray, prior: np.ndarray, precision: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the success rate and its error, with Sobol points in all directions except one."""
+    """Return the success rates and their errors, by integration over Sobol points."""
     integrals = [_one_integral(G, p, precision) for G, p in zip(gram, prior, strict=True)]
     right, error = np.array(integrals).reshape(-1, 2).T
     return right, error
@@ -408,7 +409,7 @@ def _scrambled(directions: int, points: int) -> np.ndarray:
 
 
 def _coordinates(gram: np.ndarray) -> np.ndarray:
-    """Return points ``(K, r)`` with these distances, with the direction of largest spread first."""
+    """Return points ``(K, r)`` with the distances that ``gram`` implies, widest direction first."""
     K = len(gram)
     centring = np.eye(K) - 1 / K
     values, vectors = np.linalg.eigh(centring @ gram @ centring)
@@ -421,8 +422,9 @@ def _coordinates(gram: np.ndarray) -> np.ndarray:
 def _ordered(places: np.ndarray, prior: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the Cholesky factor of k's rivals and their limits, the strongest rivals first.
 
-    k wins over l where ``⟨w_l − w_k, Z⟩ ≤ b_l = log(p_k/p_l) + ‖w_l − w_k‖²/2``. The order is that
-    of Genz (1992): the next rival is the one least likely to be beaten, given the earlier rivals.
+    With standard normal noise Z, k wins over l where ``⟨w_l − w_k, Z⟩ ≤ b_l = log(p_k/p_l) + ‖w_l −
+    w_k‖²/2``. The order is that of Genz (1992): the next rival is the one least likely to be
+    beaten, given the earlier rivals.
     """
     away = np.delete(places, k, axis=0) - places[k]
     limits = math.log(prior[k]) - np.log(np.delete(prior, k)) + np.sum(away**2, axis=1) / 2

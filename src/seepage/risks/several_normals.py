@@ -17,7 +17,7 @@ from scipy.special import ndtri, softmax
 
 
 class AmongNormals(NamedTuple):
-    """The success rate of the best guess, its 99 % half-width, and the largest rate for a pair."""
+    """The best guess's success rate, half its 99 % interval, and the largest rate for a pair."""
 
     right: float
     error: float
@@ -38,11 +38,11 @@ def best_among(
     Parameters
     ----------
     means
-        ``m_v``, (K, k).
+        The means ``m_v`` of the release, (K, k).
     spreads
-        ``S_v``, (K, k, k), positive definite.
+        The covariances ``S_v`` of the release, (K, k, k), positive definite.
     prior
-        ``p``, (K,).
+        The prior probabilities ``p``, (K,).
     covered
         The candidates that each guess covers, (guesses, K); the identity if each guess names one.
     draws

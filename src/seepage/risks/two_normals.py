@@ -36,9 +36,10 @@ class TwoNormals:
     Parameters
     ----------
     shift
-        ``m``, (n, k); its first entry is infinite where the test always succeeds.
+        The shifts ``m`` of the means, (n, k); the first entry is infinite if the test always
+        succeeds.
     spread
-        ``e``, (n, k), above −1.
+        The relative differences ``e`` of the variances, (n, k), above −1.
     """
 
     shift: np.ndarray

@@ -103,7 +103,7 @@ def spread(
     The caller's thread distributes the pieces, and ``workers`` threads process them. By default
     there is one worker per core, and none on a machine with a single core. Each worker uses one
     core: most of NumPy does so anyway, and matrix products are limited to one. Pieces are taken
-    only as needed: at any time, at most one more than ``workers`` is waiting or in progress.
+    only as needed: at any time, at most ``workers + 1`` pieces are waiting or in progress.
     """
     if workers is None:
         workers = usable_cores()

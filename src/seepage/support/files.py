@@ -72,7 +72,7 @@ def check_path(path: str | os.PathLike[str]) -> None:
 
 
 def check_input(path: str | os.PathLike[str]) -> None:
-    """Raise an error if an input path cannot be resolved, or if its name is not text."""
+    """Raise an error if an input path cannot be resolved, or is not valid UTF-8."""
     name = os.fsdecode(path)
     try:
         name.encode()
@@ -193,7 +193,7 @@ def only_writer(path: Path) -> Iterator[None]:
     """Wait until no other process or thread is inside this context for the same path.
 
     Use it for code that reads a file, adds to it and writes it back. The lock is on a hidden file
-    beside ``path``, which is not removed. The system releases the lock when a process dies. On
+    beside ``path``; this file is not removed. The system releases the lock when a process dies. On
     Windows, which has no such locks, there is no waiting.
     """
     make_folders(path.parent)
@@ -375,7 +375,7 @@ def read_manifest(
 
 
 def _files_of(folder: Path) -> set[str]:
-    """Return the paths of all files and links in a folder, except files being written."""
+    """Return the paths of all files and links in a folder, except in its temporary folders."""
     paths = set()
     for root, folders, files in os.walk(folder):
         inside = Path(root)

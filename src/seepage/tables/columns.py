@@ -39,7 +39,7 @@ Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive rows as read, with the name of their file and the position of the first."""
+    """Consecutive rows as read, with the name of their file and the position of the first row."""
 
     batch: pa.RecordBatch | pa.Table
     file: str

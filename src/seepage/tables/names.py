@@ -54,7 +54,7 @@ def shown(name: object) -> str:
 
 
 def listed(names: Sequence[object], most: int = 5) -> str:
-    """Return the first names, quoted and separated by commas, and the number of remaining names."""
+    """Return the first few names, quoted and separated by commas, and the count of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(shown(name) for name in names[:most])}{more}"
 

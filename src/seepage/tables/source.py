@@ -519,8 +519,8 @@ def row_labels(values: Any) -> np.ndarray | None:
 def check_order(labels: np.ndarray | None, table: Any, what: str) -> None:
     """Raise an error if row labels differ from the table's, or are in another order.
 
-    If the table has no row labels, or only row numbers as after ``reset_index``, any labels are
-    accepted and matched by position.
+    If the table has no row labels, all labels are accepted and matched by position. If it has only
+    row numbers, as after ``reset_index``, so are all labels except a permutation of these numbers.
     """
     index = row_labels(table)
     if labels is None or index is None or _same(labels, index):

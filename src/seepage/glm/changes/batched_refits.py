@@ -56,7 +56,7 @@ class BatchedRefits:
     def moves(
         self, changes: list[Change], starts: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the changes, and the last Newton steps as estimates of their errors, (B, P) each.
+        """Return the parameter changes, and the last Newton steps to estimate their errors, (B, P).
 
         Changes are infinite where no unique minimiser remains, and NaN where one may exist but was
         not found. ``starts (B, P)`` are initial guesses.
@@ -85,9 +85,10 @@ class BatchedRefits:
     def weakening(self, changes: list[Change], moves: np.ndarray) -> np.ndarray:
         """Return the factor by which a refit may have less curvature than the full table, (B,).
 
-        The factor is the largest ``a/a′`` of the remaining records, with a′ at the refit; for
-        softmax it is ``exp(span)``. An error that is small relative to the full table's curvature
-        may be larger by this factor relative to the refit's curvature.
+        The factor is the largest ratio ``a/a′`` of a remaining record's curvatures, a at the full
+        fit and a′ at the refit. For softmax, the upper bound ``exp(s)`` is used, where s is the
+        largest span of a record's margin shift. An error that is small relative to the full table's
+        curvature may be larger by this factor relative to the refit's curvature.
         """
         weaker = np.ones(len(changes))
         counted = self._curved > 0
@@ -116,8 +117,8 @@ class BatchedRefits:
     def least_curvatures(self, changes: list[Change]) -> np.ndarray:
         """Return lower bounds on the eigenvalues of the refits' Hessians, (B,).
 
-        Without an intercept, the bound is the ridge. With one, it is the smaller of the ridge and
-        the remaining records' curvature, divided by the largest ``‖x̃‖²``.
+        Without an intercept, the bound is the ridge. With an intercept, the smaller of the ridge
+        and the remaining records' total curvature is divided by the largest ``‖x̃‖²``.
         """
         ridge, least = self.model.fit.ridge, np.full(len(changes), self.model.fit.ridge)
         if self.model.fit.intercept is not None:

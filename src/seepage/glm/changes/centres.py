@@ -46,7 +46,7 @@ class WithoutRecord:
 
     @classmethod
     def of(cls, model: LocalModel, rows: np.ndarray, lengths: np.ndarray) -> WithoutRecord:
-        """Return an instance from the records' ``x̃ᵀH⁻¹x̃``, (m, w, w)."""
+        """Build an instance from the records' ``x̃ᵀH⁻¹x̃``, (m, w, w)."""
         joint, weight = JointOutputs(model.outputs, rows.shape[1]), model.weight[rows]
         pull = (weight[:, :, None] * model.slopes[rows]).reshape(len(rows), -1)
         curvature = joint.joined(weight[:, :, None, None] * model.curvatures[rows])
@@ -84,7 +84,8 @@ class Replacements:
     ) -> Replacements:
         """Return a copy whose errors include the residual of ``m + G σ = given``, of shape (m, K).
 
-        A residual affects the slopes in the same way as an error of ``given``.
+        Here m, σ and G are ``margin``, ``slope`` and ``lengths``. A residual affects the slopes in
+        the same way as an error of ``given``.
         """
         moved = times(self.lengths, slope)
         residual = np.linalg.norm(margin + moved - self.given, axis=2)
@@ -103,7 +104,7 @@ class Replacements:
         by_inverse: np.ndarray,
         rest: WithoutRecord,
     ) -> Replacements:
-        """Return an instance from the inner products of the basis in the norm of the Hessian."""
+        """Build an instance from the inner products of the basis in the norm of the Hessian."""
         (m, k), K, c = rows.shape, len(others), model.outputs.count
         change, labels, still = model.changes_together(rows, others)
         distinct = change if others.columns else change[:, :1]  # one stands for all if none changes

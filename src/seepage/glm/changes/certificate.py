@@ -4,10 +4,10 @@ Let ``t_j = x̃_jᵀδ`` be the shift of the other records' margins when the par
 ``ε_j = ω_j[ℓ'(m_j + t_j) − ℓ'(m_j) − a_j t_j]`` the error of their slopes at fixed curvature. If
 ``|ℓ‴| ≤ M ℓ″`` (Bach 2010), ``|ε_j|`` is at most ``ω_j a_j |t_j| κ(M|t_j|)``, ``κ(u) = (eᵘ − 1 −
 u)/u``. Let ``E = (Σ ε_j²/(ω_j a_j))^½`` be the norm of ε. The norm of ``X̃ᵀε`` with respect to
-``H₀⁻¹`` is no larger. For every ε of norm E, the changed parameters are within E of the centre in
+``H₀⁻¹`` is at most E. For every ε of norm E, the changed parameters are within E of the centre in
 the norm of ``H₀``. Let ``S`` be the largest ``|t_j|`` at the centre, ``N`` the norm of ``t`` at the
-centre, ``Q⁴ = Σ ω_j a_j t_j⁴`` and ``R = max_j ‖x̃_j‖_{H₀⁻¹}``. The ε of such a change has norm at
-most::
+centre, ``Q⁴ = Σ ω_j a_j t_j⁴`` and ``R = max_j ‖x̃_j‖_{H₀⁻¹}``. The ε of a change within E of the
+centre has norm at most::
 
     f(E) = κ(M (S + R E)) (N + E),     or   M ψ(M (S + R E)) (Q + r E)²,   ψ(u) = κ(u)/u
 

@@ -339,7 +339,7 @@ class ChangedRecords(FiniteChanges):
         return scores, off
 
     def _likelihoods(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log-likelihoods and their errors from the expansion, for sets (m, k)."""
+        """Return the log-likelihoods and their errors without refits, for sets (m, k)."""
         model, joint = self.model, JointOutputs(self.model.outputs, rows.shape[1])
         left = Centres.of(model, rows, None)
         E, _ = slope_error(model, left, free_shifts(model, rows, left))

@@ -76,7 +76,7 @@ class Expansion:
 
     @cached_property
     def exists(self) -> bool:
-        """Whether the expansion applies: one margin per record, and all records in memory."""
+        """Whether the expansion applies: one output, known derivatives, all records in memory."""
         model = self.model
         return bool(
             model.constant
@@ -88,7 +88,7 @@ class Expansion:
         )
 
     def affords(self, moves: int) -> bool:
-        """Return whether expanding this many changes costs no more than the allowed refits."""
+        """Return whether the expansion applies, and is cheap enough for this many changes."""
         return self.exists and self._work(3, moves) <= 1e11
 
     def _work(self, order: int, moves: int) -> float:

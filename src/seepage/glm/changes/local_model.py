@@ -50,7 +50,8 @@ class LocalModel:
         Gaussian noise on the parameters, or several noises if the parameters are released several
         times.
     fit
-        The model with the labels and weights of these records; by default, it covers all records.
+        The model with the labels and weights of these records; by default, the model of all
+        records.
     shifts
         Totals over all records, if the given records are only a part.
     """
@@ -255,8 +256,8 @@ class LocalModel:
 class Whitening:
     """Multiplies rows by ``Φ^½``, the units of one or several Gaussian noises on the same numbers.
 
-    The rows are parameters for centred columns; the released parameters are for the caller's
-    columns.
+    The rows are parameters for centred columns; they are first converted to the released
+    parameters, which belong to the caller's columns.
     """
 
     def __init__(

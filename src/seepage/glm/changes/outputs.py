@@ -24,9 +24,9 @@ class Outputs:
     With one margin, the free part is the margin, and a shift ``t`` has the span ``|t|``. For
     softmax only the differences of the K margins matter. All quantities are expressed in an
     orthonormal basis of the directions that sum to zero, in which curvatures are positive definite.
-    With ``π`` at margins ``m + st``, ``d/ds Var_π(h) = Cov_π((h − Eh)², t) ≤ Var_π(h)·span(t)``,
-    where the span of t is its largest minus its smallest entry. So the self-concordance constant of
-    softmax is 1.
+    Let ``π`` be the class probabilities at the margins ``m + st``, and h any vector with one number
+    per class. Then ``d/ds Var_π(h) = Cov_π((h − Eh)², t) ≤ Var_π(h)·span(t)``, where the span of t
+    is its largest minus its smallest entry. So the self-concordance constant of softmax is 1.
     """
 
     def __init__(self, family: Family | Categorical) -> None:
@@ -154,7 +154,7 @@ class Outputs:
         return JointOutputs(self, 1).own_margin(given, weight, labels[:, :, None], np.ones(1))
 
     def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the roots for one output; each is between ``given`` and the first step."""
+        """Return one output's roots, each between ``given`` and ``given − weight·ℓ'(given)``."""
         every = labels.reshape(given.shape[0] * given.shape[1], -1)
         if self.basis is None:
             every = every[:, 0]

@@ -112,7 +112,8 @@ class RebalancedRecords(FiniteChanges):
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the changes when each of these records has each alternative value.
 
-        Class weights depend only on labels, so changed labels require refits.
+        Class weights depend only on labels. The errors are therefore infinite for changed labels,
+        which require refits.
         """
         if others.labels is None:
             return self._fixed.replaced(rows, others)
@@ -162,7 +163,7 @@ class RebalancedRecords(FiniteChanges):
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return each alternative's log-likelihood without the record in the fit, and errors."""
+        """Return each alternative's log-likelihood in the fit without the record, with errors."""
         scores, off = np.zeros((len(rows), len(others))), np.zeros(len(rows))
         for fit, which in self._by_fit(rows):
             if fit is None:

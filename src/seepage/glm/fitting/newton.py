@@ -283,10 +283,11 @@ def _drifts(objective: Objective, step: Array, largest_norm: float) -> bool:
 
 
 def separated(objective: Objective) -> bool:
-    """Return whether a direction exists along which no loss rises and some fall without end.
+    """Return whether some direction raises no loss and lowers at least one loss without end.
 
     The test is a linear program. It is skipped, and the result is ``False``, for data read in
-    chunks, for large tables, and for class labels other than 0 and 1.
+    chunks, for large tables, for objectives with a linear term, and for class labels other than 0
+    and 1.
     """
     if objective.table is None or objective.tilt is not None:
         return False

@@ -259,7 +259,7 @@ class Objective:
 
         The result is the minimum and maximum over the records of positive weight (and rival
         classes). It is ∞ and −∞ if there are no records, or if the family's losses have no such
-        side. ``counts`` states whether to include the losses of counts.
+        side. With ``counts=False``, losses of counts are treated as having no such side.
         """
         xp = array_namespace(margins)
         y = self.target
@@ -423,15 +423,16 @@ class Sums:
     gradient, hessian, value
         The gradient, Hessian and value of the objective.
     gradient_scale, label_scale
-        ``Σᵢ |ωᵢ rᵢ| ‖x̃ᵢ‖ + ridge ‖w‖``, the terms that cancel in the gradient, and ``Σᵢ ωᵢ |yᵢ|
-        ‖x̃ᵢ‖``, the scale of rounding errors for a perfect fit.
+        ``Σᵢ |ωᵢ rᵢ| ‖x̃ᵢ‖ + ridge ‖w‖``, the total size of the gradient's terms, which may cancel;
+        and ``Σᵢ ωᵢ |yᵢ| ‖x̃ᵢ‖``, the scale of rounding errors for a perfect fit.
     largest_norm
         The largest norm of a row.
     least_gain
         The smallest margin by which a record lies on the side of its own class; negative if a
         record lies on the wrong side.
     squares
-        ``Σ (ω r ‖x̃‖)²``, plus a small multiple of the labels for perfect fits.
+        ``Σ (ω r ‖x̃‖)²``, plus a small multiple of ``Σ (ω y ‖x̃‖)²``, which matters only for
+        perfect fits.
     extent
         The smallest and largest value of each column, if the model has an intercept that can
         absorb a shift.

@@ -5,9 +5,9 @@ record's curvature and label slope. Errors of the slope, the whitener and the ro
 affect both terms. Their sum may be much smaller than either term, which increases its relative
 error accordingly.
 
-A closed form squares the terms before adding them, and loses the square of the cancelled part. Only
-:func:`exact_records` and :func:`exact_blocks` determine which results are recomputed from the
-entries of the Jacobian.
+A closed form squares the terms before adding them, so its error grows with the square of the part
+that cancels. Only :func:`exact_records` and :func:`exact_blocks` determine which results are
+recomputed from the entries of the Jacobian.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Answer = Callable[[Any, Unknowns], Array]
 def exact_records(
     take: Callable[[Array], Array], cells: bool = False
 ) -> Callable[[Answer], Answer]:
-    """Decorate a closed form for every record: where squares cancel, use the entries instead.
+    """Decorate a closed form: where its squares cancel, recompute results from Jacobian entries.
 
     ``take`` computes the same results from whitened Jacobians, ``(m, P, q)``; ``cells`` marks
     results for each single feature, ``(n, t)``.

@@ -196,7 +196,7 @@ class GLMJacobian(TermsJacobian):
 
         Let ``V`` be the unknown feature directions and ``B_i = [a_i W_Vᵀ, b_i]``::
 
-            Σ_i G_i G_iᵀ = Σ x̃x̃ᵀ ⊗ B Bᵀ + VVᵀ ⊗ Σ r rᵀ + T + Tᵀ,    T = Σ_i V W_V-weighted x̃ᵀ ⊗ r a
+            Σ_i G_i G_iᵀ = Σ x̃x̃ᵀ ⊗ B Bᵀ + VVᵀ ⊗ Σ r rᵀ + T + Tᵀ,    T = Σ_i (V ⊗ r)(x̃ ⊗ a W_Vᵀ)ᵀ
         """
         xp, terms = array_namespace(self.X), self.terms
         K, P, D = terms.outputs, self.size, self.size // terms.outputs
@@ -226,8 +226,8 @@ class GLMJacobian(TermsJacobian):
 class PairedJacobian(EntryJacobian, TermsJacobian):
     """The Jacobian for several classes, compared with the record's own class before rounding.
 
-    Closed forms would square the common part of the classes; see
-    :class:`~seepage.glm.jacobian.terms.PairedTerms`.
+    Closed forms would lose precision: they square the part common to all classes before it cancels.
+    See :class:`~seepage.glm.jacobian.terms.PairedTerms`.
     """
 
     def row_jacobians(self, unknowns: Unknowns, rows: slice | Array) -> Array:

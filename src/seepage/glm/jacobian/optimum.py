@@ -355,7 +355,7 @@ def _margin_error(fit: FittedGLM, X: Array, margins: Array, target: Array) -> Ar
 
 
 def _moves(part: Objective, fit: FittedGLM, inverse: Array) -> Array:
-    """Bound the change of ``H⁻¹u`` if every curvature has a relative error of one, (P, Q).
+    """Bound the change of ``H⁻¹u`` for unit relative errors of the curvatures, of shape (P, Q).
 
     ``H⁻¹ΔH H⁻¹u`` is a sum over the records; the absolute values of its terms are added. With one
     output, ``u`` contains the features, and Q = D. With several outputs, only differences of
@@ -399,7 +399,8 @@ class Whitener:
     In the order of the parameters, the output varies fastest. If columns were shifted by a centre
     ``c``, ``x̃`` contains the shifted columns, and ``T⁻¹`` maps the parameters back to the caller's
     columns. With ``T = [[I, 0], [cᵀ, 1]]`` the rows are ``x̃ = Tᵀx̃_c`` and the Hessian is ``H =
-    TᵀH_cT``. So ``H⁻¹x̃ = T⁻¹H_c⁻¹x̃_c``, and ``T⁻ᵀe_j = e_j`` leaves the data columns unchanged.
+    TᵀH_cT``. So ``H⁻¹x̃ = T⁻¹H_c⁻¹x̃_c``, and the data columns do not change, since ``T⁻ᵀe_j =
+    e_j``.
 
     Rounding errors of the records' curvatures change ``A x̃`` by about ``ε spread √(x̃ᵀH⁻¹x̃)``,
     and the column of a feature by ``ε spread`` times its deviation; see :func:`_deviations`.
@@ -580,9 +581,10 @@ def check_stationarity(
     formula applies only at the minimiser. The step ``s = H⁻¹g`` is compared with the coefficients w
     in the norm of the Hessian, ``√(sᵀHs / wᵀHw)``. This norm measures changes of the margins, and
     does not depend on the units of the columns. An intercept is projected out of wᵀHw, since a
-    shift has no scale. Above 1e-5, a :class:`NotConvergedWarning` is issued; above 1e-2, a
-    :class:`NotTheMinimiserError` is raised instead, unless ``on_mismatch`` is ``"warn"``. The
-    Hessian at the coefficients (gauge-fixed for softmax) may be passed, if already computed.
+    shift has no scale. If the coefficients are nearly zero, the step is compared with that of
+    residuals of random sign instead. Above 1e-5, a :class:`NotConvergedWarning` is issued; above
+    1e-2, a :class:`NotTheMinimiserError` is raised instead, unless ``on_mismatch`` is ``"warn"``.
+    The Hessian at the coefficients (gauge-fixed for softmax) may be passed, if already computed.
     """
     objective = Objective.of(fit, X)
     sums = objective.at(fit.parameters, _JUDGED)

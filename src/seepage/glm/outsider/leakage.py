@@ -195,8 +195,10 @@ class OutsiderLeakage:
     ) -> Result:
         """Return the leakage about each record, with the other records treated as noise.
 
-        The information is ``JᵀS₋ᵢ⁻¹J`` with ``S₋ᵢ ≥ (1 − αq)S``. So η with noise of covariance S,
-        divided by ``√(1 − αq)``, never understates the leakage.
+        Let S be the covariance of the release due to all unknown records and the noise, S₋ᵢ the
+        same without record i, and αq the record's share of S. The information is ``JᵀS₋ᵢ⁻¹J``, and
+        ``S₋ᵢ ≥ (1 − αq)S``. So η with noise of covariance S, divided by ``√(1 − αq)``, never
+        understates the leakage.
         """
         return eta_of_each(self._one, lambda leak: leak.records(columns, label, measure, simplex))
 
@@ -237,8 +239,8 @@ class OutsiderLeakage:
     ) -> Result:
         """Return the leakage about each group of records, treating all others as noise.
 
-        The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``, where G₋ is the sum over the
-        records outside the group.
+        The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``. Here G₋ is the sum of ``c cᵀ``
+        over the records outside the group; :mod:`seepage.glm.outsider` defines the symbols.
         """
         return eta_of_groups(self._one, labels, columns, label, measure, simplex)
 

@@ -128,7 +128,7 @@ class ResampledFits:
             self.inverses[piece] = np.linalg.pinv(H, hermitian=True)
 
     def moves(self, person: int, inside: bool) -> np.ndarray:
-        """Return the parameter changes with a person, or with another instead, of shape (draws, P).
+        """Return the parameter changes with a person or with another person instead, (draws, P).
 
         Fits that did not converge are NaN. The changes include the noise of the release.
         """

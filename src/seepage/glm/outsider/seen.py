@@ -1,6 +1,6 @@
 """A release as seen by an attacker who does not know all other records.
 
-The object stores the release, its noise, the attacker and the records.
+:class:`SeenRelease` stores the release, its noise, the attacker and the records.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Shown:
     def _slopes(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the map from margins to printed numbers, and the slopes of the means.
 
-        Each number is expressed in units of a margin, so that it counts even where the mean is
+        Each number is expressed in units of a margin, so that it does not vanish where the mean is
         flat.
         """
         assert self.outputs is not None  # noqa: S101 - told to the type checker

@@ -25,7 +25,7 @@ diagonalised together.
 
 **Predictions.** If answers to the queries A are released, only ``Aθ̂`` is visible. The only change
 is that a root R of ``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹`` replaces the root of ``M⁻¹``. ``D`` is the covariance
-of the noise on the answers and of their rounding (:mod:`~seepage.glm.outsider.shown`).
+of the noise on the answers and of their rounding errors (:mod:`~seepage.glm.outsider.shown`).
 
 **Hidden by one person.** If one other person j causes most of the variation in a person's own
 prediction, that variation is not normal. The prediction then reveals whether j is in the data, and
@@ -57,7 +57,7 @@ class Worlds:
     others
         The people in the data.
     unknown
-        ``u``.
+        The share u of the other records' variance that the attacker does not know.
     queries
         ``A``, (m, P), if predictions are released, or ``None`` if the parameters are.
     own
@@ -123,7 +123,7 @@ class Worlds:
 
     @property
     def taken_for_known(self) -> np.ndarray:
-        """For each person, the number of others treated as known, as each would hide the person."""
+        """For each person, the number of others treated as known because they hide the person."""
         return self._of_all[2]
 
     @cached_property
@@ -276,8 +276,8 @@ def distance_without_own(q: np.ndarray, share: float, alone: np.ndarray) -> np.n
     """Return ``μ = √(q/(1 − αq))`` of each person, excluding the person's own variation.
 
     ``q`` is the squared length of the person's effect, in units of the variation over all people,
-    and ``share`` is ``α = u n/(n − 1)``. μ is infinite for people in ``alone``, and if nearly all
-    of the variation is the person's own.
+    and ``share`` is ``α = u n/(n − 1)``. μ is infinite for people marked in ``alone``, without whom
+    the fit is not unique, and if nearly all of the variation is the person's own.
     """
     left = 1 - share * q
     # Rounding ends at about 1e-8, a distance of 10⁴: nobody else has what this person has.

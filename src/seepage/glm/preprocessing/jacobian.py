@@ -95,12 +95,12 @@ class RawRelease(MeasuredRelease):
 
     @property
     def anew(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The steps that are refitted when records change."""
+        """The learnt values, such as class weights, that are recomputed when records change."""
         return self.inner.anew
 
     @property
     def kept(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The steps that are held fixed when a record is removed."""
+        """The values, such as the total penalty, that stay fixed when a record is removed."""
         return self.inner.kept
 
     @property

@@ -318,7 +318,7 @@ class FollowedColumns(RawTable):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the features of records for each value of a column, of shape (m, K, D).
 
-        Also return whether each of these differs from the actual record, of shape (m, K).
+        Also return whether each alternative differs from the actual record, of shape (m, K).
         """
         column = self._column_at(others.columns)
         own = self.frame[column.name].to_list()

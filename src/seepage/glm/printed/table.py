@@ -269,7 +269,7 @@ class RegressionTable:
         return found
 
     def _printed(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the printed numbers in rounding steps; NaN from a missing fit equals nothing."""
+        """Return the printed numbers in rounding steps; NaN (no fit) differs from every number."""
         return np.asarray(np.round(numbers / self.steps))
 
     # To an outsider ---------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class RegressionTable:
         return int(inverse_root(c.T @ c).shape[1])
 
     def rounding(self, u: float) -> np.ndarray:
-        """Return ``D``: ``r²/12`` of each number that varies by more than one step, else 0, (K,).
+        """Return ``D``: ``r²/12`` of each number that varies by more than one step r, else 0, (K,).
 
         Counts are not rounded.
         """

@@ -167,7 +167,7 @@ class ParquetFiles(Batches):
 
 
 class DatasetBatches(Batches):
-    """A pyarrow data set, such as partitioned folders, other formats or filtered rows."""
+    """A pyarrow data set: partitioned folders, non-Parquet files, or a selection of rows."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset, self.schema = dataset, dataset.schema

@@ -200,7 +200,7 @@ def chunk_rows(width: int) -> int:
 
 
 def gathered(pieces: Iterator[Piece], size: int) -> Iterator[list[Piece]]:
-    """Yield lists of consecutive pieces with ``size / 2`` rows or more, except in the last."""
+    """Yield lists of consecutive pieces; each list but the last has at least ``size / 2`` rows."""
     held: list[Piece] = []
     rows = 0
     for piece in pieces:
