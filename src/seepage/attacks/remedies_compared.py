@@ -2,7 +2,7 @@
 
 The network is trained again with each remedy. The benefit is measured by a property inference
 attack on the sent updates, and by V-information: how well the attack's family of predictors can
-infer the property. The cost is measured by the accuracy of the trained network.
+infer the property. The cost is the loss in accuracy of the trained network.
 """
 
 from __future__ import annotations

@@ -429,7 +429,7 @@ class RiskFinding:
 
     @property
     def recognised_row(self) -> int:
-        """The record with the largest success rate."""
+        """The record for which membership inference has the largest success rate."""
         return self.disclosed[0] if self.disclosed else self.row
 
 

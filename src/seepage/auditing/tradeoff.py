@@ -1,8 +1,8 @@
 """The privacy–utility trade-off: held-out error against noise.
 
-A model is fitted without some records and tested on them with noise. The error is a sum of losses
-over those records, computed where they are stored; only the noise draws, a few parameter vectors,
-are sent there. The leakage in the curve is that of the release itself.
+A model is fitted without some records and tested on them with noise. The error follows from a sum
+of losses over those records, computed where they are stored; only the noise draws, a few parameter
+vectors, are sent there. The leakage in the curve is that of the release itself.
 """
 
 from __future__ import annotations

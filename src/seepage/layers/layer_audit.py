@@ -61,12 +61,12 @@ class LayerAudit(ResultTable):
         ``refused``).
     protect
         The layers whose V-information is clearly above zero and whose interval overlaps that of the
-        highest layer. "Clearly" means that the test is significant after adjustment for the number
-        of layers, and that either the interval is above zero or the estimate is at least half the
-        highest one. If no layer is named, layers may still leak: with few groups the test has low
-        power. The rule considers each layer alone. The remedies show how much the update leaks
-        without these layers; :func:`seepage.attacks.compare_remedies` shows this over a whole
-        training run.
+        layer with the highest V-information. "Clearly" means that the test is significant after
+        adjustment for the number of layers, and that either the interval is above zero or the
+        estimate is at least half the highest one. If no layer is named, layers may still leak: with
+        few groups the test has low power. The rule considers each layer alone. The remedies show
+        how much the update leaks without the named layers; :func:`seepage.attacks.compare_remedies`
+        shows the effect over a whole training run.
     remedies
         The V-information of the whole update, unchanged and after each remedy.
     mix

@@ -82,9 +82,9 @@ def measure_exposure(
     candidates
         The alternatives; by default, all strings of the secret's shape (:func:`alphabets`).
     most
-        The largest number of candidates that are all ranked.
+        The largest number of candidates for which all are ranked.
     draws
-        The sample size if there are more candidates.
+        The number of candidates to sample if there are more than ``most``.
     seed
         The seed of the sample.
     special

@@ -319,7 +319,7 @@ class MembershipInference:
     def run(self, X: Any, y: Any = None, *, targets: int = 4) -> MembershipInferenceResult:
         """Attack ``targets`` models; these and the reference models are trained on random halves.
 
-        With fewer than 16 reference models, every attacked model is compared with these only. With
+        With fewer than 16 reference models, every attacked model is compared only with them. With
         16 or more reference models, the other attacked models also serve as reference models.
         """
         check_count(targets, "targets")

@@ -1,7 +1,7 @@
 """Reads Parquet data for an audit in chunks, with cleaned names and text.
 
-At most 1,000 different values of a column are counted, so text columns with more must be dropped by
-name. Missing numbers cannot be replaced by the median, which needs a whole column.
+At most 1,000 different values of a column are counted, so name text columns with more values in
+``drop``. Missing numbers cannot be replaced by the median, which needs a whole column.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class TableToAudit(ABC):
         )
 
     def group_count(self, name: str, sums: ColumnSums) -> int | None:
-        """Return the number of groups, where gaps form a group; ``None`` if there are too many."""
+        """Return the number of groups, with missing values as a group; ``None`` if too many."""
         if sums.levels is not None:
             return len(sums.levels) + (sums.missing > 0)
         if self.raw is None:
@@ -372,7 +372,7 @@ def plan_columns(
 
 
 def _check_person(person: str | None, target: str, sensitive: Sequence[str]) -> None:
-    """Raise if the identifying column is also the target or sensitive."""
+    """Raise an error if the identifying column is also the target or sensitive."""
     if person is not None and person == target:
         raise InputError(
             f"The target {shown(target)} cannot also identify people; name another column."
@@ -507,7 +507,7 @@ def _many(profile: ColumnProfile) -> str:
 
 
 def check_groups(sizes: Mapping[str, int | None]) -> None:
-    """Raise for group columns with too many different values."""
+    """Raise an error for group columns with too many different values."""
     most = 1000  # the information about each is a matrix
     for name, size in sizes.items():
         if size is None or size > most:

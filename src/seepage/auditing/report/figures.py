@@ -1,7 +1,7 @@
 """The figures of the report, and the style of every figure in the project.
 
 Figures are deterministic SVG with real text and colours that follow the page's theme, drawn for a
-wide page and for a phone. The papers' figures are drawn in the same style.
+wide page and for a phone. The figures reproduced from papers have the same style.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class UpdateRecorder:
 
         Everything that the client returned is recorded: the change of every array that was sent to
         it, other arrays as they are, and metrics (numbers of records, losses). ``run`` is Flower's
-        run number; the default is a number of the recording's own. ``client`` is a key that stays
+        run number; by default, the recorder's own number is used. ``client`` is a key that stays
         the same in every run (the name of a hospital, the number of a partition), by which clients
         of several runs are matched. A second update of a client in a round raises an error, as does
         a round of another run without keys.

@@ -194,7 +194,7 @@ class RunReader(ABC):
         return condition, before
 
     def _refuse_if_filtered(self) -> None:
-        """Raise if records stopped once their budgets were spent.
+        """Raise an error if records stopped once their budgets were spent.
 
         The step at which a record stops depends on the record. Two nearly equal records can stop at
         different steps, after which their releases differ by a whole gradient. Fisher information,
@@ -220,7 +220,7 @@ class RunReader(ABC):
         return _HIDDEN, may_fail
 
     def worst(self) -> float:
-        """Return the largest dFIL of any measured record; nan for a run with budgets."""
+        """Return the largest dFIL of any measured record; nan if budgets make it unavailable."""
         if self.ledger.filtered:
             return math.nan
         trace, _ = self.information()

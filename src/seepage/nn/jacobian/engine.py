@@ -166,8 +166,8 @@ class Engine:
         whose results change least when it is halved or doubled.
     directions
         How probes move a record: all unknowns at once along random ``"signs"``, or one of the
-        ``"coordinates"`` drawn at random, as in algorithm 1 of Guo et al. 2022, which scatters
-        more.
+        ``"coordinates"`` drawn at random, as in algorithm 1 of Guo et al. 2022, whose estimates
+        have a larger variance.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
@@ -233,7 +233,7 @@ class Engine:
         update: bool = False,
         pulls: bool = False,
     ) -> Step:
-        """Return a batch's gradient norms, estimates of the traces, and clipped sum.
+        """Return a batch's gradient norms, trace estimates and sum of clipped gradients.
 
         Parameters
         ----------

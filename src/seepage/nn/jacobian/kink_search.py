@@ -162,7 +162,7 @@ class _Lines:
 
 
 def jumps_somewhere(values: Values, lines: int, device: torch.device) -> bool:
-    """Return whether a function of the place in [0, 1], or its slope, jumps on some line."""
+    """Return whether a function of the position in [0, 1], or its slope, jumps on some line."""
     if not lines:
         return False
     which = torch.arange(lines, device=device)

@@ -58,7 +58,8 @@ class RecordBudgets:
     Attributes
     ----------
     filter
-        The :class:`~seepage.privacy.PrivacyFilter`, with each record's spent budget. Secret.
+        The :class:`~seepage.privacy.PrivacyFilter`, with each record's spent budget. Keep it
+        secret.
     """
 
     def __init__(

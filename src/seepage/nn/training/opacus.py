@@ -1,4 +1,4 @@
-"""Attaches seepage's accountant to an Opacus training loop, beside Opacus's own."""
+"""Attaches seepage's accountant to an Opacus training loop, beside Opacus's own accountant."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ReleaseWarning(UserWarning):
 
 
 class SumCheck:
-    """Compares an optimiser's clipped sum with the accountant's.
+    """Compares an optimiser's sum of clipped gradients with the accountant's.
 
     If the sums differ (because of the clip, loss reduction, parameters or batch), the measured
     leakage is not that of the release. The sums are compared in the first two steps, in every 64th
@@ -78,7 +78,7 @@ class SumCheck:
         self._clip = clip.max_grad_norm
 
     def compare(self, theirs: Mapping[str, Tensor | None]) -> None:
-        """Raise unless the optimiser's sum equals the accountant's for every parameter."""
+        """Raise an error unless the optimiser's sum equals the accountant's for every parameter."""
         self._due = False
         sums = {}
         for name, own in self._ours.items():
@@ -271,7 +271,7 @@ class OpacusAccountant(FisherAccountant):
 
         Opacus's sampling rate, ``1/len(data_loader)``, and the batch size by which Opacus divides
         follow from the number of records. The number of records therefore counts as public, and by
-        default ε is for replacing a record. For Opacus's own ε, use ``neighbours="zero-out"``.
+        default ε covers replacing a record. For Opacus's own ε, use ``neighbours="zero-out"``.
         Opacus's ε is computed by Opacus's own method unless ``"rdp"`` or ``"pld"`` is given. It
         covers replacing a record by one with zero gradient, not adding or removing a record.
         """
