@@ -485,10 +485,11 @@ def _choose_noise(
 
 
 def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
-    """Return bounds on the error of reconstructing the record with the largest dFIL, in deviations.
+    """Return error bounds, in standard deviations, for reconstructing one record.
 
-    Return ``None`` if they are unknown: if the unit is the person, if columns are not features
-    themselves, or if the computation would take minutes.
+    The record is the one with the largest dFIL. Return ``None`` if the bounds are unknown: if the
+    unit is the person, if columns are not features themselves, or if the computation would take
+    minutes.
     """
     if trained.refit_work > _TOO_HEAVY or trained.basis() is not None:
         return None
@@ -832,9 +833,8 @@ def _told_apart(mu: float, epsilon: float = 0.0, delta: float = 0.0) -> dict[str
 def _asked(ask: Callable[..., Any], refits: bool | int, work: float) -> Any:
     """Return the risks, computed with as many refits as the effort allows.
 
-    If the effort allows none, one refit is still made, if possible, when the risk of the most
-    exposed record is uncertain by more than half a percentage point. ``work`` is the cost of one
-    refit.
+    If the effort allows none, but the risk of the most exposed record is uncertain by more than
+    half a percentage point, one refit is made if possible. ``work`` is the cost of one refit.
     """
     answer = ask(exact=refits)
     if refits is False or refits > 0 or np.isinf(work):

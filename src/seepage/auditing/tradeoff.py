@@ -134,8 +134,8 @@ class HeldOutTrial:
         """Return the advantage, from the mean losses and the mean square of their difference.
 
         The interval is over held-out records, each with its own difference (paired). Records of one
-        person are dependent: the variance of their sum is at most ``largest`` times that of
-        independent records.
+        person are dependent: the variance of their sum is at most ``largest``, the most records of
+        one person, times that of independent records.
         """
         if not math.isfinite(square):  # so wrong that the square of it overflows
             return UsefulnessFinding(-math.inf, -math.inf, -math.inf, 1)

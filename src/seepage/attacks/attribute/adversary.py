@@ -57,7 +57,7 @@ class AttributeInversion(ABC):
         return self
 
     def _prepare(self, release: Any) -> tuple[Any, int]:
-        """Return what scoring needs to know of the releases, and the number of releases.
+        """Return the properties of the releases that scoring needs, and the number of releases.
 
         An adversary who ignores the releases makes the same guess for all of them.
         """

@@ -442,7 +442,7 @@ class MembershipInference:
     def _by_loss(
         self, answers: Sequence[ModelAnswers], members: np.ndarray
     ) -> MembershipInferenceResult:
-        """Return the result of taking records with small losses for members."""
+        """Return the result of an attack that classifies records with small losses as members."""
         scores = np.stack([answer.values.mean(axis=1) for answer in answers])
         return MembershipInferenceResult("loss", scores, members)
 

@@ -229,7 +229,7 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
 
 
 def _standard(audit: AttackAudit) -> tuple[str, str] | None:
-    """Return the preset of the limits, and whether an attack exceeds one."""
+    """Return the preset of the limits, and whether an attack exceeds one of them."""
     if audit.preset is None:
         return None if audit.gates else ("Preset or limit:", "none set")
     exceeded = not all(gate.passed for gate in audit.gates)

@@ -396,7 +396,7 @@ def _only_step(part: Any) -> Any:
 
 
 def _check_coded(part: Any) -> None:
-    """Raise for a transformer that the file format cannot describe."""
+    """Raise an error for a transformer that the file format cannot describe."""
     part = _only_step(part)
     kind = own_name(part, "sklearn", _CODED)
     curved = kind == "FunctionTransformer" and part.func is not None

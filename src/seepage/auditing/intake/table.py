@@ -385,7 +385,7 @@ def _check_person(person: str | None, target: str, sensitive: Sequence[str]) -> 
 
 
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
-    """Raise for names that are not columns; the first of ``asked`` lists the dropped columns."""
+    """Raise an error for names that are not columns; ``asked`` first lists dropped columns."""
     refuse_repeated(known)
     for name in [target, *(n for names in asked for n in names)]:
         if name in known:

@@ -245,7 +245,7 @@ class UpdateRecorder:
         )
 
     def _with_run(self) -> list[LayerGradients]:
-        """Return the updates not yet written; those without a run get the recording's own."""
+        """Return the updates not yet written; those without a run get the recorder's own run."""
         own = np.array([self._run], dtype=np.uint64)
         return [part if np.any(part.runs) else replace(part, runs=own) for part in self._new]
 

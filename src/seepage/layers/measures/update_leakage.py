@@ -122,7 +122,7 @@ def update_leakage(
 
 
 def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Tensor) -> bool:
-    """Return whether records of a batch interact; refuse updates that cannot be measured."""
+    """Return whether records of a batch interact; raise an error if they cannot be measured."""
     mixed = False
     for module in net.modules():
         meeting = any(_meets(inner) for inner in module.modules())

@@ -383,7 +383,7 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
 
 
 class _Strays(TorchFunctionMode):  # type: ignore[misc]
-    """Raises if a network uses a parameter through a reference outside the parameter's module.
+    """Raises an error if a network uses a parameter by a reference outside its module.
 
     Gradients are computed with other tensors in place of the parameters, and such a reference would
     still point to the original.

@@ -573,7 +573,7 @@ class Engine:
         return replace(plain, traces=squared.T)
 
     def _refuse_coordinates(self, way: str, pulls: bool) -> None:
-        """Raise an error unless single coordinates answer the question."""
+        """Raise an error for a sketch or finite steps, which single coordinates cannot measure."""
         if pulls:
             raise InputError(
                 "A sketch needs probes along the parameters; give directions='signs', or leave out "
@@ -716,7 +716,7 @@ class Engine:
         return values
 
     def _keep_together(self, x: Inputs, y: Tensor) -> None:
-        """Raise in all processes if any process would run different passes."""
+        """Raise an error in all processes if any process would run different passes."""
         names = x if isinstance(x, Mapping) else map(str, range(len(leaves(x))))
         kinds = [
             (name, tuple(t.shape[1:]), str(t.dtype))
@@ -759,7 +759,7 @@ class Engine:
     def _unprobed(
         self, network: WatchedNetwork | None, update: bool, batch: Batch, _: slice | None = None
     ) -> Step:
-        """Return norms and losses, and the clipped sum if requested.
+        """Return norms and losses, and the sum of clipped gradients if requested.
 
         If the network cannot be traced, the records are run one by one.
         """

@@ -69,7 +69,7 @@ class SumCheck:
         return self._due
 
     def add(self, part: Step, clip: Clip) -> None:
-        """Add the clipped sum and the norms of one part of the step's batch."""
+        """Add the sum of clipped gradients and the norms of one part of the step's batch."""
         for name, tensor in part.gradient.items():
             before = self._ours.get(name)
             self._ours[name] = tensor.clone() if before is None else before + tensor
@@ -186,8 +186,8 @@ class OpacusAccountant(FisherAccountant):
     Call :meth:`observe` with every batch of the loader, even an empty one, before
     ``optimizer.step()``. The noise and the clipping threshold are read from Opacus at every batch,
     so schedules are accounted for. A batch in several parts (Opacus's ``BatchMemoryManager``) is
-    one step. Opacus's clipped sum is compared with the accountant's in the first steps, after
-    changes of settings and at intervals. Created by :func:`attach`.
+    one step. Opacus's sum of clipped gradients is compared with the accountant's in the first
+    steps, after changes of settings and at intervals. Created by :func:`attach`.
     """
 
     def __init__(
@@ -430,7 +430,7 @@ class _Source:
         return _OpacusSettings(clipped_at, stated, noise_for, added * noise_for)
 
     def sums(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | None] | None:
-        """Return Opacus's clipped sum for each parameter, without noise.
+        """Return Opacus's sum of clipped gradients for each parameter, without noise.
 
         Returns ``None`` if the sums are no longer available: with several processes, all but the
         first divide their sums in place before the hook runs. The first process compares the sums
