@@ -31,9 +31,9 @@ distribution but is too small near 1 (DeLong, DeLong and Clarke-Pearson 1988).
 Scores may be grouped (a batch at several snapshots, or the updates of one client). The deviations
 of ``v`` are then summed over each group before they are squared (Obuchowski 1997). If groups have
 records of both kinds, a jackknife over groups replaces this variance. In the first interval, n and
-m are replaced by the effective numbers ``n / (1 + (k − 1)ρ)`` for groups of k records, with ρ the
-intraclass correlation of the scores' normal ranks (Kish 1965), which is known even if the order is
-perfect.
+m are replaced by the effective numbers ``n / (1 + (k − 1)ρ)`` for groups of k records (Kish 1965).
+Here ρ is the intraclass correlation of the scores' normal ranks, which can be estimated even if the
+order is perfect.
 """
 
 from __future__ import annotations

@@ -833,8 +833,9 @@ def _told_apart(mu: float, epsilon: float = 0.0, delta: float = 0.0) -> dict[str
 def _asked(ask: Callable[..., Any], refits: bool | int, work: float) -> Any:
     """Return the risks, computed with as many refits as the effort allows.
 
-    If the effort allows none, but the risk of the most exposed record is uncertain by more than
-    half a percentage point, one refit is made if possible. ``work`` is the cost of one refit.
+    The effort may allow none. If the risk of the most exposed record is then uncertain by more than
+    half a percentage point, one refit is still made, if possible. ``work`` is the cost of one
+    refit.
     """
     answer = ask(exact=refits)
     if refits is False or refits > 0 or np.isinf(work):

@@ -1,9 +1,9 @@
 """Attribute inference for every column of a table, with any model that can be refitted.
 
-The attacker knows the model, a record's label and all of its columns but one, and infers which
-value ``k`` of the unknown column best explains the model's output. The baseline without the model
-is imputation: a random forest fitted on other records predicts ``q(k)``, the probability of each
-value given the other columns and the label. The gain over this baseline is attribute inference
+The attacker knows the model, a record's label and all of its columns but one. The attacker infers
+which value ``k`` of the unknown column best explains the model's output. The baseline without the
+model is imputation: a random forest fitted on other records predicts ``q(k)``, the probability of
+each value given the other columns and the label. The gain over this baseline is attribute inference
 beyond imputation (Jayaraman and Evans 2022).
 
 The evidence from the model comes from membership inference on each candidate record (Yeom et al.

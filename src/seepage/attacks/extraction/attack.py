@@ -144,8 +144,7 @@ class Extraction:
             (:func:`~seepage.attacks.extraction.secrets.find_secrets`).
         near, distance
             The number of continuations sampled to find near-verbatim copies of every secret (0 for
-            none), and the largest edit distance that counts as a copy, as a share of the secret's
-            characters.
+            none), and the largest edit distance of a copy, as a share of the secret's characters.
         exposure, candidates
             The number of candidates with which every secret is compared (0: exposure is not
             measured), and the candidates; by default, all strings of the secret's shape. If there

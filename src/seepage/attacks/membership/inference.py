@@ -223,9 +223,9 @@ class MembershipInference:
     ----------
     estimator
         Any classifier (preferably with probabilities) or regressor with ``fit`` and ``predict``; it
-        is cloned. Alternatively, a training function ``train(X, y)``, or ``train(X)`` if ``y`` is
-        None, that returns a trained model: a torch module, a Hugging Face model or any object with
-        ``predict``. An estimator is not needed if reference models are given.
+        is cloned. Alternatively, a training function ``train(X, y)`` (``train(X)`` if ``y`` is
+        None). It must return a trained model: a torch module, a Hugging Face model or any object
+        with ``predict``. An estimator is not needed if reference models are given.
     method
         ``"lira"``, ``"rmia"`` or ``"loss"``. With few reference models RMIA is stronger than LiRA.
         The loss alone (Yeom et al. 2018) needs no reference model and is the weakest.

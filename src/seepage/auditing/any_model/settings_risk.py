@@ -2,7 +2,7 @@
 
 The rules are those of SACRO-ML 2.0.1. They come from a study of membership inference against
 decision trees, random forests and XGBoost with many settings (Preen and Smith 2025,
-https://arxiv.org/abs/2502.09396), and describe the fifth of the settings for which the attack's
+https://arxiv.org/abs/2502.09396). They describe the fifth of the settings for which the attack's
 area under the ROC curve was largest. A model matches a rule if it has all settings that the rule
 names. The rules apply to these three kinds of model only.
 """

@@ -106,11 +106,11 @@ def audit(
         Whether the values that the steps learnt from the data count as public (``"frozen"``), or
         are learnt again when a record changes (``"refitted"``).
     refit
-        By default, if more than the model was learnt from the data (scaling, levels, class weights,
-        a penalty), membership is inferred from the whole procedure, refitted without each of the
-        most exposed records. ``"model"`` keeps everything but the model fixed; ``risks.held`` of
-        the audit lists the fixed quantities. ``"pipeline"`` always refits the whole procedure, and
-        raises an error for a model without preceding steps.
+        By default, the whole procedure is refitted without each of the most exposed records if more
+        than the model was learnt from the data (scaling, levels, class weights, a penalty).
+        Membership is then inferred from that procedure. ``"model"`` keeps everything but the model
+        fixed; ``risks.held`` of the audit lists the fixed quantities. ``"pipeline"`` always refits
+        the whole procedure, and raises an error for a model without preceding steps.
     preset
         Limits by the recipients of the release, ``"open"``, ``"partners"`` or ``"internal"``:
         ``gates`` of the audit states whether they are met. The presets are recommendations of

@@ -1,8 +1,9 @@
 """Attacks on a model and on models trained with one change: each change's benefit and cost.
 
-The same two attacks are run on every model and the same records: extraction of the secrets, with
-one forward pass per secret, and membership inference with held-out records as non-members. The cost
-of a change is measured by the changed model's loss on the held-out records, in bits per token.
+The same two attacks are run on every model and the same records. One is extraction of the secrets,
+with one forward pass per secret. The other is membership inference, with held-out records as
+non-members. The cost of a change is measured by the changed model's loss on the held-out records,
+in bits per token.
 """
 
 from __future__ import annotations

@@ -159,9 +159,9 @@ class UpdateLeakage(Leakage):
     The class has :meth:`layers` and all methods of the leakage of a table (``records``, ``cells``,
     ``columns``, ``groups``, ``subset``, ``information``, …). Results are exact and computed in
     float64, through all local steps. Bounds and calibration therefore work as for any other
-    leakage. For networks with kinks, and runs too large for exact computation, :meth:`records`,
-    :meth:`layers` and :meth:`dataset` accept ``method="finite"``, which measures the change of the
-    update over steps of a stated size.
+    leakage. For networks with kinks, and runs too large for exact computation, pass
+    ``method="finite"`` to :meth:`records`, :meth:`layers` or :meth:`dataset`. It measures the
+    change of the update over steps of a stated size.
 
     Parameters
     ----------

@@ -57,7 +57,7 @@ class FisherAccountant(MeasuredRun):
     batch_size, sample_rate
         The (mean) batch size, or the probability that a record is in a batch; give one of the two.
         A sampling rate is *declared*: neither the rate nor the number by which the loop divides its
-        sums may depend on ``n``, and guarantees cover adding or removing a record. With a batch
+        sums may depend on ``n``. Guarantees then cover adding or removing a record. With a batch
         size, the rate is ``batch_size/n``, ``n`` counts as public, and guarantees cover replacing a
         record.
     noise_multiplier
@@ -89,9 +89,9 @@ class FisherAccountant(MeasuredRun):
         How the clip factor's dependence on the record is computed: ``"exact"``, or
         ``"conservative"``, a cheaper upper bound.
     method, scale
-        How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`: over finite
-        steps of size ``scale`` if the network has kinks or ``method="finite"`` is given, otherwise
-        by derivatives. By default, the first batch determines the scale;
+        How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`. Finite steps
+        of size ``scale`` are used if the network has kinks or ``method="finite"`` is given, and
+        derivatives otherwise. By default, the first batch determines the scale;
         :class:`~seepage.nn.PrivateSGD` uses the first records of its data. Sketches always use
         derivatives.
     directions

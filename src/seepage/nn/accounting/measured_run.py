@@ -252,7 +252,7 @@ class RunReader(ABC):
             The Rényi orders to choose from; by default those of dp-accounting.
         neighbours
             The neighbouring relation of ε. ``"add-or-remove"``, to add or remove one record, is the
-            default if the sampling rate was declared; it raises an error if the rate follows from
+            default if the sampling rate was declared. It raises an error if the rate follows from
             the number of records, as with a batch size. ``"replace"``, to replace one record, is
             the default otherwise. ``"zero-out"``, to replace one record by a record with zero
             gradient, is the relation of Opacus's ε for a given batch size.

@@ -153,21 +153,21 @@ class Engine:
         ``"exact"``, or ``"conservative"`` for the bound ``max(1, ρ²)‖J‖_F²/φ²``, which needs no
         derivative of the norms.
     method
-        How changes of the gradients are measured: as a ``"derivative"``; over a ``"finite"`` step,
-        which works for any network that can be trained; or ``"thin"``, over a finite step in one
-        plain pass, with the gradients of wide weights narrowed by random matrices. ``"auto"`` uses
-        finite steps if the network has kinks (ReLU, max pooling) or cannot be differentiated twice,
-        thin steps if it is wide and runs on an accelerator in TF32 or 16 bits, and derivatives
-        otherwise. Finite steps give traces and squared changes; pullbacks to the record always use
-        derivatives.
+        How changes of the gradients are measured. ``"derivative"`` uses derivatives. ``"finite"``
+        uses finite steps, which work for any network that can be trained. ``"thin"`` takes a finite
+        step in one plain pass, with the gradients of wide weights narrowed by random matrices.
+        ``"auto"`` uses finite steps if the network has kinks (ReLU, max pooling) or cannot be
+        differentiated twice. Otherwise it uses thin steps for a wide network on an accelerator in
+        TF32 or 16 bits, and derivatives for all other networks. Finite steps give traces and
+        squared changes; pullbacks to the record always use derivatives.
     scale
         The size ``h`` of a finite step, in the units of the unknowns. The default is a hundredth of
         the first batch's root mean square, to one digit. For thin steps, the default is the size
         whose results change least when it is halved or doubled.
     directions
         How probes move a record: all unknowns at once along random ``"signs"``, or one of the
-        ``"coordinates"`` drawn at random, as in algorithm 1 of Guo et al. 2022, whose estimates
-        have a larger variance.
+        ``"coordinates"`` drawn at random, as in algorithm 1 of Guo et al. 2022. Estimates from
+        coordinates have a larger variance.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed

@@ -134,9 +134,9 @@ def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
 def measured_type(net: nn.Module) -> torch.dtype | None:
     """Return float32 for a 16-bit network that is small enough, or ``None``.
 
-    The release consists of the network's gradients as computed. Rounding does not affect their
-    leakage, but it changes second derivatives by several per cent. Larger networks on an
-    accelerator run in their own type.
+    The release consists of the gradients that the network computes in its own type. Rounding in
+    that type does not affect their leakage, but it would change second derivatives by several per
+    cent. Larger networks run in their own type.
     """
     if is_sharded(net):
         return None
@@ -413,9 +413,9 @@ class StepLadder:
         """Return the relative uncertainty of the squared change over a step, without its errors.
 
         The uncertainty is the largest relative difference in a record's squared change when the
-        step is halved or doubled, plus a tenth of the removed errors, because the errors of other
-        records may be larger or smaller. The difference is relative to the record's squared change
-        or to a tenth of the mean over the records, whichever is larger.
+        step is halved or doubled. A tenth of the removed errors is added, because the errors of
+        other records may be larger or smaller. The difference is relative to the record's squared
+        change or to a tenth of the mean over the records, whichever is larger.
         """
         errors = self.errors(o)
         twice, own, half = (

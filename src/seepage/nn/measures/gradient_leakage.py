@@ -246,8 +246,8 @@ class GradientLeakage(Leakage):
         measure
             ``"dfil"``, the average over a record's unknowns, or ``"fil"``, the largest over all
             directions. dFIL takes one pass per probe; FIL takes up to 100 iterations over the
-            batch. If the iteration stops before it converges, the kind is ``estimate``, the value
-            is a lower bound, and its stated error is the gap to the upper bound.
+            batch. If the iteration stops before it converges, the kind is ``estimate``. The value
+            is then a lower bound, and its stated error is the gap to the upper bound.
         method
             For the dFIL: ``"rademacher"`` (random signs, the default), ``"hutch++"``, or
             ``"exact"`` (with finite steps, only for up to 10 unknowns).

@@ -85,8 +85,8 @@ class PrivateGradients:
         A privacy budget (ε, δ) for ``steps`` steps, instead of ``noise_multiplier``.
     seed, randomness
         As for :class:`~seepage.nn.PrivateSGD`. By default, batches and noise come from a 256-bit
-        key. The noise also depends on the sum to which it is added, so that no noise is used twice
-        if a run is resumed with other data or settings.
+        key. The noise also depends on the sum to which it is added. No noise is therefore used
+        twice if a run is resumed with other data or settings.
     key_folder
         The folder in which :meth:`state_dict` stores that key. The key is needed to resume the run.
         Keep its file secret, and delete it after the run.
