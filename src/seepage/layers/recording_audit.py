@@ -173,7 +173,7 @@ def audit_recording(
     ----------
     recording
         A recording with nodes, or its folder or file; or a list of these, one for each run. A
-        client that takes part in several runs is one unit. Clients of several runs are matched by
+        client that takes part in several runs counts once. Clients of several runs are matched by
         their keys, or by their nodes if these are the same in all runs; otherwise only the longest
         run is used, and the result says so.
     property

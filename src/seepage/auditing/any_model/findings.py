@@ -105,7 +105,7 @@ class AttackAudit(Reportable, ResultTable):
 
     @property
     def most_guessed(self) -> ColumnGuesses | None:
-        """The column with the largest gain of guesses for members over non-members."""
+        """The column with the largest gain in correct guesses for members over non-members."""
         return max(self.guesses, key=lambda one: one.with_model.difference, default=None)
 
     def __repr__(self) -> str:

@@ -63,7 +63,7 @@ class TableInChunks(TableToAudit):
         return with_steps(pa.concat_tables(tables, promote_options="permissive"), self.steps)
 
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
-        """Return the sum of a function's results over all pieces; :data:`ROW` may be a column."""
+        """Return a function's results, summed over all pieces; columns may include :data:`ROW`."""
         return sum_pieces(self._batches, columns, function)
 
     def complete(self, needed: Sequence[str]) -> TableInChunks:

@@ -136,7 +136,7 @@ class TableToAudit(ABC):
 
     @abstractmethod
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
-        """Return the sum of a function's results over all pieces; :data:`ROW` may be a column."""
+        """Return a function's results, summed over all pieces; columns may include :data:`ROW`."""
 
     @abstractmethod
     def complete(self, needed: Sequence[str]) -> TableToAudit:
@@ -385,7 +385,7 @@ def _check_person(person: str | None, target: str, sensitive: Sequence[str]) -> 
 
 
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
-    """Raise an error for names that are not columns; ``asked`` first lists dropped columns."""
+    """Raise an error for names that are not columns; the first list holds dropped columns."""
     refuse_repeated(known)
     for name in [target, *(n for names in asked for n in names)]:
         if name in known:
@@ -619,7 +619,7 @@ def _alike(table: TableInMemory, coding: TableEncoding, labels: LabelCoding) -> 
 
 
 def _encoding(table: TableToAudit, name: str, kind: str, sums: ColumnSums) -> ColumnEncoding:
-    """Return a column's encoding, including the value that fills its gaps."""
+    """Return a column's encoding, including the value that replaces missing values."""
     if kind == "categorical":
         stored = table.schema.field(name).type
         return ColumnEncoding.of_category(name, stored, sums, fill_gaps=True)

@@ -91,7 +91,7 @@ class TextRecognition:
     references: Sequence[Any] = ()
 
     def attack(self, net: Any, *, by_loss: bool = False) -> MembershipInferenceResult | None:
-        """Attack a model; None without held-out records."""
+        """Return the membership inference attack on a model; None without held-out records."""
         if not self.held_out:
             return None
         texts = [*self.records, *self.held_out]

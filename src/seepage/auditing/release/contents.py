@@ -243,7 +243,7 @@ class Release(Listing):
 
 
 def _declared(model: Any) -> list[Item]:
-    """Return the names and settings of a model, which are listed as declared by its user."""
+    """Return the names and settings of a model, which its author declares public."""
     items = []
     names = getattr(model, "feature_names_in_", None)
     if names is not None:

@@ -39,7 +39,8 @@ _TRUTH = {"true": 1, "false": 0}
 def canonical(value: Any, *, cased: bool = False) -> tuple[str, str]:
     """Return a value's canonical forms for comparison: in single precision, and exact.
 
-    Case and white space in texts are ignored unless ``cased``, as in an earlier version.
+    Case and white space in texts are ignored, except with ``cased``, for digests of an earlier
+    version.
 
     The two forms differ for integers from 2²⁴ on, such as patient numbers, because single precision
     cannot represent all of them.

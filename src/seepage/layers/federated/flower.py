@@ -143,8 +143,8 @@ class UpdateRecorder:
         it, other arrays as they are, and metrics (numbers of records, losses). ``run`` is Flower's
         run number; by default, the recorder's own number is used. ``client`` is a key that stays
         the same in every run (the name of a hospital, the number of a partition), by which clients
-        of several runs are matched. A second update of a client in a round raises an error, as does
-        a round of another run without keys.
+        of several runs are matched. A second update of a client in a round raises an error. Without
+        client keys, so does an update of a round that was recorded in another run.
         """
         origin = Origin(int(server_round), int(node), int(run), str(client))
         self._refuse_again(origin, self._origins(origin.round))

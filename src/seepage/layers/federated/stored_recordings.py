@@ -62,7 +62,7 @@ def read_columns(path: Path, *names: str) -> list[np.ndarray | None]:
 
 
 def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
-    """Write recorded gradients, and further columns with one entry per gradient.
+    """Write recorded gradients to a file, with further columns that have one entry per gradient.
 
     The clients, nodes, rounds and runs of the recording, if known, are written as the columns
     ``client``, ``node``, ``round`` and ``run``, unless the caller passes these columns. A name

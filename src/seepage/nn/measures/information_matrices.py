@@ -271,7 +271,7 @@ def lanczos(
 
 
 def _upper(leading: Tensor, residual: Tensor, length: Tensor, steps: int, size: int) -> Tensor:
-    """Return the upper bound; exact once the whole space or an invariant part is spanned."""
+    """Return the upper bound, which is exact once the steps span an invariant subspace."""
     if steps >= size:
         return leading
     slack = (math.log(1.648 * math.sqrt(size) / FAILURE) / (2 * steps - 1)) ** 2
