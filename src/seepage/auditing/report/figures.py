@@ -312,7 +312,7 @@ def draw_grouping(grouping: GroupingFinding, place: int, who: str = "record") ->
 
 
 def draw_curve(audit: Audit) -> Drawing | None:
-    """Draw test error and leakage against the noise; nothing if there is no curve."""
+    """Draw test error and leakage against the noise; ``None`` if there is no curve."""
     curve, limit = audit.curve, find_limit(audit)
     sigma = np.asarray(curve.sigma, float)
     usable = sigma > 0
