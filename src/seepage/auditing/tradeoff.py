@@ -1,8 +1,8 @@
 """The privacy–utility trade-off: held-out error against noise.
 
-A model is fitted without some records and tested on them with noise. The error is a sum of losses
-over those records, computed where they are stored; only the noise draws, a few parameter vectors,
-are sent there. The leakage in the curve is that of the release itself.
+A model is fitted without some records and tested on them with noise. The error follows from a sum
+of losses over those records, computed where they are stored; only the noise draws, a few parameter
+vectors, are sent there. The leakage in the curve is that of the release itself.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class HeldOutTrial:
         """Return the advantage, from the mean losses and the mean square of their difference.
 
         The interval is over held-out records, each with its own difference (paired). Records of one
-        person are dependent: the variance of their sum is at most ``largest`` times that of
-        independent records.
+        person are dependent: the variance of their sum is at most ``largest``, the most records of
+        one person, times that of independent records.
         """
         if not math.isfinite(square):  # so wrong that the square of it overflows
             return UsefulnessFinding(-math.inf, -math.inf, -math.inf, 1)

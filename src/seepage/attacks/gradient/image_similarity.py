@@ -218,7 +218,7 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
     Parameters
     ----------
     images, originals
-        Equal numbers of images and originals.
+        The images and their originals, in arrays of the same shape.
     data_range
         The range of pixel values; by default, 255 for uint8 and 1 for real numbers.
 

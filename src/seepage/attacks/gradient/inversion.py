@@ -353,7 +353,7 @@ class GradientInversion:
         return around.clamp(low, high).to(like)
 
     def _outputs(self, like: Tensor) -> Tensor:
-        """Return the network's outputs for five records, each with a single value throughout."""
+        """Return the network's outputs for five records, in each of which all entries are equal."""
         refuse_modes(self.net)  # running the network must not change it
         low, high = self.bounds
         own = low + (high - low) * torch.linspace(0.1, 0.9, 5).to(like)

@@ -1,9 +1,9 @@
 """Tests which scores predict how well gradient inversion reconstructs a record.
 
-A score of a record (PLIS, FIL, the norm of its gradient) is cheap; an attack is not. This study
-computes both for the same records and network, and the rank correlation of each score with the
-reconstruction error. A score predicts reconstruction if this correlation is negative and its
-interval excludes zero.
+A score of a record (PLIS, FIL, the norm of its gradient) is cheap to compute; an attack is not.
+This study computes both for the same records and network, and the rank correlation of each score
+with the reconstruction error. A score predicts reconstruction if this correlation is negative and
+its interval excludes zero.
 """
 
 from __future__ import annotations

@@ -60,7 +60,10 @@ def _best_threshold(scores: np.ndarray, members: np.ndarray) -> float:
 
 
 def check_attack_limits(limits: Limits) -> tuple[str, ...]:
-    """Reject limits that attacks do not measure; return those that only a preset sets."""
+    """Return the preset's limits that attacks do not measure.
+
+    Raise an error for such a limit that the caller set.
+    """
     check_limits(limits, grouped=True)
     preset = PRESETS.get(limits.preset or "")
     left_out = []

@@ -2,8 +2,8 @@
 
 All data-dependent figures published without noise are on a coarse grid: the scaling of the columns,
 the number of records, and σ, which is drawn from the grid. The penalty, the target and the model
-family are declared. So a small change of a record changes only the coefficients; given the figures
-on the grid, only the coefficients leak.
+family are declared. A small change of a record therefore changes only the coefficients, so given
+the figures on the grid, only the coefficients leak.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def judge_recording(audit: RecordingAudit, name: str, gates: tuple[Gate, ...]) -
 
 @dataclass(frozen=True)
 class LayerAdvice:
-    """One piece of advice, with a whole update's remaining leakage if the advice was tried."""
+    """A piece of advice, with the remaining leakage of a whole update, if the advice was tried."""
 
     name: str
     layers: tuple[str, ...] = ()  # those it is about

@@ -133,7 +133,7 @@ class LowRankChange(nn.Module):  # type: ignore[misc]
     base
         The layer, of type ``nn.Linear`` or ``nn.Conv2d``; it is frozen.
     rank
-        The rank of the change, which is zero initially.
+        The rank of the change; the change itself is zero initially.
     name
         The layer's name, for the error message.
     """

@@ -1,6 +1,6 @@
 """Recordings on the disk: one file, or a folder that grows by one file per round.
 
-Adding a round to a folder costs the same, however many rounds it contains. The file
+The cost of adding a round does not grow with the number of rounds in the folder. The file
 ``round-000003-part-000007.npz`` contains updates of round 3 and was written seventh. Several
 processes may add to one folder. Files and folders are readable only by their owner.
 """
@@ -27,7 +27,7 @@ _PART = re.compile(r"round-(-?\d+)-part-(\d+)\.npz")
 
 
 class RoundFile(NamedTuple):
-    """A file of a folder: its round, its place in the order of writing, and its path."""
+    """A file of a recording's folder: its round, its position in writing order, and its path."""
 
     round: int
     number: int
@@ -62,7 +62,7 @@ def read_columns(path: Path, *names: str) -> list[np.ndarray | None]:
 
 
 def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
-    """Write recorded gradients, and further columns with one entry per gradient.
+    """Write recorded gradients to a file, with further columns that have one entry per gradient.
 
     The clients, nodes, rounds and runs of the recording, if known, are written as the columns
     ``client``, ``node``, ``round`` and ``run``, unless the caller passes these columns. A name

@@ -194,7 +194,7 @@ class RunReader(ABC):
         return condition, before
 
     def _refuse_if_filtered(self) -> None:
-        """Raise if records stopped once their budgets were spent.
+        """Raise an error if records stopped once their budgets were spent.
 
         The step at which a record stops depends on the record. Two nearly equal records can stop at
         different steps, after which their releases differ by a whole gradient. Fisher information,
@@ -220,7 +220,7 @@ class RunReader(ABC):
         return _HIDDEN, may_fail
 
     def worst(self) -> float:
-        """Return the largest dFIL of any measured record; nan for a run with budgets."""
+        """Return the largest dFIL of any measured record; nan if budgets make it unavailable."""
         if self.ledger.filtered:
             return math.nan
         trace, _ = self.information()
@@ -252,7 +252,7 @@ class RunReader(ABC):
             The Rényi orders to choose from; by default those of dp-accounting.
         neighbours
             The neighbouring relation of ε. ``"add-or-remove"``, to add or remove one record, is the
-            default if the sampling rate was declared; it raises an error if the rate follows from
+            default if the sampling rate was declared. It raises an error if the rate follows from
             the number of records, as with a batch size. ``"replace"``, to replace one record, is
             the default otherwise. ``"zero-out"``, to replace one record by a record with zero
             gradient, is the relation of Opacus's ε for a given batch size.

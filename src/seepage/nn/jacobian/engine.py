@@ -153,21 +153,21 @@ class Engine:
         ``"exact"``, or ``"conservative"`` for the bound ``max(1, ρ²)‖J‖_F²/φ²``, which needs no
         derivative of the norms.
     method
-        How changes of the gradients are measured: as a ``"derivative"``; over a ``"finite"`` step,
-        which works for any network that can be trained; or ``"thin"``, over a finite step in one
-        plain pass, with the gradients of wide weights narrowed by random matrices. ``"auto"`` uses
-        finite steps if the network has kinks (ReLU, max pooling) or cannot be differentiated twice,
-        thin steps if it is wide and runs on an accelerator in TF32 or 16 bits, and derivatives
-        otherwise. Finite steps give traces and squared changes; pullbacks to the record always use
-        derivatives.
+        How changes of the gradients are measured. ``"derivative"`` uses derivatives. ``"finite"``
+        uses finite steps, which work for any network that can be trained. ``"thin"`` takes a finite
+        step in one plain pass, with the gradients of wide weights narrowed by random matrices.
+        ``"auto"`` uses finite steps if the network has kinks (ReLU, max pooling) or cannot be
+        differentiated twice. Otherwise it uses thin steps for a wide network on an accelerator in
+        TF32 or 16 bits, and derivatives for all other networks. Finite steps give traces and
+        squared changes; pullbacks to the record always use derivatives.
     scale
         The size ``h`` of a finite step, in the units of the unknowns. The default is a hundredth of
         the first batch's root mean square, to one digit. For thin steps, the default is the size
         whose results change least when it is halved or doubled.
     directions
         How probes move a record: all unknowns at once along random ``"signs"``, or one of the
-        ``"coordinates"`` drawn at random, as in algorithm 1 of Guo et al. 2022, which scatters
-        more.
+        ``"coordinates"`` drawn at random, as in algorithm 1 of Guo et al. 2022. Estimates from
+        coordinates have a larger variance.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
@@ -233,7 +233,7 @@ class Engine:
         update: bool = False,
         pulls: bool = False,
     ) -> Step:
-        """Return a batch's gradient norms, estimates of the traces, and clipped sum.
+        """Return a batch's gradient norms, trace estimates and sum of clipped gradients.
 
         Parameters
         ----------
@@ -573,7 +573,7 @@ class Engine:
         return replace(plain, traces=squared.T)
 
     def _refuse_coordinates(self, way: str, pulls: bool) -> None:
-        """Raise an error unless single coordinates answer the question."""
+        """Raise an error for a sketch or finite steps, which single coordinates cannot measure."""
         if pulls:
             raise InputError(
                 "A sketch needs probes along the parameters; give directions='signs', or leave out "
@@ -716,7 +716,7 @@ class Engine:
         return values
 
     def _keep_together(self, x: Inputs, y: Tensor) -> None:
-        """Raise in all processes if any process would run different passes."""
+        """Raise an error in all processes if any process would run different passes."""
         names = x if isinstance(x, Mapping) else map(str, range(len(leaves(x))))
         kinds = [
             (name, tuple(t.shape[1:]), str(t.dtype))
@@ -759,7 +759,7 @@ class Engine:
     def _unprobed(
         self, network: WatchedNetwork | None, update: bool, batch: Batch, _: slice | None = None
     ) -> Step:
-        """Return norms and losses, and the clipped sum if requested.
+        """Return norms and losses, and the sum of clipped gradients if requested.
 
         If the network cannot be traced, the records are run one by one.
         """

@@ -155,7 +155,7 @@ def leakage(
 
 
 def check_view(view: Any) -> None:
-    """Raise unless the argument is a view or ``None``."""
+    """Raise an error unless the argument is a view or ``None``."""
     if view is not None and not isinstance(view, View):
         raise InputError(
             f"view must be sp.nn.Input(), sp.nn.Label() or sp.nn.Embedding('module'), not {view!r}."
@@ -163,7 +163,7 @@ def check_view(view: Any) -> None:
 
 
 def check_batch(x: Inputs, y: Tensor) -> None:
-    """Raise unless there is at least one record and each has a label."""
+    """Raise an error unless there is at least one record and each has a label."""
     check_labels(x, y)
     if not len(y):
         raise InputError("The batch contains no records; give at least one.")
@@ -246,8 +246,8 @@ class GradientLeakage(Leakage):
         measure
             ``"dfil"``, the average over a record's unknowns, or ``"fil"``, the largest over all
             directions. dFIL takes one pass per probe; FIL takes up to 100 iterations over the
-            batch. If the iteration stops before it converges, the kind is ``estimate``, the value
-            is a lower bound, and its stated error is the gap to the upper bound.
+            batch. If the iteration stops before it converges, the kind is ``estimate``. The value
+            is then a lower bound, and its stated error is the gap to the upper bound.
         method
             For the dFIL: ``"rademacher"`` (random signs, the default), ``"hutch++"``, or
             ``"exact"`` (with finite steps, only for up to 10 unknowns).

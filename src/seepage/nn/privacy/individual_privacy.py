@@ -135,7 +135,7 @@ class IndividualPrivacy(RankedResult):
 
     If the number of records counts as public, the record is zeroed out instead of removed. The
     result is an estimate for the run that took place. A guarantee in advance requires a filter that
-    stops a record when its budget is spent (Feldman and Zrnic 2021).
+    excludes a record once its budget is spent (Feldman and Zrnic 2021).
 
     Parameters
     ----------

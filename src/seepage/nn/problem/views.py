@@ -502,7 +502,7 @@ def leaves(x: Inputs) -> list[Tensor]:
 
 
 def check_labels(x: Inputs, y: Any) -> None:
-    """Raise unless there is one label for each record."""
+    """Raise an error unless there is one label for each record."""
     counts = {len(value) for value in leaves(x)}
     labels = "no" if isinstance(y, Tensor) and y.dim() == 0 else len(y)
     if counts != {labels}:

@@ -114,7 +114,7 @@ class PrivateCallback(Callback):  # type: ignore[misc]
         return int(trainer.max_epochs) * epoch
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Raise unless the account has as many steps as the model has taken."""
+        """Raise an error unless the account has as many steps as the model has taken."""
         if trainer.global_step != self.private_gradients.steps:
             raise InputError(
                 f"The model has taken {trainer.global_step} steps, but the account contains "
@@ -171,7 +171,7 @@ class _Epoch:
 
 
 def _check(trainer: Any, module: Any) -> None:
-    """Raise if a setting of Lightning's trainer would change the gradients."""
+    """Raise an error if a setting of Lightning's trainer would change the gradients."""
     if not module.automatic_optimization:
         raise InputError(
             "In manual optimization the module calls the optimiser itself; use "

@@ -79,13 +79,14 @@ class PrivateGradients:
         As for :class:`~seepage.nn.PrivateSGD`: either the declared rate and divisor, or a batch
         size. With a batch size, ``n`` counts as public.
     noise_multiplier, max_grad_norm, clip
-        σ (1 by default), C, and how gradients are clipped.
+        The noise multiplier σ (1 by default), the clipping threshold C, and how gradients are
+        clipped.
     target_epsilon, target_delta
         A privacy budget (ε, δ) for ``steps`` steps, instead of ``noise_multiplier``.
     seed, randomness
         As for :class:`~seepage.nn.PrivateSGD`. By default, batches and noise come from a 256-bit
-        key. The noise also depends on the sum to which it is added, so that no noise is used twice
-        if a run is resumed with other data or settings.
+        key. The noise also depends on the sum to which it is added. No noise is therefore used
+        twice if a run is resumed with other data or settings.
     key_folder
         The folder in which :meth:`state_dict` stores that key. The key is needed to resume the run.
         Keep its file secret, and delete it after the run.
@@ -499,7 +500,7 @@ def noise_for_target(
 
 
 def check_declared(rate: Any, expected: Any, batch_size: Any, sampling: str) -> None:
-    """Raise unless batches are declared either by sampling rate and divisor or by size alone."""
+    """Raise an error unless batches are declared by sampling rate and divisor, or by size alone."""
     if batch_size is not None:
         if rate is not None or expected is not None:
             raise InputError(
@@ -525,7 +526,7 @@ def check_declared(rate: Any, expected: Any, batch_size: Any, sampling: str) -> 
 
 
 def check_target(epsilon: Any, delta: Any, noise: Any, budget: Any = None) -> None:
-    """Raise unless a privacy target for the run has both ε and δ, without other noise settings."""
+    """Raise an error unless a privacy target has both ε and δ, without other noise settings."""
     if epsilon is None and delta is None:
         return
     if epsilon is None or delta is None:
