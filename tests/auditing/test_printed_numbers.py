@@ -243,7 +243,9 @@ def test_the_card_prints_the_fields_in_coarse_bands(over):
     summary, card = AuditReport(over).summary(), AuditReport(over).card()
     assert f"λ = {number(summary['model']['l2'])}" in card
     assert f"standard deviation σ = {number(summary['release']['sigma'])}." in card
-    assert f"η of a record: at most {number(point_above(summary['records']['eta']['1']))}," in card
+    assert (
+        f"η of a record is at most {number(point_above(summary['records']['eta']['1']))};" in card
+    )
     ratio = point_above(summary["groupings"][0]["ratio"])
     assert f"by “town” up to {number(ratio)} (most for" in card
     for gate in summary["gates"]:

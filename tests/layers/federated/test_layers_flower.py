@@ -251,7 +251,7 @@ def test_files_that_are_no_recording(apps, tmp_path):
     net = apps.server.network()
     np.save(tmp_path / "one.npy", np.ones(3))
     np.savez(tmp_path / "other.npz", layers=np.frombuffer(b"5", dtype=np.uint8))
-    with pytest.raises(InputError, match=r"one\.npy is one file.*name a folder"):
+    with pytest.raises(InputError, match=r"one\.npy is a single file.*name a folder"):
         UpdateRecorder(net, tmp_path / "one.npy", resume=True)
     with pytest.raises(InputError, match="is a folder with other files"):
         UpdateRecorder(net, tmp_path, resume=True)
