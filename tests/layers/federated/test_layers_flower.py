@@ -253,7 +253,7 @@ def test_files_that_are_no_recording(apps, tmp_path):
     np.savez(tmp_path / "other.npz", layers=np.frombuffer(b"5", dtype=np.uint8))
     with pytest.raises(InputError, match=r"one\.npy is a single file.*name a folder"):
         UpdateRecorder(net, tmp_path / "one.npy", resume=True)
-    with pytest.raises(InputError, match="is a folder with other files"):
+    with pytest.raises(InputError, match="contains files other than recorded rounds"):
         UpdateRecorder(net, tmp_path, resume=True)
     for name in ("one.npy", "other.npz"):
         with pytest.raises(InputError, match="does not contain recorded gradients"):
