@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import seepage.nn as snn
+from seepage.nn.jacobian.finite_changes import StepErrors
 from seepage.nn.jacobian.random_directions import key_of, row_signs
 
 PROBES = 8
@@ -31,7 +32,9 @@ def against_float32(
     torch.set_float32_matmul_precision("highest")
     keys = [key_of(engine.seed, 0, k) for k in range(PROBES)]
     with torch.autocast(x.device.type, enabled=False):
-        each = [[_squared(whole, module, x, y, i, key) for key in keys] for i in range(len(y))]
+        each = [
+            [squared_change(whole, module, x, y, i, key) for key in keys] for i in range(len(y))
+        ]
     torch.set_float32_matmul_precision(before)
     true = torch.tensor(each, dtype=torch.float64, device=seen.device)
     apart = (seen.mean(1) / true.mean(1) - 1).cpu()
@@ -39,14 +42,14 @@ def against_float32(
     # Gradients of wide weights are narrowed at random, which scatters from probe to probe.
     scatter = float(((seen - true).std(1) / true.mean(1)).max()) / PROBES**0.5
     stated = engine.doubt + 3 * scatter
-    print(
-        f"over steps of {engine.scale:g}, doubt {engine.doubt:.1%}, rounding {engine.rounding:.2g}"
-    )
+    errors = engine.errors or StepErrors()
+    print(f"over steps of {engine.scale:g}, doubt {engine.doubt:.1%}, {errors}")
     print("records against float32: " + ", ".join(f"{float(a):+.1%}" for a in apart))
     return {
         "finite step": engine.scale,
         "doubt": engine.doubt,
-        "share of rounding": engine.rounding,
+        "share of rounding": errors.rounding,
+        "curvature": errors.curvature,
         "records against float32": apart.tolist(),
         "standard error of a record's probes": scatter,
         "claims": {
@@ -56,12 +59,14 @@ def against_float32(
     }
 
 
-def _squared(net: nn.Module, module: str, x: Tensor, y: Tensor, i: int, key: int) -> float:
-    """Return ``‖g(z + hv) − g(z − hv)‖²/4h²`` of one record."""
+def squared_change(
+    net: nn.Module, module: str, x: Tensor, y: Tensor, i: int, key: int, h: float | None = None
+) -> float:
+    """Return ``‖g(z + hv) − g(z − hv)‖²/4h²`` of one record, by default over a small step."""
     table = net.get_submodule(module)
     z = table(x[i : i + 1]).detach()
     v = row_signs(key, torch.tensor([i]), tuple(z.shape[1:]), z)
-    h = 5e-4 * float(z.square().mean().sqrt())
+    h = 5e-4 * float(z.square().mean().sqrt()) if h is None else h
     released = [p for p in net.parameters() if p.requires_grad]
 
     def gradient(move: Tensor) -> tuple[Tensor, ...]:

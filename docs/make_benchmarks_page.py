@@ -205,7 +205,7 @@ def _lora() -> Iterator[str]:
     head = ("plain step", "one probe", "update and probe")
     checkpointed = ("checkpointed: plain", "one probe", "update and probe")
     yield _table(("parameters", *head, *checkpointed), rows)
-    small, large = found["7B"], found["13B"]
+    small, large, steps = found["7B"], found["13B"], kept("step_ladders-cuda")["7B"]
     first = [
         small["times"][f"1 probe{ending}"]["gib at first"] for ending in ("", ", checkpointed")
     ]
@@ -215,11 +215,12 @@ def _lora() -> Iterator[str]:
         f"The first step needs up to {first[0]:.1f} GiB for the smaller model "
         f"({first[1]:.1f} checkpointed). The smaller model fits on a 24 GB card with checkpointing "
         f"and batches of {most} × 512 tokens ({peak:.1f} GiB, in parts); the larger model's "
-        f"weights alone take {large['weights in GiB']:.1f} GiB. After subtracting "
-        "rounding, every record of the smaller model was within "
-        f"{100 * small['claims']['worst record against float32'][0]:.1f} % of float32 along the "
-        f"same directions (stated uncertainty {100 * small['doubt']:.0f} %). The larger "
-        "model was timed with an earlier version, which changed records in lower precision.\n"
+        f"weights alone take {large['weights in GiB']:.1f} GiB. With rounding and curvature "
+        f"removed, four records of the smaller model were within {100 * steps['worst record']:.1f} "
+        f"% of float32 along three directions (stated uncertainty up to "
+        f"{100 * steps['uncertainties'][1]:.1f} %; `python benchmarks/step_ladders.py`). The "
+        "larger model was timed with an earlier version, which changed records in lower "
+        "precision.\n"
     )
 
 

@@ -47,7 +47,7 @@ class NotConvergedError(InputError):
 
 
 class TooFewPeopleError(InputError):
-    """Raised if there are too few people to estimate the leakage of the released numbers."""
+    """Raised if the data have too few people to estimate what the released numbers leak."""
 
 
 class NotConvergedWarning(UserWarning):

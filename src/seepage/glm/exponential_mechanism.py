@@ -77,7 +77,7 @@ class ExponentialMechanism:
             raise InputError("Candidates require a family with one output, such as 'bernoulli'.")
         self.table, self.family, self.sharpness = read_table(X), named, float(sharpness)
         self.X = np.asarray(as_numpy(self.table.values), dtype=float)
-        self.y = _numbers(y, "y must contain one number of the family for each record")
+        self.y = _numbers(y, "y must contain one number per record, its label")
         self.y = self.y.reshape(-1)
         self.candidates = np.atleast_2d(
             _numbers(candidates, "Candidates must be rows of numbers, all of the same length")

@@ -1,4 +1,4 @@
-"""The leakage of noise whose covariance is shaped by the private records.
+"""The leakage of a release whose noise covariance is computed from the private records.
 
 For ``N(θ(D), Σ(D))``, the information about a record's unknowns is (Kay 1993, section 3.9)::
 

@@ -38,8 +38,8 @@ class RecordingAudit(Reportable, ResultTable):
     layers
         The leakage of each layer over all rounds, without and with remedies.
     over_rounds
-        The first round after which each layer reveals the property; ``None`` if a client has
-        several values of the property, or if rounds are unknown.
+        Each layer's P-values after each round, which show the first round that reveals the
+        property; ``None`` if a client has several values of the property, or if rounds are unknown.
     clients
         The distance of each client's updates from those of the other clients.
     by_client
@@ -58,7 +58,8 @@ class RecordingAudit(Reportable, ResultTable):
     runs
         The number of runs that were analysed together.
     set_aside
-        A sentence if updates of other runs were left out because their clients cannot be matched.
+        A sentence that says so if updates of other runs were left out because their clients cannot
+        be matched; otherwise empty.
     """
 
     layers: LayerAudit
@@ -166,7 +167,7 @@ def audit_recording(
     reference: Reference | None = None,
     seed: int = 0,
 ) -> RecordingAudit:
-    """Audit recorded rounds: layers that reveal a property, the first round, and outliers.
+    """Find the layers that reveal a property, the first round in which they do, and outliers.
 
     Parameters
     ----------
@@ -323,7 +324,7 @@ class KnownUpdates:
 
 
 def read_recording(recording: Recording) -> LayerGradients:
-    """Return a recording, read from its folder or file; several become one with several runs."""
+    """Return a recording, read from its folder or file if needed; join several into one."""
     if isinstance(recording, LayerGradients):
         return recording
     if isinstance(recording, str | os.PathLike):

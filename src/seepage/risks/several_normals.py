@@ -1,10 +1,10 @@
 """The success rate of the best guess among normal distributions with different covariances.
 
-Under candidate v, with prior ``p_v``, the release is ``N(m_v, S_v)``. The success rate of the best
-guess is ``E max_a P(v covered by a | release)``: the mean of a bounded quantity over draws of the
-release, returned with a confidence interval. With a common covariance,
-:mod:`seepage.risks.guessing` and :mod:`seepage.risks.tolerance` have closed forms or faster
-methods.
+Under candidate v, with prior ``p_v``, the release is ``N(m_v, S_v)``. A guess a may cover several
+candidates. The success rate of the best guess is ``E max_a P(v covered by a | release)``: the mean
+of a bounded quantity over draws of the release, returned with a confidence interval. With a common
+covariance, :mod:`seepage.risks.guessing` and :mod:`seepage.risks.tolerance` have closed forms or
+faster methods.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy.special import ndtri, softmax
 
 
 class AmongNormals(NamedTuple):
-    """The success rate of the best guess, its 99 % half-width, and the success rates for pairs."""
+    """The success rate of the best guess, its 99 % half-width, and the largest rate for a pair."""
 
     right: float
     error: float

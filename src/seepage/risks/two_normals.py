@@ -120,7 +120,7 @@ class TwoNormals:
 
     @property
     def distance(self) -> np.ndarray:
-        """``‖m‖``: the distance μ where covariances are equal."""
+        """``‖m‖``, which is the distance μ if the covariances are equal."""
         return np.asarray(np.linalg.norm(self.shift, axis=1))
 
     @property

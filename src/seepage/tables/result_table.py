@@ -52,7 +52,7 @@ class PlottedNumbers:
     mark
         A reference value and its name, such as ``(0.5, "chance")``.
     columns
-        For cells, the column names.
+        The column names, if the numbers belong to single cells of a table.
     ranked
         Whether the first number is the worst and is therefore drawn in another colour.
     """
@@ -98,7 +98,7 @@ class Listing(ABC):
         return frame.set_index(list(frame.columns[: self.index_columns]))
 
     def interval_ends(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the ends of the numbers' 95 % intervals, if the table does not contain them."""
+        """Return the ends of the 95 % intervals, or ``None`` if unknown or already in the table."""
         return None
 
     def html_notes(self) -> tuple[str, ...]:

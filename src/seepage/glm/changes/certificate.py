@@ -248,11 +248,12 @@ def bound_by_convexity(
     rows: np.ndarray,
     others: Alternatives | None,
 ) -> None:
-    """Bound the lengths of the changes without a certificate.
+    """Bound the lengths of those changes that have no certificate, by convexity alone.
 
     If every parameter is penalised, the minimiser lies within ``‖g‖/ridge`` of ``θ̂``, where g is
-    the gradient of the changed objective at ``θ̂``. If the objective decreases by D somewhere along
-    the centre, the minimiser is no nearer than the smallest ℓ with ``‖g‖ℓ − ridge ℓ²/2 ≥ D``.
+    the gradient of the changed objective at ``θ̂``. If the objective decreases by D somewhere on
+    the line to the centre, the minimiser is no nearer than the smallest ℓ with ``‖g‖ℓ − ridge ℓ²/2
+    ≥ D``.
     """
     open_ = np.isinf(moves.radius[where])
     ridge = 0.0 if model.fit.intercept is not None else model.fit.ridge
@@ -272,7 +273,7 @@ def bound_by_convexity(
 
 
 def steepness(model: LocalModel, rows: np.ndarray, others: Alternatives | None) -> np.ndarray:
-    """Return ``‖g‖`` at ``θ̂``, for the added minus the removed records, of shape (m, K)."""
+    """Return ``‖g‖`` at ``θ̂``, where g sums added minus removed records' gradients, (m, K)."""
     x = model.solver.design(model.X[rows.reshape(-1)]).reshape(*rows.shape, -1)
     weight, own = model.weight[rows], model.slopes[rows]
     rounding = np.sum(weight * model.slope_errors[rows] * np.linalg.norm(x, axis=2), axis=1)
@@ -290,7 +291,7 @@ def steepness(model: LocalModel, rows: np.ndarray, others: Alternatives | None) 
 
 
 def _fall(model: LocalModel, rows: np.ndarray, centres: Centres) -> np.ndarray:
-    """Return a lower bound on the changed objective's decrease along the centre.
+    """Return a lower bound on the changed objective's decrease on the line to the centre.
 
     At τ times the centre, the losses of the other records exceed their linear terms by at most ``N²
     τ² ψ(M S τ)``; the losses of removed and added records are known.

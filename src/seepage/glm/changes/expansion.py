@@ -41,7 +41,7 @@ from seepage.support.double_double import EPS
 
 @dataclass(frozen=True)
 class Expanded:
-    """Changes due to m records with K alternatives, from third-order slopes of the others."""
+    """Changes due to m records with K alternatives, from the other records' third-order slopes."""
 
     moves: np.ndarray  # u, (m, K, P)
     error: np.ndarray  # E, infinite where nothing is certified, (m, K)
@@ -142,7 +142,7 @@ class Expansion:
         return third, fourth
 
     def moves(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
-        """Return certified changes due to records, (m,); ``None`` leaves a record out."""
+        """Return certified changes due to records, (m,); ``others=None`` leaves them out."""
         model, K = self.model, 1 if others is None else len(others)
         whole = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
         for piece in row_slices(len(rows), K * self._width):

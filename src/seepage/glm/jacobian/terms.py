@@ -64,7 +64,7 @@ class JacobianTerms:
         self.size = int(self.whitener.shape[1])
 
     def changed(self, **others: Any) -> JacobianTerms:
-        """Return the same terms for different attributes, without cached results."""
+        """Return a copy with these attributes replaced, and without cached results."""
         other = copy(self)
         other.__dict__.update(others, kept={})
         other.forget()

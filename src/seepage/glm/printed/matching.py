@@ -155,7 +155,7 @@ def _check_same(
 
 
 def _rescaled(first: np.ndarray, second: np.ndarray) -> bool:
-    """Return whether a column has different values in the same order, such as logarithms."""
+    """Return whether a column has different values in the same order, such as their logarithms."""
     if 2 * np.isin(second, first).sum() > len(second):
         return False
     return any(

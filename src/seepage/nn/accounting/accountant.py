@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from seepage.nn.accounting.run_identity import describe_measurement
 from seepage.nn.accounting.spectrum_sketch import SpectrumSketch
 from seepage.nn.accounting.survey import Survey
 from seepage.nn.jacobian.engine import Engine, Step
+from seepage.nn.jacobian.finite_changes import StepErrors
 from seepage.nn.privacy.randomness import UNSTATED, check_randomness
 from seepage.nn.privacy.run_privacy import Entry
 from seepage.nn.problem.clipping import Clip, make_clip
@@ -78,8 +79,8 @@ class FisherAccountant(MeasuredRun):
     view
         The unknowns of a record; by default the whole input.
     probes
-        The number of random probes per step. With two or more, standard errors are computed without
-        comparing steps.
+        The number of random probes per step. With two or more, standard errors are computed from
+        the differences between a step's probes.
     clip_derivative
         How the clip factor's dependence on the record is computed: ``"exact"``, or
         ``"conservative"``, a cheaper upper bound.
@@ -350,7 +351,7 @@ class FisherAccountant(MeasuredRun):
         self.about = engine.view.describe()  # a model's own input is named once it has been seen
 
     def _mean_over_batches(self, x: Any, y: Tensor, index: Tensor) -> Tensor:
-        """Return the means and variances of the records' leakage in a step, with and without κ."""
+        """Return each record's expected leakage in a step, and its variance, with and without κ."""
         check_noise(self.noise_multiplier)
         noise, clip, key = self._entry().noise, self.clip, ("survey", self.steps)
         step = self.engine.step(x, y, probes=self.probes, key=key, index=index)
@@ -381,8 +382,8 @@ class FisherAccountant(MeasuredRun):
             "repeats": self._repeats,
             "surveyed": self._surveyed,
             "measured_kinks": self.engine.measured_kinks,  # decides the method of the steps to come
-            # The share of rounding in thin steps, as measured last, and when it will be again
-            "rounding": self.engine.rounding,
+            # The errors of thin steps, as measured last, and when they will be again
+            "errors": None if self.engine.errors is None else asdict(self.engine.errors),
             "passes": self.engine.passes,
         }
 
@@ -396,7 +397,8 @@ class FisherAccountant(MeasuredRun):
         self._repeats = facts["repeats"]
         self._surveyed = facts["surveyed"]
         self.engine.measured_kinks = facts.get("measured_kinks")
-        self.engine.rounding = facts.get("rounding")
+        errors = facts.get("errors")
+        self.engine.errors = None if errors is None else StepErrors(**errors)
         self.engine.passes = facts.get("passes", 0)
         self._open = self._open[:0]
 

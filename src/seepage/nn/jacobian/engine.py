@@ -5,12 +5,13 @@ record's loss. The information about the view's variable ``z`` is ``J̃ᵀJ̃/(�
 ``J̃ = ∂g̃/∂z`` (Guo et al. 2022, section 6). An :class:`Engine` computes products with ``J̃`` in
 one of three ways:
 
-* *probes of the release* (``probes.py``): any module, no rules per layer, and every entry of the
-  diagonal at once; clipped exactly with ``Jᵀg``, or bounded from above without it;
-* *tangents of the record* (``tangents.py``): exact clipped norms from three scalars;
-* *finite changes* (``finite_changes.py``, which defines them): of clipped gradients over a step of
-  a stated size, for networks with kinks or without derivatives. *Thin* finite tangents take one
-  plain pass at training precision, whereas derivatives cost several training steps.
+* *probes of the release* (``probes.py``) give every entry of the diagonal at once and need
+  per-layer rules only for clipping, whose effect is exact with ``Jᵀg`` and bounded from above
+  without it;
+* *tangents of the record* (``tangents.py``) give exact clipped norms from three scalars;
+* *finite changes* (``finite_changes.py``, which defines them) are changes of clipped gradients over
+  a step of a stated size, for networks with kinks or without derivatives. *Thin* finite tangents
+  take one plain pass at training precision, whereas derivatives cost several training steps.
 
 Derivatives are checked repeatedly against differences (``derivative_check.py``). The records are
 searched for kinks (``kink_search.py``) in the first batch and at each of these checks. The engine
@@ -52,6 +53,7 @@ from seepage.nn.jacobian.derivative_check import (
     spread_over_classes,
 )
 from seepage.nn.jacobian.finite_changes import (
+    StepErrors,
     StepLadder,
     ThinChange,
     finite_change,
@@ -110,11 +112,11 @@ class Step:
     losses
         The loss of every record, ``(B,)``.
     norms
-        ``‖g‖`` before clipping, ``(B,)``; nan without a clip, which needs no norms.
+        ``‖g‖`` before clipping, ``(B,)``; nan without clipping, because norms are then not needed.
     traces
         Unbiased estimates of ``‖∂g̃/∂z‖_F²``, one column per probe, ``(B, probes)``. With a
         conservative derivative of the clip, they estimate an upper bound. The estimates are not yet
-        divided by the noise or the number of unknowns.
+        divided by the noise variance or by the number of unknowns.
     gradient
         ``Σ_i g̃_i`` by parameter name; empty if not requested.
     pulls
@@ -153,10 +155,10 @@ class Engine:
         How changes of the gradients are measured: as a ``"derivative"``; over a ``"finite"`` step,
         which works for any network that can be trained; or ``"thin"``, over a finite step in one
         plain pass, with the gradients of wide weights narrowed by random matrices. ``"auto"`` uses
-        finite steps if the network has kinks (ReLU, max pooling) or cannot be differentiated
-        twice, thin steps if it is wide and runs on an accelerator in TF32 or 16 bits, and
-        derivatives otherwise. Finite steps give traces
-        and squared changes; pullbacks to the record are always derivatives.
+        finite steps if the network has kinks (ReLU, max pooling) or cannot be differentiated twice,
+        thin steps if it is wide and runs on an accelerator in TF32 or 16 bits, and derivatives
+        otherwise. Finite steps give traces and squared changes; pullbacks to the record always use
+        derivatives.
     scale
         The size ``h`` of a finite step, in the units of the unknowns. The default is a hundredth of
         the first batch's root mean square, to one digit. For thin steps, the default is the size
@@ -198,8 +200,8 @@ class Engine:
         self.clip = HardClip(1.0) if clip is None else clip
         self.clip_derivative, self.seed = clip_derivative, seed
         self.method, self.scale = method, scale
-        self.doubt = 0.0  # how much thin steps of half and twice the size differ
-        self.rounding: float | None = None  # its share of thin steps, once it has been measured
+        self.doubt = 0.0  # the relative uncertainty of thin steps
+        self.errors: StepErrors | None = None  # of thin steps, once they have been measured
         losses = per_record(loss)
         if view is None:
             view = ModelInput() if isinstance(losses, OwnLoss) else Input()
@@ -327,8 +329,8 @@ class Engine:
     ) -> Tensor:
         """Return ``‖J̃v‖²``, ``(B, K)``, for record directions ``v (K, B, …)``.
 
-        If the engine uses finite steps, it is ``‖g̃(z + hv) − g̃(z)‖²/h²``, unless a ``derivative``
-        is requested.
+        If the engine uses finite steps and ``derivative`` is false, the result is
+        ``‖g̃(z + hv) − g̃(z)‖²/h²``.
         """
         if not derivative and self.takes_finite_steps(x, y):
             return self._finite_changes(x, y, lambda rows: v[:, rows], precise=True)
@@ -410,9 +412,10 @@ class Engine:
         return "derivative" if whole and self.has_derivatives(x, y) else "finite"
 
     def has_derivatives(self, x: Inputs, y: Tensor) -> bool:
-        """Return whether torch can differentiate the gradients, as tried on the first records.
+        """Return whether torch can differentiate the gradients; this is tried on two records.
 
-        If not, a warning says why. A dependence that is hidden from torch is not reported here.
+        If not, a warning gives the reason. A dependence that is hidden from torch is reported
+        later, when all records are checked.
         """
         if self._differentiable is None:
             some = slice(min(2, batch_size(x)))
@@ -437,7 +440,7 @@ class Engine:
         return False
 
     def _derivative_of_probes(self, x: Inputs, y: Tensor) -> tuple[str, WatchedNetwork]:
-        """Return what probes differentiate (see ``check_derivative``), and the plan for it."""
+        """Return how probes compute derivatives (``way`` of ``check_derivative``), and the plan."""
         clipped = not isinstance(self.clip, NoClip)
         wide = any(p.requires_grad and is_wide(p.shape) for p in self.net.parameters())
         thin = wide and self._rules_hold(x, y)
@@ -447,7 +450,7 @@ class Engine:
     def _kinked(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
         """Return whether the network has kinks, as measured on the first batch.
 
-        Where that is impossible, the names of its functions decide.
+        If they cannot be measured, the result depends on the names of the network's functions.
         """
         if self.measured_kinks is None:
             self.measured_kinks = self._look_for_kinks(network, x, y)
@@ -456,7 +459,7 @@ class Engine:
         return self.measured_kinks
 
     def _look_for_kinks(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
-        """Return whether there are kinks between some of the records, or beside any of them."""
+        """Return whether there are kinks between some of the records, or near any record."""
         if self.problem.sharded:
             return bool(network.kinks)
         count = line_count(network.bytes_per_record)
@@ -480,16 +483,18 @@ class Engine:
         return any(measured) if measured else bool(network.kinks)
 
     def step_size(self, x: Inputs, y: Tensor) -> float:
-        """Return the size of a finite step; by default set by the first batch."""
-        if self.rounding is None and self.way(x, y) == "thin":
+        """Return the size of a finite step; unless it was given, the first batch determines it."""
+        if self.errors is None and self.way(x, y) == "thin":
             if self.scale is None:
                 octaves = [1 + k / 2 for k in range(20)]
-                ladder = self._ladder(x, y, self.view.scale(self.net, x, y), octaves)
+                ladder = self.ladder(x, y, self.view.scale(self.net, x, y), octaves)
                 best = ladder.balanced()
             else:
-                ladder, best = self._ladder(x, y, self.scale, (-1, 0, 1, 2)), 0
-            known = ladder.sizes[best], ladder.doubt(best), ladder.rounding(best)
-            self.scale, self.doubt, self.rounding = self._agreed(*known)
+                ladder, best = self.ladder(x, y, self.scale, range(-1, 3)), 0
+            errors = ladder.errors(best)
+            known = ladder.sizes[best], ladder.doubt(best), errors.rounding, errors.curvature
+            self.scale, self.doubt, *agreed = self._agreed(*known)
+            self.errors = StepErrors(*agreed)
         elif self.scale is None:
             (self.scale,) = self._agreed(_hundredth(self.view.scale(self.net, x, y)))
         return self.scale
@@ -500,19 +505,20 @@ class Engine:
             return known
         return tuple(of_the_first(torch.tensor(known, dtype=torch.float64)).tolist())
 
-    def _rounding_share(self, x: Inputs, y: Tensor) -> float:
-        """Return the share of rounding in thin steps, measured at the first pass and later.
+    def _step_errors(self, x: Inputs, y: Tensor) -> StepErrors:
+        """Return the errors of thin steps, measured at the first pass and later.
 
-        The share is measured again at passes 10, 100, 1,000 and so on, as training changes the
+        They are measured again at passes 10, 100, 1,000 and so on, because training changes the
         network.
         """
         h = self.step_size(x, y)
         self.passes += 1
         if self.passes > 1 and self.passes == 10 ** round(math.log10(self.passes)):
-            (self.rounding,) = self._agreed(self._ladder(x, y, h, (0, 1, 2)).rounding(0))
-        return self.rounding or 0.0
+            errors = self.ladder(x, y, h, range(-1, 3)).errors(0)
+            self.errors = StepErrors(*self._agreed(errors.rounding, errors.curvature))
+        return self.errors or StepErrors()
 
-    def _ladder(self, x: Inputs, y: Tensor, scale: float, octaves: Sequence[float]) -> StepLadder:
+    def ladder(self, x: Inputs, y: Tensor, scale: float, octaves: Sequence[float]) -> StepLadder:
         """Return the changes of four records over steps of several sizes."""
         some = slice(min(4, len(y)))
         x, y = rows_of(x, some), y[some]
@@ -529,8 +535,8 @@ class Engine:
         h, network = self.step_size(x, y), self._validator.watched(x, y)
         clipped = not isinstance(self.clip, NoClip)
         exact = clipped and self.clip_derivative == "exact"
-        share = self._rounding_share(x, y)
-        wanted = {"along": exact, "sized": share > 0}
+        errors = self._step_errors(x, y)
+        wanted = {"along": exact, "sized": errors.rounding > 0}
 
         def pass_over(batch: Batch, v: Tensor, drawn: Tensor) -> tuple[Tensor, ...]:
             return tuple(vars(thin_change(network, batch, v, h, drawn, **wanted)).values())
@@ -545,7 +551,7 @@ class Engine:
 
         chunks = self._in_chunks(x, y, 6, probed, network)
         change = ThinChange(*(torch.cat(part, 1) for part in zip(*chunks, strict=True)))
-        change = change.without_rounding(share, h)
+        change = change.without(errors, h)
         if not clipped and not update:  # which needs nothing beyond these passes
             losses = change.losses[0]
             return Step(losses, torch.full_like(losses, torch.nan), change.squared.T)
@@ -573,7 +579,7 @@ class Engine:
     def _finite_changes(
         self, x: Inputs, y: Tensor, v: Callable[[slice], Tensor], *, precise: bool
     ) -> Tensor:
-        """Return squared changes along directions ``(K, B, …)`` of some rows, ``(B, K)``.
+        """Return squared changes, ``(B, K)``; ``v`` maps rows to directions ``(K, rows, …)``.
 
         ``precise`` uses float64 if the network is small and accepts it. Otherwise only 16-bit
         numbers are converted to a longer type, because rounding would dominate their differences.
@@ -683,7 +689,7 @@ class Engine:
         check_agreement((kinds, tuple(y.shape[1:]), str(y.dtype), modes))
 
     def in_company(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
-        """Return a batch of one made-up record for a sharded network if the batch is empty.
+        """Return the batch; for a sharded network, one made-up record replaces an empty batch.
 
         All processes must run the same passes; the result for the made-up record is discarded.
         """
@@ -823,7 +829,7 @@ def _summed(gradients: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _hundredth(size: float) -> float:
-    """Return the default size of a finite step: a hundredth of the unknowns', to one digit."""
+    """Return a hundredth of the unknowns' size, to one digit: the default finite step."""
     return float(f"{size / 100:.0e}")
 
 

@@ -41,11 +41,11 @@ class MixtureFactor:
 
         w(x) = q/(q + (1 − q) e^{μx − μ²/2})
 
-    the information is exactly ``q I`` times ``E[w]`` orthogonal to ``m₁ − m₀``, and times
-    ``E[x² w]`` along ``m₁ − m₀``. κ is the larger of the two factors. Averaging over the other
-    records of the batch only lowers κ (the map ``(a, b) → a²/b`` is convex). κ increases from ``q``
-    at ``μ = 0`` to one. κ is read from a table at the next larger point, so the value is an upper
-    bound.
+    the information is exactly ``q I`` times ``E[w]`` in directions orthogonal to ``m₁ − m₀``, and
+    ``q I`` times ``E[x² w]`` along ``m₁ − m₀``. κ is the larger of the two factors. Averaging over
+    the other records of the batch only lowers κ (the map ``(a, b) → a²/b`` is convex). κ increases
+    from ``q`` at ``μ = 0`` to one. κ is read from a table at the next larger point, so the value is
+    an upper bound.
 
     Examples
     --------
@@ -151,9 +151,9 @@ class Amplification:
     """Computes κ for a step's records, each of which is drawn with probability ``sample_rate``.
 
     The method is ``"mixture"`` (:class:`MixtureFactor`), ``"theorem4"`` (equation 3 of Guo et al.
-    2022), or ``"none"`` for κ = 1 (equation 2). Only ``"theorem4"`` has failure probabilities,
-    which it takes from the budget. The sampler is ``"poisson"``, ``"fixed"`` (a set of fixed size),
-    or ``"other"``, for which only κ = 1 is known to be valid.
+    2022), or ``"none"`` for κ = 1 (equation 2). Only ``"theorem4"`` can fail; ``budget`` gives its
+    failure probability in each step. The sampler is ``"poisson"``, ``"fixed"`` (a set of fixed
+    size), or ``"other"``, for which only κ = 1 is known to be valid.
     """
 
     def __init__(
