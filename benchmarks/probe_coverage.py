@@ -169,9 +169,7 @@ def cover(name: str, copies: int) -> dict[str, Any]:
                 leak = sp.nn.leakage(net, "cross_entropy", *one, **given, seed=seed)
                 found = leak.records("dfil", probes=PROBES)
                 ends.append(found.interval())
-            low, high = (
-                np.array(end).reshape(-1, RECORDS) for end in zip(*ends, strict=True)
-            )
+            low, high = (np.array(end).reshape(-1, RECORDS) for end in zip(*ends, strict=True))
     taken = time.process_time() - start
     finite = "over steps of" in found.about
     h = leak.engine.step_size(x, y) if finite else None
