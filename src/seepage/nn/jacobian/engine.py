@@ -155,10 +155,10 @@ class Engine:
         How changes of the gradients are measured: as a ``"derivative"``; over a ``"finite"`` step,
         which works for any network that can be trained; or ``"thin"``, over a finite step in one
         plain pass, with the gradients of wide weights narrowed by random matrices. ``"auto"`` uses
-        finite steps if the network has kinks (ReLU, max pooling) or cannot be differentiated twice,
-        thin steps if it is wide and runs on an accelerator in TF32 or 16 bits, and derivatives
-        otherwise. Finite steps give traces and squared changes; pullbacks to the record always use
-        derivatives.
+        finite steps if the network has kinks (ReLU, max pooling), cannot be differentiated twice or
+        hides a dependence from torch (``.detach()``), thin steps if it is wide and runs on an
+        accelerator in TF32 or 16 bits, and derivatives otherwise. Finite steps give traces and
+        squared changes; pullbacks to the record always use derivatives.
     scale
         The size ``h`` of a finite step, in the units of the unknowns. The default is a hundredth of
         the first batch's root mean square, to one digit. For thin steps, the default is the size

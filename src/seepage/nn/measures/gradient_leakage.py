@@ -109,7 +109,8 @@ def leakage(
         ``"derivative"`` uses derivatives. ``"finite"`` uses plain training passes to measure the
         change of the clipped gradient over a step of a stated size; it works for any network that
         can be trained. ``"auto"`` measures dFIL over finite steps if the network has kinks (ReLU,
-        max pooling), where a derivative understates finite changes; otherwise it uses derivatives.
+        max pooling), where a derivative understates finite changes, or hides a dependence from
+        torch (``.detach()``); otherwise it uses derivatives.
         The result states the step size.
     scale
         The size ``h`` of a finite step. The leakage is then computed from
