@@ -90,13 +90,13 @@ def pooled() -> nn.Module:
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], bool]] = {  # and whether gradients are clipped
     "tanh": (lambda: dense(nn.Tanh()), True),
-    "tanh, not clipped": (lambda: dense(nn.Tanh()), False),
     "attention": (Attention, True),
     "ReLU": (lambda: dense(nn.ReLU()), True),
     "max-pooling": (pooled, True),
     "SELU": (lambda: dense(nn.SELU()), True),
     "quantised, straight through": (lambda: dense(nn.Tanh(), Rounded()), True),
     "quantised, torch's": (lambda: dense(nn.Tanh(), FakeQuantised()), True),
+    "tanh, not clipped": (lambda: dense(nn.Tanh()), False),
 }
 
 
