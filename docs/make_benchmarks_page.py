@@ -409,6 +409,7 @@ COMMANDS = {  # whose command is not beside a table above
     "attack_audits.py": "audits of forests and boosting",
     "beside_sacro.py": "[SACRO-ML 2.0.1](beside-sacro.md)",
     "whitebox.py": "white-box attack against refits",
+    "probe_coverage.py": "how often intervals of 400 probes cover",
     "layers.py": "layer sensitivity against dense Jacobians",
     "gradient_inversion.py": "twenty images reconstructed",
     "fedavg_inversion.py": "images from client updates",

@@ -6,6 +6,7 @@ computed by rules must equal gradients computed one record at a time.
 
 from __future__ import annotations
 
+import copy
 import random
 import warnings
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from seepage.nn.gradients.norms import norms, record_gradients
 from seepage.nn.gradients.per_record_gradients import at_least_single
 from seepage.nn.gradients.watching import WatchedNetwork, differentiable_backends
 from seepage.nn.problem.problem import Batch, NetworkProblem, class_axis, without_output
+from seepage.nn.problem.sharding import is_sharded
 from seepage.nn.problem.views import (
     Inputs,
     Label,
@@ -218,8 +220,8 @@ def _changing_buffers(net: nn.Module, x: Inputs) -> tuple[str, ...]:
 
     def look(module: nn.Module, args: Any, output: Any) -> None:
         now = dict(net.named_buffers())
-        for name, copy in copies.items():
-            if copy._version > 0 or now.get(name) is not copy:
+        for name, kept in copies.items():
+            if kept._version > 0 or now.get(name) is not kept:
                 replaced.append(name)
 
     if not copies:
@@ -331,13 +333,42 @@ def refuse_modes(net: nn.Module) -> None:
                 f"{label} mixes the records of a batch, so per-record gradients are not defined; "
                 "use GroupNorm or LayerNorm, or running statistics and .eval() on the module."
             )
-        random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
-        within = isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0
-        if module.training and (random or within):
+        if _drops_values(module):
             raise InputError(
                 f"{label} drops values at random in training mode; call .eval() on the module, or "
                 "set its probability to 0."
             )
+
+
+def without_dropout(net: nn.Module) -> tuple[nn.Module, str]:
+    """Return the network with dropout off, and a sentence that says so, empty if there is none.
+
+    The caller's network is left in its mode: the one returned has modules of its own, which share
+    all parameters and buffers with it.
+    """
+    net = unwrapped(net)
+    names = [name for name, module in net.named_modules() if _drops_values(module)]
+    if not names or is_sharded(net):
+        return net, ""
+    shared: dict[int, Any] = {id(t): t for t in (*net.parameters(), *net.buffers())}
+    try:
+        own = copy.deepcopy(net, shared)
+    except Exception:  # a network need not allow copies; its dropout is then refused by name
+        return net, ""
+    for name in names:
+        own.get_submodule(name).training = False
+    labels = [module_label(name, own.get_submodule(name)) for name in names]
+    more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
+    return own, (
+        f"Dropout is off ({labels[0]}{more}): the numbers are for gradients without random masks."
+    )
+
+
+def _drops_values(module: nn.Module) -> bool:
+    """Return whether a module in its current mode sets random values to zero."""
+    random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+    within = isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0
+    return module.training and (random or within)
 
 
 def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:

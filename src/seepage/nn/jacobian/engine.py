@@ -156,10 +156,11 @@ class Engine:
         How changes of the gradients are measured. ``"derivative"`` uses derivatives. ``"finite"``
         uses finite steps, which work for any network that can be trained. ``"thin"`` takes a finite
         step in one plain pass, with the gradients of wide weights narrowed by random matrices.
-        ``"auto"`` uses finite steps if the network has kinks (ReLU, max pooling) or cannot be
-        differentiated twice. Otherwise it uses thin steps for a wide network on an accelerator in
-        TF32 or 16 bits, and derivatives for all other networks. Finite steps give traces and
-        squared changes; pullbacks to the record always use derivatives.
+        ``"auto"`` uses finite steps if the network has kinks (ReLU, max pooling), cannot be
+        differentiated twice or hides a dependence from torch (``.detach()``). Otherwise it uses
+        thin steps for a wide network on an accelerator in TF32 or 16 bits, and derivatives for all
+        other networks. Finite steps give traces and squared changes; pullbacks to the record always
+        use derivatives.
     scale
         The size ``h`` of a finite step, in the units of the unknowns. The default is a hundredth of
         the first batch's root mean square, to one digit. For thin steps, the default is the size
@@ -422,10 +423,10 @@ class Engine:
         return "derivative" if whole and self.has_derivatives(x, y) else "finite"
 
     def has_derivatives(self, x: Inputs, y: Tensor) -> bool:
-        """Return whether torch can differentiate the gradients; this is tried on two records.
+        """Return whether derivatives of the gradients exist and agree with differences.
 
-        If not, a warning gives the reason. A dependence that is hidden from torch is reported
-        later, when all records are checked.
+        Two records are tried first, then the first batch as in every other check. If there are no
+        derivatives, or the code hides a dependence from torch, a warning gives the reason.
         """
         if self._differentiable is None:
             some = slice(min(2, batch_size(x)))
@@ -437,10 +438,16 @@ class Engine:
             batch, scale = self.problem.batch(*first), self.view.scale(self.net, x, y)
             try:
                 check_derivative(network, batch, scale=scale, way=kind, kinked=False)
+                if self.method == "auto":
+                    self._check(network, x, y, kind)
+                    self.passes -= 1  # the pass itself follows, and needs no other check
             except UndifferentiableError as refusal:
                 return self._without_derivatives(refusal)
-            except InputError:
-                pass  # the check of all records reports it
+            except InputError as refusal:
+                # Several processes must not change to finite steps one by one.
+                if self.method == "auto" and world_size() == 1:
+                    return self._without_derivatives(refusal)
+                # Otherwise the check of all records reports it.
             self._differentiable = True
         return self._differentiable
 
@@ -668,7 +675,8 @@ class Engine:
         kind = self._validator.key(x, y), way
         # Batches of ever new shapes (texts) must not be checked every time.
         new = kind not in self._checked and len(self._checked) < 8
-        if not new and self.passes != 10 ** round(math.log10(self.passes)):
+        later = self.passes > 1 and self.passes == 10 ** round(math.log10(self.passes))
+        if not (new or later):
             return
         first = not any(each == way for _, each in self._checked)
         kinked, scale = self._kinked(network, x, y), self.view.scale(self.net, x, y)
