@@ -31,7 +31,6 @@ import warnings
 from copy import deepcopy
 from functools import partial
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,11 +65,11 @@ class Plan(NamedTuple):
 
 
 PLANS = {
-    ("images", "cpu"): Plan(0.1, 200, 80, 2e-3, 1.0, 8, 8, 2000),
-    ("images", "cuda"): Plan(0.25, 500, 200, 1e-3, 1.0, 20, 15, 2000),
+    ("images", "cpu"): Plan(0.1, 200, 60, 2e-3, 1.0, 8, 6, 2000),
+    ("images", "cuda"): Plan(0.25, 500, 120, 5e-4, 1.0, 20, 15, 2000),
     ("images", "small"): Plan(0.25, 10, 4, 2e-3, 1.0, 1, 1, 40),
-    ("text", "cpu"): Plan(0.25, 150, 120, 3e-3, 1.0, 1500, 15, 10**6),
-    ("text", "cuda"): Plan(0.25, 150, 200, 1e-3, 1.0, 2000, 15, 10**6),
+    ("text", "cpu"): Plan(0.25, 150, 60, 4e-3, 1.0, 1000, 10, 10**6),
+    ("text", "cuda"): Plan(0.25, 150, 200, 2e-3, 1.0, 3000, 15, 10**6),
     ("text", "small"): Plan(0.25, 10, 4, 3e-3, 1.0, 10, 1, 40),
 }
 
@@ -214,13 +213,14 @@ def norms_of(accountant: Any, batches: list[tuple[Any, Tensor]]) -> np.ndarray:
 # 3. Images
 
 
-def convnet(small: bool, classes: int) -> nn.Module:
-    """Return the network for two cores, or a toy."""
-    wide = 16 if small else 32
-    layers = [nn.Conv2d(3, wide, 3, 2, 1, bias=False), WideBlock(wide, wide, 1)]
-    layers += [WideBlock(wide, 2 * wide, 2), nn.GroupNorm(16, 2 * wide), nn.SiLU()]
+def convnet(classes: int) -> nn.Module:
+    """Return the network for two cores."""
+    blocks = (WideBlock(16, 16, 1), WideBlock(16, 32, 2), WideBlock(32, 64, 2))
     return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * wide, classes)
+        nn.Conv2d(3, 16, 3, 2, 1, bias=False),
+        *blocks,
+        *(nn.GroupNorm(16, 64), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        nn.Linear(64, classes),
     )
 
 
@@ -237,8 +237,8 @@ def tuned_images(device: torch.device, plan: Plan, small: bool, folder: Path | N
     public, (x, y), test = (pair(n, plan.records * 2) for n in ("public", "private", "held_out"))
     x, y = x[: plan.records], y[: plan.records]
     torch.manual_seed(SEED)
-    wide = device.type == "cuda"
-    net = (wide_resnet(16, 4, len(PUBLIC)) if wide else convnet(small, len(PUBLIC))).to(device)
+    wide = device.type == "cuda" and not small
+    net = (wide_resnet(16, 4, len(PUBLIC)) if wide else convnet(len(PUBLIC))).to(device)
     fitted(net, *public, epochs=plan.pretrain, lr=2e-3)
     seen = scored(net, *public)
     net[-1] = nn.Linear(net[-1].in_features, len(PRIVATE), device=device)
@@ -389,7 +389,7 @@ def language_model(tokens: int, kind: str) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(SEED)
-    width, layers = {"cuda": (512, 8), "cpu": (128, 3), "small": (32, 1)}[kind]
+    width, layers = {"cuda": (256, 6), "cpu": (128, 2), "small": (32, 1)}[kind]
     config = GPT2Config(
         vocab_size=tokens, n_positions=LENGTH, n_embd=width, n_layer=layers, n_head=4
     )
@@ -489,11 +489,11 @@ def tuned_text(device: torch.device, plan: Plan, small: bool, folder: Path | Non
 
 def pretrained(net: Any, stream: Tensor, steps: int) -> None:
     """Train on the public text."""
-    optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3 if net.config.n_embd < 256 else 6e-4)
-    draw, batch = torch.Generator().manual_seed(SEED), 64
+    optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3)
+    draw = torch.Generator().manual_seed(SEED)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, optimizer.defaults["lr"], steps)
     for _ in range(steps):
-        starts = torch.randint(0, len(stream) - LENGTH, (batch, 1), generator=draw)
+        starts = torch.randint(0, len(stream) - LENGTH, (32, 1), generator=draw)
         ids = stream[(starts + torch.arange(LENGTH)).to(stream.device)]
         optimizer.zero_grad()
         losses_of(net, ids).mean().backward()
@@ -506,9 +506,8 @@ def adapted(base: Any) -> Any:
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(SEED)
-    names = ["c_attn", "c_fc", "c_proj"]
     lora = LoraConfig(
-        r=8, lora_alpha=16, target_modules=names, fan_in_fan_out=True, task_type="CAUSAL_LM"
+        r=4, lora_alpha=16, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM"
     )
     return get_peft_model(deepcopy(base), lora)
 
@@ -560,7 +559,7 @@ def private_adapters(base: Any, ids: Tensor, plan: Plan, device: torch.device) -
 def attack(
     nets: dict[str, Any], tokenizer: Any, records: list[str], held_out: list[str]
 ) -> dict[str, Any]:
-    """Attack the models by extraction and membership inference; write the report if possible."""
+    """Attack the models by extraction and membership inference; on a CPU, write the report too."""
     from seepage.attacks.extraction.attack import Extraction
     from seepage.auditing.language_model.comparison import TextRecognition
 
@@ -580,16 +579,15 @@ def attack(
             f"{one['tpr_at_1_percent']:.3f}; {rows[name]['within_10000_tries']} of "
             f"{len(result.secrets)} secrets within 10,000 tries"
         )
-    rows["report"] = report(nets, tokenizer, records, held_out)
+    if next(nets["before"].parameters()).device.type == "cpu":
+        rows["report"] = report(nets, tokenizer, records, held_out)
     return rows
 
 
 def report(
     nets: dict[str, Any], tokenizer: Any, records: list[str], held_out: list[str]
-) -> dict[str, Any] | None:
-    """Return the summary of the report by ``seepage attack``; None without its packages."""
-    if find_spec("pyarrow") is None or find_spec("typer") is None:
-        return None
+) -> dict[str, Any]:
+    """Return the summary of the report by ``seepage attack``."""
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         for name, net in nets.items():
