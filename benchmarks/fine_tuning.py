@@ -1,7 +1,7 @@
 """Private fine-tuning from end to end, on images and on text, with an account of every record.
 
 - ``--set images``: a residual network with GroupNorm is trained on six classes of CIFAR-10 and then
-  fine-tuned privately, all weights, on 1,000 images (on an accelerator 2,000) of four others (``PrivateSGD``).
+  fine-tuned privately, all weights, on 1,000 images of four others (``PrivateSGD``).
 - ``--set text``: a small GPT-2 is trained on the docstrings of Python's standard library. Its LoRA
   adapters (peft) are then fine-tuned privately on the descriptions of the data sets in scikit-learn
   and statsmodels, cut into records of 32 tokens (``PrivateTrainer``). ``seepage attack`` writes a
@@ -12,8 +12,9 @@ the held-out loss; for text, membership inference recognises the records of the 
 noise, and those of the private model no better than chance.
 
 ``--pack FOLDER`` writes all data into one folder, and ``--data FOLDER`` reads them there, for
-machines without CIFAR-10 or statsmodels. ``--device cuda`` takes a larger network and more steps;
-``--small`` is a smoke test. The kept results are ``results/fine_tuning-images-cpu.json`` and so on.
+machines without CIFAR-10 or statsmodels. ``--device cuda`` takes larger networks, more
+images and steps; ``--small`` is a smoke test. Results are kept in
+``results/fine_tuning-images-cpu.json`` and so on.
 """
 
 from __future__ import annotations
