@@ -10,9 +10,7 @@ therefore in the text if its input lies in that span (Petrov, Dimitrov, Baader, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 from scipy.stats import chi2
 from torch import Tensor, nn
@@ -21,12 +19,10 @@ from seepage.attacks.gradient.releases import GradientReleases
 from seepage.errors import InputError
 from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
 from seepage.support.number_check import check_count
-from seepage.tables.result_table import PlottedNumbers, ResultNumbers
-from seepage.tables.source import as_numpy, build_frame
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RecoveredTokens(ResultNumbers):
+class RecoveredTokens:
     """The tokens recovered from gradients of texts; as sensitive as the texts.
 
     Parameters
@@ -47,27 +43,8 @@ class RecoveredTokens(ResultNumbers):
     distances: Tensor
     candidates: list[list[Tensor]]
 
-    value_column = "distance"
-
     def __len__(self) -> int:
         return len(self.sequences)
-
-    def table(self, library: str | None = None) -> Any:
-        """Return a data frame with one row per release and position."""
-        count, length = self.sequences.shape
-        columns = {
-            "release": np.repeat(np.arange(count), length),
-            "position": np.tile(np.arange(length), count),
-            "token": as_numpy(self.sequences).ravel(),
-            "distance": as_numpy(self.distances).ravel(),
-        }
-        return build_frame(columns, library or "pyarrow")
-
-    def drawing(self) -> PlottedNumbers:
-        """Return the data for :meth:`plot`: the distances, in ascending order."""
-        values = as_numpy(self.distances).ravel()
-        order = np.argsort(values, kind="stable")
-        return PlottedNumbers(values[order], order, "distance from the span", "positions")
 
     def __repr__(self) -> str:
         known = int((self.sequences >= 0).sum())
@@ -128,10 +105,11 @@ def recover_tokens(
         slopes = slopes.transpose(1, 2)
     inputs = _inputs(own, linear, table.num_embeddings, length)
     all_of = int(torch.linalg.matrix_rank(inputs.flatten(0, 1)))  # less than d after LayerNorm
+    positions = releases.batch_size * length
     present, candidates, sequences, distances = [], [], [], []
     for rows, gradient in zip(looked_up, slopes, strict=True):
         there = _present(rows, releases.noise)
-        away = _distances(gradient, inputs[there], all_of, releases.noise)
+        away = _distances(gradient, inputs[there], (positions, all_of), releases.noise)
         present.append(there)
         if away is None or not len(there):
             candidates.append([there] * length)
@@ -174,14 +152,19 @@ def _present(rows: Tensor, noise: float) -> Tensor:
     return torch.nonzero(torch.linalg.vector_norm(rows, dim=1) > hidden).flatten()
 
 
-def _distances(gradient: Tensor, inputs: Tensor, all_of: int, noise: float) -> Tensor | None:
-    """Return each input's relative distance from the span of the rows, or None if all fit."""
+def _distances(
+    gradient: Tensor, inputs: Tensor, ranks: tuple[int, int], noise: float
+) -> Tensor | None:
+    """Return each input's relative distance from the span of the rows, or None if all fit.
+
+    ``ranks`` are the number of positions and the dimension of all possible inputs.
+    """
     _, sizes, basis = torch.linalg.svd(gradient.double(), full_matrices=False)
     m, n = gradient.shape
     rounding = float(sizes[0]) * max(m, n) * torch.finfo(gradient.dtype).eps
     # The largest singular value of m × n standard Gaussian noise is about √m + √n.
-    kept = basis[sizes > rounding + noise * (m**0.5 + n**0.5)]
-    if not 0 < len(kept) < all_of:
+    kept = basis[sizes > rounding + noise * (m**0.5 + n**0.5)][: ranks[0]]
+    if not 0 < len(kept) < ranks[1]:
         return None
     z = inputs.double()
     z = z / torch.linalg.vector_norm(z, dim=2, keepdim=True)
