@@ -38,8 +38,8 @@ class RecordingAudit(Reportable, ResultTable):
     layers
         The leakage of each layer over all rounds, without and with remedies.
     over_rounds
-        The first round after which each layer reveals the property; ``None`` if a client has
-        several values of the property, or if rounds are unknown.
+        Each layer's P-values after each round, which show the first round that reveals the
+        property; ``None`` if a client has several values of the property, or if rounds are unknown.
     clients
         The distance of each client's updates from those of the other clients.
     by_client
@@ -58,7 +58,8 @@ class RecordingAudit(Reportable, ResultTable):
     runs
         The number of runs that were analysed together.
     set_aside
-        A sentence if updates of other runs were left out because their clients cannot be matched.
+        A sentence about updates of other runs that were left out because their clients cannot be
+        matched; empty if there are none.
     """
 
     layers: LayerAudit
@@ -166,13 +167,13 @@ def audit_recording(
     reference: Reference | None = None,
     seed: int = 0,
 ) -> RecordingAudit:
-    """Audit recorded rounds: layers that reveal a property, the first round, and outliers.
+    """Find layers that reveal a property, the first round in which they do, and outlying clients.
 
     Parameters
     ----------
     recording
         A recording with nodes, or its folder or file; or a list of these, one for each run. A
-        client that takes part in several runs is one unit. Clients of several runs are matched by
+        client that takes part in several runs counts once. Clients of several runs are matched by
         their keys, or by their nodes if these are the same in all runs; otherwise only the longest
         run is used, and the result says so.
     property
@@ -183,8 +184,8 @@ def audit_recording(
     permutations
         The number of permutations of the tests over rounds.
     reference
-        Simulated clients, as for :func:`standing_out`; without them, no client is said to stand
-        out.
+        Simulated clients, as for :func:`standing_out`; without them, clients are ranked, but none
+        is named as outlying.
     seed
         The seed of all random draws.
 
@@ -323,7 +324,7 @@ class KnownUpdates:
 
 
 def read_recording(recording: Recording) -> LayerGradients:
-    """Return a recording, read from its folder or file; several become one with several runs."""
+    """Return a recording, read from its folder or file if needed; join several into one."""
     if isinstance(recording, LayerGradients):
         return recording
     if isinstance(recording, str | os.PathLike):

@@ -26,7 +26,7 @@ from seepage.tables.source import (
 
 
 class AttributeInversion(ABC):
-    """An adversary who infers a nominal attribute of records from their other columns.
+    """An adversary who infers a nominal attribute of records from a release and other columns.
 
     ``fit`` accepts the data that the adversary knows. ``predict`` guesses the level of every target
     row without using the attribute's columns. ``attack`` also compares the guesses with the
@@ -57,7 +57,7 @@ class AttributeInversion(ABC):
         return self
 
     def _prepare(self, release: Any) -> tuple[Any, int]:
-        """Return the quantities from the releases that scoring needs, and the number of releases.
+        """Return the properties of the releases that scoring needs, and the number of releases.
 
         An adversary who ignores the releases makes the same guess for all of them.
         """
@@ -88,8 +88,8 @@ class AttributeInversion(ABC):
         Returns
         -------
         numpy.ndarray
-            The position of the guessed level in ``attribute.levels``, (n,); (T, n) for
-            :class:`Releases`. If levels tie, the first is guessed.
+            The position of the guessed level in ``attribute.levels``, (n,); (T, n) for T releases
+            (:class:`Releases`). If levels tie, the first is guessed.
         """
         guesses = self._guess(X, y, release)
         if isinstance(release, Releases):
@@ -99,8 +99,8 @@ class AttributeInversion(ABC):
     def attack(self, X: Any, y: Any, release: Any = None) -> InversionResult:
         """Guess the level of every target row and compare the guess with the true level.
 
-        The parameters are those of :meth:`predict`, but the attribute's columns contain the true
-        values.
+        The parameters are those of :meth:`predict`, but the attribute's columns must contain the
+        true values.
         """
         truth = self.attribute.read(X)
         hits = self._guess(X, y, release) == truth

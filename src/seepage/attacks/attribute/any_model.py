@@ -1,18 +1,18 @@
 """Attribute inference for every column of a table, with any model that can be refitted.
 
-The attacker knows the model, a record's label and all of its columns but one, and infers which
-value ``k`` of the unknown column best explains the model's output. The baseline without the model
-is imputation: a random forest fitted on other records predicts ``q(k)``, the probability of each
-value given the other columns and the label. The gain over this baseline is attribute inference
+The attacker knows the model, a record's label and all of its columns but one. The attacker infers
+which value ``k`` of the unknown column best explains the model's output. The baseline without the
+model is imputation: a random forest fitted on other records predicts ``q(k)``, the probability of
+each value given the other columns and the label. The gain over this baseline is attribute inference
 beyond imputation (Jayaraman and Evans 2022).
 
-The evidence from the model is membership inference for each candidate record (Yeom et al. 2018),
-with the likelihood ratio of Carlini et al. (2022). Let ``ℓ(k)`` be the attacked model's log-odds of
-the record's true label with the value ``k`` in the column, and ``μ(k)`` the mean log-odds over
-shadow models not fitted on the record. At a record's true value, ``δ`` is the mean increase in
-log-odds in models fitted on the record, and ``σ²`` is the variance of the log-odds in models not
-fitted on it. If both distributions are normal, the log-likelihood ratio is ``(δ/σ²)(ℓ(k) − μ(k))``
-up to a constant, and the guess is::
+The evidence from the model comes from membership inference on each candidate record (Yeom et al.
+2018), with the likelihood ratio of Carlini et al. (2022). Let ``ℓ(k)`` be the attacked model's
+log-odds of the record's true label with the value ``k`` in the column, and ``μ(k)`` the mean
+log-odds over shadow models not fitted on the record. At a record's true value, ``δ`` is the mean
+increase in log-odds in models fitted on the record, and ``σ²`` is the variance of the log-odds in
+models not fitted on it. If both distributions are normal, the log-likelihood ratio is ``(δ/σ²)(ℓ(k)
+− μ(k))`` up to a constant, and the guess is::
 
     argmax_k  log q(k) + (δ/σ²)(ℓ(k) − μ(k))
 
@@ -21,8 +21,8 @@ half of the models. The additional accuracy from models fitted on the record is 
 training records; the remaining gain is inference about the population.
 
 In a text column, or a column with few distinct numbers, the attacker guesses the value. Any other
-column of numbers or dates is divided into bands of equally many records; a guess is correct if it
-names the right band.
+column of numbers or dates is divided into up to ten bands of about equally many records; a guess is
+correct if it names the right band.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class GuessingPlan:
     columns
         The columns to guess.
     left_out
-        The names of columns that are not attacked, because they have only one value or need too
-        many queries.
+        The names of columns that are not attacked, because they have only one value, or because the
+        queries do not suffice for all columns.
     rows
         The positions of the attacked records, ``(m,)``.
     priors
-        The logarithm of ``q(k)`` for each column, ``(m, K)``.
+        The log-probability of each candidate value without a model, for each column, ``(m, K)``.
     tried, labels
         The attacked records with every value of every column in turn, and their labels. Rows are
         ordered by column, then by record, then by value.
@@ -102,9 +102,9 @@ def plan_guesses(
 ) -> GuessingPlan:
     """Choose the columns and records to attack with about ``queries`` predictions per model.
 
-    ``together`` names the columns of each attribute that has several columns. At least ``fewest``
-    records are attacked, but at most half of the table; the attacker learns from the remaining
-    records.
+    ``together`` maps each attribute to its columns; by default, each column is an attribute. At
+    least ``fewest`` records are attacked, but at most half of the table; the attacker learns from
+    the remaining records.
     """
     table = columns_as_they_are(X)
     found = [
@@ -154,7 +154,7 @@ def _unique(table: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]
 def _guessed(
     name: str, places: tuple[int, ...], values: list[np.ndarray], most: int = 30, bands: int = 10
 ) -> GuessedColumn:
-    """Return a column with its most frequent values, or with bands of equally many records."""
+    """Return a column with its candidates: its most frequent values, or bands of its numbers."""
     if len(values) == 1 and values[0].dtype.kind == "f":
         numbers = values[0]
         known = numbers[np.isfinite(numbers)]
@@ -181,7 +181,10 @@ def _middle(numbers: np.ndarray, band: np.ndarray) -> int:
 
 
 def _as_numbers(values: np.ndarray) -> np.ndarray:
-    """Return a column as numbers for tree splits: text by frequency, missing values lowest."""
+    """Return a column as numbers for a random forest.
+
+    Text is replaced by its frequency rank, and missing numbers by a value below all others.
+    """
     if values.dtype.kind in "biuf":
         numbers = values.astype(float)
         known = numbers[np.isfinite(numbers)]
@@ -309,7 +312,9 @@ class ColumnGuesses(SummaryTable):
 def guess_columns(
     plan: GuessingPlan, answers: Sequence[list[np.ndarray]], signals: np.ndarray, inside: np.ndarray
 ) -> tuple[ColumnGuesses, ...]:
-    """Return how often each column is guessed with each model; the other models are shadows.
+    """Return how often each column is guessed correctly with each model, and without a model.
+
+    For each attacked model, all other models serve as shadow models.
 
     Parameters
     ----------
@@ -350,7 +355,7 @@ def guess_columns(
 
 
 def _weight(odds: np.ndarray, inside: np.ndarray) -> float:
-    """Return ``δ/σ²`` of the shadow models, (M, n): zero if members do not score higher."""
+    """Return ``δ/σ²`` from the shadow models' log-odds, (M, n); zero if ``δ`` is negative."""
     counts = (~inside).sum(axis=0)
     mean = np.where(inside, 0.0, odds).sum(axis=0) / np.maximum(counts, 1)
     apart = odds - mean

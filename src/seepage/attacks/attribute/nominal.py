@@ -26,8 +26,8 @@ class NominalAttribute:
     columns
         The positions of the attribute's columns in the table.
     codes
-        The entries of these columns for each level, (K, t): rows of the identity matrix for a
-        one-hot attribute, and a row of zeros for a level without a column.
+        The entries of the attribute's columns for each level, (K, t): rows of the identity matrix
+        for a one-hot attribute, and a row of zeros for a level without a column.
     levels
         The names of the levels, in the order of ``codes``.
 
@@ -126,8 +126,8 @@ class NominalAttribute:
         name
             The attribute's name; by default, the name of the first column.
         levels
-            The names of the levels in the order described; by default, from the columns or their
-            values.
+            The names of the levels in the order described above; by default, the names of the
+            columns or their values.
         """
         table = read_table(X)
         named, _ = Attributes(MemorySource(table, None)).unknowns(list(columns), False)
@@ -144,7 +144,7 @@ class NominalAttribute:
         return f"<{self.name}: {', '.join(self.levels)}>"
 
     def read(self, X: Any) -> np.ndarray:
-        """Return the position of every row's level, (n,), in a table with the attribute."""
+        """Return every row's level, (n,), as a position in ``levels``."""
         values = read_table(X, check=False).values
         if max(self.columns) >= values.shape[1] or min(self.columns) < 0:
             raise InputError(
@@ -165,7 +165,7 @@ class NominalAttribute:
         return positions
 
     def others(self, d: int) -> np.ndarray:
-        """Return the positions of those of the d columns that do not encode this attribute."""
+        """Return which of d columns do not encode this attribute, as positions."""
         return np.setdiff1d(np.arange(d), self.columns)
 
 

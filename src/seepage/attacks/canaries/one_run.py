@@ -1,14 +1,14 @@
 """A lower bound on ε from guesses about one run (Steinke, Nasr and Jagielski 2023).
 
 Each of m canaries is included by a fair coin flip. An attacker guesses r of the coin flips and
-abstains from the remaining coin flips; v guesses are correct. If the procedure is (ε,
-δ)-differentially private for adding or removing one record, then the main theorem of the paper,
-with ``W ~ Binomial(r, e^ε/(1 + e^ε))``, states::
+abstains from guessing the others; v guesses are correct. If the procedure is (ε, δ)-differentially
+private for adding or removing one record, then the main theorem of the paper, with ``W ~
+Binomial(r, e^ε/(1 + e^ε))``, states::
 
     P[v or more right] ≤ P[W ≥ v] + 2mδ · max_{1 ≤ i ≤ v} P[v > W ≥ v − i]/i
 
-An ε is refuted with 95 % confidence if this probability is below 5 %. The coin flips are
-independent, so one run with many canaries replaces many runs with one canary each.
+An ε is refuted with 95 % confidence if the right side is below 5 %. The coin flips are independent,
+so one run with many canaries replaces many runs with one canary each.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from seepage.support.number_check import check_count, check_not_negative, check_
 def chance_of_guesses(
     correct: int, guesses: int, *, abstentions: int = 0, epsilon: float, delta: float
 ) -> float:
-    """Return an upper bound on the probability of this many correct guesses under (ε, δ).
+    """Return an upper bound on the probability of ``correct`` or more correct guesses.
 
-    The number of guesses must have been chosen without knowing the coin flips.
+    The bound holds under (ε, δ)-differential privacy. The number of guesses must have been chosen
+    without knowing the coin flips.
 
     Examples
     --------
@@ -53,7 +54,7 @@ def epsilon_lower_bound(
     delta: float,
     confidence: float = 0.95,
 ) -> float:
-    """Return the largest ε that the guesses refute at the given confidence.
+    """Return a lower bound on ε: the guesses refute every smaller ε at the given confidence.
 
     The result exceeds the true ε with a probability of at most ``1 − confidence``. A small bound is
     not evidence of privacy: a stronger attack may guess better.
@@ -67,7 +68,7 @@ def epsilon_lower_bound(
     delta
         The δ of the guarantee, which may be 0.
     confidence
-        By default 95 %.
+        The confidence level of the bound.
 
     Examples
     --------

@@ -24,8 +24,9 @@ from seepage.tables.source import as_numpy
 class GradientReleases:
     """Released gradients, each the mean over one batch, with their clipping and noise.
 
-    A release is ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``: the gradient of a single record (b = 1),
-    the update of a federated client, or a step of private SGD. You can also construct this class
+    A release is ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``, with b records, the clip ``φ``, its
+    threshold C and the noise multiplier σ. It is the gradient of a single record (b = 1), the
+    update of a federated client, or a step of private SGD. You can also construct this class
     directly from recorded gradients. With ``training``, the releases are FedAvg updates, ``θ_sent −
     θ_returned``, after local steps that the adversary knows.
 
@@ -88,7 +89,7 @@ class GradientReleases:
         return replace(self, gradients={k: v[which] for k, v in self.gradients.items()})
 
     def flat(self, like: Mapping[str, Tensor]) -> Tensor:
-        """Return the gradients as one row per release, in the order of these parameters."""
+        """Return the gradients as one row per release, in the order of the parameters ``like``."""
         missing = [name for name in like if name not in self.gradients]
         if missing:
             raise InputError(
@@ -116,7 +117,7 @@ class GradientReleases:
         return f"<{len(self):,} released gradients{each}, {self.clip}{noise}>"
 
     def simulated(self, net: nn.Module, loss: str | nn.Module | Loss) -> SimulatedGradients:
-        """Return a function that simulates this release for candidate records."""
+        """Return an object that simulates these releases for candidate records."""
         if self.training is not None:
             return SimulatedUpdates(net, loss, self.training, self.batch_size)
         return SimulatedGradients(net, loss, self.clip, self.batch_size)

@@ -72,7 +72,7 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.hstack(made)
 
     def _columns(self, X: Any) -> list[tuple[bool, np.ndarray]]:
-        """Return every column as floats or as text; in text columns a gap is a separate value."""
+        """Return every column as floats or as text; missing text counts as a separate value."""
         columns = columns_as_they_are(X, self.text)
         return [
             (text, np.array([str(cell) for cell in values.tolist()]) if text else values)
@@ -136,7 +136,7 @@ def prepare(estimator: Any, X: Any, y: Any) -> FittedInputs:
 def _encoded(estimator: Any, X: Any) -> tuple[Any, tuple[str, ...]]:
     """Return the estimator with an encoding step before it, and a sentence about that step.
 
-    An array of numbers without gaps gets no encoding step.
+    An array of numbers without missing values gets no encoding step.
     """
     from sklearn.pipeline import make_pipeline
 
@@ -158,7 +158,7 @@ def _encoded(estimator: Any, X: Any) -> tuple[Any, tuple[str, ...]]:
 
 
 def _as_given(X: Any) -> Any:
-    """Return a data frame unchanged, other input as an array, numeric unless it contains text."""
+    """Return a data frame unchanged, and other input as an array (of floats, if without text)."""
     if is_frame(X):
         return X
     values = as_numpy(X.toarray() if hasattr(X, "toarray") else X)

@@ -75,7 +75,8 @@ def audit(
         The standard deviation of the Gaussian noise on every released number; by default the
         smallest noise that meets ``target_eta``.
     target_eta
-        The leakage that no record should exceed; by default 1, which is one standard deviation.
+        The leakage that no record should exceed. At the default, 1, an unbiased attack errs by at
+        least one standard deviation.
     attacker
         An attacker who does not know all other records, such as ``sp.Attacker(knows=0.0)``. The
         success rate of membership inference is then also estimated for this attacker
@@ -105,14 +106,15 @@ def audit(
         Whether the values that the steps learnt from the data count as public (``"frozen"``), or
         are learnt again when a record changes (``"refitted"``).
     refit
-        By default, if more than the model was learnt from the data (scaling, levels, class weights,
-        a penalty), membership inference attacks the whole procedure, refitted without each of the
-        most exposed records. ``"model"`` keeps everything but the model fixed; ``"pipeline"``
-        raises an error for a model without preceding steps. ``risks.held`` of the audit lists these
-        fixed quantities.
+        By default, the whole procedure is refitted without each of the most exposed records if more
+        than the model was learnt from the data (scaling, levels, class weights, a penalty).
+        Membership is then inferred from that procedure. ``"model"`` keeps everything but the model
+        fixed; ``risks.held`` of the audit lists the fixed quantities. ``"pipeline"`` always refits
+        the whole procedure, and raises an error for a model without preceding steps.
     preset
         Limits by the recipients of the release, ``"open"``, ``"partners"`` or ``"internal"``:
-        ``gates`` of the audit states whether they are met. These are our defaults, not law.
+        ``gates`` of the audit states whether they are met. The presets are recommendations of
+        seepage, not law.
     source
         The name of the table in the result.
     seed
@@ -249,7 +251,7 @@ def _refuse(options: Mapping[str, Any], whom: str) -> None:
 def _is_linear(model: Any) -> bool:
     """Return whether a model is measured exactly; raise an error if it cannot be audited.
 
-    A linear model with unsupported settings raises an error later, with the remedy.
+    A linear model with unsupported settings raises an error later, which suggests a remedy.
     """
     try:
         kind_inside(model)
@@ -263,7 +265,7 @@ def _is_linear(model: Any) -> bool:
 
 
 def _parted(X: Any, target: str) -> tuple[Any, Any]:
-    """Return a data frame without its target, and the target; unchanged if there is none."""
+    """Return a data frame without its target column, and that column (``None`` if it has none)."""
     if not is_frame(X):
         return X, None
     frame, _ = read_frame(X)

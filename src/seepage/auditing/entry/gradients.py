@@ -27,7 +27,7 @@ def leakage_of_batch(
     max_grad_norm: float | None,
     **options: Any,
 ) -> GradientLeakage:
-    """Return the leakage of a batch's gradient, with noise on the sum or as a multiple of C."""
+    """Return the leakage of a batch's gradient, with the given noise and clipping."""
     if noise is not None and noise_multiplier is not None:
         raise InputError("noise and noise_multiplier both set the noise; give only one of them.")
     if noise is not None:
@@ -61,7 +61,10 @@ def leakage_of_batch(
 
 
 def _inputs(X: Any, like: torch.Tensor) -> Any:
-    """Return the inputs in the form that the network accepts: numbers in its parameters' type."""
+    """Return the inputs as tensors on the network's device; a mapping is copied unchanged.
+
+    Tables of floating-point numbers get the type of the network's parameters.
+    """
     if isinstance(X, Mapping):
         return dict(X)
     if not isinstance(X, torch.Tensor):

@@ -137,8 +137,8 @@ def leakage(
     release
         The published quantity, if not the exact parameters: :class:`Predictions`, or
         :class:`Parameters` rounded to printed digits. For an attacker who knows all other records,
-        the noise is on the margins of the predictions, and rounding after the noise does not reduce
-        the measured leakage.
+        the noise is added to the margins of the predictions. Rounding after the noise does not
+        reduce the measured leakage.
     loss
         For a network: ``"cross_entropy"`` (the default for whole-number targets), ``"mse"`` (the
         default for other targets), a torch loss module, or a function of output and target.

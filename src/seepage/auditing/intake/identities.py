@@ -60,7 +60,7 @@ def people_of_rows(identities: Column | Sequence[object], name: str) -> np.ndarr
 
 
 def is_same_within(cells: Column | np.ndarray, person: np.ndarray) -> bool:
-    """Return whether each person has the same value in all of their rows; gaps count as values."""
+    """Return whether each person has one value in all rows; missing entries count as a value."""
     if isinstance(cells, np.ndarray):
         values = np.unique(cells.astype(str), return_inverse=True)[1].reshape(-1)
     else:
@@ -90,7 +90,7 @@ def is_named_like_identifier(name: str) -> bool:
 def check_identifiers(
     features: Sequence[str], profiles: Mapping[str, ColumnProfile], settled: Sequence[str]
 ) -> None:
-    """Raise for columns named like identifiers, unless their role is ``settled``.
+    """Raise an error for columns named like identifiers, unless their role is ``settled``.
 
     If a column has few values, each in many rows (such as the party identification ``PID`` in
     anes96), no error is raised, and :func:`panel_notices` yields a notice.
@@ -162,7 +162,7 @@ def panel_notices(
 
 
 def _repeated(raw: pa.Table | None, name: str, sums: Scan) -> int:
-    """Return the number of values if a column has many, each in few rows, and otherwise 0.
+    """Return how many values a column has if there are many, each in few rows; otherwise 0.
 
     Every value must occur in equally many rows, or only in consecutive rows.
     """
@@ -188,7 +188,7 @@ def _repeated(raw: pa.Table | None, name: str, sums: Scan) -> int:
 
 
 def _block_of_rows(raw: pa.Table, features: Sequence[str]) -> tuple[int, list[str]]:
-    """Return the largest block length T, and the columns that are constant in every T rows.
+    """Return the largest block length T, and the columns that are constant in each block of T rows.
 
     At least two columns must be constant, and their values must differ between blocks often enough
     that the table is not merely sorted. If there is no such T, return (1, []).

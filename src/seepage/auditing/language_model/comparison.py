@@ -1,8 +1,9 @@
-"""Attacks on the model and on others trained with one change: protection and price of each.
+"""Attacks on a model and on models trained with one change: each change's benefit and cost.
 
-Every model gets the same two attacks on the same records: extraction of the secrets, one forward
-pass each, and membership inference with held-out records as non-members. The price of a change is
-the changed model's loss on the held-out records, in bits per token.
+The same two attacks are run on every model and the same records. One is extraction of the secrets,
+with one forward pass per secret. The other is membership inference, with held-out records as
+non-members. The cost of a change is measured by the changed model's loss on the held-out records,
+in bits per token.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ FPR = 0.01  # the false positive rate at which recognised records are counted
 
 @dataclass(frozen=True, eq=False)
 class AttackedModel:
-    """What two attacks found in one model, and its loss on held-out records.
+    """The results of extraction and membership inference on one model, and its held-out loss.
 
     Parameters
     ----------
     name
-        What was changed, or ``this model``.
+        The change in training, or ``this model`` for the audited model.
     within, most_exposed
-        The number of secrets within 10,000 tries, and the largest probability that one try emits
-        a secret.
+        The number of secrets within reach of 10,000 tries, and the probability that one try emits
+        the most exposed secret.
     membership
         The membership inference attack; None without held-out records.
     held_out_bits
-        The mean over held-out records of the loss per token, in bits; None without them.
+        The mean loss per token on held-out records, in bits; None without such records.
     """
 
     name: str
@@ -90,7 +91,7 @@ class TextRecognition:
     references: Sequence[Any] = ()
 
     def attack(self, net: Any, *, by_loss: bool = False) -> MembershipInferenceResult | None:
-        """Attack a model; None without held-out records."""
+        """Return the membership inference attack on a model; None without held-out records."""
         if not self.held_out:
             return None
         texts = [*self.records, *self.held_out]
@@ -115,8 +116,8 @@ class TextRecognition:
     def measured_before(self, net: Any, result: ExtractionResult) -> AttackedModel:
         """Return the numbers of the model before fine-tuning.
 
-        It was trained on none of the records, so if an attack on its loss succeeds, the held-out
-        records are of another kind.
+        This model was trained on none of the records, so if an attack on its loss succeeds, the
+        held-out records are of another kind.
         """
         earlier = [replace(each, low=each.base) for each in result.secrets if each.base is not None]
         return AttackedModel(

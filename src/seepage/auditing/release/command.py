@@ -46,7 +46,7 @@ def run_release(
     as_json: bool = False,
     check: Path | None = None,
 ) -> bool:
-    """Make a release of a table, write both folders and the ledger, and print the items.
+    """Make a release from a table, write both folders and the ledger, and print the items.
 
     ``folders`` maps ``release`` and ``report`` to folders, and ``ledger`` to a file. ``origin``
     maps ``sign`` to a signing key, and ``replaces`` to the folder of the release being replaced. If
@@ -116,7 +116,7 @@ def release_entry(procedure: Procedure, made: MadeRelease) -> PastRelease:
 
 
 def _keep_apart(out: Path, report: Path, ledger: Path) -> None:
-    """Raise if a private file would be written into the release folder."""
+    """Raise an error if a private file would be written into the release folder."""
     for path in (out, report, ledger):
         check_path(path)
     shared, private = out.resolve(), report.resolve()

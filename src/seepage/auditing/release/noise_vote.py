@@ -19,8 +19,9 @@ of it.
 A private vote cannot always yield enough noise for the most exposed record. Suppose that, for every
 table, an ε-private mechanism draws a σ below the table's need with probability at most β. Then, for
 any table, the probability of a σ below the need of a table that differs in k records is at most
-``β exp(kε)``. Private noise that is *always* enough is therefore enough for every possible table.
-For this reason, votes have a margin, and σ is redrawn until it is enough for the table T::
+``β exp(kε)``. If private noise is *always* enough for its own table (β = 0), it is therefore enough
+for every possible table, and far too large for most. For this reason, votes have a margin, and σ is
+redrawn until it is enough for the table T::
 
     P_T(s) = p_T(s) 1[s ≥ need(T)] / a(T),    a(T) = p_T(s ≥ need(T))
 
@@ -55,12 +56,12 @@ from seepage.errors import InputError
 def plan_vote(
     records: int, features: int, classes: bool, epsilon: float | None
 ) -> tuple[int, float]:
-    """Return the number of voting blocks, or zero for too few records, and the ε of the vote.
+    """Return the number of voting blocks and the ε of the vote; both are 0 for too few records.
 
     A block has at least ten records if there are classes, since most blocks must contain every
     class. Otherwise it has at least as many records as features, since a linear model fits fewer
     records exactly. The product of the number of blocks and ε determines how random σ is: below 16,
-    σ is almost entirely random.
+    σ is almost entirely random. If ``epsilon`` is given, too few records raise an error.
     """
     size = 10 if classes else max(4, features)
     blocks = min(records // size, 50)
@@ -98,7 +99,7 @@ def interval_kept(epsilon: float, level: float = 0.95) -> float:
 def noise_grid(unit: float, records: int) -> np.ndarray:
     """Return the points from which σ is drawn, computed from published figures only.
 
-    The points cover three decades, starting at 25 times the unit divided by the number of records.
+    The ten points cover three decades, starting at ``25 * unit / records``.
     """
     points = [round_up(25 * unit / records, COARSER)]
     while len(points) < 10:
@@ -108,7 +109,7 @@ def noise_grid(unit: float, records: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Seats:
-    """The seat of each row in the vote: a number below one that determines its block.
+    """The seat of each row in the vote: a random number in [0, 1) that determines its block.
 
     The seats need not be secret. Removing a row does not change the seats of other rows.
     """
@@ -133,7 +134,7 @@ class Seats:
 
 @dataclass(frozen=True, eq=False)
 class NoiseDraw:
-    """The distribution of σ for a table; votes are repeated until one is enough."""
+    """The distribution of σ for a table; votes are repeated until the σ of one is large enough."""
 
     grid: np.ndarray
     chance: np.ndarray  # with which one vote draws every point
@@ -144,7 +145,7 @@ class NoiseDraw:
 
     @property
     def probability(self) -> float:
-        """The probability that one vote is enough."""
+        """The probability that the σ of one vote is enough for the table."""
         return float(self.chance[self.grid >= self.least].sum())
 
     @property
@@ -160,9 +161,11 @@ class NoiseDraw:
         factor ``e^±ε₀``. An event with probability q for this table has, for the other table, a
         probability between ``max(e^-ε₀ q, 1 − e^ε₀ (1 − q))`` and
         ``min(e^ε₀ q, 1 − e^-ε₀ (1 − q))``. Let C be the event that a vote is enough for both
-        tables. If the other table needs more noise, a draw for this table rules out the other with
-        probability ``1 − p(C)/a``. If the other table needs less, a draw for it rules out this
-        table with probability ``p'(M)/(p'(M) + p'(C))``, with M the votes between the two needs.
+        tables; p and p' are the probabilities for this and for the other table, and a is
+        :attr:`probability`. If the other table needs more noise, a draw for this table rules out
+        the other with probability ``1 − p(C)/a``. If the other table needs less noise, a draw for
+        it rules out this table with probability ``p'(M)/(p'(M) + p'(C))``. Here M is the event that
+        a vote is enough for the other table but not for this one.
         """
         both = float(self.chance[self.grid >= max(self.least, other)].sum())
         between = float(self.chance[self.grid >= min(self.least, other)].sum()) - both
@@ -207,9 +210,9 @@ def vote_on_noise(
 def chances(opinions: np.ndarray, grid: np.ndarray, epsilon: float) -> np.ndarray:
     """Return the probability with which each point of the grid is drawn.
 
-    A point that is accepted with probability ``p``, at position ``x`` of the order (between 0 and
-    1), is drawn if no point before it is accepted. The probability is ``p ∫ Π(1 − x p') dx``, with
-    the product over all other points.
+    A point at position ``x`` of the random order (between 0 and 1) is drawn if it is accepted, with
+    probability ``p``, and no point before it is. The probability of this is ``p ∫ Π(1 − x p') dx``,
+    with the product over all other points.
     """
     score = scores(opinions, grid)
     accepted = np.exp(epsilon / 2 * (score - score.max()))

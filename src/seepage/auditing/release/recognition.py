@@ -6,8 +6,8 @@ texts that differ only in case and white space. Two records count as the same pe
 in every column that both tables have. Columns may therefore be reordered, added or dropped, and
 their names may be written in capitals. In case of doubt, records count as the same person: a false
 match costs noise, whereas a missed match breaks the guarantee. So a record without a full match is
-also matched to records that differ from it in only one column, such as a filled gap or a corrected
-value.
+also matched to records that differ from it in only one column, such as a missing value that was
+filled in, or a corrected value.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _TRUTH = {"true": 1, "false": 0}
 def canonical(value: Any, *, cased: bool = False) -> tuple[str, str]:
     """Return a value's canonical forms for comparison: in single precision, and exact.
 
-    Case and white space in texts are ignored unless ``cased``, as in an earlier version.
+    Case and white space in texts are ignored, except with ``cased``, for digests of an earlier
+    version.
 
     The two forms differ for integers from 2²⁴ on, such as patient numbers, because single precision
     cannot represent all of them.
@@ -174,15 +175,15 @@ class People:
         )
 
     def earlier_loss(self, loss: PrivacyLoss, others: People, *, of_people: bool) -> Match | None:
-        """Return the other table's losses, derived from the losses of this table, and the matches.
+        """Return the other table's losses, found by matching it to this table, and the matches.
 
         ``loss`` has one entry per record of this table; with ``of_people``, it is for all records
         of the record's person together. Return ``None`` if the tables cannot be compared. If a
         column identifies people in either table and both tables have it, that column decides. Of
         two such columns, the one with the larger loss is used. Otherwise all shared columns must
         agree. If the other table lacks columns of this one, at least half of this table's records
-        must be unique in the shared columns. A stranger from the same population then matches
-        nobody with a probability of about one half or more. If everybody matches somebody, for
+        must be unique in the shared columns. The probability that a stranger from the same
+        population matches nobody is then about one half or more. If everybody matches somebody, for
         example by sex alone, a match is uninformative. Records without a match are compared again
         with each column left out in turn, under the same condition. A match found in this way
         counts, but is marked as doubtful.
@@ -230,7 +231,7 @@ class People:
         of_people: bool,
         identified: bool,
     ) -> tuple[PrivacyLoss, np.ndarray]:
-        """Return the loss of the other table's records, and the matches, by the given columns.
+        """Return the loss of the other table's records, matched by some columns, and the matches.
 
         A record of the other table may be any of its matches in this table, so it gets their
         largest loss. A *person* in the other table gets the combined loss of all matches of their

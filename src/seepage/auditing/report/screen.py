@@ -1,7 +1,7 @@
 """Terminal output of an audit: the verdict, the risks, the remedies and the files.
 
 The output fits a screen of 25 lines and 80 columns; ``--verbose`` and the page show everything.
-Colour is for terminals only. Numbers and wording match the report.
+Colour is used on terminals only. Numbers and wording match the report.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _risks(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _guesses(audit: Audit) -> Iterator[GuessFinding]:
-    """Yield the guess with the largest gain and, if different, that of a sensitive column."""
+    """Yield the guess that gains most, over all columns and over sensitive ones, each once."""
     guesses = () if audit.risks is None else audit.risks.guesses
     sensitive = {a.name for a in audit.attributes if a.sensitive}
     seen: GuessFinding | None = None

@@ -85,7 +85,7 @@ def judge_recording(audit: RecordingAudit, name: str, gates: tuple[Gate, ...]) -
 
 @dataclass(frozen=True)
 class LayerAdvice:
-    """One piece of advice, with the remaining leakage of a whole update, if tried."""
+    """A piece of advice, with the remaining leakage of a whole update, if the advice was tried."""
 
     name: str
     layers: tuple[str, ...] = ()  # those it is about
@@ -126,7 +126,7 @@ def advise(audit: RecordingAudit) -> tuple[LayerAdvice, ...]:
 
 
 def _without(audit: RecordingAudit, name: str, layers: tuple[str, ...]) -> LayerAdvice:
-    """Return advice to leave layers out, with the remaining leakage if tried."""
+    """Return advice to leave layers out, with the remaining leakage if this was tried."""
     whole = audit.layers.remedies[0].value
     for remedy in audit.layers.remedies if whole > _LITTLE else ():
         if set(remedy.name.removeprefix("without ").split(", ")) == set(layers):

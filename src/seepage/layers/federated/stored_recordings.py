@@ -1,8 +1,8 @@
 """Recordings on the disk: one file, or a folder that grows by one file per round.
 
-A folder costs the same in every round, however many it holds: ``round-000003-part-000007.npz`` has
-the updates of round 3 that were written seventh. Several processes may add to one folder. Only
-their owner can read files and folders.
+The cost of adding a round does not grow with the number of rounds in the folder. The file
+``round-000003-part-000007.npz`` contains updates of round 3 and was written seventh. Several
+processes may add to one folder. Files and folders are readable only by their owner.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PART = re.compile(r"round-(-?\d+)-part-(\d+)\.npz")
 
 
 class RoundFile(NamedTuple):
-    """A file of a folder: its round, its place in the order of writing, and its path."""
+    """A file of a recording's folder: its round, its position in writing order, and its path."""
 
     round: int
     number: int
@@ -43,7 +43,7 @@ def parts_of(folder: Path) -> list[RoundFile]:
 def append_part(gradients: LayerGradients, folder: Path) -> None:
     """Add updates to a folder, one file for each of their rounds, which must be known.
 
-    Nobody else may write to the folder at the same time
+    No other process may write to the folder at the same time
     (:func:`seepage.support.files.only_writer`).
     """
     make_folders(folder)
@@ -55,18 +55,19 @@ def append_part(gradients: LayerGradients, folder: Path) -> None:
 
 
 def read_columns(path: Path, *names: str) -> list[np.ndarray | None]:
-    """Return some further columns of a file without reading its gradients; ``None`` if absent."""
+    """Return the named columns of a file, ``None`` if absent, without reading its gradients."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         there = [f"column {name}" for name in names]
         return [archive.get(name) for name in there]
 
 
 def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
-    """Write recorded gradients, with further columns, one entry per gradient.
+    """Write recorded gradients to a file, with further columns that have one entry per gradient.
 
     The clients, nodes, rounds and runs of the recording, if known, are written as the columns
-    ``client``, ``node``, ``round`` and ``run`` unless these are given. A name ending in
-    ``.safetensors`` selects that format; any other name, a NumPy archive (``.npz``).
+    ``client``, ``node``, ``round`` and ``run``, unless the caller passes these columns. A name
+    ending in ``.safetensors`` selects that format; any other name selects a NumPy archive
+    (``.npz``).
     """
     own = {k.removesuffix("s"): v for k, v in gradients.origins().items() if v is not None}
     columns = own | columns
@@ -88,7 +89,7 @@ def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **co
 
 
 def _compact(counts: np.ndarray) -> np.ndarray:
-    """Return whole numbers in the smallest type, since every file of a folder holds them."""
+    """Return whole numbers in the smallest integer type, to keep the files small."""
     whole = np.rint(counts)
     return whole.astype(np.min_scalar_type(int(whole.max()))) if (whole == counts).all() else counts
 

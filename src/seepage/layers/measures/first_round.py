@@ -151,7 +151,7 @@ def since_when(
 
 
 def _standing(means: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return how far each permutation's error is below the mean, in standard deviations."""
+    """Return how far each permutation's error is below the mean error, in standard deviations."""
     if len(means) < 3:
         return np.zeros(len(labels))
     smoother = left_out_smoother(means, np.arange(len(means)))
@@ -164,7 +164,7 @@ def _standing(means: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _stepped_down(standings: np.ndarray) -> np.ndarray:
-    """Return adjusted P-values from ``(tests, 1 + arrangements)``; the actual labels are first."""
+    """Return each test's adjusted P-value; column 0 of ``standings`` is for the actual labels."""
     order = np.argsort(-standings[:, 0], kind="stable")
     highest = np.maximum.accumulate(standings[order][::-1], axis=0)[::-1]
     as_high = highest >= standings[order][:, :1] - TIE

@@ -123,7 +123,7 @@ class Validator:
         return (structure, kinds, modes, tuple(self.problem.released()))
 
     def _checked(self, x: Inputs, y: Tensor) -> tuple[Any, Batch]:
-        """Raise if no method can measure the network; else return the key and a small batch."""
+        """Return the key and a small batch; raise an error if no method can measure the network."""
         _refuse_values(x, y)
         key = self.key(x, y)
         if key in self._sound:
@@ -175,7 +175,7 @@ class Validator:
             warnings.warn(text, category, stacklevel=6)
 
     def _compare(self, network: WatchedNetwork, batch: Batch) -> None:
-        """Raise if gradient norms from rules differ from norms computed one record at a time.
+        """Raise an error if norms from rules differ from norms computed one record at a time.
 
         In 16-bit precision, rounding alone causes differences of about 1 %.
         """
@@ -196,7 +196,7 @@ class Validator:
 
 
 def _refuse_parameters(problem: NetworkProblem) -> None:
-    """Raise if the network has no trainable parameter, or if a trainable parameter is complex."""
+    """Raise an error if the network has no trainable parameter, or a complex one."""
     if not problem.released():
         raise InputError(
             "The network has no parameter with requires_grad, so no gradient is released; unfreeze "
@@ -246,7 +246,7 @@ def _random_states() -> tuple[Any, ...]:
 
 
 def _refuse_values(x: Inputs, y: Any) -> None:
-    """Raise unless inputs and targets are finite tensors with equal numbers of records."""
+    """Raise an error unless inputs and targets are finite tensors with equal numbers of records."""
     tensors = leaves(x)
     if not isinstance(y, Tensor):
         raise InputError(
@@ -263,7 +263,7 @@ def _refuse_values(x: Inputs, y: Any) -> None:
 
 
 def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
-    """Run the network once, and return the number of classes of the loss, or ``None``."""
+    """Run the network on one record; return its number of classes, or ``None`` without classes."""
     try:
         buffers = dict(problem.net.named_buffers())
         copies = {name: buffers[name].clone() for name in problem.changing}
@@ -291,7 +291,7 @@ def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
 
 
 def _refuse_classes(problem: NetworkProblem, y: Tensor, classes: int | None) -> None:
-    """Raise if a class number has no corresponding output."""
+    """Raise an error if a class number has no corresponding output."""
     if classes is None or y.is_floating_point() or not y.numel():
         return
     if bool(without_output(problem.loss, y, classes).any()):
@@ -323,13 +323,13 @@ def module_label(name: str, module: nn.Module) -> str:
 
 
 def refuse_modes(net: nn.Module) -> None:
-    """Raise if a module mixes records or draws random numbers in its current mode."""
+    """Raise an error if a module mixes records or draws random numbers in its current mode."""
     for name, module in net.named_modules():
         label = module_label(name, module)
         if isinstance(module, _NORMS) and (module.training or module.running_mean is None):
             raise InputError(
-                f"{label} mixes the records of a batch in training mode, so per-record gradients "
-                "are not defined; use GroupNorm or LayerNorm, or call .eval() on the module."
+                f"{label} mixes the records of a batch, so per-record gradients are not defined; "
+                "use GroupNorm or LayerNorm, or running statistics and .eval() on the module."
             )
         random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
         within = isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0
@@ -341,7 +341,7 @@ def refuse_modes(net: nn.Module) -> None:
 
 
 def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
-    """Raise if two runs differ, records influence one another, or losses are not finite."""
+    """Raise an error if two runs differ, records interact, or losses are not finite."""
     parameters, strays = problem.detached(), _Strays(problem)
     with torch.no_grad(), differentiable_backends(problem.net):
         before = _random_states()
@@ -383,7 +383,7 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
 
 
 class _Strays(TorchFunctionMode):  # type: ignore[misc]
-    """Raises if a network uses a parameter through a reference outside the parameter's module.
+    """Raises an error if a network uses a parameter by a reference outside its module.
 
     Gradients are computed with other tensors in place of the parameters, and such a reference would
     still point to the original.

@@ -47,7 +47,7 @@ _MARKS = {
 
 
 def check_randomness(randomness: str) -> None:
-    """Raise unless ``randomness`` is a known origin of noise and batches."""
+    """Raise an error unless ``randomness`` is a known origin of noise and batches."""
     check_choice(randomness, "randomness", tuple(_CONDITIONS))
 
 
@@ -71,18 +71,18 @@ def mark_of(conditions: Sequence[str]) -> str:
 
 
 def refuse_experiment(conditions: Sequence[str]) -> None:
-    """Raise if the conditions are those of an experiment, which must not be published."""
+    """Raise an error if the conditions are those of an experiment, which must not be published."""
     mark = mark_of(conditions)
     if mark:
         raise InputError(
-            f"This run is an {mark}. It gives no guarantee against an attacker who does, and "
+            f"This run is an {mark}. Its noise can be regenerated, so a guarantee "
             "cannot be published; train again without seed= and with randomness='secure' (Opacus: "
             "PrivacyEngine(secure_mode=True))."
         )
 
 
 def marked(words: str, conditions: Sequence[str]) -> str:
-    """Add the note to a text about a run, at the end or before the last ``>`` of a repr."""
+    """Return ``words`` with the note of :func:`mark_of`, at the end or before a repr's ``>``."""
     mark = mark_of(conditions)
     if not mark:
         return words

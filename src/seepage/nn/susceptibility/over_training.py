@@ -3,7 +3,7 @@
 The privacy losses of steps with independent noise can be added (``individual_loss``), and so can
 their gradients with respect to a record's attributes. Mueller et al. (2022) require full-batch
 gradients, because amplification by subsampling cannot be assigned to one record. This module
-therefore claims no amplification.
+therefore counts no amplification.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from seepage.tables.source import build_frame
 
 
 class SampledBatchWarning(UserWarning):
-    """Warns that a step used only some records; PLIS claims no amplification by subsampling."""
+    """Warns that a step used only some records; PLIS does not account for subsampling."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -70,7 +70,7 @@ class RunSusceptibility(Attribution):
         )
 
     def individual(self) -> IndividualLoss:
-        """Return ε, μ and Rényi divergence of each record over the run."""
+        """Return the privacy loss of each record over the run, as ε, μ and Rényi divergence."""
         return IndividualLoss(self.privacy_loss.double().cpu().numpy(), self.conditions)
 
     def table(  # type: ignore[override]
@@ -277,7 +277,7 @@ class PlisOverTraining:
             )
 
     def _refuse_other_attributes(self, found: Susceptibility) -> None:
-        """Raise if the attributes differ from those of earlier steps."""
+        """Raise an error if the attributes differ from those of earlier steps."""
         if self.values is not None and self.values.shape[1:] != found.values.shape[1:]:
             raise InputError(
                 f"The records have attributes of shape {tuple(found.values.shape[1:])}, but in "

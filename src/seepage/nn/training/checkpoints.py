@@ -59,7 +59,7 @@ def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
 
 
 def write_key(path: Path, stream: KeyedStream) -> None:
-    """Write a run's key to a file beside its checkpoint that only the file's owner can read.
+    """Write a run's key beside its checkpoint, to a file that only the file's owner can read.
 
     The checkpoint never contains the key, so that a reader of the checkpoint cannot remove the
     noise.
@@ -90,7 +90,7 @@ def _key_file(path: Path) -> Path:
 def check_same_run(
     path: Path, stored: Mapping[str, Any], mine: Mapping[str, Any], steps: int
 ) -> None:
-    """Raise unless the run can resume from a checkpoint, for ``steps`` steps."""
+    """Raise an error unless the run can resume from a checkpoint, for ``steps`` steps."""
     stored = {OTHER_NAMES.get(name, name): value for name, value in stored.items()}
     if "loss" not in stored:
         raise InputError(

@@ -163,7 +163,8 @@ class Progress:
     step
         The number of steps taken so far.
     accuracy
-        The accuracy on the test data; ``None`` without test data or classes.
+        The accuracy on the test data; ``None`` without test data, or if the targets are not
+        classes.
     worst_dfil
         The largest dFIL of any record.
     worst_mu
@@ -187,8 +188,8 @@ class PrivateSGD:
 
     If :mod:`torch.distributed` has been initialised, the processes train together: each process
     computes the clipped gradients of its share of a batch, and these are summed. All processes end
-    with the same network and the same account of the whole run as a single process would. A network
-    that does not fit on one device may be sharded (``torch.distributed.fsdp.fully_shard``).
+    with the same network and the same account, which covers the whole run. A network that does not
+    fit on one device may be sharded (``torch.distributed.fsdp.fully_shard``).
 
     Parameters
     ----------
@@ -203,23 +204,24 @@ class PrivateSGD:
         ``1/sample_rate`` steps, in which every record is drawn once on average.
     sample_rate, expected_batch
         The probability that a record is in a Poisson batch, and the number ``B`` by which the noisy
-        sums are divided. Both are declared before the data are seen, so guarantees are for adding
-        or removing a record. Batches have ``sample_rate · n`` records on average. An inaccurate
-        ``B`` only rescales the learning rate.
+        sums are divided. Both are declared before the data are seen, so guarantees cover adding or
+        removing a record. Batches have ``sample_rate · n`` records on average. An inaccurate ``B``
+        only rescales the learning rate.
     batch_size
         The batch size (for Poisson batches, its mean), instead of the two settings above. Sampling
-        rate and divisor then follow from ``n``, which counts as public, and guarantees are for
+        rate and divisor then follow from ``n``, which counts as public, and guarantees cover
         replacing a record.
     lr, momentum, weight_decay
-        ρ, m and λ. By default ρ is 0.1, and m and λ are zero.
+        The learning rate ρ (0.1 by default), the momentum m and the weight decay λ (both 0 by
+        default).
     optimizer
         A function that creates any torch optimiser from the parameters, instead of ``lr``,
         ``momentum`` and ``weight_decay``, for example
         ``functools.partial(torch.optim.AdamW, lr=1e-3)``.
     noise_multiplier, max_grad_norm, clip
-        σ (1 by default), C, and how gradients are clipped: ``"hard"``, ``"smooth"`` as in Guo et
-        al. 2022, ``"none"``, or a clip from :mod:`seepage.nn.problem.clipping`, which has its own
-        C.
+        The noise multiplier σ (1 by default), the clipping threshold C, and how gradients are
+        clipped: ``"hard"``, ``"smooth"`` as in Guo et al. 2022, ``"none"``, or a clip from
+        :mod:`seepage.nn.problem.clipping`, which has its own C.
     target_epsilon, target_delta
         A privacy budget (ε, δ) for the whole run, instead of ``noise_multiplier``. σ is then the
         smallest multiple of 0.001 for which ``accountant_.privacy()`` is within the budget. σ

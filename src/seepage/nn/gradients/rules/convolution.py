@@ -212,7 +212,7 @@ class Geometry:
         return functional.pad(inputs, sides) if any(sides) else inputs
 
     def _windows(self) -> Iterator[tuple[slice, ...]]:
-        """Yield, for each kernel entry, the inputs that it multiplies at all places."""
+        """Yield, for each kernel entry, slices that select the inputs that it multiplies."""
         for offset in product(*map(range, self.kernel)):
             yield tuple(
                 slice(o * d, o * d + s * (n - 1) + 1, s)
@@ -220,7 +220,7 @@ class Geometry:
             )
 
     def _by_record(self, blocks: Tensor) -> Tensor:
-        """Return ``(N, groups, size, places)`` as ``(B, groups, size, positions)``."""
+        """Regroup ``(N, groups, size, places)`` of N images as ``(B, groups, size, positions)``."""
         if self.multiple == 1:
             return blocks
         return blocks.unflatten(0, (-1, self.multiple)).permute(0, 2, 3, 1, 4).flatten(3)
@@ -298,7 +298,7 @@ class _SquaredNorms(Function):  # type: ignore[misc]
 
 
 def _product(a: Tensor, b: Tensor, turned: bool) -> Tensor:
-    """Return ``ab``, in column order if ``turned`` (its transpose is needed next)."""
+    """Return ``ab``, stored by columns if ``turned``, because its transpose is then used next."""
     return (b.mT @ a.mT).mT if turned else a @ b
 
 
