@@ -36,6 +36,7 @@ RESULTS = Path(__file__).parent / "results" / "planted_property.json"
 RUNS = 10
 LABELLINGS = 10  # random ones, for each run of the planted share of 100 %
 CLIENTS, ROUNDS, RECORDS, SHADOWS = 12, 3, 40, 30
+IMAGES = 8000  # of MNIST and CIFAR-10
 BRIGHTER = 0.5  # added to a corner, where images lie between 0 and 1
 FIRST_SEED = 100  # sizes were chosen on seeds below
 WIDTHS = (9, 12, 10, 12, 14, 12, 10)
@@ -48,11 +49,10 @@ def images(name: str) -> Data:
     if name == "digits":
         found = sp.data.load_bundled("digits")
         return torch.tensor(found.X / 16).float().view(-1, 1, 8, 8), torch.tensor(found.y)
-    found = sp.data.load(name)
-    X, y = np.asarray(found.X[:12000]), np.asarray(found.y[:12000])
-    side = 28 if name == "mnist" else 32
-    x = torch.tensor(X).float().view(len(X), -1, side, side).mean(1, keepdim=True)
-    return nn.functional.avg_pool2d(x / x.max(), 2), torch.tensor(y).long()
+    found = getattr(sp.data, f"load_{name}")(download=False).train
+    x = torch.tensor(found.pixels[:IMAGES]).float() / 255
+    x = x[:, None] if x.dim() == 3 else x.mean(3)[:, None]
+    return nn.functional.avg_pool2d(x, 2), torch.tensor(found.labels[:IMAGES])
 
 
 def network(side: int, norm: bool, seed: int) -> nn.Module:
