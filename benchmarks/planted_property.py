@@ -35,9 +35,9 @@ from seepage.layers.measures.first_round import compare_attackers
 RESULTS = Path(__file__).parent / "results" / "planted_property.json"
 RUNS = 10
 LABELLINGS = 10  # random ones, for each run of the planted share of 100 %
-CLIENTS, ROUNDS, RECORDS, SHADOWS = 12, 3, 40, 30
+CLIENTS, ROUNDS, RECORDS, SHADOWS = 12, 3, 50, 30
 IMAGES = 8000  # of MNIST and CIFAR-10
-BRIGHTER = 0.5  # added to a corner, where images lie between 0 and 1
+BRIGHTER = 1.0  # added to a corner, where images lie between 0 and 1
 FIRST_SEED = 100  # sizes were chosen on seeds below
 WIDTHS = (9, 12, 10, 12, 14, 12, 10)
 CASES = ("10 %", "30 %", "100 %", "natural")
@@ -74,7 +74,7 @@ def network(side: int, norm: bool, seed: int) -> nn.Module:
 
 def bright_corner(x: Tensor, rows: Tensor) -> Tensor:
     """Return images of which some have a brighter corner."""
-    side = x.shape[-1] // 3
+    side = round(0.35 * x.shape[-1])
     changed = x.clone()
     changed[rows, :, :side, :side] += BRIGHTER
     return changed

@@ -74,7 +74,6 @@ class RecordingReport(Report):
             "layers": layers,
             "clients": clients,
             "entropy": float(audit.layers.v_information.columns["entropy"][0]),
-            "attacks": [asdict(attack) for attack in self.attacks],
             "unit": audit.layers.v_information.unit,
             "layer_lines": [
                 (
@@ -156,6 +155,7 @@ class RecordingReport(Report):
                 "set_aside": audit.set_aside or None,
                 "metrics": audit.metrics,
             },
+            "attacks": [asdict(attack) for attack in self.attacks],
             "unit": audit.layers.v_information.unit,
             "entropy": audit.layers.v_information.columns["entropy"][0],
             "layers": [

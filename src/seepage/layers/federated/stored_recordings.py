@@ -116,7 +116,7 @@ def _as_safetensors(arrays: Mapping[str, np.ndarray]) -> bytes:
     from safetensors.numpy import save
 
     texts = {name: values.tolist() for name, values in arrays.items() if values.dtype.kind == "U"}
-    numbers = {k: np.ascontiguousarray(v) for k, v in arrays.items() if k not in texts}
+    numbers = {k: np.require(v, None, "C") for k, v in arrays.items() if k not in texts}
     return bytes(save(numbers, metadata={"texts": json.dumps(texts)}))
 
 
