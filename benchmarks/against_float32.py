@@ -59,12 +59,14 @@ def against_float32(
     }
 
 
-def squared_change(net: nn.Module, module: str, x: Tensor, y: Tensor, i: int, key: int) -> float:
-    """Return ``‖g(z + hv) − g(z − hv)‖²/4h²`` of one record."""
+def squared_change(
+    net: nn.Module, module: str, x: Tensor, y: Tensor, i: int, key: int, h: float | None = None
+) -> float:
+    """Return ``‖g(z + hv) − g(z − hv)‖²/4h²`` of one record, by default over a small step."""
     table = net.get_submodule(module)
     z = table(x[i : i + 1]).detach()
     v = row_signs(key, torch.tensor([i]), tuple(z.shape[1:]), z)
-    h = 5e-4 * float(z.square().mean().sqrt())
+    h = 5e-4 * float(z.square().mean().sqrt()) if h is None else h
     released = [p for p in net.parameters() if p.requires_grad]
 
     def gradient(move: Tensor) -> tuple[Tensor, ...]:

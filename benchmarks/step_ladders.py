@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 import seepage.nn as snn
@@ -44,7 +47,7 @@ def measured(
     net: nn.Module, whole: nn.Module, x: Tensor, y: Tensor, how: str = "auto"
 ) -> dict[str, Any]:
     """Return ladders of a network in short numbers, and float32 along some of their directions."""
-    view, ladders, true = snn.Embedding("tokens"), [], []
+    view, ladders = snn.Embedding("tokens"), []
     engine = snn.Engine(net, "cross_entropy", clip=snn.NoClip(), view=view, method=how)
     scale = view.scale(net, x, y)
     for seed in range(LADDERS):
@@ -59,11 +62,32 @@ def measured(
             }
         )
     torch.set_float32_matmul_precision("highest")
+    curve = {}
     with torch.autocast(x.device.type, enabled=False):
-        for seed in range(DIRECTIONS):
+
+        def changes(seed: int, h: float | None = None) -> list[float]:
             key = key_of(seed, "size of steps")
-            true.append([squared_change(whole, "tokens", x, y, i, key) for i in range(len(y))])
-    return {"ladders": ladders, "float32": true}
+            return [squared_change(whole, "tokens", x, y, i, key, h) for i in range(len(y))]
+
+        true = [changes(seed) for seed in range(DIRECTIONS)]
+        for h in ladders[0]["sizes"][2:16:2]:
+            shares = [np.divide(changes(seed, h), true[seed]) for seed in range(DIRECTIONS)]
+            curve[f"{h:g}"] = float(np.mean(shares))
+    return {"ladders": ladders, "float32": true, "float32 by step, over a small step": curve}
+
+
+def misfit(curve: dict[str, float]) -> float:
+    """Return how far ``1/(1 + c h²)`` is from float32 at most, where that is above a sixth."""
+    seen = np.array(list(curve.values()))
+    steps = np.array([float(h) for h in curve])[seen > 1 / 6]
+    seen = seen[seen > 1 / 6]
+    return float(
+        minimize_scalar(
+            lambda c: np.abs(1 / (1 + math.exp(c) * steps**2) - seen).max(),
+            bounds=(0, 25),
+            method="bounded",
+        ).fun
+    )
 
 
 def networks(device: torch.device, small: bool) -> dict[str, Any]:
@@ -118,11 +142,19 @@ def judged(size: str, found: dict[str, Any]) -> dict[str, Any]:
             f"{float(scatter.mean()):.1%}",
             widths=WIDTHS,
         )
+    off_curve = misfit(found["float32 by step, over a small step"])
+    print(f"{size}: float32 is within {off_curve:.2g} of 1/(1 + c h²)")
     return {
         "worst record": worst,
+        "misfit": off_curve,
         "uncertainties": [min(doubts), max(doubts)],
         "claims": {
             "worst record against float32": [worst, MOST, worst <= MOST],
+            "misfit of 1/(1 + c h²) where it is above a sixth": [
+                off_curve,
+                0.01,
+                off_curve <= 0.01,
+            ],
             "every record within the uncertainty and three errors": [kept, True, kept],
         },
     }

@@ -56,8 +56,8 @@ def page() -> str:
         [
             "# Benchmarks\n",
             "*Generated from `benchmarks/results` by `make benchmarks-page`. The command above "
-            "each table repeats its measurement; `make bench` runs most of them. Ratios are within "
-            "one run.*\n",
+            "each table repeats its measurement; `make bench` runs most of them. Ratios compare "
+            "numbers of the same run.*\n",
             *_linear(),
             *_networks(),
             *_against_opacus(),
@@ -254,8 +254,9 @@ def _against_opacus() -> Iterator[str]:
     better = "step time without accounting, over Opacus's better"
     shares = [f"{cores[key]['claims'][better][0]:.2f}" for key in CORES]
     yield (
-        f"With {_threads(cores)}, a step takes {', '.join(shares[:-1])} and {shares[-1]} times "
-        "as long as with the faster Opacus method (above 1, Opacus is faster).\n"
+        f"With {_threads(cores)}, a private step of the three networks takes "
+        f"{', '.join(shares[:-1])} and {shares[-1]} times as long as with the faster Opacus "
+        "method (above 1, Opacus is faster).\n"
     )
     yield (
         "![A private step on an H200, in plain steps and in GiB, with Opacus and with seepage]"
@@ -288,8 +289,8 @@ def _beside_sacro() -> Iterator[str]:
     yield (
         "[SACRO-ML](https://pypi.org/project/sacroml/2.0.1/) 2.0.1 is used by output checkers in "
         "trusted research environments. Both tools audit the same models on six columns of breast "
-        "cancer (569 records) and UCI Adult (1,000), with 18 models on halves for membership "
-        "inference; SACRO-ML's attribute inference uses 80 records.\n"
+        "cancer (569 records) and UCI Adult (1,000). Membership inference uses 18 models, each "
+        "trained on half of the records; SACRO-ML's attribute inference uses 80 records.\n"
     )
     rows = [
         (
@@ -357,8 +358,8 @@ def _beside_sacro() -> Iterator[str]:
         f"On breast cancer, the excess is significantly above zero for {clear} of {len(rest)} "
         f"columns (largest {most:+.1f} points), although SACRO-ML's training shares exceed its "
         "test shares for some columns: SACRO-ML tests whether the model is most certain near a "
-        "record's value, seepage how often a guess is right. With 80 records, SACRO-ML's shares "
-        "are uncertain.\n"
+        "record's value, whereas seepage counts how often a guess is right. With 80 records, "
+        "SACRO-ML's shares are uncertain.\n"
     )
     yield (
         "Only SACRO-ML has wrappers that warn during training (safemodel), PDF reports, attacks on "

@@ -24,6 +24,8 @@ _HEAD = """\
 | 3 | internal failure |
 
 ## Shared options
+
+Each command also takes the options listed for it here.
 """
 
 
@@ -73,8 +75,6 @@ def _command(command: Any, name: str, own: Set[str]) -> Iterator[str]:
     mine = [row for row in rows if row in own]
     if mine:
         yield "\n".join([*mine, ""])
-    if len(mine) < len(rows):
-        yield f"{'Also takes' if mine else 'Takes'} [shared options](#shared-options).\n"
 
 
 def _paragraphs(command: Any) -> list[str]:

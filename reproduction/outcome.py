@@ -15,7 +15,7 @@ AGREES, DIFFERS, UNDECIDED, MISSING = VERDICTS = (
     "agrees",
     "differs",
     "undecided",
-    "cannot be had here",
+    "not available here",
 )
 KINDS = ("result", "count", "setting")
 

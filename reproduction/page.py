@@ -91,7 +91,7 @@ def _quantities(entry: dict[str, Any]) -> list[Quantity]:
 def _index(found: dict[str, dict[str, Any]]) -> Iterator[str]:
     yield _HEAD
     yield f"{_count(found.values())}\n"
-    yield "|paper|printed|agree: results|counts|settings|differ|undecided|cannot be had here|"
+    yield "|paper|printed|agree: results|counts|settings|differ|undecided|not available here|"
     yield "|---|" + "---:|" * 7
     for paper in sorted({EXPERIMENTS[name].paper for name in found}):
         own = {name: entry for name, entry in found.items() if EXPERIMENTS[name].paper == paper}
@@ -129,7 +129,7 @@ def _count(entries: Any) -> str:
     if any(by_kind[1:]):
         kinds = [f"{n} {kind}{'s' * (n > 1)}" for n, kind in zip(by_kind, KINDS, strict=True) if n]
         words += f" ({', '.join(kinds)})"
-    said = ("differ", "undecided", "cannot be had here")
+    said = ("differs" if others[0] == 1 else "differ", "undecided", "not available here")
     left = [f"{n} {word}" for n, word in zip(others, said, strict=True) if n]
     return f"{words}; {', '.join(left)}." if left else f"{words}."
 

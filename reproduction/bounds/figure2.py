@@ -53,10 +53,10 @@ def reproduce(quick: bool) -> Outcome:
         Quantity("exact Cramér–Rao bound: smallest", float(found.exact.min())),
     )
     seen = (
-        "Every record's dFIL bound exceeds 1, the largest error of a guess within [0, 1]: at "
-        f"least {number(found.dfil.min())}, median {number(np.median(found.dfil))}. RDP guarantees "
-        f"{number(promised)} with the printed ε, and almost nothing with the rigorous ε(2) = "
-        f"{number(rigorous.renyi())}."
+        "Every record's dFIL bound exceeds 1, the largest error of a guess within [0, 1]: the "
+        f"smallest is {number(found.dfil.min())}, the median {number(np.median(found.dfil))}. RDP "
+        f"guarantees {number(promised)} with the printed ε, and almost nothing with the rigorous "
+        f"ε(2) = {number(rigorous.renyi())}."
     )
     return Outcome(_SETTING, quantities, seen, _draw(found, promised))
 

@@ -206,7 +206,7 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             tenth.accuracy,
             "64",
             "For CIFAR-10 the paper states no unit. Per pixel, the bound holds up to this accuracy "
-            f"({_hyper(tenth.row)}, T = {tenth.row['steps']:,}, {_spread(tenth)}); in units of the "
+            f"({_hyper(tenth.row)}, T = {tenth.row['steps']:,}, {_spread(tenth)}). In units of the "
             f"network's input, as in the authors' code, it is {times:.0f} times as large and "
             f"holds beyond the printed accuracy{by_theirs} (private_sgd_cifar10_as_run*.json).",
             comparable=False,
@@ -348,9 +348,9 @@ def _setting(found: Found) -> str:
         settings = len({_hyper(row) for row in rows})
         words += (
             f" CIFAR-10: the {settings} settings of Table 4 that determine how accurate a network "
-            f"can be at a bound of 1 or 0.1, {_lengths(rows)}, {_runs(rows)}; each step probes a "
-            "quarter of the batch, including the records that leaked most so far; the largest "
-            "dFIL is averaged over runs; pixels enter as (p − 0.473)/0.2, and errors are per "
+            f"can be at a bound of 1 or 0.1, {_lengths(rows)}, {_runs(rows)}. Each step probes a "
+            "quarter of the batch, including the records that leaked most so far. The largest "
+            "dFIL is averaged over runs. Pixels enter as (p − 0.473)/0.2, and errors are per "
             "pixel in [0, 1] unless stated otherwise."
         )
     words += _precision()
@@ -439,8 +439,8 @@ def _hyper(row: dict[str, Any]) -> str:
 def _seen(every: Found) -> str:
     found = every["mnist_as_run"][1]
     relations = [
-        f"{_NAMES[data].partition(',')[0]} {crossing(some, 'rdp'):.1f} and "
-        f"{crossing(some, 'replaced'):.1f} %"
+        f"{crossing(some, 'rdp'):.1f} and {crossing(some, 'replaced'):.1f} % on "
+        f"{_NAMES[data].partition(',')[0]}"
         for data, (_, some) in every.items()
         if data != "mnist"
     ]
@@ -457,9 +457,9 @@ def _seen(every: Found) -> str:
         claim = "The bound from the largest dFIL is not above the RDP bound at high accuracy"
     return (
         f"{claim}. The dFIL bound is at least 1 up to {crossing(found, 'largest'):.1f} % (paper: "
-        f"97 %), with the mixture κ up to {crossing(found, 'mixture'):.1f} %. RDP is at least 1, "
-        f"for removing and for replacing a record, up to {', '.join(relations)} (paper: 95 and "
-        f"{_PRINTED_RDP} %)."
+        f"97 %), with the mixture κ up to {crossing(found, 'mixture'):.1f} %. The RDP bound is at "
+        f"least 1, for removing and for replacing a record, up to {', '.join(relations)} (paper: "
+        f"95 and {_PRINTED_RDP} %)."
     )
 
 

@@ -171,7 +171,7 @@ def _seen(found: list[TrainingCost]) -> str:
         f"times the median without weights and {even.unequal:.1f} times with weights. Weights "
         f"lower the largest dFIL from {number(plain.largest)} to {number(even.largest)} while the "
         f"accuracy changes from {plain.accuracy:.1f} to {even.accuracy:.1f} %; with "
-        f"{louder.noise_in_words} instead it is {number(louder.largest)} and the accuracy "
+        f"{louder.noise_in_words} instead, the former is {number(louder.largest)} and the latter "
         f"{louder.accuracy:.1f} %{_against(even, louder)}."
     )
 

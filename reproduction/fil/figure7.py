@@ -207,10 +207,10 @@ def _compare(course: Course) -> str:
         )
     both = "; ".join(words).replace("-", "−")
     beside = [course.beside[stage] for stage in (0, ROUNDS)]
-    shares = [f"{each.plain.mean():.3f} of {each.optimum.mean():.3f}" for each in beside]
+    shares = [f"{each.plain.mean():.3f} (optimum {each.optimum.mean():.3f})" for each in beside]
     return (
         f"{course.target.name}, accuracy in the first and the last decile: {both}. Over all "
-        f"records, white-box accuracy is {shares[0]} (the optimum) before and {shares[1]} after."
+        f"records, white-box accuracy is {shares[0]} before and {shares[1]} after."
     )
 
 

@@ -193,10 +193,10 @@ def _compared(each: Mechanisms) -> str:
     ratio = (objective - each.error) / (output - each.error)
     return (
         f"{each.name}: with η = 1 for the most exposed record, objective perturbation adds "
-        f"{number(ratio)} times as much to the test MSE as output perturbation; its largest η is "
+        f"{number(ratio)} times as much to the test MSE as output perturbation. Its largest η is "
         f"{_unequal(each.objective(each.steepest)):.1f} times the median (output perturbation: "
-        f"{_unequal(each.output):.1f}); its covariance alone leaks η = {number(each.floor)} about "
-        "the most exposed record, for any noise."
+        f"{_unequal(each.output):.1f}), and its covariance alone leaks η = {number(each.floor)} "
+        "about the most exposed record, for any noise."
     )
 
 

@@ -61,10 +61,9 @@ def reproduce(quick: bool) -> Outcome:
     found = list(_comparisons(quick))
     quantities = tuple(quantity for each in found for quantity in each.quantities())
     seen = (
-        "If the choice of the weights is counted, records do not leak equally. Leakage relative to "
-        "constant weights, and of the worst record relative to the worst without reweighting: "
-        + "; ".join(map(_tell, found))
-        + "."
+        "If the choice of the weights is counted, records do not leak equally. The ratios to the "
+        "leakage with the weights taken as constants (worst record: to the worst without "
+        "reweighting) are: " + "; ".join(map(_tell, found)) + "."
     )
     setting = (
         "IWPC, linear regression with λ = 10⁻², η about the allele of VKORC1; MNIST digits 0 and 1 "
@@ -96,9 +95,9 @@ def _compare(
 
 def _tell(found: WeightingComparison) -> str:
     return (
-        f"{found.name} {found.ratio.min():.2f} to {found.ratio.max():.2f} times (median "
-        f"{np.median(found.ratio):.2f}), the worst record "
-        f"{found.whole.max() / found.ordinary.max():.2f} times"
+        f"{found.name} {found.ratio.min():.2f} to {found.ratio.max():.2f} (median "
+        f"{np.median(found.ratio):.2f}), worst record "
+        f"{found.whole.max() / found.ordinary.max():.2f}"
     )
 
 

@@ -53,7 +53,7 @@ def reproduce(quick: bool) -> Outcome:
     seen = (
         "The paper claims that the first dense layer leaks most, and that both metrics track the "
         "attack. Here, with the main task gender, the property glasses and an equal label mix: "
-        f"{'; '.join(verdicts)}. From all layers together the AUC is "
+        f"{'. '.join(verdicts)}. From all layers together, the AUC is "
         f"{_each(runs, 'auc')}; with each property's own mix of labels "
         f"{_each(runs, 'auc_confounded')}."
     )
@@ -64,7 +64,8 @@ def reproduce(quick: bool) -> Outcome:
             printed,
             "CelebA and PubFig are distributed only on request, so two thirds of the paper's "
             "Figure 1 are missing. `seepage data fetch celeba` (or `pubfig`) lists which files to "
-            "put where; `python -m reproduction.layers.experiment --set celeba` then runs it.",
+            "put where; `python -m reproduction.layers.experiment --set celeba` then runs the "
+            "experiment.",
         )
         for data, accuracies in ELSEWHERE.items()
         for network, printed in zip(PRINTED, accuracies, strict=True)
@@ -145,7 +146,7 @@ def _verdict(network: str, curves: dict[str, LayerCurve]) -> str:
         f"{written(correlation(curves[key], attack))} with {_WORDS[key]}"
         for key in ("v_information", "sensitivity")
     )
-    return f"{place} ({value}), {claim}; the AUC correlates {goes}"
+    return f"{place} ({value}), {claim}, and the AUC correlates {goes}"
 
 
 def _draw(runs: Runs) -> Figure:

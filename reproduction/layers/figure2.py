@@ -63,8 +63,8 @@ def reproduce(quick: bool) -> Outcome:
             ]
             changes[words].append(correlation(metric, elsewhere) - own)
         told.append(
-            f"{name.lower()} at the {ordinal(attack.highest)} ({attack.mean.max():.2f}; first "
-            f"dense layer {attack.mean[first - 1]:.2f})"
+            f"{name.lower()} at the {ordinal(attack.highest)} layer ({attack.mean.max():.2f}; "
+            f"first dense layer {attack.mean[first - 1]:.2f})"
         )
     quantities += [
         Quantity(

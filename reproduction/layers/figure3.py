@@ -92,9 +92,10 @@ def _order(runs: Runs, network: str, place: int, which: str) -> tuple[str, list[
         ranked = sorted(values, key=values.__getitem__)
         task = ranked[-1 if which == "highest" else 0]
         alike = max(values.values()) - min(values.values()) < 1e-9
-        ways.append(f"{words} {'all are equal' if alike else f'{task.lower()} is {which}'}")
+        ways.append(f"{words}, {'all are equal' if alike else f'{task.lower()} is {which}'}")
     return (
-        f"± two standard errors, {len(curves['Gender'].each)} repetitions: {', '.join(means)}; "
+        f"Mean ± two standard errors over {len(curves['Gender'].each)} repetitions: "
+        f"{', '.join(means)}; "
         f"{'; '.join(ways)}.",
         apart,
     )

@@ -114,7 +114,7 @@ class Runs:
         """State what is unknown where a layer other than the paper's has the highest risk."""
         tried = _seen_whole()
         if "auc_confounded" in self.select(network, task)[0]["properties"][property_name]:
-            tried += "; an attack without the equal mix of labels: number “confounded”"
+            tried += "; for an attack without the equal mix of labels, see “confounded”"
         return (
             f"{UNSTATED}, nor are the attacker's batches. Random projection of large layers is not "
             f"the cause ({tried})."
@@ -148,18 +148,18 @@ class Runs:
         repetitions = "to".join(f" {n} " for n in {counts[0], counts[-1]}).strip()
         return (
             "LFW, 62×47 colour faces; 40 % of the people belong to the attacker, 40 % to the "
-            "client, and the others are for testing; gender is a human label, glasses, age "
+            "client, and the others are for testing; gender is a human label; glasses, age "
             "(young) and hair (grey) are predicted. FedSGD with two clients, batches of "
             f"{a['batch_size']}, {a['rounds']:,} rounds at learning rate {a['lr']:g} with He "
             "initialisation (paper: 0.01, rounds not stated). Batches with and without a property "
-            "have the same mix of main-task labels unless called confounded. The attacker, a "
-            f"random forest, learns from {2 * a['known'] * a['snapshots']} batches over "
-            f"{a['snapshots']} snapshots and is tested on {2 * a['seen'] * a['snapshots']} of the "
-            "client's; V-information (random forest, held out, five pools of people) is from "
+            "have the same mix of main-task labels, except in results called confounded. The "
+            f"attacker, a random forest, learns from {2 * a['known'] * a['snapshots']} batches "
+            f"over {a['snapshots']} snapshots and is tested on {2 * a['seen'] * a['snapshots']} of "
+            "the client's; V-information (random forest, held out, five pools of people) is from "
             f"{2 * a['measured']} batches at the last model; the median sensitivity over "
             f"{a['samples']} test images (F-norm, target) is relative to the largest layer of each "
             f"repetition. Layers with more than {a['width']:,} numbers are randomly projected to "
-            f"that many. {repetitions} repetitions, computed once and kept."
+            f"that many. {repetitions} repetitions."
         )
 
     def kept(self) -> tuple[str]:
@@ -200,8 +200,8 @@ def split_in_words(network: str) -> str:
         row = kept_checks()[0]
         apart, mixed = 100 * row["people apart"], 100 * row["images at random"]
         words += (
-            f". In one run, images drawn at random gave {mixed:.1f} %, other people {apart:.1f} "
-            "(layers_checks.json)"
+            f". In one run, accuracy was {mixed:.1f} % on images drawn at random and "
+            f"{apart:.1f} % on other people (layers_checks.json)"
         )
     return f"{words}."
 
@@ -210,9 +210,8 @@ def _seen_whole() -> str:
     """State the effect of showing the adversary all numbers of a large layer."""
     row = kept_checks()[0]
     return (
-        f"without it, FCNet's fc1 has an AUC of {row['whole']['fc1']:.2f} instead of "
-        f"{row['projected']['fc1']:.2f}, fc2 {row['whole']['fc2']:.2f}, one run, "
-        "layers_checks.json"
+        f"in one run without it, FCNet's fc1 has an AUC of {row['whole']['fc1']:.2f} instead of "
+        f"{row['projected']['fc1']:.2f}, and fc2 has {row['whole']['fc2']:.2f}, layers_checks.json"
     )
 
 

@@ -204,12 +204,12 @@ def distance_to_class(images: Numbers, labels: NDArray[np.int64]) -> Numbers:
 
 def _atypical(ranks: dict[str, float]) -> str:
     """Judge the claim that samples with high PLIS are often atypical."""
-    listed = ", ".join(f"{rank:.2f} {title}" for title, rank in ranks.items()).replace("-", "−")
+    listed = "; ".join(f"{rank:.2f} {title}" for title, rank in ranks.items()).replace("-", "−")
     rising = [title for title, rank in ranks.items() if rank > SLIGHT]
-    claim = f"rises ({'; '.join(rising)})" if rising else "does not rise"
+    claim = f"in {len(rising)} of {len(ranks)} cases" if rising else "in no case"
     return (
-        f"Is high PLIS atypical? A digit's PLIS {claim} with its distance to its own class (rank "
-        f"correlations {listed})."
+        f"Is high PLIS atypical? A digit's PLIS rises with its distance to its own class "
+        f"{claim} (rank correlations {listed})."
     )
 
 
@@ -217,14 +217,13 @@ def _words(seen: tuple[Seen, ...]) -> str:
     found = [one.detection() for one in seen]
     ends = [f"{f.area:.3f} ({f.interval.low:.3f} to {f.interval.high:.3f})" for f in found]
     after = (
-        "the clip affects exactly these records, so that after the clip their PLIS is below that "
-        "of digits"
+        ": the clip affects exactly these records, so their PLIS falls below that of digits"
         if found[0].area < 0.5
-        else "and also after the clip"
+        else ""
     )
     return (
         "To detect X-rays among digits, subject-level PLIS has an area under the ROC curve of "
-        f"{ends[2]} without DP, {ends[1]} with DP before the clip; {after} ({ends[0]})."
+        f"{ends[2]} without DP, {ends[1]} with DP before the clip and {ends[0]} after it{after}."
     )
 
 

@@ -88,7 +88,7 @@ def _finding3(study: Study) -> str:
         f"The claim that PLIS with DP is randomly distributed over the image {verdict}: the PLIS "
         f"sizes of neighbouring pixels correlate {beside:.2f} (without DP {beside_plain:.2f}, "
         f"white noise 0), and a tenth of the pixels contains {top:.2f} of the squared PLIS "
-        f"({top_plain:.2f})."
+        f"(without DP {top_plain:.2f})."
     )
 
 
@@ -106,8 +106,8 @@ def _seen(study: Study, where: Correlation) -> str:
     return (
         f"The record with the highest PLIS is reconstructed {better} than the record with the "
         f"lowest (SSIM {high:.2f} against {low:.2f}). Within a record the error is {claim} (mean "
-        f"rank correlation over the pixels {where}). With DP nothing is reconstructed: SSIM at "
-        f"most {worst:.2f} over all {len(study.rows)} records. {_finding3(study)}"
+        f"rank correlation over the pixels {where}). With DP, nothing is reconstructed: SSIM is "
+        f"at most {worst:.2f} over all {len(study.rows)} records. {_finding3(study)}"
     )
 
 

@@ -86,7 +86,10 @@ def _flat(function: Callable[..., Any]) -> Iterator[Parameter]:
 
 
 def _made(function: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Call a function with the given options as its dataclasses; ``None`` selects the default."""
+    """Call a function with the given options, which also fill its dataclass arguments.
+
+    Options that are ``None`` keep their defaults.
+    """
     arguments = {}
     for parameter in signature(function, eval_str=True).parameters.values():
         if is_dataclass(parameter.annotation):
@@ -272,9 +275,9 @@ def release(
 ) -> None:
     """Fit a linear model to a table; write the noisy model and its card for publication.
 
-    Refits without the most exposed records, and with other values for them, show which published
-    figures would change. If a limit is exceeded, nothing is released; the private report gives the
-    reason.
+    The model is refitted without the most exposed records, and with other values for them, to show
+    which published figures would change. If a limit is exceeded, nothing is released; the private
+    report gives the reason.
     """
     from seepage.auditing.release.command import run_release
     from seepage.auditing.release.ledger import find_ledger
@@ -305,11 +308,11 @@ def attack(
     out: Annotated[Path | None, "Report folder (default seepage-attack; none with --json)."] = None,
     as_json: Json = False,
 ) -> None:
-    """Report what a fine-tuned language model reveals of its training records and their secrets.
+    """Report what a fine-tuned language model reveals about its training records and secrets.
 
     The report gives the probability that sampling emits each secret of the training text and, with
     --held-out, the training records that membership inference recognises. --compare measures
-    remedies. An attack shows what can be found; it cannot show that nothing else can be.
+    remedies. An attack shows what can be extracted; it cannot rule out stronger attacks.
     """
     from seepage.auditing.language_model.command import run_extraction
 
@@ -334,9 +337,10 @@ def attack_release(
 ) -> None:
     """Attack releases made by `seepage release`, and compare the success rate with the ledger.
 
-    A likelihood-ratio test distinguishes releases of the table from releases of a changed table:
-    without a record (with --person, a person), or with that record changed. σ is drawn again each
-    time. Nothing is written. Exit status 1: the attack succeeds more often than the ledger states.
+    A likelihood-ratio test distinguishes releases of the table from releases of a changed table, in
+    which one record (with --person, one person) is missing or has other values. Each release
+    redraws σ. Nothing is written. Exit status 1: the attack succeeds more often than the ledger
+    states.
     """
     from seepage.auditing.release.attack import run_release_attack
 
@@ -380,7 +384,7 @@ def explain(
     picture: Annotated[Path | None, "Draw the trade-off curve to an .svg or .png file."] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the limits on any attacker under ε and δ, or under a private SGD run."""
+    """Print the limits on any attack under ε and δ, or under a private SGD run."""
     from seepage.auditing.explaining.command import run_explanation
 
     run_explanation(question, picture=picture, as_json=as_json)
@@ -394,8 +398,8 @@ def layers(
 ) -> None:
     """Report what recorded updates of federated learning reveal about a property of clients.
 
-    It reports which layer reveals the property, from which round on, and whose updates lie furthest
-    from the others'.
+    The report names the layer that reveals the property, the round from which it does, and the
+    clients whose updates lie furthest from the others'.
     """
     from seepage.auditing.rounds.command import run_layers
 

@@ -47,7 +47,7 @@ class NotConvergedError(InputError):
 
 
 class TooFewPeopleError(InputError):
-    """Raised if there are too few people to estimate the leakage of the released numbers."""
+    """Raised if the data have too few people to estimate what the released numbers leak."""
 
 
 class NotConvergedWarning(UserWarning):
@@ -61,7 +61,7 @@ class InaccurateWarning(UserWarning):
 def nearest(name: object, candidates: Iterable[object]) -> str:
     """Return `` (did you mean 'x'?)`` for the closest of the candidates, or nothing.
 
-    Of several equally close candidates, the one with the longest common substring is returned.
+    Of several equally close candidates, the one with the longest common substring is suggested.
     """
     given = str(name)
     close = difflib.get_close_matches(given, [str(c) for c in candidates], n=3, cutoff=0.6)
@@ -82,7 +82,7 @@ def not_whole(file: str, kind: str) -> InputError:
 
 
 def not_utf8(file: str) -> InputError:
-    """Return the error for a table whose text is in another encoding."""
+    """Return the error for a table whose text is not in UTF-8."""
     return InputError(f"{file} holds text that is not UTF-8; write it again as UTF-8.")
 
 

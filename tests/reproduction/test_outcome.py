@@ -55,7 +55,7 @@ def test_what_is_no_number_is_refused(measured):
 def test_what_was_not_made_needs_a_reason():
     missing = Quantity("x", None, "87", "The data are not at hand.")
     assert (missing.agrees, missing.difference, missing.published) == (None, None, 87)
-    assert missing.cells() == ("x", "87", "–", "–", "result", "cannot be had here")
+    assert missing.cells() == ("x", "87", "–", "–", "result", "not available here")
     for printed, why in (("87", None), (None, "No reason to be listed.")):
         with pytest.raises(sp.InputError, match="neither measured nor explained"):
             Quantity("x", None, printed, why)
@@ -80,7 +80,7 @@ def test_a_reason_is_given_only_where_numbers_differ():
         (1.0, {"comparable": False}, "agrees"),
         (1.0, {"tied": True}, "undecided"),
         (2.0, {"tied": True}, "undecided"),
-        (None, {"comparable": False}, "cannot be had here"),
+        (None, {"comparable": False}, "not available here"),
     ],
 )
 def test_a_difference_counts_only_where_it_can_be_told(measured, options, verdict):

@@ -97,9 +97,9 @@ def test_reasons_stand_under_the_table_each_once(fake, results, tmp_path):
     text = (index.parent / "fake.md").read_text()
     assert "|a|2 / 1 (1)|\n|b|3 / 3|" in text
     assert "|c|4 / – (2)|\n|d|6 / 5 (1)|" in text
-    assert "\n1. Differs. It was \\*cut off\\*.\n2. Cannot be had here. The data" in text
+    assert "\n1. Differs. It was \\*cut off\\*.\n2. Not available here. The data" in text
     assert "Never shown." not in text
-    whole = "Of 4 printed numbers, 1 agrees; 2 differ, 1 cannot be had here."
+    whole = "Of 4 printed numbers, 1 agrees; 2 differ, 1 not available here."
     assert whole in index.read_text()
 
 
@@ -264,7 +264,7 @@ def test_the_readme_counts_each_paper_as_the_pages_do():
     for (paper, counts), (name, agree, printed, others) in zip(rows, lines, strict=True):
         total, *kinds, differ, undecided, missing = map(int, counts.split("|"))
         assert (name, int(agree), int(printed)) == (paper, sum(kinds), total)
-        words = {"differ": differ, "undecided": undecided, "cannot be had here": missing}
+        words = {"differ": differ, "undecided": undecided, "not available here": missing}
         for word, count in words.items():
             found = re.search(rf"(\d+) {word}", others)
             assert (int(found[1]) if found else 0) == count, (paper, word)

@@ -16,7 +16,7 @@ Answer = TypeVar("Answer")
 
 
 def random_halves(records: int, models: int, seed: int) -> np.ndarray:
-    """Return a mask (models, n) of training records; each record is in half of the masks."""
+    """Return whether each model trains on each record, (models, n): half of the models do."""
     if records < 8:
         raise InputError(f"{records} records are too few for this attack; give more records.")
     rng = np.random.default_rng(seed)

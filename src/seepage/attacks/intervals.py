@@ -1,4 +1,4 @@
-"""Confidence intervals for an adversary's accuracy, its area under the ROC curve, and ranks.
+"""Confidence intervals for an attack's accuracy, area under the ROC curve, and correlations.
 
 *Accuracy.* All records in one release share its noise, and all releases share the records, so
 guesses are not independent. Let ``a_ti = 1`` if the guess about record i from release t is correct.
@@ -12,22 +12,28 @@ Wilson's interval is then computed with an effective sample size of ``a(1 − a)
 guesses. With one release, this is Wilson's interval over the records.
 
 *The area under the ROC curve* is the share of pairs (one record with the property, one without)
-that the scores put in the right order, ties counting half. Its interval is the union of two. One
-holds every θ that a test does not reject, ``(area − θ)² ≤ z² V(θ)``, so it has a width at 1 and
-changes little between a perfect and a nearly perfect order (Newcombe 2006)::
+that the scores put in the right order, ties counting half. Its interval is the union of two
+intervals. The first contains every θ that a test does not reject: ``(area − θ)² ≤ z² V(θ)``
+(Newcombe 2006). Its width is positive at an area of 1, and nearly the same just below 1. The
+variance is::
 
     V(θ) = (θ(1 − θ) + (n + m − 2)(Q − θ²)) / nm
 
-where ``Q``, the probability that two records beat the same third, is the mean of that for normal
-scores, ``θ − 2 T(Φ⁻¹(θ), 1/√3)`` with Owen's T, and that for exponential ones, ``(θ/(2 − θ) +
-2θ²/(1 + θ))/2`` (Hanley and McNeil 1982), since the distribution is unknown. The other is normal on
-the log-odds scale, with the variance of DeLong, DeLong and Clarke-Pearson (1988), which needs no
-distribution but is too small near 1: ``var(v_with)/n_with + var(v_without)/n_without``, where ``v``
-is a record's share of correctly ordered pairs. If scores are grouped (a batch at several snapshots,
-or the updates of one client), deviations are first summed over each group (Obuchowski 1997); if
-groups have records of both kinds, a jackknife over groups takes its place. And n and m are then the
-effective numbers ``n / (1 + (k − 1)ρ)`` for groups of k records, with ρ the intraclass correlation
-of the scores' normal ranks (Kish 1965), which is known even where the order is perfect.
+where n and m count the records with and without the property, and ``Q`` is the probability that
+two pairs with a record in common are both in the right order. The distribution of the scores is
+unknown, so ``Q`` is the mean of its value for normal scores, ``θ − 2 T(Φ⁻¹(θ), 1/√3)`` with Owen's
+T, and for exponential scores, ``(θ/(2 − θ) + 2θ²/(1 + θ))/2`` (Hanley and McNeil 1982).
+
+The second interval is normal on the log-odds scale. Its variance, ``var(v_with)/n_with +
+var(v_without)/n_without``, where ``v`` is a record's share of correctly ordered pairs, assumes no
+distribution but is too small near 1 (DeLong, DeLong and Clarke-Pearson 1988).
+
+Scores may be grouped (a batch at several snapshots, or the updates of one client). The deviations
+of ``v`` are then summed over each group before they are squared (Obuchowski 1997). If groups have
+records of both kinds, a jackknife over groups replaces this variance. In the first interval, n and
+m are replaced by the effective numbers ``n / (1 + (k − 1)ρ)`` for groups of k records, with ρ the
+intraclass correlation of the scores' normal ranks (Kish 1965), which is known even if the order is
+perfect.
 """
 
 from __future__ import annotations
@@ -114,8 +120,8 @@ def contrast(values: np.ndarray, inside: np.ndarray) -> Contrast:
         V = var_i(a_i − b_i) / n  +  var_m(A_m − B_m) / M
 
     as in :func:`mean_variance`. Each record is compared with itself, so differences in difficulty
-    between records cancel out. If no values vary, the standard error is the range of the values
-    divided by n.
+    between records cancel out. If a side's means are all equal, its standard error is the range of
+    the values (1 if that is zero) divided by n.
     """
     sides = []
     for which in (inside, ~inside):
@@ -145,13 +151,13 @@ def contrast(values: np.ndarray, inside: np.ndarray) -> Contrast:
 def stratified_difference(
     strata: Sequence[tuple[float, np.ndarray, np.ndarray]], level: float = 0.95
 ) -> tuple[float, ConfidenceInterval]:
-    """Return ``Σ_s p_s (a_s − b_s)``, the difference within strata, and its interval.
+    """Return ``Σ_s p_s (a_s − b_s)``, the mean difference within strata, and its interval.
 
-    Each stratum has a share ``p_s`` and two arrays of hits, (T, n₁) and (T, n₂), one for each side.
-    Both sides were attacked through the same releases, so the variance over releases is computed
-    from the difference. The records of the two sides are independent. The interval is normal; if
-    neither side varies, its half-width is the sum of all Wilson intervals' widths, weighted by
-    ``p_s``.
+    Each stratum consists of a weight ``p_s`` and two arrays of hits, (T, n₁) and (T, n₂), one for
+    each side. Both sides were attacked through the same releases, so the variance over releases is
+    that of the difference. The two sides' records are treated as independent. The interval is
+    normal; if neither side varies, its half-width is the sum of all Wilson intervals' widths,
+    weighted by ``p_s``.
     """
     gaps = sum(share * (a.mean(axis=1) - b.mean(axis=1)) for share, a, b in strata)
     gap = float(np.mean(gaps))
@@ -178,8 +184,8 @@ def area_under_curve(
 ) -> tuple[float, ConfidenceInterval]:
     """Return the area under the ROC curve and its confidence interval over records or groups.
 
-    Scores, ``(n,)``, are higher if the property is more likely; those of one group may be
-    dependent. The interval stays between 0 and 1, and has a width even if all pairs are in order.
+    Higher ``scores``, ``(n,)``, must mean that the property is more likely; scores of one group may
+    be dependent. The interval is within 0 and 1, with a positive width even at an area of 1.
 
     Examples
     --------
@@ -228,7 +234,7 @@ def _lowest(area: float, z: float, n: float, m: float) -> float:
 
 
 def _effective_number(scores: np.ndarray, group: np.ndarray) -> float:
-    """Return how many independent scores are worth as much as these, ``n / (1 + (k − 1)ρ)``.
+    """Return the effective number of independent scores, ``n / (1 + (k − 1)ρ)``.
 
     The intraclass correlation ρ comes from a one-way analysis of variance of the normal ranks.
     """
@@ -251,7 +257,7 @@ def _effective_number(scores: np.ndarray, group: np.ndarray) -> float:
 def _observed_variance(
     scores: np.ndarray, truth: np.ndarray, group: np.ndarray, right: np.ndarray
 ) -> float:
-    """Return the estimate of the area's variance; 0 if a side has a single group."""
+    """Return the estimated variance of the area; 0 if all records of one kind share a group."""
     with_it, without = (np.bincount(group, kind) > 0 for kind in (truth, ~truth))
     if min(with_it.sum(), without.sum()) < 2:
         return 0.0

@@ -90,7 +90,7 @@ def draw_releases(
 
 
 def parameters_of(release: Any, size: int) -> np.ndarray:
-    """Return released parameters, (T, P): features first, the intercept last, classes innermost."""
+    """Return released parameters, (T, P), by feature, then by class; the intercept is last."""
     if isinstance(release, Releases):
         theta = release.parameters
     elif hasattr(release, "coef_"):

@@ -34,7 +34,7 @@ class OutlierDetection(ResultTable):
     thresholds
         The scores in descending order; the first threshold is infinite and flags no record.
     false_alarms, detections
-        The shares of ordinary records and of outliers with at least each score.
+        The shares of ordinary records and of outliers that are flagged at each threshold.
     level
         The confidence level.
     kind
@@ -82,7 +82,7 @@ class OutlierDetection(ResultTable):
 
 
 def out_of_distribution(inside: Any, outside: Any, level: float = 0.95) -> OutlierDetection:
-    """Test how well a score per record, such as PLIS, separates known outliers.
+    """Test how well a score per record, such as PLIS, detects known outliers.
 
     Parameters
     ----------

@@ -39,8 +39,7 @@ class PropertyInferenceResult(SummaryTable):
     layer
         The layer whose gradients the adversary observed.
     scores
-        The predicted probability of the property for every update; for a property with several
-        classes, one column per class.
+        The predicted probability of each class of the property for every update, ``(n, classes)``.
     truth
         The true property of every update, as a position in ``classes``.
     classes
@@ -72,10 +71,10 @@ class PropertyInferenceResult(SummaryTable):
 
     @property
     def interval(self) -> ConfidenceInterval:
-        """The 95 % interval; for several classes, the mean of the ends (conservative).
+        """The 95 % interval of the AUC of this trained adversary on updates from new groups.
 
-        In 95 % of repetitions, the interval covers the AUC of this trained adversary on updates
-        from new groups.
+        For several classes, its ends are the means of the ends for each class, which is
+        conservative.
         """
         ends = np.mean([interval for _, interval in self._areas()], axis=0)
         return ConfidenceInterval(float(ends[0]), float(ends[1]))

@@ -83,7 +83,7 @@ class RemedyComparison(ResultTable):
         every = [one for run in runs for one in run.outcomes]
         if not every or any(one.runs != 1 for one in every):
             raise InputError(
-                "There are no comparisons to average; give at least one comparison of a single run."
+                "Only comparisons of single runs can be averaged; give at least one of these."
             )
         outcomes = []
         for name in dict.fromkeys(one.name for one in every):
@@ -203,15 +203,16 @@ def compare_remedies(
     layers
         The layers to which the remedies apply.
     remedies
-        The remedies to try. The defaults are noise on the layers with the norm of their median
-        update, freezing the layers, sending them every 5 rounds, and updates of rank 4.
+        The remedies to try. There are four by default: the layers' updates get noise as large as
+        the median update, are not sent (frozen layers), are sent every 5 rounds, or have rank 4
+        (LoRA).
     rounds, lr, batch_size
         The training settings.
     snapshots
         The number of global models that the adversary stores.
     known, seen
-        The number of batches for each snapshot and property class: the adversary's own, and the
-        client's.
+        The numbers of the adversary's own batches and of the client's batches, for each snapshot
+        and property class.
     measured
         The number of batches per property class for V-information.
     people
@@ -398,7 +399,7 @@ class _Trial:
     def _seen(
         self, net: nn.Module, side: _Side, batches: Any, remedy: UpdateRemedy | None, key: int
     ) -> LayerGradients:
-        """Return the updates sent for batches of each property class in turn."""
+        """Return the updates sent for the batches, with the remedy applied."""
         draw = torch.Generator().manual_seed(key)
         pairs = [
             (rows_of(side.x, rows), side.y[rows]) for rows in map(torch.from_numpy, batches.index)

@@ -2,6 +2,6 @@
 
 Tables of all sizes use the same code path. The intake reads a table, plans its columns and encodes
 it. :mod:`~seepage.auditing.audit` fits the model, measures it, chooses the noise, computes its cost
-and tries remedies. The report presents the findings. The packages below this one provide the
-measures.
+and tries remedies. The report presents the findings. The measures themselves come from the packages
+that this one imports.
 """

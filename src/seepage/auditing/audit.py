@@ -178,17 +178,17 @@ def audit_table(
     By default the kind of model follows from the target (see :func:`choose_model`), and the penalty
     λ is 0.001 (0.01 if the classes can be separated without error). The noise is the smallest with
     which no record leaks more than ``target_eta`` (1 by default). Remedies aim at that target and
-    at the ``limits`` on risks. ``attacker`` is an attacker who knows fewer records. The success
-    rate of this attacker is estimated for this noise (without ``sigma`` and ``target_eta``: for a
-    release without noise).
+    at the ``limits`` on risks. ``attacker`` is an attacker who knows only some of the other
+    records. The success rate of this attacker is estimated for this noise or, if neither ``sigma``
+    nor ``target_eta`` is given, for a release without noise.
 
     ``sensitive`` names columns (the target may be one) for which the error on every record is
     reported; by default those of ``table``. ``fitted`` is a model of :mod:`seepage.glm` to audit
     instead of fitting one. With ``show_values``, the audit stores the caller's own values, for a
     table in memory. ``effort`` selects the optional stages; ``seed`` sets the held-out rows and the
     noise in the privacy–utility curve. ``encode_anew`` encodes only the records at given positions;
-    membership inference then attacks the whole procedure. ``tell`` is called with the name of each
-    stage.
+    with it, membership is inferred from the whole procedure. ``tell`` is called with the name of
+    each stage.
     """
     rows = len(table.source)
     if rows < FEWEST_ROWS:
@@ -230,7 +230,7 @@ def _values(trained: TrainedModel) -> dict[str, list[str]]:
 def _fitted_anew(
     trained: TrainedModel, encode_anew: Callable[[np.ndarray], EncodedTable], kept: np.ndarray
 ) -> np.ndarray:
-    """Return the release fitted on the remaining records with nλ unchanged, or ``None``."""
+    """Return the release fitted on the remaining records with nλ unchanged; empty if impossible."""
     settings, rows = trained.settings, len(trained.source)
     try:
         source = encode_anew(kept).source
@@ -260,9 +260,9 @@ def audit_model(
 ) -> Audit:
     """Measure a fitted model and return the findings; parameters as for :func:`audit_table`.
 
-    Membership inference attacks the whole procedure if ``anew`` can rerun it. ``beside`` is the (ε,
-    δ) of all figures published beside the noisy numbers, for the removal of a record; ``guessing``
-    is that for a change of class or category. Every risk includes them.
+    With ``anew``, which reruns the whole procedure, membership is inferred from that procedure.
+    ``beside`` is the (ε, δ) of all figures published beside the noisy numbers, for the removal of a
+    record; ``guessing`` is that for a change of class or category. Every risk includes them.
     """
 
     def say(words: str) -> None:
@@ -453,7 +453,7 @@ def _check_sensitive(table: EncodedTable) -> None:
 
 
 def check_noise_or_target(sigma: float | None, target_eta: float | None) -> None:
-    """Reject a noise or target that is not positive, or that floats cannot represent."""
+    """Reject a noise or target that is not positive, or whose square floats cannot represent."""
     for name, number in (("sigma", sigma), ("target_eta", target_eta)):
         if number is None:
             continue
@@ -485,8 +485,8 @@ def _choose_noise(
 def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     """Return the bounds on the record with the largest dFIL, in standard deviations.
 
-    Return ``None`` if the bounds are unknown: for columns that are not features themselves, and for
-    tables so large that the computation would take minutes.
+    Return ``None`` if they are unknown: if the unit is the person, if columns are not features
+    themselves, or if the computation would take minutes.
     """
     if trained.refit_work > _TOO_HEAVY or trained.basis() is not None:
         return None
@@ -541,15 +541,15 @@ def find_risks(
     shape: Gaussian | None = None,
     moves: Moves | None = None,
 ) -> tuple[RiskFinding, RecordLeakage]:
-    """Return the risks of a release with noise σ, or the reason why they are unknown.
+    """Return the risks of a release with noise σ, and ``records`` with the membership risks.
 
     ``records`` stores the leakage of every record or person; if not all can be examined, only the
-    most exposed are. The result adds every membership risk to ``records``. ``rows`` stores the
-    leakage of single records, for guesses of values that differ within a person. With ``anew``,
-    membership is inferred from the whole procedure, which is rerun without each record in turn. The
-    risks are also computed for the other ``noises``. ``effort`` is the fraction of the work allowed
-    for refits, and ``shape`` the noise covariance at σ = 1. ``moves`` converts distances at fixed
-    nλ into distances of a procedure that fixes λ.
+    most exposed are. Unknown risks raise an error with the reason. ``rows`` stores the leakage of
+    single records, for guesses of values that differ within a person. With ``anew``, membership is
+    inferred from the whole procedure, which is rerun without each record in turn. The risks are
+    also computed for the other ``noises``. ``effort`` is the fraction of the work allowed for
+    refits, and ``shape`` the noise covariance at σ = 1. ``moves`` converts distances at fixed nλ
+    into distances of a procedure that fixes λ.
     """
     source = trained.source
     if not trained.settings.refits:
@@ -582,7 +582,7 @@ def find_risks(
         return None if count >= among.count else np.sort(among.most(count).place)
 
     def refits(alternatives: int) -> bool | int:
-        """Return how many of the most exposed records may be refitted; 0 for a long table."""
+        """Return for how many of the most exposed records a refit is allowed."""
         allowed = _REFIT_WORK / 2 if several else _EXACT_WORK
         return certified and everybody is None and int(effort * allowed / work / alternatives)
 
@@ -765,9 +765,9 @@ def beside_figures(
     guess_epsilon: float | None = None,
     guess_delta: float | None = None,
 ) -> RiskFinding:
-    """Return the risks including published figures that are (ε, δ)-private in total.
+    """Return the risks of a release that also publishes figures, (ε, δ)-private in total.
 
-    For two values of a class or category, ε and δ may differ.
+    ``guess_epsilon`` and ``guess_delta``, if given, replace ε and δ for attribute inference.
     """
     values = (
         epsilon if guess_epsilon is None else guess_epsilon,
@@ -818,7 +818,7 @@ def beside_figures(
 
 
 def _told_apart(mu: float, epsilon: float = 0.0, delta: float = 0.0) -> dict[str, float]:
-    """Return the success rate of distinguishing two values whose releases are μ apart."""
+    """Return the rates of success in distinguishing two values whose releases are μ apart."""
     tpr, strict = (
         rate_beside(float(true_positive_rate(mu, rate)), rate, epsilon, delta)
         for rate in FALSE_POSITIVES
@@ -842,7 +842,7 @@ def _asked(ask: Callable[..., Any], refits: bool | int, work: float) -> Any:
 
 
 def _is_certain(risk: Membership | Guess) -> bool:
-    """Return whether the interval of the most exposed record is narrow."""
+    """Return whether the most exposed record's risk is known to half a percentage point."""
     most, least = np.asarray(risk), risk.lower
     worst = _most_gained(risk) if isinstance(risk, Guess) else int(np.argmax(most))
     ends = most[worst], least[worst]
@@ -860,7 +860,7 @@ def with_gains(
 ) -> tuple[AttributeFinding, ...]:
     """Return the columns, each with the gain of guessing it, if known.
 
-    The success rate of distinguishing two levels of the column is also added.
+    The true positive rates of distinguishing two levels of the column are also added.
     """
     if risks is None:
         return attributes

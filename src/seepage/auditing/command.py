@@ -59,7 +59,7 @@ def answer(
     limits: Limits | None = None,
     client: Any = None,
 ) -> Audit:
-    """Read, encode, fit and measure, on the client's cluster if one is given.
+    """Read and encode the table, fit the model and audit it, on the client's cluster if given.
 
     For data read in chunks or by a cluster, some per-record numbers are computed only when a report
     needs them.
@@ -164,13 +164,13 @@ def _encoded(question: Question, table: TableToAudit, fitted: Any = None) -> Enc
 
 
 def _anew(question: Question, encoded: EncodedTable, kept: np.ndarray) -> EncodedTable:
-    """Return some of the records, encoded without the other records."""
+    """Return the records at the positions ``kept``, encoded from these records alone."""
     assert encoded.raw is not None  # noqa: S101 - told to the type checker
     return _encoded(replace(question, public=None), TableInMemory(encoded.raw.take(kept)))
 
 
 def planned(question: Asked) -> Asked:
-    """Return the options with the columns of the plan, and with a target."""
+    """Return the options completed by the plan; raise an error if no target is named."""
     if question.plan is not None:
         plan = PlanFile.read(question.plan)
         target = question.target or plan.target or ""

@@ -1,7 +1,7 @@
 """Findings of an audit, as typed numbers for gates, reports and figures.
 
-The templates of :mod:`seepage.auditing.report` turn them into sentences, which ``verdict`` selects.
-Only ``steps``, the processing of the data, is already text.
+The module ``verdict`` of :mod:`seepage.auditing.report` selects sentences, and the templates fill
+in the numbers. Only ``steps`` and ``notices`` are already text.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class GroupingFinding:
     least_protected: str
 
     def ranked(self, most: int | None = None) -> list[GroupFinding]:
-        """Return the groups, most exposed first; if more than ``most``, only those at both ends."""
+        """Return the groups, most exposed first; of more than ``most``, only the first and last."""
         every = sorted(self.groups, key=lambda group: -group.mean_eta)
         if most is None or len(every) <= most:
             return every
@@ -197,7 +197,7 @@ class Disclosure:
 
 @dataclass(frozen=True)
 class DisclosureCheck:
-    """The published figures that would change if a single record changed, as far as tried."""
+    """The published figures found to change if a single record is removed or replaced."""
 
     checked: int  # how many of the most exposed records were left out and replaced
     found: tuple[Disclosure, ...] = ()
@@ -326,7 +326,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class GuessFinding:
-    """Success rate of attribute inference for the category or class that gains most.
+    """Success of attribute inference on a category or class, for the record that gains most.
 
     The attacker knows the rest of the record and all other records.
     """
@@ -435,7 +435,7 @@ class RiskFinding:
 
 @dataclass(frozen=True)
 class OutsiderFinding:
-    """Estimated success of membership inference by an attacker who knows fewer records."""
+    """Estimated success of membership inference if the attacker does not know all other records."""
 
     attacker: str  # who she is, in words
     sigma: float | None  # the noise on the release; ``None`` for a model that is published as it is
@@ -553,7 +553,7 @@ class RecordLeakage:
         return tuple(self._errors)
 
     def with_noise(self, sigma: float) -> RecordLeakage:
-        """Return the leakages with the noise multiplied by σ."""
+        """Return the leakages with the noise multiplied by ``sigma``."""
         noise = self._sigma * sigma
         other = RecordLeakage(self._row, self._numbers, self._errors, noise, self._held)
         other._ordered = self._ordered
@@ -619,7 +619,7 @@ class RecordLeakage:
         return np.flatnonzero(self._row == row)[:1]
 
     def _factor(self, name: str) -> float:
-        """Return the factor that converts a value at σ = 1 to this noise; errors grow with σ."""
+        """Return the factor from σ = 1 to this noise: σ for errors, 1/σ for all other numbers."""
         return self._sigma if name == "exact_error" else 1 / self._sigma
 
     def _in_order(self, name: str) -> np.ndarray:
@@ -631,8 +631,8 @@ class RecordLeakage:
     def quantiles(self, name: str, shares: Sequence[float]) -> np.ndarray:
         """Return quantiles of one of the :data:`NUMBERS`.
 
-        Each quantile is the lower of two adjacent observations, except the median, which is their
-        mean unless one is infinite.
+        A quantile between two observations is the lower one; only the median is their mean, unless
+        the upper one is infinite.
         """
         ordered = self._in_order(name)
         lower = [ordered[math.floor((len(ordered) - 1) * share)] for share in shares]
@@ -696,7 +696,8 @@ class RecordLeakage:
 def median_of(ordered: np.ndarray) -> float:
     """Return the median of numbers in ascending order.
 
-    Of two middle numbers, the median is the mean, or the lower one if either is infinite.
+    For an even count, the median is the mean of the two middle numbers, or the lower of them if the
+    upper one is infinite.
     """
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     return float((low + high) / 2 if np.isfinite(high) else low)
@@ -748,8 +749,8 @@ class Audit(Reportable, ResultNumbers):
         Success rates of membership and attribute inference; ``None`` if unknown (``risks_reason``
         gives the reason).
     outsider
-        The estimate for an attacker who knows fewer records, if one was named; ``None`` if unknown
-        (``outsider_reason`` gives the reason).
+        The estimate for an attacker who does not know all other records, if one was named; ``None``
+        if unknown (``outsider_reason`` gives the reason).
     preset
         The preset of the limits, if one was named: see ``auditing.decision.presets``.
     codes
@@ -808,7 +809,7 @@ class Audit(Reportable, ResultNumbers):
     value_column = "eta"
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with one row per record, or person: its η, and bounds."""
+        """Return a data frame with one row per record, or person: its η and its error bound."""
         columns = {self.unit: self._named(), **self.records.every.numbers}
         return build_frame(columns, library or "pyarrow")
 
@@ -866,7 +867,7 @@ class Audit(Reportable, ResultNumbers):
     def row_index(self) -> np.ndarray:
         """The table row of every audited record (0 for the first data row).
 
-        For people, it is the first row of each person.
+        If the unit is the person, it is each person's first row.
         """
         return self.records.every.row
 
@@ -896,7 +897,7 @@ class Audit(Reportable, ResultNumbers):
 
     @property
     def exact_error(self) -> np.ndarray:
-        """The square root of every record's exact Cramér–Rao bound per column.
+        """The square root of every record's exact Cramér–Rao bound, averaged over its columns.
 
         The unit is the columns' standard deviations; the value is infinite where no unbiased attack
         exists.

@@ -17,7 +17,7 @@ from seepage.support.number_check import check_positive
 
 
 def check_limits(limits: Limits, grouped: bool) -> float | None:
-    """Check the limits; return the largest leakage of a record that meets all of them.
+    """Check the limits; return the largest leakage that they allow a record, if they limit it.
 
     Called before any computation. ``grouped`` states whether there are groups to compare.
     """
@@ -57,7 +57,7 @@ def check_limits(limits: Limits, grouped: bool) -> float | None:
 
 
 def held_to(limits: Limits, audit: Audit) -> Audit:
-    """Return an audit with a gate for every limit, and the preset of the limits."""
+    """Return the audit with a gate for every limit, and with the preset of the limits."""
     return replace(audit, gates=find_gates(limits, audit), preset=limits.preset)
 
 
@@ -83,7 +83,7 @@ def _min_mse(audit: Audit, limit: float) -> Gate:
 def _of_records(
     audit: Audit, name: str, limit: float, measured: float, most: float, times: float
 ) -> Gate:
-    """Return a gate that allows every record a leakage of ``most``; ``times`` scales the noise."""
+    """Return a gate at the leakage ``most``; noise ``times`` the current σ would pass it."""
     over = audit.records.over(most)
     if not over:
         return Gate(name, limit, measured, True, over=0)
@@ -205,9 +205,7 @@ def _outsider(audit: Audit, limit: float) -> Gate:
 def _known_risks(audit: Audit, option: str) -> RiskFinding:
     if audit.risks is None:
         why = tell_not_measured(audit)
-        raise InputError(
-            f"{option} cannot be checked. {why} With {option} 1, this limit is not checked."
-        )
+        raise InputError(f"{option} cannot be checked. {why} Use {option} 1 to skip this check.")
     return audit.risks
 
 

@@ -69,7 +69,7 @@ class _RowNumber(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class _ExactError(EachRecord):
-    """Measures ``√(Tr(I⁻¹)/t)`` of every record; NaN if computing it would take too long."""
+    """Measures ``√(Tr(I⁻¹)/t)`` for the t unknowns of every record; NaN if that takes too long."""
 
     def numbers(self, jacobian: ReleaseJacobian) -> tuple[np.ndarray, None]:
         """Return the value of every record of a Jacobian."""
@@ -84,7 +84,7 @@ class _ExactError(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class AttackErrors:
-    """Stores the smallest attack error on some attributes, its record, and the median error."""
+    """For each attribute: the smallest attack error, the record with it, and the median error."""
 
     least: np.ndarray
     place: np.ndarray  # the record's position
@@ -94,7 +94,7 @@ class AttackErrors:
 
 @dataclass(frozen=True, eq=False)
 class _EachError(EachRecord):
-    """Measures the minimum error of an attack on each of some attributes, in its own units.
+    """Measures the minimum error of an attack on each of some attributes, in the attribute's units.
 
     Without attributes, the attack is on the label, in units of ``label_step``.
     """
@@ -133,8 +133,8 @@ class _EachError(EachRecord):
         """Return the minimum errors of attacks on people, from those of attacks on their records.
 
         A value that is the same in all records of a person is one unknown. Its error is ``1/‖Σ_i
-        J_i‖``, where ``J_i`` is the Jacobian of record i with respect to this value. A value that
-        differs between records is attacked in the easiest record.
+        J_i‖``, where ``J_i`` is the Jacobian of record i with respect to this value. For a value
+        that differs between records, the smallest of the records' errors is used.
         """
         owner: Any = self.owner
         found = np.full((errors.shape[1], int(owner.max()) + 1), np.inf).T
@@ -151,7 +151,7 @@ class _EachError(EachRecord):
         return found
 
     def answer(self, totals: list[Any], template: ReleaseJacobian) -> AttackErrors:
-        """Return the minimum error, its record, the median, and the stored errors."""
+        """Return the summary of the errors over the whole table."""
         (total,) = totals
         return total if isinstance(total, AttackErrors) else self._summary(total)
 
@@ -202,14 +202,14 @@ class _GroupSums(dict[str, tuple[int, float, float]]):
 
 
 def _text_groups(chunk: Chunk, column: str) -> dict[Any, np.ndarray]:
-    """Return the positions of a chunk's records in each group; a missing value is a group."""
+    """Return the positions of a chunk's records in each group; missing values form one group."""
     texts = labels_of(pa.array(chunk.extra[column], from_pandas=True), missing="(missing)")
     return members(texts.astype(str))
 
 
 @dataclass(frozen=True, eq=False)
 class Measures:
-    """All results for a release at σ = 1, which are converted to other noise."""
+    """All results for a release at σ = 1; the methods rescale them to other noise."""
 
     released: int  # how many numbers are released
     rows: RecordLeakage  # the single records
@@ -270,7 +270,7 @@ class Measures:
 
 
 def group_members(trained: TrainedModel) -> dict[tuple[str, str], np.ndarray]:
-    """Return the positions of the records, or people, in every group; none for a long table."""
+    """Return the positions of every group's records, or people; empty for tables beyond memory."""
     columns, owner = tuple(trained.table.groups), trained.owner
     if not columns or np.isinf(trained.refit_work):
         return {}
@@ -435,9 +435,9 @@ def _together(jacobian: ReleaseJacobian, unknowns: Unknowns, owner: np.ndarray) 
 
 
 def record_leakage(trained: TrainedModel, noise: Gaussian | None = None) -> np.ndarray:
-    """Return the leakage of every record with its label, or of every person; σ is 1 by default.
+    """Return the leakage about every record and its label, or every person (by default at σ = 1).
 
-    A person's leakage is that of all their records together.
+    The leakage about a person is that about all of their records together.
     """
     leak, rows, owner = trained.measured(noise or Gaussian(1.0)), len(trained.source), trained.owner
     whole = Unknowns(None, True, trained.basis())
@@ -449,7 +449,7 @@ def record_leakage(trained: TrainedModel, noise: Gaussian | None = None) -> np.n
 
 
 def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> float:
-    """Return the largest leakage of a record at σ = 1 relative to its ``allowed`` leakage.
+    """Return the largest ratio of a record's leakage at σ = 1 to its ``allowed`` leakage.
 
     With people as the unit, all records of a person count together. The function needs a table in
     memory and a model just fitted in double precision. The function is used for the many tables
@@ -462,7 +462,7 @@ def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> f
 
 
 def replaced_leakage(trained: TrainedModel, rows: np.ndarray, features: np.ndarray) -> np.ndarray:
-    """Return η at σ = 1 of all records of one person, for several sets of alternative features.
+    """Return one person's η at σ = 1 for each of several sets of alternative features.
 
     ``features`` has the shape ``(sets, rows, columns)``. The model is not refitted.
     """

@@ -1,4 +1,4 @@
-"""Neighbouring tables, with one record removed or replaced, and changes of rounded figures.
+"""Finds rounded figures that change if one record is removed or replaced (neighbouring tables).
 
 A figure on a coarse grid is insensitive to small changes of a record, but a finite change may move
 it to another grid point. An attacker who knows all other records is then certain that the record
@@ -34,16 +34,16 @@ def most_exposed(eta: np.ndarray) -> np.ndarray:
 
 
 def other_labels(own: Any, known: Sequence[Any]) -> list[Any]:
-    """Return some alternative labels of a record."""
+    """Return at most three of the known labels that differ from a record's own."""
     return [label for label in known if label != own][:OTHER_VALUES]
 
 
 def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> DisclosureCheck | None:
-    """Return the most exposed records that would change the coarse σ, if quick to compute.
+    """Return which of the most exposed records would change the coarse σ, or ``None`` if unchecked.
 
     The encoding is treated as fixed, since its means and deviations count as public constants in an
-    audit. A record that is the only one of its class is listed separately: without it, the model
-    has one class fewer, whatever σ is.
+    audit. A record that is the only one of its class is also listed: without it, the model has one
+    class fewer, even if σ does not change.
     """
     if trained.refit_work > _MANY_REFITS:
         return None
@@ -79,7 +79,7 @@ def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> Disc
 def _neighbours(
     trained: TrainedModel, source: RecordsInMemory, rows: np.ndarray
 ) -> Iterator[tuple[str, RecordsInMemory]]:
-    """Yield the features and labels with some records left out or replaced."""
+    """Yield each change, with the records after some of them were left out or replaced."""
     yield LEFT_OUT, source.at(np.delete(np.arange(len(source)), rows))
     y, counts = source.y, trained.table.labels.counts
     known = [float(np.min(y)), float(np.max(y))] if counts is None else list(counts)

@@ -63,10 +63,10 @@ def find_outsider(
     risks: RiskFinding | None,
     refits: bool,
 ) -> OutsiderFinding:
-    """Return the attacker's success rate in membership inference; raise an error if unknown.
+    """Return the attacker's estimated success rate, or raise an error if there is no estimate.
 
-    ``sigma`` is the noise, ``None`` for a model published without noise. ``records`` contains the
-    names of all records or people, and ``risks`` the success rates of an attacker who knows all
+    ``sigma`` is the noise, ``None`` for a model published without noise. ``records`` gives the row
+    numbers of all records or people, and ``risks`` the success rates of an attacker who knows all
     other records. ``refits`` states whether refits on other people may check the most exposed
     records.
     """

@@ -1,8 +1,8 @@
 """The audit of a fitted linear model, or of a pipeline with respect to its raw columns.
 
-If the preprocessing is affine, ``x = B z + c``, a change has the same effect in all records, and
-the closed forms of the model's own Jacobian apply; otherwise each record has its own Jacobian
-(:mod:`seepage.glm.preprocessing.jacobian`).
+If the preprocessing is affine, ``x = B z + c``, a change of a column has the same effect on the
+features of all records, and the closed forms of the model's own Jacobian apply. Otherwise each
+record has its own Jacobian (:mod:`seepage.glm.preprocessing.jacobian`).
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _anew(
     categorical: Sequence[str],
     refit: str | None,
 ) -> Anew | None:
-    """Return a function that reruns a procedure on some records, if its steps are learnt."""
+    """Return how to rerun the procedure on some records, or ``None`` if no step is learnt."""
     leak = leakage(
         estimator, X, y, noise=Gaussian(1.0), sample_weight=weights, categorical=categorical
     )
@@ -234,7 +234,7 @@ def _followed(
 
 
 def _notices(followed: FollowedColumns) -> Iterator[str]:
-    """Yield a sentence for every column with repeated values that is named like an identifier."""
+    """Yield a notice for every column that is named like an identifier and has repeated values."""
     features = {column.name for column in followed.columns}
     for name in filter(is_named_like_identifier, followed.frame.columns):
         values = followed.frame[name]
@@ -309,8 +309,8 @@ def _groups(groups: Mapping[str, Any] | Sequence[str] | None, frame: Any) -> dic
 def _as_ours(model: Any, settings: FitSettings, fit: FittedGLM, y: np.ndarray) -> Any:
     """Return a fitted model, ours or another library's, as a seepage model.
 
-    Another library's model may have class weights and sample weights; their product becomes the
-    sample weights of the result.
+    If the model was fitted with class weights or sample weights, ``weighted_`` of the result is
+    true.
     """
     if isinstance(model, LinearModel):
         return model
@@ -331,10 +331,9 @@ def _as_ours(model: Any, settings: FitSettings, fit: FittedGLM, y: np.ndarray) -
 
 
 def _constant_attributes(followed: FollowedColumns) -> tuple[Attribute, ...] | None:
-    """Return the columns with the directions in which they move the features, if the same for all.
+    """Return the columns and how each moves the features; ``None`` if that differs by record.
 
-    The directions are the same for all records if the preprocessing is affine; closed forms then
-    apply.
+    With affine preprocessing, all records move alike, and closed forms apply.
     """
     moves = followed.moves
     middle = moves.mean(axis=0)
@@ -355,7 +354,7 @@ def _constant_attributes(followed: FollowedColumns) -> tuple[Attribute, ...] | N
 
 
 def _raw_attributes(followed: FollowedColumns) -> tuple[Attribute, ...]:
-    """Return each column as a separate direction."""
+    """Return the raw columns as attributes, each with directions of its own."""
     attributes, at = [], 0
     for column in followed.columns:
         t = column.directions

@@ -279,7 +279,7 @@ class Limits:
     max_outsider: Annotated[
         float | None,
         "Limit: success rate of membership inference by the attacker of --attacker. The rate is an "
-        "estimate: exceeding the limit fails, meeting it proves nothing.",
+        "estimate: a rate above the limit fails, one below it proves nothing.",
     ] = None
 
     def __post_init__(self) -> None:

@@ -155,7 +155,7 @@ def _unmeasured(
 def _ordered(
     remedies: Iterable[Remedy], trial: HeldOutTrial, asked: Protection, risks: RiskFinding | None
 ) -> tuple[Remedy, ...]:
-    """Return remedies compared with the target and a constant prediction, in order of rank.
+    """Compare remedies with the target and a constant prediction; return them in order of rank.
 
     Of two remedies with the same noise and penalty, the simpler one is kept.
     """
@@ -173,7 +173,7 @@ def _ordered(
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """A model with its noise, and the target for its remedies."""
+    """The search for remedies: a model with its noise, and the target."""
 
     trained: TrainedModel
     trial: HeldOutTrial
@@ -193,7 +193,7 @@ class _Search:
         return self.asked.reached(_with_risks(here, self.risks), self.risks)
 
     def more_noise(self) -> Remedy:
-        """Return the noise that meets the target or, if already met, halves the leakage."""
+        """Return the remedy of more noise: enough for the target or, if it is met, at least 2σ."""
         start = Remedy(kind=RemedyKind.NOISE)
         least = 2 * self.sigma if self.met else self._plain_noise
         found = self._enough(start, self.trained, self.worst, least)
@@ -327,7 +327,7 @@ class _Search:
         return self.trained.refitted(self._settings(l2))
 
     def _after(self, l2: float) -> HeldOutTrial:
-        """Test another penalty on the same held-out records."""
+        """Return the trial of another penalty on the same held-out records."""
         other = try_out(self.trained, self._settings(l2), self.seed)
         return replace(other, held_out=self.trial.held_out)  # no copies
 
@@ -341,8 +341,8 @@ class _Search:
     ) -> Remedy:
         """Return a remedy with the smallest noise, at least ``least``, that meets the target.
 
-        ``worst`` is the largest leakage of a model's records at σ = 1. The risks are computed once;
-        closed forms give them for more noise.
+        ``worst`` is the largest leakage of a model's records at σ = 1. The risks are computed once,
+        and rescaled in closed form for more noise.
         """
         known, sigma = self.risks, self.sigma
         if trained is not self.trained or shape is not None:
@@ -363,14 +363,14 @@ class _Search:
 
 
 def with_noise(risks: RiskFinding, sigma: float, noise: float) -> RiskFinding:
-    """Return upper limits on the risks of the same model with the noise ``sigma``.
+    """Convert the risks of a model from the noise ``sigma`` to ``noise``, as upper limits.
 
     Distances μ between releases are inversely proportional to the noise, and membership inference
     succeeds ``Φ(μ/2)`` of the time. For any prior, a guess among K levels, no two of which are
     farther apart than μ, gains at most ``(1 − 1/K)(2Φ(μ/2) − 1)``: with the most common level ``k``
-    of prior ``p``, ``∫ maxⱼ pⱼfⱼ ≤ p + Σⱼ pⱼ∫(fⱼ − fₖ)₊``. No guess gains more than the largest
-    gain, which is known for the noise scales of the curve. All risks include the figures published
-    beside the noisy numbers.
+    of prior ``p``, ``∫ maxⱼ pⱼfⱼ ≤ p + Σⱼ pⱼ∫(fⱼ − fₖ)₊``. A guess also gains at most the largest
+    gain on the curve at the nearest smaller noise. All risks include the figures published beside
+    the noisy numbers.
     """
     times, most = noise / sigma, math.inf
     absent, values = (risks.epsilon, risks.delta), (risks.guess_epsilon, risks.guess_delta)

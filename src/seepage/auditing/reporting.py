@@ -33,8 +33,8 @@ def report(
     lists; for an audit by attack, these are the page, ``summary.json`` and ``records.parquet``. In
     a notebook, an audit of a linear model shows the same page.
 
-    A leakage is audited first, with its noise and its attacker; ``leak.report(folder)`` does the
-    same.
+    If ``audit`` is a leakage, its model is first audited with the same noise and attacker;
+    ``leak.report(folder)`` does the same.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def report(
 
 
 def _audit_of(leak: Leakage[Any] | OutsiderLeakage) -> Audit:
-    """Return the audit of the model that a leakage was measured for."""
+    """Return an audit of the model whose leakage was measured."""
     inputs, noise = leak.inputs, leak.noise
     if inputs is None or len(noise) > 1 or any(one.on for one in noise):
         raise InputError(
@@ -84,8 +84,8 @@ def check(
     """Write the check of an audit for an output checker; return the path of the sheet.
 
     The check is a JSON file and, beside it, a text sheet, both readable only by their owner. Both
-    files contain a recommendation (``refuse``, ``review`` or ``release``), its reasons, the
-    command, and the files.
+    contain a recommendation (``refuse``, ``review`` or ``release``), its reasons, the command, and
+    a list of the audited files.
 
     Parameters
     ----------
@@ -96,8 +96,8 @@ def check(
         The JSON file.
     files
         The audited files by role, such as ``{"table": "ward.csv"}``; their SHA-256 is recorded.
-        None of them may be published: only ``seepage release`` makes files to publish, and
-        recommends ``release``.
+        None of these files may be published: only ``seepage release`` makes files to publish, and
+        only its check can recommend ``release``.
 
     Notes
     -----

@@ -32,12 +32,12 @@ _HEAVY = 2e9  # multiplications in one pass above which no split is repeated
 
 @dataclass(frozen=True, eq=False)
 class _LossSums:
-    """Sums over held-out records of their losses ``l`` and of the terms of a constant's loss.
+    """Sums of losses ``l``, and of the terms of a constant's loss, over held-out records.
 
     The loss of a constant prediction is ``f·w``, where ``f`` is a record's one-hot class, or the
     powers ``(1, a, a²)`` of its distance ``a`` from the mean of all records; ``w`` is known only
-    after all sums are computed. The sums of ``l`` use the mean loss over the draws at each noise
-    scale.
+    after all sums are computed. ``squares`` and ``beside`` use each record's mean loss over the
+    draws at each noise scale.
     """
 
     count: int
@@ -103,7 +103,7 @@ class HeldOutTrial:
         return self._at(sigma)[0]
 
     def usefulness(self, sigma: float) -> UsefulnessFinding:
-        """Return the error of a constant prediction minus that with noise σ, and its interval."""
+        """Return the advantage over a constant prediction with noise σ, and its interval."""
         return self._at(sigma)[1]
 
     def trivial_error(self) -> float:
@@ -121,7 +121,7 @@ class HeldOutTrial:
         return np.diag(held_out.labels) if self.settings.classifies else held_out.labels[0]
 
     def _constant(self, held_out: _LossSums) -> np.ndarray:
-        """Return w for the loss of predicting the training records' most common class, or mean."""
+        """Return ``w`` for the constant: the training records' most common class, or mean."""
         counts, seen = self.labels.counts, self._each(held_out)
         if counts is None:
             # From the mean of all records to that of the others: (a − t)² = t² − 2ta + a².
@@ -131,7 +131,7 @@ class HeldOutTrial:
         return np.asarray(1.0 - np.eye(len(seen))[np.argmax(everyone - seen)])
 
     def _judge(self, constant: float, loss: float, square: float, m: int) -> UsefulnessFinding:
-        """Return the advantage from mean losses and the mean of their squared difference.
+        """Return the advantage, from the mean losses and the mean square of their difference.
 
         The interval is over held-out records, each with its own difference (paired). Records of one
         person are dependent: the variance of their sum is at most ``largest`` times that of
@@ -155,10 +155,10 @@ class HeldOutTrial:
 def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutTrial:
     """Fit without a fifth of the records (or people), at most 20,000, to test the noise on them.
 
-    The fit starts from the model of all records, which is only one or two steps away. If there is
-    no unique model (as without a penalty, if only held-out records have some level), a weak
-    penalty is used. If there is still no model (all records of a class are held out), the
-    model of all records is used instead.
+    The fit starts from the model of all records, which is usually close. If there is no unique
+    model (as without a penalty, if only held-out records have some level), a weak penalty is used.
+    If there is still no model (all records of a class are held out), the model of all records is
+    used instead.
     """
     if math.isinf(trained.refit_work):
         # The labels of a table beyond memory are not known, but every class keeps some of so many.
@@ -194,7 +194,7 @@ def _lost(
     scales: tuple[float, ...],
     root: np.ndarray | None,
 ) -> _LossSums:
-    """Return the losses of the records of a chunk."""
+    """Return the sums of the losses over a chunk's records."""
     margins, shifts = noisy_margins(model, settings, chunk.X, seed, root=root)
     truth = truth_of(model, settings, chunk.y)
     if settings.classifies:
@@ -251,7 +251,7 @@ def noisy_margins(
     draws: int = DRAWS,
     root: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the margins (m, K) of some records, and how noise draws at σ = 1 change them.
+    """Return the margins (m, K) of m records, and the change by each noise draw at σ = 1.
 
     ``root`` is the lower triangular ``L`` of a covariance ``LLᵀ`` for noise of another shape.
     """
@@ -309,7 +309,7 @@ def _noises(sigma: float, calibrated: float) -> np.ndarray:
     """Return noise scales around two given scales, in ascending order.
 
     Both scales and ``2 * sigma`` are included. Larger points of the coarse grid, from which
-    remedies choose, are added, so that no statement needs interpolation.
+    remedies choose their noise, are added, so that no reported error is interpolated.
     """
     low, high = min(sigma, calibrated), max(sigma, calibrated)
     scales = [*np.geomspace(low / 100, high, 12), sigma, calibrated, 2 * sigma]
@@ -396,7 +396,7 @@ def split(
 def _split_of_people(
     y: np.ndarray, classes: bool, seed: int, owner: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of people to fit on and of held-out people, split by their first labels."""
+    """Return the rows of training and held-out people, stratified by each person's first label."""
     first = np.unique(owner, return_index=True)[1]
     held_out = np.isin(owner, split(y[first], classes, seed)[1])
     if classes:
@@ -417,7 +417,7 @@ def _held_out_count(rows: int) -> int:
 
 
 def held_out_rows(rows: int, seed: int) -> np.ndarray:
-    """Return the held-out rows, sorted, without permuting all rows."""
+    """Draw the held-out rows without permuting all rows; return them sorted."""
     wanted = _held_out_count(rows)
     generator = np.random.default_rng(seed)
     chosen = np.unique(generator.integers(0, rows, wanted))

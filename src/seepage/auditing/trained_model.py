@@ -89,7 +89,7 @@ class FitSettings:
         return source.train(model)
 
     def estimator(self) -> Any:
-        """Return the model to be fitted."""
+        """Return an unfitted estimator with these settings."""
         if not self.refits:
             raise InputError(
                 "This model can be fitted only by its own library; fit it with that library."
@@ -119,7 +119,7 @@ def choose_model(model: str | None, target_kind: str, target: str) -> str:
 
 
 def settings_of(fit: FittedGLM, rows: int) -> FitSettings:
-    """Return the settings of our estimator for a described model with this many rows."""
+    """Return the settings with which our estimator refits a described model of this many rows."""
     penalty, intercept = fit.ridge / rows, fit.intercept is not None
     # Our own estimators know neither an L1 penalty nor transformed labels.
     refits = fit.tilt is None and fit.label_unit is None and fit.family != squared_hinge
@@ -151,7 +151,7 @@ class Attribute:
 
     @property
     def plain(self) -> bool:
-        """Whether the column is one feature times a factor."""
+        """Whether the column moves a single feature, in one direction."""
         return self.directions.shape == (1, 1)
 
     @property
@@ -227,9 +227,9 @@ class RecordsInMemory(MemorySource):
         return model.fit(self.X, self.y, self.sample_weight)
 
     def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
-        """Return all records, the chosen ones with weight zero, and the chosen records alone.
+        """Return all records (weight 0 if chosen), the chosen records, and the share of the others.
 
-        This avoids copying most of a large table.
+        With weights of zero, most of a large table need not be copied.
         """
         weight = np.ones(len(self)) if self.sample_weight is None else self.sample_weight
         weight = np.where(np.isin(np.arange(len(self)), chosen), 0.0, weight)
@@ -248,7 +248,7 @@ class RecordsInMemory(MemorySource):
 
     @property
     def owner(self) -> np.ndarray:
-        """The unit of every record, by number: itself, or its person."""
+        """The number of every record's unit: the record itself, or its person."""
         if PERSON not in self.beside:
             return np.arange(len(self))
         return np.unique(self.beside[PERSON], return_inverse=True)[1].reshape(-1)
@@ -392,7 +392,8 @@ class TrainedModel:
         """Return the change of the features per step of each column, ``(D, t)``.
 
         ``None`` stands for the identity: every feature is its own column in its own step. If raw
-        columns are traced to the features, they replace the features.
+        columns are traced through the preprocessing, the D rows stand for directions of the raw
+        columns instead of features.
         """
         through = self.table.through
         features = len(self.source.names) if through is None else through.directions
@@ -416,7 +417,7 @@ class TrainedModel:
     def measured(self, noise: Gaussian) -> Leakage[Any]:
         """Return the leakage of the release about its records, with the label in units of its step.
 
-        The unknowns are whole records in :meth:`basis`, or some attributes.
+        Queries are about whole records, in the units of :meth:`basis`, or about some attributes.
         """
         glm = release_of(self.model, self.source, noise, "raise")
         through = self.table.through
@@ -438,11 +439,11 @@ class TrainedModel:
 
     @property
     def refit_work(self) -> float:
-        """The number of multiplications in fits on some records; infinite if they exceed memory."""
+        """The cost of a refit, in multiplications; infinite if the records are read in chunks."""
         return math.inf if self.source.lazy else self.work
 
     def taken(self) -> TrainedModel:
-        """Return the model with its records in memory, if allowed and not too many.
+        """Return the model with its records loaded into memory, if this is allowed and they fit.
 
         Stages with refits then run as for a table in memory.
         """
@@ -462,7 +463,7 @@ class TrainedModel:
     ) -> Leakage[Any]:
         """Return the leakage of a release with this noise, with the model's notes.
 
-        Plain noise is given by its standard deviation. With people as the unit, the leakage is
+        A number as ``noise`` is a standard deviation. If the unit is the person, the leakage is
         about people. ``groups`` lists the features of each column; several features of one column
         count together.
         """
@@ -479,9 +480,10 @@ class TrainedModel:
     def leakage_to(
         self, attacker: Attacker, sigma: float | None, predictions: Predictions | None = None
     ) -> OutsiderLeakage:
-        """Return the leakage for an attacker who knows fewer records; σ ``None`` means no noise.
+        """Return the leakage to an attacker who knows some records; ``sigma=None`` means no noise.
 
-        ``predictions`` are the released values, if not the parameters.
+        ``predictions`` describes the predictions that are released instead of the parameters, if
+        any.
         """
         added = Gaussian if predictions is None else AnswerNoise
         noise = None if sigma is None else added(sigma)

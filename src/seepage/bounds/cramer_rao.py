@@ -30,8 +30,8 @@ def cramer_rao_rows(
 
     No unbiased estimate of all the record's unknowns (its columns, or the named columns) has a
     smaller mean squared error per unknown. The label is assumed known unless ``label`` is given.
-    The bound is infinite if no unbiased estimate exists. Data read in chunks are processed one
-    chunk at a time.
+    The bound is infinite if no unbiased estimate has a finite variance. Data read in chunks are
+    processed one chunk at a time.
     """
     unknowns, about = leak.unknowns(columns, label)
     return leak.per_record("cramer_rao", unknowns, "rows", about, "mse", "bound", UNBIASED)
@@ -74,8 +74,8 @@ def cramer_rao(
         is assumed known unless ``label`` is given.
     rest
         ``"known"``: the adversary knows all cells outside the block, the worst case. ``"unknown"``:
-        the adversary knows nothing outside the block. The bound is then the block of the full
-        inverse information, which is never below the inverse of the block (Hannun et al. 2021,
+        the adversary knows nothing outside the block. The bound is then taken from the inverse of
+        the full information; it is never below the bound with ``"known"`` (Hannun et al. 2021,
         equation 12). The bound is infinite if changes elsewhere in the table can reproduce every
         change of the release, which is nearly always the case.
     """
@@ -165,9 +165,9 @@ def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
 def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     """Return the bound that FIL or dFIL implies for an adversary with a known bias.
 
-    Let ``γ_k = ∂ψ_k/∂z_k`` be the slope of each estimate's mean ``ψ(z)`` in its own unknown, with
-    all other slopes zero (Guo et al. 2022, theorem 2, with ``(I⁻¹)_kk ≥ 1/η²`` for FIL and
-    ``Σγ_k²(I⁻¹)_kk ≥ (Σ|γ_k|)²/Tr(I)`` for dFIL)::
+    Let ``ψ_k(z)`` be the mean of the estimate of ``z_k``. It has the slope ``γ_k`` in ``z_k`` and
+    does not depend on the other unknowns. Then (Guo et al. 2022, theorem 2, with ``(I⁻¹)_kk ≥
+    1/η²`` for FIL and ``Σγ_k²(I⁻¹)_kk ≥ (Σ|γ_k|)²/Tr(I)`` for dFIL)::
 
         MSE per unknown  ≥  mean(γ²)/η² + mean(bias²)      from FIL
         MSE per unknown  ≥  mean(|γ|)²/η̄² + mean(bias²)    from dFIL
@@ -220,7 +220,7 @@ def square(matrix: Any, what: str) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BlockAndRest:
-    """The whitened Jacobian of a block, and ``J Jᵀ`` of all other cells, added by chunk."""
+    """A block's whitened Jacobian, and ``J Jᵀ`` of all other cells; chunks can be added."""
 
     J: Array  # the block's columns, ``(P, unknowns)``
     off: Array  # the columns' relative errors, ``(unknowns,)``
@@ -245,7 +245,7 @@ class BlockAndRest:
 def _write_out(
     chunk: Chunk, release: MeasuredRelease, unknowns: Unknowns, positions: np.ndarray, rest: bool
 ) -> BlockAndRest:
-    """Return a chunk's part of the block at these table positions, by matrix products."""
+    """Return a chunk's part of the block; with ``rest``, also ``J Jᵀ`` of its other cells."""
     jacobian = release.jacobian(chunk)
     xp, size, d = array_namespace(jacobian.X), jacobian.size, jacobian.features
     first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])

@@ -25,15 +25,16 @@ _PROMISE = "The mechanism has the stated privacy when any one record is replaced
 def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     """Return the bound that Rényi differential privacy of order 2 implies for a record's error.
 
-    By theorem 1 of Guo et al. 2022, for d unknowns with domain diameters ``D_k``, where ``γ_k`` is
-    the smallest slope of the mean of each unknown's estimate in that unknown::
+    Let ``D_k`` be the diameter of unknown k's domain, and ``γ_k`` the smallest derivative of its
+    mean estimate with respect to its true value. Then, for d unknowns (Guo et al. 2022, theorem
+    1)::
 
         MSE per unknown  ≥  Σ_k γ_k² D_k² / (4d (e^ε − 1)) + ‖bias‖²/d
 
     Parameters
     ----------
     epsilon
-        The value of ε at order 2, for replacing one record.
+        The ε of Rényi differential privacy at order 2, if one record is replaced.
     diameters
         The largest difference between two records in each unknown: one number, or one per unknown.
     slope
@@ -79,9 +80,9 @@ def from_privacy(
 ) -> Result:
     """Return the bound that a privacy guarantee implies; see :func:`from_renyi`.
 
-    (ε, δ)-differential privacy with δ > 0 implies no bound, because it allows full disclosure with
-    probability δ. Use :func:`two_point`, or :meth:`seepage.privacy.GaussianDP.meeting` if the noise
-    is known to be Gaussian.
+    (ε, δ)-differential privacy with δ > 0 implies no such bound, because it allows full disclosure
+    with probability δ. Use :func:`two_point`, or :meth:`seepage.privacy.GaussianDP.meeting` if the
+    noise is known to be Gaussian.
     """
     epsilon = statement.renyi()
     if math.isinf(epsilon):
@@ -132,8 +133,8 @@ def membership_advantage(statement: PrivacyStatement) -> float:
     """Return the largest advantage of membership inference (Humphries et al. 2020).
 
     The advantage is the true positive rate minus the false positive rate of a test between two data
-    sets that differ in one record. The advantage is at most the total variation, ``(e^ε − 1)/(e^ε +
-    1)`` for pure ε-differential privacy.
+    sets that differ in one record. It is at most the total variation distance, which is ``(e^ε −
+    1)/(e^ε + 1)`` for pure ε-differential privacy.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """A table of all bounds that apply to a release, each with its adversary and assumptions.
 
-The table is for one record, by default the record with the largest dFIL. Each row bounds an
-adversary's mean squared error per number, or advantage in a guess. The adversary knows all other
-data. Rows are grouped by adversary.
+The table covers one record, by default the record with the largest dFIL. Each row bounds an
+adversary's mean squared error per number, or the advantage in inferring membership or an attribute.
+The adversary knows all other data. Rows are grouped by adversary.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def guarantees(
     draws: int = 128,
     seed: int = 0,
 ) -> Guarantees:
-    """Return all bounds on the reconstruction of a record, each with its assumptions.
+    """Return a table of the bounds for one record, each with its assumptions.
 
     Parameters
     ----------
@@ -71,11 +71,11 @@ def guarantees(
         bound based on these ranges is marked as indicative, not a guarantee.
     dp
         The privacy guarantee of the release: from :mod:`seepage.privacy`, or a ``dp_accounting``
-        event. The default is the guarantee of output perturbation, if it has one.
+        event. The default is the guarantee of output perturbation, where one can be derived.
     prior
-        The adversary's prior, for the bound that is valid for biased estimates too. The default
-        prior has the columns' means and standard deviations in the data and, if a domain is stated,
-        is restricted to it.
+        The adversary's prior, for the van Trees bound, which is valid for biased estimates too. The
+        default is a Gaussian prior with the columns' means and standard deviations in the data; if
+        a domain is stated, a second bound uses a prior within it.
     row
         The position of the record; by default, the record with the largest dFIL.
     columns
@@ -146,8 +146,8 @@ class Guarantee:
     assumptions
         The assumptions behind the bound.
     guarantee
-        Whether the bound needs only the stated assumptions; if it also uses ranges in the data, it
-        is only indicative.
+        Whether the bound needs only the stated assumptions; if it also uses values taken from the
+        data, it is only indicative.
     reason
         The reason why the bound does not apply; empty if it does.
     unit
@@ -170,7 +170,7 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class Guarantees(ResultTable):
-    """All bounds on the reconstruction of one record; printing shows the table.
+    """The bounds for one record; printing shows them as a table.
 
     Parameters
     ----------
@@ -201,8 +201,8 @@ class Guarantees(ResultTable):
     def tightest(self, adversary: str | None = None) -> Guarantee:
         """Return the tightest bound on the error for an adversary.
 
-        ``adversary`` is one of the groups in the table, by default any; bounds on one cell and on
-        membership are excluded.
+        ``adversary`` is one of the table's groups that have bounds on the error. By default, all
+        such groups are considered, except the one for a single cell.
         """
         groups = list(dict.fromkeys(line.adversary for line in self.rows if line.unit == "mse"))
         if adversary is not None and adversary not in groups:
@@ -364,7 +364,7 @@ def _promise(leak: Leakage[Any], limits: Domain, dp: Any) -> tuple[PrivacyStatem
 
 
 def _where_it_applies(name: str, adversary: str, bound: Callable[[], Guarantee]) -> Guarantee:
-    """Return the table row of a bound, or the reason why it does not apply."""
+    """Return the table row of a bound; if the bound does not apply, the row states the reason."""
     try:
         return bound()
     except InputError as error:
@@ -429,7 +429,7 @@ def _van_trees(
 
 
 def _resting_on(line: Guarantee, *assumptions: str, guarantee: bool) -> Guarantee:
-    """Return a row with additional assumptions, or with the columns that its value leaves out."""
+    """Return a row with additional assumptions; ``guarantee=False`` makes it only indicative."""
     if not line.applies:
         return line
     every = tuple(dict.fromkeys((*line.assumptions, *assumptions)))
@@ -445,7 +445,7 @@ def _averaged(
     share: float,
     sampling: dict[str, int],
 ) -> Guarantee:
-    """Return the row of a van Trees bound when ``share`` of the record's numbers is unknown."""
+    """Return the row of a van Trees bound if only a ``share`` of the unknowns can vary."""
 
     def line() -> Guarantee:
         if not sought:
@@ -501,11 +501,11 @@ def _membership(promise: PrivacyStatement | None, reason: str) -> Guarantee:
 def _guesses(
     leak: Leakage[Any], spread: ColumnSpread, which: list[int], position: int
 ) -> Iterator[Guarantee]:
-    """Yield the advantage in distinguishing two labels and in guessing the cell that leaks most.
+    """Yield the table rows for telling two labels apart and for guessing the cell that leaks most.
 
     For labels, the advantage is ``2Φ(μ/2) − 1``, from the change of the release when one label is
-    replaced by the other. For the cell, to within one standard deviation, the advantage is the gain
-    over the best guess without the release.
+    replaced by the other. The cell is guessed to within one standard deviation; the advantage is
+    the gain over the best guess without the release.
     """
     information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
     column = which[int(np.argmax(np.diag(information)))]

@@ -48,7 +48,7 @@ class FiniteChangeBound(SummaryTable):
     cramer_rao: float
 
     def spans(self) -> Mapping[str, tuple[float, float, float]]:
-        """Return both bounds on the variance, each as the lower end of an interval."""
+        """Return both bounds on the variance, each as an interval without an upper end."""
         both = {"Hammersley–Chapman–Robbins": float(self), "Cramér–Rao": self.cramer_rao}
         return {name: (value, value, math.nan) for name, value in both.items()}
 
@@ -115,7 +115,7 @@ def hammersley_chapman_robbins(
         """Return the bound under this noise, and the change that attains it."""
 
         def logarithms(changes: np.ndarray) -> np.ndarray:
-            """Return the logarithm of the bound for each change; −∞ if there is no refit."""
+            """Return the logarithm of the bound for each change; −∞ if there is no minimiser."""
             shift = moved(changes)
             # Rounded away from zero: a move lost to rounding must not count as no move.
             divergence = renyi_of_shift(shift + np.copysign(rounding, shift), noise)
@@ -159,10 +159,10 @@ def hammersley_chapman_robbins(
 
 
 def renyi_of_shift(shift: np.ndarray, noise: Noise) -> np.ndarray:
-    """Return ``log(1 + χ²)`` between the noise and the noise shifted by each row of ``(K, P)``.
+    """Return ``log(1 + χ²)`` between the noise and the noise shifted by each row of ``shift``.
 
-    Gaussian: ``sᵀΣ⁻¹s``. For Laplace noise of scale b, this is ``Σ_k log(⅔e^t + ⅓e^(−2t))`` with
-    ``t = |s_k|/b``.
+    For Gaussian noise and a shift s, this is ``sᵀΣ⁻¹s``. For Laplace noise of scale b, it is ``Σ_k
+    log(⅔e^t + ⅓e^(−2t))`` with ``t = |s_k|/b``.
     """
     if isinstance(noise, Laplace):
         t = np.abs(shift) / noise.scale
@@ -177,7 +177,7 @@ def renyi_of_shift(shift: np.ndarray, noise: Noise) -> np.ndarray:
 
 
 def _largest(logarithms: Callable[[np.ndarray], np.ndarray], reach: float) -> tuple[float, float]:
-    """Return the largest logarithm of the bound on one side, and the change that attains it."""
+    """Return the largest logarithm of the bound over changes up to ``reach``, and that change."""
     from scipy.optimize import minimize_scalar
 
     # Below a thousandth of the way to the limit the refits' rounding shows, and the bound is all

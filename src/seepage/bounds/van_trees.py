@@ -46,7 +46,7 @@ class Domain:
 
     @property
     def diameters(self) -> np.ndarray:
-        """The largest difference of two records in each column (Guo et al. 2022, theorem 1)."""
+        """Each column's largest difference between two records (Guo et al. 2022, theorem 1)."""
         return np.asarray(self.upper - self.lower)
 
     @property
@@ -75,7 +75,7 @@ class Domain:
 
     @classmethod
     def of_column(cls, domain: Any, data: RowSource | Table, column: int) -> Domain:
-        """Return the domain of one column: its own limits, or its entry in the whole domain."""
+        """Return the domain of one column, from limits for that column alone or for all columns."""
         name, one = data.names[column], slice(column, column + 1)
         if isinstance(domain, Domain):
             domain = cls(domain.lower[one], domain.upper[one], domain.stated)
@@ -90,7 +90,7 @@ class Domain:
 
     @classmethod
     def within(cls, domain: Any, names: tuple[str, ...], spread: ColumnSpread) -> Domain:
-        """Return the domain that is stated, checked against the data, or the data's ranges."""
+        """Return the stated domain, checked against the data, or by default the data's ranges."""
         if domain is None:
             return cls(spread.least, spread.most, False)
         if isinstance(domain, Domain):
@@ -260,8 +260,8 @@ class BoundedPrior:
     """A prior under which each unknown is between two limits.
 
     Among all densities that vanish at the limits, ``(2/width) cos²(π (z − centre)/width)`` has the
-    smallest Fisher information, ``(2π/width)²``. The bound is valid on average over that density,
-    and therefore also for the worst record between the limits.
+    smallest Fisher information, ``(2π/width)²``. The van Trees bound with this prior is valid on
+    average over that density, and therefore also for the worst record between the limits.
     """
 
     lower: Any
@@ -305,8 +305,8 @@ class BoundedPrior:
 class EmpiricalPrior:
     """A discrete prior: the record is one of the given records, with the given probabilities.
 
-    This prior has no density, so there is no van Trees bound;
-    :class:`seepage.attacks.LinearisedAdversary` uses it.
+    A discrete prior has no density, so there is no van Trees bound.
+    :class:`seepage.attacks.LinearisedAdversary` uses this prior.
 
     Parameters
     ----------
@@ -393,7 +393,7 @@ def van_trees_rows(
     draws: int = 128,
     seed: int = 0,
 ) -> Result:
-    """Return the van Trees bound on these records, averaged over the prior by refits.
+    """Return the van Trees bound on each of these records, computed by refits.
 
     Each row is replaced by draws from the prior, the model is refitted for each draw, and the
     information from these refits is averaged. The adversary knows the label and, if ``columns`` is
@@ -410,7 +410,8 @@ def van_trees_rows(
     columns
         The unknown columns; by default, all columns.
     draws
-        The number of draws from the prior. The assumptions state the remaining standard error.
+        The number of draws from the prior. The result's ``assumptions`` state the standard error
+        due to sampling.
     seed
         The seed of the draws, which are the same for every row.
 
@@ -478,7 +479,7 @@ def van_trees_rows(
     )
 
     def rescaled(factor: float) -> Result:
-        """Return the bound under more noise, with less information but the same prior."""
+        """Return the bound with the noise scaled by this factor and the same prior."""
         traces = [np.trace(_inverse(mean / factor**2, prior)) / size for mean in means]
         return replace(result, values=np.asarray(traces))
 

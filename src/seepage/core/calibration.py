@@ -33,21 +33,22 @@ def calibrate(
     """Return noise of the same kind at which the leakage meets a target.
 
     The required noise depends on the data, above all on the most exposed record. Publishing its
-    scale to many digits leaks that record: the scale ``σ(D)`` of noise on ``d`` numbers adds the
-    Fisher information ``2d (∂ log σ)²``. The scale is therefore rounded up to a coarse grid. Small
-    changes to a record then do not affect it, but a larger change may move it to the next grid
-    point. Only noise chosen without looking at the data reveals nothing.
+    scale to many digits leaks information about that record: the scale ``σ(D)`` of noise on ``d``
+    numbers adds the Fisher information ``2d (∂ log σ)²``. The scale is therefore rounded up to a
+    coarse grid. Small changes to a record then do not affect the scale, but a larger change may
+    move it to the next grid point. Only a scale that is chosen without looking at the data reveals
+    nothing.
 
     Leakage is inversely proportional to the scale of the noise (the information is ``JᵀJ/σ²``), so
     one measurement at any noise is enough: ``σ_new = σ · η(σ)/η_target``. Bounds that scale
-    differently (van Trees, Hammersley–Chapman–Robbins, or for a stated bias) are recomputed until
+    differently (van Trees, Hammersley–Chapman–Robbins, or with a stated bias) are recomputed until
     the noise meets the target.
 
     Parameters
     ----------
     leak
-        The :class:`~seepage.core.leakage.Leakage` at any noise. If the attacker does not know all
-        other records, their randomness also hides a record.
+        The :class:`~seepage.core.leakage.Leakage` at any noise. For an attacker who does not know
+        all other records, the randomness of those records also hides a record.
     eta
         The target leakage.
     mse
@@ -63,8 +64,8 @@ def calibrate(
         ``"mean"`` is the mean of the bounds.
     view
         A result of ``leak`` to calibrate, such as ``leak.columns()``,
-        ``leak.records(measure="dfil")`` or the bound ``sp.bounds.cramer_rao_rows(leak)``. By
-        default, the FIL of every record, or of every person if identities are known.
+        ``leak.records(measure="dfil")`` or the bound ``sp.bounds.cramer_rao_rows(leak)``. The
+        default is the FIL of every record, or of every person if identities are known.
     grid
         The grid points in a decade: 1, 1.5, 2, 3, 5 and 7 by default. The grid applies to σ itself;
         for noise with a vector or a covariance, to the factor that scales it. ``None`` returns the
@@ -141,7 +142,7 @@ def _coarse(noise: Noise, factor: float, grid: Sequence[float]) -> Noise:
 def _factor(result: Result, target: float, error: bool, over: str | float) -> float:
     """Return the noise factor for a bound that is not proportional to the variance of the noise.
 
-    The bound still increases with the noise, so bisection finds the factor if one exists.
+    The bound still increases with the noise, so a root search finds the factor if one exists.
     """
 
     def excess(logarithm: float) -> float:

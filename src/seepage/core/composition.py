@@ -215,7 +215,7 @@ class ComposedJacobian(ReleaseJacobian):
         return xp.concat([part.forward(z, unknowns, rows) for part in self.parts])
 
     def _about(self, unknowns: Unknowns) -> list[ReleaseJacobian]:
-        """Return the parts if their information about the unknowns adds up."""
+        """Return the parts; raise an error if their information does not add up."""
         if unknowns.label and not self.same_label:
             raise InputError(
                 "These releases have different labels, or code them differently (0/1, ±1, one per "
@@ -248,7 +248,7 @@ class LeastExact(AnswerAccuracy):
         return max(part.block(squared, unknowns, rows) for part in self.parts)
 
     def columns(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return the error of each attribute of some records together."""
+        """Return the error of η for each attribute of some records together."""
         return _worst([part.columns(squared, attributes, rows) for part in self.parts])
 
     def row_terms(self, unknowns: Unknowns) -> Array:

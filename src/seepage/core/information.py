@@ -51,10 +51,10 @@ def inverses(
 ) -> tuple[Array, Array]:
     """Return the diagonal of the inverse information about each row, and its relative errors.
 
-    Both have shape ``(n, q)``. For a subset of the rows, the entries of the Jacobian are used. An
-    entry is infinite if the inverse does not exist: no unbiased estimate then has a finite error.
-    The computation uses the singular values of the whitened Jacobian, since computing the
-    information matrix would square its condition number.
+    Both have shape ``(n, q)``. For a subset of the rows, no closed form is used. An entry is
+    infinite if the inverse does not exist: no unbiased estimate then has a finite error. The
+    computation uses the singular values of the whitened Jacobian, since computing the information
+    matrix would square its condition number.
     """
     form = jacobian.inverse_form(unknowns) if rows is None else None
     if form is not None:

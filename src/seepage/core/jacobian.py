@@ -57,11 +57,11 @@ class AnswerAccuracy:
         raise NotImplementedError
 
     def block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
-        """Return the error of the unknowns of some records together."""
+        """Return the error of η for the unknowns of some records together."""
         raise NotImplementedError
 
     def columns(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return the error of each attribute of some records together."""
+        """Return the error of η for each attribute of some records together."""
         raise NotImplementedError
 
     # Of records that are read in chunks: what they add to the error of a block adds up.
@@ -124,19 +124,19 @@ class ReleaseJacobian(ABC):
 
     @abstractmethod
     def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Return ``J z`` for a change ``z (len(rows), q)`` of a block of the table, ``(P,)``."""
+        """Return ``J z``, ``(P,)``, for a change ``z (len(rows), q)`` of a block of the table."""
 
     @abstractmethod
     def adjoint(self, v: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Return ``Jᵀv`` for a vector of the whitened release, ``(len(rows), q)``."""
+        """Return ``Jᵀv``, ``(len(rows), q)``, for a vector ``v`` of the whitened release."""
 
     # Records, one by one ----------------------------------------------------------------------
 
     def row_jacobians(self, unknowns: Unknowns, rows: Array) -> Array:
         """Return the whitened Jacobians of some rows in full, ``(m, P, q)``.
 
-        They are computed by products with unit vectors, of the data or of the release, whichever
-        are fewer.
+        The Jacobians are computed by products with unit vectors of the data or of the release,
+        whichever are fewer.
         """
         xp, m, q = array_namespace(self.X), int(rows.shape[0]), unknowns.count(self)
         like = {"dtype": self.X.dtype, "device": self.X.device}
@@ -267,7 +267,7 @@ class EntryJacobian(ReleaseJacobian):
     """A Jacobian with known entries: every result follows from :meth:`row_jacobians`."""
 
     def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Return ``J z`` for a change of some rows, ``(P,)``."""
+        """Return ``J z``, ``(P,)``, for a change ``z`` of some rows."""
         xp = array_namespace(self.X)
         return sum(
             xp.sum(self.row_jacobians(unknowns, rows[piece]) @ z[piece, :, None], axis=(0, 2))
@@ -321,7 +321,7 @@ def from_entries(
 
 
 def squared_size(J: Array) -> Array:
-    """Return the sum of the squares of each matrix, ``(m,)``."""
+    """Return the sum of the squared entries of each matrix, ``(m,)``."""
     return array_namespace(J).sum(J * J, axis=(1, 2))
 
 
@@ -336,7 +336,7 @@ def largest_square(J: Array) -> Array:
 
 
 class MeasuredRelease(ABC):
-    """A release about records read in chunks, as plain data that can be sent to workers.
+    """A release that is measured chunk by chunk; it can be sent to workers as plain data.
 
     Attributes
     ----------
@@ -364,7 +364,7 @@ class MeasuredRelease(ABC):
 
     @property
     def sensitivity(self) -> float | None:
-        """A bound, for all data, on the effect of replacing one record; ``None`` if unknown."""
+        """A bound, for any data, on the move if one record is replaced; ``None`` if unknown."""
         return None
 
     @abstractmethod
@@ -429,7 +429,7 @@ class Refits(Protocol):
         """
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return the difference between each of these releases and the actual one, ``(K, P)``."""
+        """Return the releases after these replacements minus the actual one, ``(K, P)``."""
 
     def jacobian(
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Any
@@ -439,7 +439,7 @@ class Refits(Protocol):
 
 @dataclass(frozen=True)
 class Moves:
-    """The moves of a release under each of K changes to m records.
+    """The differences (moves) of a release under each of K changes to m records.
 
     Parameters
     ----------
@@ -574,7 +574,7 @@ class FiniteChanges(ABC):
 
     @abstractmethod
     def without(self, rows: np.ndarray) -> Moves:
-        """Return certified bounds on the moves if each given record is left out, K = 1."""
+        """Return certified bounds on the moves if each given record is left out (K is 1)."""
 
     @abstractmethod
     def without_exactly(self, rows: np.ndarray) -> Moves:
@@ -617,8 +617,8 @@ class Reruns(FiniteChanges):
     fits
         The number of models that one run fits.
     learnt
-        The steps learnt from the data in addition to the released numbers, as terms of
-        ``Result.held``; each run fits them again.
+        What each run learns from the data in addition to the released numbers, as terms of
+        ``Result.held``.
     kept
         Values that stay fixed in every run.
     """
@@ -631,7 +631,8 @@ class Reruns(FiniteChanges):
     def released(self, kept: np.ndarray) -> np.ndarray:
         """Return the numbers that a fit on only these records releases, ``(P,)``.
 
-        They are NaN if no fit exists, or if the numbers have a different meaning.
+        The numbers are NaN if no fit exists, or if they are not comparable with the original
+        release.
         """
 
 
@@ -669,7 +670,7 @@ class ComposedChanges(FiniteChanges):
 
     @property
     def fixed(self) -> FiniteChanges:
-        """The finite changes with all other learnt values held fixed."""
+        """The finite changes with all learnt values except the released numbers held fixed."""
         return ComposedChanges([part.fixed for part in self.parts])
 
     def class_labels(self) -> np.ndarray:

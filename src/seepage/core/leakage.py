@@ -1,7 +1,7 @@
 """The leakage of a release about its training data, by view of the table and by measure.
 
 The Fisher information of a release about any block of the table is ``JᵀJ``, with ``J`` the whitened
-Jacobian of the release (Hannun et al. 2021, equation 16). Two measures are computed from it::
+Jacobian of the release (Hannun et al. 2021, equation 16). Two measures are computed from ``J``::
 
     FIL    η = ‖J‖₂                               the direction of the block that leaks most
     dFIL   η̄ = ‖J‖_F / √(number of unknowns)      the average over its directions
@@ -103,9 +103,9 @@ class Leakage(Generic[PerRecord]):
 
     Each view returns a :class:`~seepage.core.result.Result`. For data read in chunks, a view with
     one number per record returns a :class:`~seepage.core.record_stream.RecordStream`, computed only
-    when it is read or written. Every other view makes one pass over the data. The adversary is
-    assumed to know everything outside the view, which is the worst case (Hannun et al. 2021,
-    equation 12).
+    when it is read or written. All other views are computed immediately, usually in one pass over
+    the data. The adversary is assumed to know everything outside the view, which is the worst case
+    (Hannun et al. 2021, equation 12).
 
     Parameters
     ----------
@@ -169,10 +169,10 @@ class Leakage(Generic[PerRecord]):
         return axes
 
     def report(self, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
-        """Audit the model with this noise, write the report into a folder, and return its page.
+        """Audit the model with this noise, write a report, and return the path of its page.
 
         Equivalent to ``sp.report(sp.audit(model, X, y, noise=…), folder)``; only the report's owner
-        can read it. Only linear models on tables in memory with Gaussian noise are supported.
+        can read it. The model must be linear, with Gaussian noise and a table in memory.
 
         Examples
         --------
@@ -230,7 +230,8 @@ class Leakage(Generic[PerRecord]):
         """Return the leakage about each record as a whole, or about the named columns.
 
         The label counts as part of the record unless columns are named; ``label`` overrides this.
-        With ``simplex``, a complete one-hot attribute may change only within its simplex.
+        With ``simplex``, the columns of a complete one-hot attribute may change only so that their
+        sum stays the same.
         """
         check_choice(measure, "measure", _MEASURES)
         unknowns, about = self.unknowns(columns, label, simplex)
@@ -280,11 +281,12 @@ class Leakage(Generic[PerRecord]):
         Parameters
         ----------
         labels
-            The group of every record, or the name of a column with the groups (a feature or not).
+            The group of every record, or the name of a column with the groups, which need not be a
+            feature.
         columns, label, measure, simplex
             As for :meth:`records`.
         only
-            The groups to report, if not all.
+            The groups to report, in this order; by default all, sorted.
         """
         by = labels if isinstance(labels, str) else _sortable(group_labels(labels, self.source))
         return self._groups("groups", by, columns, label, measure, simplex, only)
@@ -398,14 +400,14 @@ class Leakage(Generic[PerRecord]):
         a certified expansion, with refits for the most exposed and the least certain records.
         Families without a self-concordance constant use refits.
 
-        Returns a :class:`~seepage.core.risk_views.Membership`; for data read in chunks, without
-        refits.
+        Returns a :class:`~seepage.core.risk_views.Membership`. Data read in chunks are measured
+        without refits.
 
         Parameters
         ----------
         rows
-            The records, by position or as a mask; all if not given. With identities, all people who
-            have any of these records.
+            The records, by position or as a mask; all if not given. If identities are known, the
+            result covers all people who have any of these records.
         groups
             The group of every record: all records of a group are removed together, regardless of
             the person.
@@ -462,16 +464,18 @@ class Leakage(Generic[PerRecord]):
         the person: it is guessed and changed in all records of the person together. Any other
         column is guessed for one record at a time, with the person's other records known.
 
-        Returns a :class:`~seepage.core.risk_views.Guess`; for data read in chunks, without refits.
+        Returns a :class:`~seepage.core.risk_views.Guess`. Data read in chunks are measured without
+        refits.
 
         Parameters
         ----------
         column
             The category (a column, or an attribute of one-hot columns); by default the label.
         prior
-            The adversary's prior: all levels ``"equal"``, their ``"frequencies"`` in the table
-            (among people, if the column belongs to a person), or the prediction of the ``"model"``
-            fitted without this record; or one probability per level, for all records or for each.
+            The adversary's prior: ``"equal"`` for all levels; ``"frequencies"`` for the levels'
+            frequencies in the table (among people, if the column belongs to a person); ``"model"``
+            for the prediction of the model fitted without this record; or one probability per
+            level, for all records or for each.
         rows, exact
             As for :meth:`membership`.
         precision
@@ -504,11 +508,12 @@ class Leakage(Generic[PerRecord]):
         tolerance
             The largest error at which a guess counts as correct, in the unit of the column.
         prior
-            ``"equal"`` over the column's range, the ``"frequencies"`` of its values, the
-            prediction of the ``"model"``, or a probability for each of ``values``.
+            ``"equal"`` for equal probabilities over the column's range, ``"frequencies"`` for the
+            values' frequencies in the table, ``"model"`` for the model's prediction, or one
+            probability for each of ``values``.
         values
-            The candidate values; by default those of the table (its quantiles, if there are many),
-            or a grid over their range.
+            The candidate values; by default those of the table (its quantiles, if there are many)
+            or, with the prior ``"equal"``, a grid over their range.
         rows, exact, refit
             As for :meth:`guess`.
         """
@@ -555,7 +560,7 @@ class Leakage(Generic[PerRecord]):
         return self.attributes.unknowns(columns, unknown_label, simplex)
 
     def held_about(self, label: bool) -> tuple[str, ...]:
-        """Return the terms for values held fixed; class weights only if the label is unknown."""
+        """Return the values held fixed; class weights count only if the label is unknown."""
         return self.held if label else less(self.held, [CLASS_WEIGHTS])
 
     def assumptions(self, label: bool = True) -> tuple[str, ...]:
@@ -615,14 +620,14 @@ class Leakage(Generic[PerRecord]):
     def ask(
         self, questions: Mapping[str, ChunkQuestion], what: str, extra: Sequence[str] = ()
     ) -> dict[str, Any]:
-        """Return the results of several queries from one pass over the records.
+        """Return the results of several queries, which share each pass over the records.
 
         ``extra`` names further columns that the queries need.
         """
         return ask(self.source, self.release, questions, what, extra)
 
     def _asking(self, question: EachRecord) -> Callable[[Chunk], Any]:
-        """Return the function that computes the queries for the records of a chunk."""
+        """Return the function that computes the query for the records of a chunk."""
         # The template first: what all records have in common is then kept and passed on.
         self.source.prepare(partial(question.numbers, self.release.template))
         return partial(_of_chunk, release=self.release, question=question)
@@ -677,7 +682,7 @@ class Leakage(Generic[PerRecord]):
         return warned(self._narrowed(result))
 
     def _narrowed(self, result: Result) -> Result:
-        """Return numbers in the floating-point type of the table, or in the requested type."""
+        """Return the result in the table's precision (or in float32), unless it is out of range."""
         values, xp = result.values, array_namespace(result.values)
         kind = xp.float32 if self.release.single else self.source.dtype
         if values.dtype == kind:
@@ -707,7 +712,7 @@ def _sortable(labels: np.ndarray) -> np.ndarray:
 def row_positions(rows: Any, count: int, table: Table | RowSource | None = None) -> np.ndarray:
     """Return the sorted, distinct positions that ``rows`` selects among ``count`` rows.
 
-    If both the mask and the table have row labels, they must match.
+    If both the mask and the table have row labels, the labels must match.
     """
     positions = named_positions(rows, count, table)
     return positions if rows is None else np.unique(positions)
@@ -716,8 +721,8 @@ def row_positions(rows: Any, count: int, table: Table | RowSource | None = None)
 def named_positions(rows: Any, count: int, table: Table | RowSource | None = None) -> np.ndarray:
     """Return the positions that ``rows`` selects among ``count`` rows, in the order given.
 
-    ``rows`` are whole numbers, a mask (if it and the table have row labels, they must match), or
-    ``None`` for all.
+    ``rows`` are whole numbers, a mask, or ``None`` for all. If both a mask and the table have row
+    labels, the labels must match.
     """
     if rows is None:
         return np.arange(count)

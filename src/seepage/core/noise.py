@@ -1,8 +1,8 @@
 """Additive noise, and the attacker's knowledge of other records.
 
 The noise classes compute the Fisher information of a release and draw the noise. For an attacker
-who does not know the other records, a release is random even without noise. The formulas use ``u``,
-the share of that randomness that remains given the attacker's knowledge.
+who does not know the other records, a release is random even without noise. The formulas use the
+share of that randomness that remains given the attacker's knowledge (:meth:`Attacker.unknown`).
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Gaussian(Noise):
 
 @dataclass(frozen=True, eq=False)
 class Laplace(Noise):
-    """Independent Laplace noise of scale ``b``: ``Φ = I/b²`` (its variance is ``2b²``).
+    """Independent Laplace noise of scale ``b``, with variance ``2b²`` and ``Φ = I/b²``.
 
     Parameters
     ----------
@@ -245,7 +245,7 @@ class Attacker:
 
     @property
     def _share(self) -> float:
-        """The share of the unlisted records that the attacker knows."""
+        """The share of the other records that the attacker knows; 0 if ``knows`` lists records."""
         share: float = 0.0 if self.names_records else self.knows
         return share
 

@@ -33,13 +33,13 @@ class Together:
         return cls(view, np.fromiter(by_label, object), np.fromiter(by_label.values(), object))
 
     def at(self, which: np.ndarray | None) -> Together:
-        """Return the sets at some positions, or all."""
+        """Return the sets at the given positions; ``None`` means all."""
         if which is None:
             return self
         return replace(self, names=self.names[which], sets=self.sets[which])
 
     def holding(self, rows: np.ndarray | None) -> Together:
-        """Return the sets that contain any of the given records, or all."""
+        """Return the sets that contain any of the given records; ``None`` means all."""
         if rows is None:
             return self
         chosen = [bool(np.isin(positions, rows).any()) for positions in self.sets]
@@ -86,7 +86,7 @@ class Identities:
 
 
 def identities(values: Any, source: RowSource) -> np.ndarray:
-    """Return every record's identity as an array; gaps or mixed types raise an error."""
+    """Return every record's identity as an array; missing values or mixed types raise an error."""
     labels = as_numpy(values)
     check_length(labels, source, "person")
     check_order(row_labels(values), source, "person")

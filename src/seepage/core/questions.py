@@ -2,8 +2,8 @@
 
 The leakage of a record depends only on the record and the release; the leakage of a block depends
 on sums over its records. Per-record numbers are stored chunk by chunk in one array
-(:func:`seepage.support.room.room_for`); sums for blocks add up. If a chunk is the whole table, the
-result is computed directly.
+(:func:`seepage.support.room.room_for`); sums for blocks are added up. If a chunk is the whole
+table, the result is computed directly.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ChunkQuestion(ABC):
         """
 
     def rest(self, total: Any) -> ChunkQuestion | None:
-        """Return the queries that need another pass because their sums did not fit in memory."""
+        """Return the query for another pass if some sums did not fit in memory, or ``None``."""
         return None
 
     def answer(self, totals: list[Any], template: ReleaseJacobian) -> Any:
@@ -69,7 +69,7 @@ def ask(
     what: str,
     extra: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the result of each query, all from the same pass over the records."""
+    """Return the result of each query; all queries share each pass over the records."""
     totals: dict[str, list[Any]] = {name: [] for name in questions}
     left = dict(questions)
     while left:
@@ -181,7 +181,7 @@ class Information(ChunkQuestion):
     row: int
 
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> list[Array]:
-        """Return the matrix if the record is in the chunk."""
+        """Return the matrix in a list, which is empty if the record is not in the chunk."""
         here = self.row - chunk.start
         if not 0 <= here < len(chunk):
             return []
@@ -205,7 +205,7 @@ class Block:
 
 
 class BlocksByName(dict[Any, Block]):
-    """The contributions of some records to the results for the first blocks, as many as fit."""
+    """The contributions of some records to the results for as many blocks as fit in memory."""
 
     held: int = sys.maxsize
     seen: frozenset[Any] = frozenset()  # the names of all blocks that have records
@@ -260,7 +260,7 @@ class Blocks(ChunkQuestion):
         return (jacobian.block_sums(self.unknowns, where) for where in rows)
 
     def _errors(self, jacobian: ReleaseJacobian, rows: list[Array], whole: bool) -> list[Any]:
-        """Return the terms of each block's error; for a whole table, the error itself."""
+        """Return the terms of each block's error; for a whole table, functions that compute it."""
         stated = self.stated and jacobian.accuracy.stated
         if not (rows and stated) or (whole and len(rows) > _MANY_GROUPS):
             return [None] * len(rows)
@@ -275,9 +275,9 @@ class Blocks(ChunkQuestion):
     ) -> float:
         """Return the relative error of η of a block of the whole table, given η².
 
-        If it is cheap, the result is checked: no direction of a block leaks more than the sum of
-        its records' traces, which are computed in a different way. The size of a violation is a
-        lower bound on the error.
+        With ``checked``, the result is compared with another bound: no direction of a block leaks
+        more than the sum of its records' traces, which are computed in a different way. The size of
+        a violation is a lower bound on the error.
         """
         error = jacobian.accuracy.block(squared, self.unknowns, rows)
         if not checked:
@@ -387,7 +387,7 @@ class _ColumnSums(Block):
 
 
 def chosen(chunk: Chunk, positions: np.ndarray | None) -> dict[Any, np.ndarray]:
-    """Return which of the given sorted table positions (or of all positions) are in the chunk."""
+    """Return the chunk's part of the sorted table positions (or of all), counted in the chunk."""
     if positions is None:
         return {ALL: np.arange(len(chunk))}
     first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])
@@ -395,7 +395,7 @@ def chosen(chunk: Chunk, positions: np.ndarray | None) -> dict[Any, np.ndarray]:
 
 
 def grouped(chunk: Chunk, by: str | np.ndarray) -> dict[Any, np.ndarray]:
-    """Return the positions of each group, given by a column or by one label per record."""
+    """Return each group's positions in the chunk; ``by`` is a column, or one label per record."""
     if isinstance(by, str):
         labels = chunk.extra[by]
         missing = first_missing(labels)

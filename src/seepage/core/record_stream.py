@@ -80,7 +80,7 @@ class RecordStream(RankedResult):
         return np.arange(len(self)) if self.source.index is None else self.source.index
 
     def select(self, positions: Any) -> Result:
-        """Compute all numbers, and return the entries at some positions, in their order."""
+        """Compute all numbers, and return the entries at the given positions, in that order."""
         return self.result().select(positions)
 
     def drawing(self) -> PlottedNumbers:
@@ -143,7 +143,7 @@ class RecordStream(RankedResult):
         )
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write a Parquet file with the columns ``row`` and the measure (cells: one per column).
+        """Write a Parquet file: the column ``row``, and the measure (for cells, one per column).
 
         The file is written completely or not at all. Only its owner can read it, since the numbers
         are as sensitive as the data. Returns its path.

@@ -28,7 +28,7 @@ class ReleaseRecord:
     noise
         The noise that was added to the model.
     seeded
-        Whether the noise came from a fixed seed; if so, the model is for experiments only.
+        Whether the noise came from a fixed seed; if so, use the model only in experiments.
     public
         The steps of a pipeline before the model, whose learnt values are released without noise.
     """
@@ -42,20 +42,20 @@ class ReleaseRecord:
 def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     """Return a copy of a fitted model with noise added to its coefficients and its intercept.
 
-    Every number is rounded to a grid of about 1/4096 of its noise's standard deviation, since
-    further digits would leak the noiseless value. The copy has the attribute ``release_`` (a
+    Every number is rounded to a grid whose step is about 1/4096 of the noise's standard deviation,
+    since further digits would leak the noiseless value. The copy has the attribute ``release_`` (a
     :class:`ReleaseRecord`) and predicts with the noisy coefficients; otherwise it behaves like the
-    original. Of the other fitted attributes, the copy keeps only the names of columns and classes,
-    because other attributes may leak (scikit-learn's ``LinearRegression``, for example, stores the
-    singular values of the training table). Do not share the original.
+    original. Of the other fitted attributes, the copy keeps only those that predictions need, such
+    as the names of columns and classes. The rest may leak: scikit-learn's ``LinearRegression``, for
+    example, stores the singular values of the training table. Do not share the original.
 
     Parameters
     ----------
     model
-        A fitted model with ``coef_`` and, if it has one, ``intercept_``; a pipeline that ends in
-        one, or a search, whose best model is released. The values learnt by the steps before the
-        model (means, standard deviations, levels) are released without noise: the leakage with
-        ``preprocessing="frozen"`` counts them as public.
+        A fitted model with ``coef_`` (and ``intercept_``, if it has one), a pipeline that ends in
+        such a model, or a search, whose best model is released. The values learnt by the steps
+        before the model (means, standard deviations, levels) are released without noise: the
+        leakage with ``preprocessing="frozen"`` counts them as public.
     noise
         :class:`Gaussian` or :class:`Laplace` noise, for example from :func:`calibrate`.
     seed
@@ -131,7 +131,7 @@ def _released_pipeline(pipeline: Any, noise: Noise, seed: int | None) -> Any:
 def _without_counts(step: Any) -> Any:
     """Return a scikit-learn transformer without its record counts, which predictions do not need.
 
-    Other classes, and subclasses that override a method, may need the counts and keep them.
+    Other classes, and subclasses that override a method, may need the counts, so theirs are kept.
     """
     if own_name(step, "sklearn") is None or not hasattr(step, "n_samples_seen_"):
         return step

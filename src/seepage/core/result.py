@@ -58,7 +58,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
     """The numbers of a view: one per record, cell, attribute, group or person, or one for a block.
 
     ``numpy.asarray`` and arithmetic (``leak.records() > 1``) return plain numbers; ``values``
-    contains them in the table's array library (a tensor for a tensor).
+    contains them in the table's array library (a tensor if the table is one).
 
     Parameters
     ----------
@@ -80,22 +80,22 @@ class Result(NDArrayOperatorsMixin, RankedResult):
     names
         For cells, the column names.
     assumptions
-        The assumptions, for a bound.
+        The assumptions behind the numbers, as sentences.
     library
         The data-frame library of the caller's table.
     noise
         The noise of the release or releases.
     accuracy
         The relative error of exact numbers and of exactly computed bounds, from the condition
-        number and the rounding; one number, or one for each. For numbers below 10⁻⁸ times the
-        largest, the error is relative to that product.
+        number and the rounding; one number, or one per entry. For numbers below 10⁻⁸ times the
+        largest, the error is relative to 10⁻⁸ times the largest.
     held
         Values learnt from the data that are held fixed, as machine-readable terms such as
         ``("class weights", "scaling")``: see :func:`held_sentences`. Empty only if nothing is held
         fixed.
     rescaled
-        For a bound that is not proportional to the noise's variance: the same bound with the noise
-        scaled by a factor.
+        For a bound that is not proportional to the noise's variance, a function that returns the
+        bound with the noise scaled by a factor.
 
     Examples
     --------
@@ -200,7 +200,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         )
 
     def select(self, positions: Any) -> Self:
-        """Return the entries at some positions, in their order."""
+        """Return the entries at the given positions, in that order."""
         order = np.asarray(positions)
         where = array_namespace(self.values).asarray(order)
         picked = self.values[where] if self.values.ndim == 1 else self.values[where, :]
@@ -219,10 +219,10 @@ class Result(NDArrayOperatorsMixin, RankedResult):
     def mse_bound(self) -> Result:
         """Return the smallest mean squared error per unknown that the leakage allows.
 
-        ``1/η²`` for FIL: no unbiased estimate of any single number in the view has a smaller
-        variance (Hannun et al. 2021, equation 3). ``1/η̄²`` for dFIL: no unbiased estimate of the
-        whole view has a smaller mean squared error per number (Guo et al. 2022, theorem 2). The
-        bound is infinite if nothing leaks.
+        For FIL, the bound is ``1/η²``: no unbiased estimate of any single number in the view has a
+        smaller variance (Hannun et al. 2021, equation 3). For dFIL, the bound is ``1/η̄²``: no
+        unbiased estimate of the whole view has a smaller mean squared error per number (Guo et al.
+        2022, theorem 2). The bound is infinite if nothing leaks.
         """
         if self.measure not in ("fil", "dfil", "mse", "std"):
             name = _SYMBOLS.get(self.measure, self.measure)
@@ -362,7 +362,7 @@ _SENTENCES = {
 
 
 def held_sentences(held: Iterable[str]) -> tuple[str, ...]:
-    """Return a sentence for each term that is held fixed, in the same order.
+    """Return sentences for the terms that are held fixed; preprocessing terms share the last one.
 
     >>> held_sentences(("scaling", "levels"))[0]
     'The preprocessing learnt from the data (scaling, levels) is held fixed, and counts as public.'
@@ -384,7 +384,7 @@ def joined(*parts: Iterable[str]) -> tuple[str, ...]:
 
 
 def less(held: Iterable[str], anew: Iterable[str]) -> tuple[str, ...]:
-    """Return the terms that are still held fixed."""
+    """Return the terms of ``held`` that are not in ``anew``."""
     chosen = set(anew)
     return tuple(word for word in held if word not in chosen)
 
@@ -427,8 +427,8 @@ def round_down(value: float, grid: Sequence[float] = GRID) -> float:
 def round_to_multiple(value: float, step: float) -> float:
     """Return a multiple of a step within 0.63 steps of a number.
 
-    The rounding thresholds are not at half steps, because means are often exactly there, where one
-    record could change the result.
+    The rounding thresholds are not at half steps: means often lie exactly there, and one record
+    could then change the result.
 
     >>> round_to_multiple(28.4, 5.0), round_to_multiple(30.0, 20.0)
     (30.0, 20.0)
@@ -437,7 +437,7 @@ def round_to_multiple(value: float, step: float) -> float:
 
 
 def warned(result: Result) -> Result:
-    """Return the result, with a warning if rounding has visibly affected its numbers."""
+    """Return the result; issue a warning if rounding has visibly affected its numbers."""
     if result.worst_accuracy > 1e-2:
         warnings.warn(
             f"Rounding errors in these numbers reach {result.worst_accuracy:.1g} of their size "

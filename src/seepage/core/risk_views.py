@@ -1,6 +1,6 @@
 """Membership- and attribute-inference risks of a release, as success rates.
 
-Unlike η, these rates hold for every adversary who knows all other records, biased or not. With
+Unlike η, these rates limit every adversary who knows all other records, biased or unbiased. With
 Gaussian noise, two candidate tables give two normal distributions of the release, and the distance
 μ between them determines every risk. The release computes the distance; :mod:`seepage.risks`
 converts it to probabilities.
@@ -74,7 +74,7 @@ _MOST_DISTINCT = 1 << 20  # the most different values of a column that are count
 class MeasuredTable(Protocol):
     """A release about a table, with the attributes of a :class:`~seepage.core.leakage.Leakage`.
 
-    See that class for their description.
+    That class describes these attributes.
     """
 
     release: MeasuredRelease
@@ -100,18 +100,18 @@ class Membership(RankedResult):
         of Gaussian differential privacy. It is infinite if the other records alone have no unique
         minimiser. If only an interval is known, ``mu`` is its upper end, and the kind is ``bound``.
     lower
-        The lower ends.
+        The lower ends of the intervals.
     """
 
     mu: Result
     lower: np.ndarray
 
     def advantage(self) -> Result:
-        """Return the largest true positive rate minus false positive rate, ``2Φ(μ/2) − 1``."""
+        """Return the largest difference between true and false positive rates, ``2Φ(μ/2) − 1``."""
         return self._told(guessing.advantage(self.mu), "advantage")
 
     def accuracy(self, prior: float = 0.5) -> Result:
-        """Return the largest success rate if records are included with this probability."""
+        """Return the largest success rate if records are members with this probability."""
         return self._told(guessing.accuracy(self.mu, prior), "right")
 
     def tpr(self, fpr: float = 0.01) -> Result:
@@ -127,7 +127,7 @@ class Membership(RankedResult):
         return self.mu.labels()
 
     def select(self, positions: Any) -> Membership:
-        """Return the entries at some positions, in their order."""
+        """Return the entries at the given positions, in that order."""
         return Membership(self.mu.select(positions), self.lower[positions])
 
     def drawing(self) -> PlottedNumbers:
@@ -176,17 +176,18 @@ class Membership(RankedResult):
 class Guess(RankedResult):
     """The attribute-inference risk of every record: success rates with and without the release.
 
-    If all records of each person share the value, the entries are people.
+    If all records of each person share the value, there is one entry per person.
 
-    ``numpy.asarray`` gives the probabilities.
+    ``numpy.asarray`` returns the success rates.
 
     Parameters
     ----------
     right
-        The success rate with the release; if only an interval is known, its upper end (kind
-        ``bound``), or that of the 99 % interval (kind ``estimate``).
+        The success rate with the release. If only an interval is known, this is its upper end (kind
+        ``bound``); if the rate is estimated, the upper end of the 99 % interval (kind
+        ``estimate``).
     lower
-        The lower ends.
+        The lower ends of the intervals.
     baseline
         The success rate of the best guess without the release, from the prior alone.
     levels
@@ -237,7 +238,7 @@ class Guess(RankedResult):
         return self.gain().worst_first()
 
     def select(self, positions: Any) -> Guess:
-        """Return the entries at some positions, in their order."""
+        """Return the entries at the given positions, in that order."""
         order = np.asarray(positions)
         mu = None if self.mu is None else self.mu[order]
         right = self.right.select(order)
@@ -344,7 +345,7 @@ class Way:
     asked: bool  # whether reruns were asked for, however many they are
 
     def changes(self) -> Changes:
-        """Return the moves of a chunk's records."""
+        """Return a function that gives a chunk's finite changes."""
         if self.procedure is None:
             return changes_of(self.leak, self.fixed)
         return partial(_itself, changes=self.procedure)
@@ -393,7 +394,7 @@ def way_of(leak: MeasuredTable, refit: str | None) -> Way:
 
 
 def _asked_about(leak: MeasuredTable, rows: np.ndarray | None, together: Together | None) -> int:
-    """Return the approximate number of records, or sets of records, in a query."""
+    """Return the number of records, or sets of records, in a query."""
     if together is not None:
         return len(together.sets)
     return len(leak.source if rows is None else rows)
@@ -450,7 +451,7 @@ def within(
 
 
 def changes_of(leak: MeasuredTable, fixed: bool = False) -> Changes:
-    """Return the moves of a chunk's records; certified bounds for records read in chunks.
+    """Return a function that gives a chunk's finite changes (bounds, for data in chunks).
 
     With ``fixed``, everything except the released numbers is held fixed.
     """
@@ -529,9 +530,10 @@ class Candidates:
 
         ``doubt`` is the total error of the prior probabilities. With more than three candidates,
         ``integrals`` limits the number of records whose integral is computed; the others have the
-        upper bound that follows from the distances. Records are processed in the order of these
-        upper bounds, until no remaining bound exceeds the largest gain computed so far. No integral
-        is computed if the bounds show no gain above ``beyond``, a known gain.
+        upper bound that follows from the distances. Records are processed in descending order of
+        the gain that these bounds allow, until no remaining record can exceed the largest gain
+        computed so far. No integral is computed if the bounds show no gain above ``beyond``, a
+        known gain.
         """
         baseline = self.baseline(believed)
         if integrals is not None and self.covered is None and believed.shape[1] > 3:
@@ -580,9 +582,9 @@ def guess_among(
 
     The guess is about each record, or about each person if the candidates are people's values.
     ``integrals`` is as in :meth:`Candidates.answer`, for the records of each chunk. With several
-    ``scales``, there is a result for each prior and scale, with the noise divided by the scale,
-    since distances are inversely proportional to the noise. ``beyond`` contains a known gain for
-    each result.
+    ``scales``, there is a result for each prior and scale, in which the noise is divided by the
+    scale, so distances are multiplied by it. ``beyond`` contains, for each scale, a gain that is
+    already known; smaller gains need no integral.
     """
     way = way_of(leak, None) if way is None else way
     believed = [p if isinstance(p, str) else np.asarray(p, dtype=float) for p in priors]
@@ -640,7 +642,7 @@ def _guess_each(
 ) -> np.ndarray:
     """Return μ and, for each prior and scale, the success rate of a guess, (m, 1 + 4k).
 
-    Each success rate consists of four numbers: lower bound, upper bound, baseline and integration
+    For each success rate there are four numbers: lower bound, upper bound, baseline and integration
     error.
     """
     here, others = changes(chunk), candidates.others
@@ -684,8 +686,8 @@ def _replaced_exactly(
 def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float) -> Moves:
     """Refit as many records as the budget allows, the most exposed and least certain first.
 
-    If the budget does not cover all records, those with results known to three digits are not
-    refitted; if it is much larger, even those with results known to six digits are refitted.
+    If the budget does not cover all records, results known to three digits are not refitted. If the
+    budget is far larger, even results known to six digits are refitted.
     """
     width = _widest(moves)
     open_ = np.flatnonzero(width > (1e-9 if budget > 1000 * len(width) else _EXACT))
@@ -708,7 +710,7 @@ def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float
 
 
 def _widest(moves: Moves) -> np.ndarray:
-    """Return the relative width of the intervals of the longest moves, (m,)."""
+    """Return the relative width of the interval of each record's longest move, (m,)."""
     least, most = (ends.max(axis=1) for ends in moves.distances())
     with np.errstate(invalid="ignore", divide="ignore"):
         width = np.where(most > 0, 1 - least / most, 0.0)
@@ -784,7 +786,7 @@ def _counted(
     what: str,
     classes: bool = False,
 ) -> tuple[Levels, Together | None]:
-    """Return the values of the given columns, or of the labels, and the people they belong to.
+    """Return the values of the columns (or labels), and the people if each has a single value.
 
     A value counts once per person if no person has two different values, and otherwise once per
     record.
@@ -807,7 +809,8 @@ def _levels_of_chunk(
 ) -> Any:
     """Return the values of some columns of a chunk, or of its labels as the model uses them.
 
-    Each value counts once per given set of records; ``None`` if a set has several values.
+    With ``sets`` of records, each value counts once per set; the result is ``None`` if a set has
+    several values.
     """
     if columns is None:
         here = changes(chunk)

@@ -15,12 +15,12 @@ DENSE_LIMIT = 48  # up to this size a dense eigenvalue problem is cheaper than a
 def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
     """Return the largest eigenvalue of each of a batch of symmetric matrices.
 
-    ``apply`` multiplies one vector per matrix, ``(m, k)`` to ``(m, k)``; ``like`` is an array of
-    that shape on the batch's device. Matrices up to :data:`DENSE_LIMIT` in size are computed in
-    full and decomposed. For larger matrices, the Lanczos method runs for all of them at once, with
-    full reorthogonalisation. It stops when the residual of the leading Ritz pair is below ``1e-10``
-    of its value (whose error is then far smaller), or when the whole space is spanned and the
-    result is exact.
+    ``apply`` multiplies each matrix by its own vector, from ``(m, k)`` to ``(m, k)``; ``like`` is
+    an array of that shape on the batch's device. Matrices up to :data:`DENSE_LIMIT` in size are
+    computed in full and decomposed. For larger matrices, the Lanczos method runs for all of them at
+    once, with full reorthogonalisation. It stops when the residual of the leading Ritz pair is
+    below ``1e-10`` of its value (whose error is then far smaller), or when the whole space is
+    spanned and the result is exact.
     """
     if like.shape[1] <= DENSE_LIMIT:
         return dense_largest(_written_out(apply, like))

@@ -78,8 +78,8 @@ class Unknowns:
 class Attributes:
     """Attributes of a table: single columns, or several columns under one name.
 
-    Several columns, such as the one-hot columns of a category, are known from the source or
-    declared.
+    Columns that form one attribute, such as the one-hot columns of a category, are known from the
+    source or declared by the caller.
     """
 
     def __init__(

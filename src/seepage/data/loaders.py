@@ -367,8 +367,8 @@ def load_pubfig(folder: Folder = None, *, size: tuple[int, int] = (100, 100)) ->
 def _pubfig_scores(path: Path) -> tuple[list[str], dict[tuple[str, int], list[float]]]:
     """Return the attributes' names, and the scores by person and image number.
 
-    Fields are separated by tabs. The second line starts with ``#`` and names the fields: person,
-    imagenum, attributes.
+    Fields are separated by tabs. A line that starts with ``#`` names the fields: person, imagenum,
+    attributes.
     """
     lines = _lines(path, "pubfig")
     heads = [line.lstrip("#").strip("\t ").split("\t") for line in lines if line.startswith("#")]

@@ -38,10 +38,10 @@ def two_class_pca(
     """Project two classes of images onto principal components (Hannun et al. 2021, Table 1).
 
     Pixels are divided by 255 and flattened, and all rows of a split are divided by its largest row
-    norm, so that every row is in the unit ball. Both splits are projected onto the leading
-    eigenvectors of the training rows' covariance, centred with the training mean, but not whitened.
-    Components are in order of decreasing variance, with signs such that the largest loading of each
-    is positive. For linear regression, Hannun et al. use the targets ``2*y - 1``.
+    norm, so that every row is in the unit ball. Both splits are then centred with the training mean
+    and projected onto the leading eigenvectors of the training rows' covariance, without whitening.
+    Components are in order of decreasing variance, with signs such that the loading of largest
+    absolute value is positive. For linear regression, Hannun et al. use the targets ``2*y - 1``.
     """
     X, y = _two_classes(images.train, classes)
     X_test, y_test = _two_classes(images.test, classes)

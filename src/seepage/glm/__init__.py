@@ -1,14 +1,15 @@
 """Generalized linear models: losses, fitting, and the leakage of a released fit.
 
-The modules are, from the bottom up, ``inputs`` (callers' arguments), ``losses``, ``fitting``
-(objectives and minimisers), ``estimators`` (with scikit-learn's interface), ``adapters`` (models of
-other libraries), ``preprocessing`` (raw columns to features), ``jacobian`` (closed forms of a
-release's Jacobian), ``changes`` (records left out or replaced), ``outsider`` (an attacker who does
-not know the other records), ``refining`` (models that stopped early), ``shaped_noise`` and
-``private_shape`` (noise with a shaped covariance), ``objective_perturbation`` (noise in the
-gradient), ``exponential_mechanism`` (a choice among candidates), ``printed`` (regression tables),
-``reweighting`` (equal leakage) and ``leakage`` (the entry point). Code specific to GLMs belongs in
-this package; code for any release does not.
+The basic modules are ``inputs`` (callers' arguments), ``losses``, ``fitting`` (objectives and
+minimisers), ``estimators`` (with scikit-learn's interface), ``adapters`` (models of other
+libraries) and ``preprocessing`` (raw columns to features). Leakage is computed by ``leakage`` (the
+entry point), ``jacobian`` (closed forms of a release's Jacobian), ``changes`` (records left out or
+replaced), ``procedure`` (reruns) and ``outsider`` (an attacker who does not know the other
+records). The other modules are ``refining`` (models that stopped early), ``forgetting``
+(unlearning), ``shaped_noise`` and ``private_shape`` (noise with a shaped covariance),
+``objective_perturbation`` (noise in the gradient), ``exponential_mechanism`` (a choice among
+candidates), ``printed`` (regression tables) and ``reweighting`` (equal leakage). Code specific to
+GLMs belongs in this package; code that applies to any release belongs elsewhere.
 """
 
 from __future__ import annotations

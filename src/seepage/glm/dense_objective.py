@@ -105,7 +105,7 @@ class DenseObjective:
         return found
 
     def _reach(self, inverse: np.ndarray) -> float:
-        """Return ``R``, the largest change of any record's margins for a step of norm 1."""
+        """Return ``R``, the largest change of any record's margins for a step of H-norm 1."""
         P, c = self.X.shape[1], self.outputs.count
         half = np.einsum("ni,ikjl->nkjl", self.X, inverse.reshape(P, c, P, c), optimize=True)
         products = np.einsum("nkjl,nj->nkl", half, self.X, optimize=True)

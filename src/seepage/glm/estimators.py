@@ -163,9 +163,9 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
         self.intercept_ = array_namespace(theta).reshape(self.intercept_, (-1,))
 
     def decision_function(self, X: Any) -> Array:
-        """Return the margins ``wᵀx + w₀``, (n, K), or the second class's, (n,), for two classes.
+        """Return the margins ``wᵀx + w₀``, (n, K); for two classes, that of the second, (n,).
 
-        If both classes have a margin, the result is the difference between the two.
+        If each of two classes has a margin, the result is the second minus the first.
         """
         margins = self._margins(X)
         if len(margins.shape) == 2 and margins.shape[1] == 2:

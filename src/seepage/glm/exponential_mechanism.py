@@ -6,9 +6,10 @@ Talwar 2007)::
 
     p_k ∝ exp(−τ L_k),      L_k = Σ_j ℓ(x̃_jᵀθ_k, y_j),      τ = ε/2Δ
 
-Therefore ``∂ log p_k/∂z = −τ(∂L_k/∂z − Σ_l p_l ∂L_l/∂z)``. The Fisher information about a record is
-exactly the covariance of ``τ ∂ℓ/∂z`` over the candidates. Leaving out a record subtracts its
-``ℓ_k`` from each ``L_k``, so an informed attacker's success rate is a finite sum.
+Here Δ is the largest possible loss of a record, and ε is the privacy parameter. Therefore ``∂ log
+p_k/∂z = −τ(∂L_k/∂z − Σ_l p_l ∂L_l/∂z)``. The Fisher information about a record is exactly the
+covariance of ``τ ∂ℓ/∂z`` over the candidates. Leaving out a record subtracts its ``ℓ_k`` from each
+``L_k``, so an informed attacker's success rate is a finite sum.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class ExponentialMechanism:
             raise InputError("Candidates require a family with one output, such as 'bernoulli'.")
         self.table, self.family, self.sharpness = read_table(X), named, float(sharpness)
         self.X = np.asarray(as_numpy(self.table.values), dtype=float)
-        self.y = _numbers(y, "y must contain one number of the family for each record")
+        self.y = _numbers(y, "y must contain one number per record, its label")
         self.y = self.y.reshape(-1)
         self.candidates = np.atleast_2d(
             _numbers(candidates, "Candidates must be rows of numbers, all of the same length")

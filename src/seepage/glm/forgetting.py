@@ -1,8 +1,8 @@
 """Unlearning: refit without records, bound a Newton step's error, and measure what still leaks.
 
 Let L be the objective of the remaining records, θ* its minimiser and θ̂ the model fitted on all
-records. One step ``θ₁ = θ̂ − H(θ̂)⁻¹∇L(θ̂)`` approximates θ*. The distance between θ₁ and θ* is
-bounded at θ₁ (:mod:`seepage.glm.dense_objective`).
+records. One step ``θ₁ = θ̂ − H(θ̂)⁻¹∇L(θ̂)`` approximates θ*. The gradient and Hessian at θ₁ bound
+the distance between θ₁ and θ* (:mod:`seepage.glm.dense_objective`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from seepage.tables.source import as_numpy
 def forget(model: Any, X: Any, y: Any, rows: Any, *, sample_weight: Any = None) -> Forgotten:
     """Refit a linear model without some records, and bound the error of one Newton step.
 
-    The refit uses the model's own settings: seepage's ``l2`` is a penalty per record, so the total
-    penalty shrinks with the records; scikit-learn's ``C`` sets a total penalty, which stays the
-    same. A published model cannot be recalled: it still leaks to everyone who has a copy; see
+    The refit uses the model's own settings. With seepage's ``l2``, a penalty per record, the total
+    penalty shrinks with the number of records; with scikit-learn's ``C``, it stays the same. A
+    published model cannot be recalled: it still leaks to everyone who has a copy; see
     :meth:`Forgotten.pair`.
 
     Parameters
@@ -133,8 +133,9 @@ class Forgotten:
         """Return μ (Gaussian differential privacy) for an attacker who has both models.
 
         The attacker knows all other records, and tests whether the forgotten records were ever
-        used. The old release contributes ``‖θ̂ − θ*‖/σ``. A refit adds nothing; a Newton step adds
-        its ``distance``, in units of the new model's noise::
+        used. Let θ̂ be the old parameters, θ* the minimiser without the records, and θ₁ the
+        parameters of ``step``. The old release contributes ``‖θ̂ − θ*‖/σ_old``. A refit adds
+        nothing; a Newton step adds its ``distance`` from θ*, in units of the new model's noise::
 
             μ² = (‖θ̂ − θ*‖/σ_old)² + (‖θ₁ − θ*‖/σ_new)²
 
@@ -156,7 +157,7 @@ class Forgotten:
         entry: int | None = None,
         person: str | None = None,
     ) -> int:
-        """Record μ of both models together for the forgotten person in a ledger.
+        """Record in a ledger the forgotten person's μ for both models together.
 
         Call this method once per person, before publishing the new model. Record the people who
         remain in the data as part of the new release.
@@ -258,7 +259,7 @@ def remove_records(
     """Remove records from a model with a random linear term, without changing the total penalty.
 
     The first released parameters determine the random term: ``b = −∇L`` on all records. ``current``
-    includes all earlier steps, and the residual covers all removals together.
+    are the parameters after all earlier steps, and the residual covers all removals together.
     """
     positions = _positions(rows, len(objective.y))
     outputs = objective.outputs
@@ -336,7 +337,7 @@ def _objective(
     if fit is None or fit.tilt is not None or fit.family.self_concordance is None:
         raise InputError(
             "Forgetting is supported for linear, logistic, Poisson and softmax models with an "
-            "L2 penalty on the columns they were fitted on; refit other models without the "
+            "L2 penalty, without preprocessing steps; refit other models without the "
             "records."
         )
     return DenseObjective(fit, np.asarray(as_numpy(found.table.values), dtype=float))

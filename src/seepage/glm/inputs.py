@@ -31,7 +31,7 @@ from seepage.tables.source import (
 
 
 def read_features(estimator: Any, X: Any, *, fitting: bool) -> Table:
-    """Read ``X``, and store its columns' number and names or compare them with the stored ones."""
+    """Read ``X``, and store (if ``fitting``) or check the number and names of its columns."""
     if scipy.sparse.issparse(X):
         raise TypeError(
             "X is a sparse matrix, which is not supported; pass a dense table: X.toarray()."
@@ -260,7 +260,7 @@ def as_source(
 
 
 def _but(beside: str | None, known: list[str], *special: Any) -> list[str] | None:
-    """Return all columns except these, or ``None`` if all other columns are features anyway."""
+    """Return ``known`` without ``beside`` and ``special``, or ``None`` if nothing is set aside."""
     if beside is None or not known:
         return None
     check_column(beside, known)

@@ -1,9 +1,9 @@
 """Compute the leakage of a release from a fitted model, its data and the noise (``sp.leakage``).
 
 One pass over the data computes the Hessian and checks that the model minimises its objective on
-these data. The leakage of a row then depends only on the Hessian and the row itself. Sums over the
-rows are computed in float64, whatever the data type of the table; the Jacobian has the table's data
-type.
+these data. The leakage of a row then depends only on the model, the Hessian and the row itself.
+Sums over the rows are computed in float64, whatever the data type of the table; the Jacobian has
+the table's data type.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def leakage(
 
 
 def _queries_of(model: Any, X: Any, queries: Any, person: Any) -> Any:
-    """Return the queries with the columns of ``X``, in the form that the unwrapped model uses."""
+    """Check the columns of the queries, and return them as features of the final model."""
     if isinstance(person, str):
         X, _ = identities_in(X, person, model)
     if not takes_frame(model, X):
@@ -329,10 +329,10 @@ def _to_the_informed(
 
 
 def identities_in(X: Any, name: str, model: Any) -> tuple[Any, Any]:
-    """Return a data frame in the form the model uses, and the column that identifies people.
+    """Return the table in the form the model uses, and the column that identifies people.
 
-    A formula ignores that column, and a pipeline fitted with the column may ignore it too. For
-    other models, the column is removed from the frame.
+    The table keeps this column for a formula, or for a pipeline fitted with it. For other models,
+    the column is removed.
     """
     frame, named = read_frame(X)
     if not named:
@@ -492,13 +492,13 @@ class GLMRelease(MeasuredRelease):
         return ChangedRecords(LocalModel(self.optimum, X, self.noise))
 
     def fits_in_chunks(self) -> Callable[..., ChangedRecords] | None:
-        """Return the second-order model of a chunk's records, or ``None`` if all are in memory."""
+        """Return a function that computes a chunk's changes, or ``None`` for a table in memory."""
         if self.problem is None:
             return None
         return partial(_changes_of_chunk, release=self, problem=self.problem)
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:
-        """Return certified bounds on a chunk's parameter changes, after one common pass."""
+        """Return a function that bounds the changes in a chunk, after one pass over all rows."""
         ask = self.fits_in_chunks()
         if ask is None or len(self.noise) != 1:
             raise InputError(
@@ -548,9 +548,10 @@ def release_of(
 
 
 def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss | None]:
-    """Return a model's description, with or without the rows of a table in memory.
+    """Return a model's description and, for data read in chunks, its objective.
 
-    Without rows, also return the objective, which reads the labels from each chunk.
+    For a table in memory, the description includes the labels and weights. Otherwise it has no
+    rows, and the objective reads the labels of each chunk.
     """
     if isinstance(source, MemorySource):  # its labels are coded once, not chunk by chunk
         fit = describe(model, source.table, source.y, source.sample_weight)
@@ -675,8 +676,8 @@ def leakage_of_others(
 ) -> np.ndarray:
     """Return η at σ = 1 for each block of records whose features are replaced.
 
-    ``rows`` have their labels. The model and its curvature are not refitted, so this function ranks
-    candidate replacements before any refit.
+    ``features`` replace those of ``rows``, which keep their labels. The model and its curvature
+    stay the same, so this function can rank candidate replacements before any refit.
     """
     fit, _ = describe_on(model, source)
     table = source.whole("the leakage of other records")
@@ -779,7 +780,7 @@ def _single_output(
 
 
 def _extreme(A: Array) -> bool:
-    """Return whether the fourth powers of these numbers overflow single precision."""
+    """Return whether fourth powers of these numbers may leave the range of single precision."""
     xp = array_namespace(A)
     return not _SMALLEST < float(xp.max(xp.abs(A))) < 1 / _SMALLEST
 

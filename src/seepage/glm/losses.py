@@ -61,8 +61,8 @@ class Family:
         :meth:`seepage.glm.Reweighting.whole_procedure` requires all three,
         :func:`seepage.glm.private_shape_leakage` the first two.
     self_concordance
-        A constant ``M`` with ``|∂³ℓ/∂m³| ≤ M ∂²ℓ/∂m²`` everywhere (Bach 2010), if one exists. A few
-        matrix products then certify the risks of all records without refits.
+        A constant ``M`` with ``|∂³ℓ/∂m³| ≤ M ∂²ℓ/∂m²`` everywhere (Bach 2010), if one exists. A
+        few matrix products then give certified bounds on the risks of all records, without refits.
     curvature_bend
         ``∂⁴ℓ/∂m⁴``, elementwise. Define it only for losses with ``|∂⁴ℓ/∂m⁴| ≤ M² ∂²ℓ/∂m²`` and
         ``|∂⁵ℓ/∂m⁵| ≤ M³ ∂²ℓ/∂m²`` everywhere. Risks then have tight bounds without refits.
@@ -167,7 +167,7 @@ def tweedie(power: float) -> Family:
 
         ℓ(m, y) = e^{(2−p)m}/(2−p) − y e^{(1−p)m}/(1−p),     m + y e^{−m} for p = 2
 
-    It is the Poisson loss at ``p = 1`` and the gamma loss at ``p = 2``; between them, it is convex.
+    It is the Poisson loss at ``p = 1`` and the gamma loss at ``p = 2``, and convex at every power.
     """
     p = float(power)
     if not 1 <= p <= 2:
@@ -281,8 +281,8 @@ def get_family(name: str | Family) -> Family:
 def register_family(family: Family) -> Family:
     """Register a family under its name, after checking its derivatives.
 
-    ``slope``, ``curvature`` and ``label_slope``, and third derivatives if defined, are compared at
-    ``family.probe`` with extrapolated central differences. The curvature must be non-negative,
+    ``slope``, ``curvature``, ``label_slope`` and any higher derivatives are compared with
+    extrapolated central differences at ``family.probe``. The curvature must be non-negative,
     because the loss must be convex.
 
     Examples
@@ -445,7 +445,7 @@ class Categorical:
         return A
 
     def label_slope(self, M: Array, Y: Array) -> Array:
-        """Return ``∂²ℓ/∂m∂y`` along the simplex, which is ``−T`` for every record, (n, K, K−1)."""
+        """Return ``∂²ℓ/∂m∂y`` along the simplex: its basis, times −1, (n, K, K−1)."""
         xp = array_namespace(M)
         T = xp.asarray(simplex_basis(self.outputs), dtype=M.dtype, device=device(M))
         return xp.broadcast_to(-T, (M.shape[0], self.outputs, self.outputs - 1))

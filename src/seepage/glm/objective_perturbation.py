@@ -6,19 +6,21 @@ the objective without b. Since ``b = −∇L(θ; D)``, the density of the releas
 
     log p(θ | D) = −‖∇L(θ; D)‖²/2σ² + log det H(θ; D) + const
 
-A record ``z = (x, y)`` has c outputs; for K classes, only the K − 1 differences matter. The
-derivatives of its loss are the slopes r and the curvature A, and its gradient is ``g = ω x̃ ⊗ r``.
-The score with respect to the record is the sum of two terms, one from the shift of the release and
-one from the determinant::
+Let ``z = (x, y)`` be a record and c the number of outputs; with K classes, c is K − 1, because only
+differences between classes matter. The derivatives of the record's loss are the slopes r and the
+curvature A, and its gradient is ``g = ω x̃ ⊗ r``. The score with respect to the record is the sum
+of two terms, one from the shift of the release and one from the determinant::
 
     S = (∂g/∂z)ᵀ b/σ² + ∂ log det H/∂z
     ∂g/∂x = ω(x̃ ⊗ AWᵀ + E ⊗ r),                ∂ log det H/∂x = ω(Σ_j tr(A′_j Q) w_j + 2 tr(A P_x))
     ∂g/∂y = ω x̃ ⊗ ∂r/∂y,                       ∂ log det H/∂y = ω tr(A_y Q)
     P = H⁻¹(x̃ ⊗ I),   Q = (x̃ ⊗ I)ᵀH⁻¹(x̃ ⊗ I)
 
-The Fisher information is ``E[SSᵀ]`` over b, estimated by an average over draws. Leaving the record
-out changes the log-density by ``λ = (‖b + g‖² − ‖b‖²)/2σ² − log det(I − ωAQ)``. An attacker who
-knows all other records succeeds with probability ``½ + ½E[(1 − e^{−λ})₊]``.
+Here ``A′_j = ∂A/∂m_j`` for margin ``m_j``, ``A_y = ∂A/∂y``, ``P_x`` contains the rows of P for the
+features, and E selects the features' parameters. The Fisher information is ``E[SSᵀ]`` over b,
+estimated by an average over draws. Leaving the record out lowers the log-density by ``λ = (‖b + g‖²
+− ‖b‖²)/2σ² − log det(I − ωAQ)``. An attacker who knows all other records succeeds with probability
+``½ + ½E[(1 − e^{−λ})₊]``.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ class ObjectivePerturbation:
     model, X, y, sample_weight
         A fitted model with an L2 penalty and the data, as for :func:`seepage.leakage`.
     noise
-        The noise added to the gradient of the objective, summed over the records. A
-        :class:`Gaussian` with one standard deviation.
+        The noise added to the gradient of the objective, which is a sum over the records, not a
+        mean. A :class:`Gaussian` with one standard deviation.
     draws
         The number of releases drawn for the averages.
     seed
@@ -185,9 +187,9 @@ class ObjectivePerturbation:
     def membership(self) -> Result:
         """Return the success rate of an informed attacker's membership inference on each record.
 
-        The prior probability of membership is one half. The result is the upper end of a 99.9 %
-        confidence interval for the mean over draws. A record that is left out is not replaced, and
-        the total penalty does not change.
+        The prior probability of membership is one half. The result is the upper end of a one-sided
+        99.9 % confidence interval, estimated from the draws. A record that is left out is not
+        replaced, and the total penalty does not change.
         """
         gains = np.zeros((2, len(self.y)))
         for piece in self._pieces(self.draws):
@@ -202,11 +204,12 @@ class ObjectivePerturbation:
     def epsilon(self, delta: float, lipschitz: float, curvature: float) -> float:
         """Return ε of (ε, δ)-differential privacy from bounds that apply to every possible record.
 
-        The bounds are ``‖g‖ ≤ L`` and ``‖∂²ℓ‖ ≤ C`` for all parameters. Adding one record
-        multiplies the determinant by at most ``(1 + C/ridge)^c``. The record's gradient is ``x̃ ⊗
-        r``, in which only r depends on θ. So the remaining privacy loss is at most ``L‖Z‖/σ +
-        L²/2σ²``, where Z is a vector of c standard normal variables, one per output (K − 1 for K
-        classes). The norm of Z exceeds the quantile χ with probability δ::
+        The bounds are ``‖g‖ ≤ L`` (``lipschitz``) and ``‖∂²ℓ‖ ≤ C`` (``curvature``), at all
+        parameters. Adding one record multiplies the determinant by at most ``(1 + C/ridge)^c``,
+        where c is the number of outputs (K − 1 for K classes). The record's gradient is ``x̃ ⊗ r``,
+        in which only r depends on θ. So the remaining privacy loss is at most ``L‖Z‖/σ + L²/2σ²``,
+        where Z is a vector of c standard normal variables. The norm of Z exceeds its quantile χ(1 −
+        δ) with probability δ::
 
             ε = c log(1 + C/ridge) + L²/2σ² + (L/σ) χ(1 − δ)
 
@@ -237,7 +240,7 @@ class ObjectivePerturbation:
                     raise InputError(
                         f"{name}={bound:g} is not a valid bound: the given records reach "
                         f"{np.max(found):.3g} or more. Scale the rows to a bounded norm, or use a "
-                        "family with such a bound, such as the logistic family."
+                        "family with such a bound, for example the logistic family."
                     )
         ratio, count = lipschitz / self.sigma, self.outputs.count
         determinant = count * math.log1p(curvature / float(self.fit.ridge))
@@ -372,7 +375,7 @@ class ObjectivePerturbation:
             relative = np.nanmax(np.sqrt(error) / self.draws / values[:, -1] / 2)
         said = (
             f"An average over {self.draws:,} draws: the standard error of η is at most "
-            f"{100 * relative:.1f} %. It includes the determinant term."
+            f"{100 * relative:.1f} %. η includes the determinant term."
         )
         return self._result(eta, "fil", about, said)
 

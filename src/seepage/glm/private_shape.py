@@ -1,6 +1,6 @@
-"""The leakage of noise whose covariance is shaped by the private records.
+"""The leakage of a release whose noise covariance is computed from the private records.
 
-For ``N(θ(D), Σ(D))``, the information about a record's unknowns is (Kay 1993, section 3.9)::
+For ``N(θ(D), Σ(D))``, the Fisher information about a record's unknowns is (Kay 1993, section 3.9)::
 
     I_ab = ∂_aθᵀ Σ⁻¹ ∂_bθ + ½ tr(Σ⁻¹ ∂_aΣ Σ⁻¹ ∂_bΣ)
 

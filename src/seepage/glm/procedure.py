@@ -77,10 +77,10 @@ class WholeProcedure(Reruns):
     noise
         The noise on the released numbers.
     learnt
-        The steps fitted to the data.
+        Descriptions of the steps fitted to the data.
     polish
-        A function of the features, labels and weights that describes the fitted model at the
-        minimiser of its objective.
+        A function of a fitted model, its features, labels and weights. It returns a description of
+        the model at the minimiser of its objective.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class WholeProcedure(Reruns):
 
     @cached_property
     def here(self) -> ProcedureRun:
-        """The run on all records, or an error if the procedure does not reproduce the model."""
+        """The run on all records; raises an error if the procedure does not reproduce the model."""
         run = self._run(self.raw.X, self.y, self.weight)
         given = np.asarray(as_numpy(_last(self.estimator).coef_), dtype=float)
         size = float(np.max(np.abs(given), initial=0.0))
@@ -136,7 +136,7 @@ class WholeProcedure(Reruns):
     # Records that leave -----------------------------------------------------------------------
 
     def released(self, kept: np.ndarray) -> np.ndarray:
-        """Return the numbers released from these records, or NaN if none exist or names differ."""
+        """Return the numbers released from these records, or NaN if they are not comparable."""
         weight = None if self.weight is None else self.weight[kept]
         return self._released(self.raw.rows(kept), self.y[kept], weight)
 
@@ -145,7 +145,7 @@ class WholeProcedure(Reruns):
         return self.without_exactly(rows)
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the same shifts, since reruns are the only method."""
+        """Return the result of :meth:`without`, since reruns are the only method."""
         every, here = np.arange(self.records), self.here.parameters
         moves = np.stack(
             [
@@ -171,13 +171,13 @@ class WholeProcedure(Reruns):
         return self._seen(moves)
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the same shifts, since reruns are the only method."""
+        """Return the result of :meth:`replaced`, since reruns are the only method."""
         return self.replaced(rows, others)
 
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the likelihood of each alternative under the model fitted without the record."""
+        """Return each alternative's log-likelihood under the model fitted without the record."""
         if not hasattr(self.estimator, "predict_log_proba"):
             raise InputError(
                 f"A {type(self.estimator).__name__} does not predict probabilities, so it cannot "
@@ -214,7 +214,7 @@ class WholeProcedure(Reruns):
     def _changed(
         self, rows: np.ndarray, others: Alternatives, k: int
     ) -> tuple[Any, np.ndarray | None]:
-        """Return the table and labels with an alternative value, or ``None`` if nothing changes."""
+        """Return the table and the labels with an alternative value; ``None`` means unchanged."""
         if others.labels is not None:
             label: Any = others.labels[k]
             if np.all(np.asarray(label) == self.target[rows]):
@@ -233,7 +233,7 @@ class WholeProcedure(Reruns):
     # One run ----------------------------------------------------------------------------------
 
     def _seen(self, moves: np.ndarray) -> Moves:
-        """Return the parameter shifts, (m, K, P), with NaN where no release exists."""
+        """Whiten the parameter shifts, (m, K, P); a shift that contains NaN counts as infinite."""
         lost = ~np.isfinite(moves).all(axis=2)
         seen = self.whiten(np.where(lost[:, :, None], 0.0, moves))
         gram = seen @ np.swapaxes(seen, 1, 2)
@@ -297,8 +297,8 @@ def _opened(fitted: Any, X: Any, y: np.ndarray) -> tuple[Any, Any, tuple[Any, ..
 def _prepared(pipeline: Any, X: Any, y: np.ndarray) -> tuple[Any, tuple[Any, ...]]:
     """Return the named features that the steps before the last compute during the fit.
 
-    These features may differ from a later transform of the same records: a target encoder leaves
-    out each record's fold.
+    These features may differ from a later transform of the same records: a target encoder computes
+    each record's code from the other folds.
     """
     from sklearn.base import clone
 
@@ -387,7 +387,7 @@ def _words_of_step(step: Any) -> tuple[str, ...]:
 
 
 def can_rerun(estimator: Any) -> bool:
-    """Return whether a procedure is from scikit-learn, with a supported linear model."""
+    """Return whether a procedure has scikit-learn's interface and a supported linear model."""
     model = _last(estimator)
     try:
         kind_of(model)

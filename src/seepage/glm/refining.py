@@ -27,8 +27,9 @@ def refine(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
     Parameters
     ----------
     model
-        A model with ``coef_`` that :func:`seepage.leakage` accepts, or a pipeline or search whose
-        final step is such a model.
+        A fitted model with ``coef_``, of a type that :func:`seepage.leakage` supports; or a
+        pipeline that ends in such a model, or a search over such models, whose best model is
+        refined.
     X, y, sample_weight
         The data the model was fitted on.
 

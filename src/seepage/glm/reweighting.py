@@ -128,7 +128,7 @@ class ReweightRule:
         return np.asarray(sums / np.maximum(self.counts(), 1.0))
 
     def leaking(self, eta: np.ndarray) -> np.ndarray:
-        """Return which units leak at all, (units,); weights have no effect on all other units."""
+        """Return which units leak at all, (units,); the others leak nothing at any weight."""
         means = self.means(eta)
         return np.asarray(means > _NOTHING * np.max(means, initial=0.0))
 
@@ -150,8 +150,8 @@ class ReweightRule:
     def change(self, factors: np.ndarray, following: np.ndarray) -> float:
         """Return the relative change of the weights: the RMS over the units of positive weight.
 
-        If the change is small and there are no limits, it is the coefficient of variation of
-        ``η̄_k/t_k``.
+        If the change is small and there are no limits, it is close to the coefficient of variation
+        of ``η̄_k/t_k``.
         """
         here = self.mass() > 0
         return float(np.sqrt(np.mean((following[here] / factors[here] - 1) ** 2)))
@@ -182,7 +182,7 @@ def _scaled_into(
     """Return ``clip(c·values, low, high)``, with c such that ``Σ mass·clip(…) = total``.
 
     The sum is piecewise linear and increasing in c, with a kink where a value reaches a limit.
-    Bisection finds the interval between two kinks on which the equation is linear.
+    Brent's method finds the interval between two kinks on which the equation is linear.
     """
     if low <= 0 and high == math.inf:
         return np.asarray(values * (total / float(np.sum(mass * values))))
@@ -285,7 +285,7 @@ def _limits(clamp: Any) -> tuple[float, float]:
 
 
 class Round(NamedTuple):
-    """The state after a round of reweighting: each record's leakage and the model's score."""
+    """The state after a round: statistics of the records' leakage, and the model's score."""
 
     round: int  # 0 is the fit before any reweighting
     mean: float
@@ -316,7 +316,7 @@ class Reweighting(ResultTable):
     model
         The model of the last round, fitted with ``weights``.
     weights
-        ``ω``, (n,).
+        The weight ω of every record, (n,).
     eta
         The leakage of every record with ``noise``, treating the weights as constants.
     trajectory
@@ -374,7 +374,7 @@ class Reweighting(ResultTable):
         Parameters
         ----------
         rows
-            Positions, in any order, or a mask; ``None`` means all.
+            The positions of the records, in any order, or a mask; by default all records.
         noise
             The noise of the release; by default that of ``eta``.
 
@@ -487,8 +487,8 @@ def reweight(
         The smallest and the largest weight, such as ``(0.1, 10)``; the mean weight is one. Rows at
         a limit leak more (or less) than rows within the limits.
     tolerance
-        Stop when the root-mean-square relative change of the weights is below this. Without limits,
-        this is the standard deviation of η divided by its mean.
+        The root-mean-square relative change of the weights below which the rounds stop. Without
+        limits, a small change is close to the standard deviation of η divided by its mean.
     noise
         The noise of the release; only the ratios of its variances affect the weights. By default
         every parameter has noise of standard deviation one.
@@ -498,7 +498,7 @@ def reweight(
     X_test, y_test
         The data on which every round's model is scored; by default the training data.
     scoring
-        ``scoring(model, X, y)``; by default the model's own ``score``.
+        A function ``scoring(model, X, y)``; by default the model's own ``score``.
 
     Returns
     -------
@@ -582,8 +582,8 @@ def procedure_leakage(
     """Return ``‖Φ^½ dθ/dzᵢ‖₂`` for these records, including the choice of the weights.
 
     ``fit`` is the last fit on the table ``X``, (n, d), and ``last`` is the round at which the
-    weights converged. The leakage that determines the weights is that of ``unknowns``, measured
-    with ``noise``. Φ is the Fisher information matrix of the release's noise.
+    weights converged. The weights equalise the leakage about ``unknowns``, measured with
+    ``noise``. Φ is the Fisher information matrix of the release's noise.
     """
     _check(fit, last)
     fit = replace(
@@ -636,7 +636,7 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
 
 
 class RecordSlopes(NamedTuple):
-    """The contributions of records, and the derivatives of their leakage per unit of weight."""
+    """The records' terms in :class:`_System`, and derivatives of leakage per unit of weight."""
 
     design: np.ndarray  # x̃, (m, P)
     a: np.ndarray
@@ -649,7 +649,7 @@ class RecordSlopes(NamedTuple):
 
 
 class _System:
-    """The system in s for a model with one output, linearised at convergence.
+    """The equations in ``s = (θ, H)`` of a model with one output, linearised at convergence.
 
     ``F_k = ∂G/∂f_k`` is the effect of a unit's factor on the system. ``F̄``, the effect of the
     normalisation, is the weighted mean of F_k over the units whose factor is not at a limit.
@@ -736,7 +736,7 @@ class _System:
         return np.asarray(-direct - through_weights[:, :, None] * t.own[:, None, :])
 
     def slopes(self, rows: Rows) -> RecordSlopes:
-        """Return the contributions of the records; raise an error if one has no derivative."""
+        """Return the terms of the records; raise an error if their leakage has no derivative."""
         family: Any = self.fit.family
         at = self.fit.margins(self.X[rows, :]), self.fit.target[rows]
         a_m, a_y, b_y = (
@@ -794,7 +794,7 @@ class _System:
 
 
 def _leading(B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return each matrix's leading singular vectors, (m, P) and (m, q), and where they are tied."""
+    """Return the leading singular vectors, (m, P) and (m, q), and which of them are tied."""
     tall = B.shape[1] > B.shape[2]
     transposed = np.matrix_transpose(B)
     # The Gram matrix of the shorter side: it costs the leading vectors no digits.

@@ -57,21 +57,23 @@ class LayerAudit(ResultTable):
     Parameters
     ----------
     sensitivity, v_information
-        The two measures, layer by layer; sensitivity is included only if the records are given.
+        The two measures, layer by layer; sensitivity is ``None`` if it could not be measured (see
+        ``refused``).
     protect
         The layers whose V-information is clearly above zero and whose interval overlaps that of the
-        highest layer. "Clearly" means that the test is significant, adjusted for the number of
-        layers, and that the interval is above zero or the estimate at least half the highest. If no
-        layer is named, layers may still leak: with few groups the test has low power. The rule
-        considers each layer alone. The remedies show the leakage of the other layers;
-        :func:`seepage.attacks.compare_remedies` shows this leakage over a whole training run.
+        highest layer. "Clearly" means that the test is significant after adjustment for the number
+        of layers, and that either the interval is above zero or the estimate is at least half the
+        highest one. If no layer is named, layers may still leak: with few groups the test has low
+        power. The rule considers each layer alone. The remedies show how much the update leaks
+        without these layers; :func:`seepage.attacks.compare_remedies` shows this over a whole
+        training run.
     remedies
         The V-information of the whole update, unchanged and after each remedy.
     mix
         How the batches were drawn: ``"matched"`` or ``"confounded"``; ``"recorded"`` for recorded
         updates.
     notes
-        The remedies that could not be tested, with reasons.
+        Caveats about the remedies, such as the reasons why some could not be tested.
     refused
         The measures that do not apply, with reasons.
     """
@@ -156,8 +158,8 @@ def audit(
 
     Batches with and without the property are drawn from the records with the same mix of labels
     (unless ``mix`` is changed). There is one pool of records per fold, and pools share no record.
-    Remedies are tested on the recorded gradients: dropping each named layer (if there are at most
-    8), dropping all named layers (if others remain), clipping the gradients to their median norm,
+    Remedies are tested on the recorded gradients: dropping each layer to protect (if there are at
+    most 8), dropping all of them (if others remain), clipping the gradients to their median norm,
     and clipping with Gaussian noise of ``noise`` times that norm. The network is used in its
     current mode. In training mode, with BatchNorm or dropout, per-record gradients are not defined.
     Sensitivity is then not measured, and the result states this.
@@ -250,9 +252,9 @@ def audit_updates(
     property
         The property of every update, ``(n,)``; usually the property of the client.
     groups
-        As for :func:`v_information`; by default, the nodes of the recording. Updates of one client
-        are similar. Without groups, a classifier would learn to recognise clients rather than the
-        property. ``False`` means no groups.
+        As for :func:`v_information`; by default, the clients of the recording. Updates of one
+        client are similar. Without groups, a classifier would learn to recognise clients rather
+        than the property. ``False`` means no groups.
     family, folds, unit
         As for :func:`v_information`.
     noise
@@ -368,10 +370,11 @@ def _drops(
 def layers_to_protect(information: PerLayer) -> list[str]:
     """Return the layers that leak significantly and are not clearly below the highest layer.
 
-    The P-values are adjusted for the number of layers by the rule of Benjamini and Hochberg (1995):
-    if no layer leaks, the probability that any layer is named is at most 5 %. With few clients the
-    interval is wide even if all clients are classified correctly. A layer whose interval includes
-    zero may therefore also be named, if its estimate is at least half the highest.
+    The P-values are adjusted for the number of layers by the rule of Benjamini and Hochberg (1995).
+    If no layer leaks, and the tests are independent or positively dependent, the probability that
+    any layer is named is at most 5 %. With few clients the interval is wide even if all clients are
+    classified correctly. A layer whose interval includes zero may therefore also be named, if its
+    estimate is at least half the highest.
     """
     from scipy.stats import false_discovery_control
 

@@ -1,4 +1,4 @@
-"""The parameters of each layer; a layer is a module with its name in the network."""
+"""The parameters of each layer; a layer is a module under its name in the network."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Lay
 
     A layer is a module with its own parameters, under its name in ``net.named_modules()``. A
     parameter of the network itself is a layer under the parameter's name. Weights that several
-    modules share belong to the first of these modules. If modules are named (``"encoder.block1"``),
-    each one is a layer together with its submodules.
+    modules share belong to the first of these modules. If ``layers`` names modules
+    (``"encoder.block1"``), each of them is a layer together with its submodules.
 
     Examples
     --------

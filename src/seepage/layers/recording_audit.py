@@ -40,8 +40,8 @@ class RecordingAudit(Reportable, ResultTable):
     layers
         The leakage of each layer over all rounds, without and with remedies.
     over_rounds
-        The first round after which each layer reveals the property; ``None`` if a client has
-        several values of the property, or if rounds are unknown.
+        Each layer's P-values after each round, which show the first round that reveals the
+        property; ``None`` if a client has several values of the property, or if rounds are unknown.
     clients
         The distance of each client's updates from those of the other clients.
     by_client
@@ -60,7 +60,8 @@ class RecordingAudit(Reportable, ResultTable):
     runs
         The number of runs that were analysed together.
     set_aside
-        A sentence if updates of other runs were left out because their clients cannot be matched.
+        A sentence that says so if updates of other runs were left out because their clients cannot
+        be matched; otherwise empty.
     auxiliary
         The test of the attacker with auxiliary data; ``None`` if none was tried.
     """
@@ -193,7 +194,7 @@ def audit_recording(
     scores: ClientScores | None = None,
     seed: int = 0,
 ) -> RecordingAudit:
-    """Audit recorded rounds: layers that reveal a property, the first round, and outliers.
+    """Find the layers that reveal a property, the first round in which they do, and outliers.
 
     Parameters
     ----------
@@ -363,7 +364,7 @@ class KnownUpdates:
 
 
 def read_recording(recording: Recording) -> LayerGradients:
-    """Return a recording, read from its folder or file; several become one with several runs."""
+    """Return a recording, read from its folder or file if needed; join several into one."""
     if isinstance(recording, LayerGradients):
         return recording
     if isinstance(recording, str | os.PathLike):

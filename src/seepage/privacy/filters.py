@@ -54,7 +54,7 @@ class PrivacyFilter:
         A mask of the records that are not yet excluded. Keep this mask and ``spent`` secret:
         whether a record is excluded reveals information about the record that no budget covers.
     spent
-        The budget that each record has spent so far: ``Σ μ²``, or Rényi divergence.
+        The budget that each record has spent so far: ``Σ μ²``, or the sum of Rényi divergences.
 
     Examples
     --------
@@ -117,10 +117,10 @@ class PrivacyFilter:
         return f"<{self}>"
 
     def cost(self, shifts: Any) -> np.ndarray:
-        """Return each record's cost for a Gaussian release, from the change it causes.
+        """Return each record's cost for a release with Gaussian noise.
 
-        The cost is ``μ²`` or ``αμ²/2``, with the distance μ in units of the noise's standard
-        deviation.
+        ``shifts`` are the distances μ by which each record moves the release, in standard
+        deviations of the noise. The cost is ``μ²``, or ``αμ²/2`` for a Rényi budget of order α.
         """
         squares = np.square(as_numpy(shifts).astype(float))
         return np.asarray(squares if self.order is None else self.order * squares / 2)

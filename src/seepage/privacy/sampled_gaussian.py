@@ -31,8 +31,8 @@ class SampledGaussianDP(PrivacyStatement):
     The trade-off curve is computed from dp-accounting's privacy loss distributions, rounded
     pessimistically, for a pair of distributions that dominates every step
     (:func:`~seepage.privacy.trade_off.gaussian_losses`). This curve is tighter than the curve of
-    the run's (ε, δ) alone. A replacement costs less than two removals, and less than one removal at
-    half the noise.
+    the run's (ε, δ) alone. A replacement is computed directly: counting it as two removals, or as
+    one removal at half the noise, could overstate its cost.
 
     Parameters
     ----------

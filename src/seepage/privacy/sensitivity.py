@@ -10,7 +10,7 @@ minimiser is the difference between the gradients of two losses::
 valid for every record that could be in the table, but only at minimisers, where ``|∂ℓ/∂m|`` is
 bounded as follows:
 
-* logistic: at most 1; softmax: a vector no longer than √2;
+* logistic: it is at most 1; softmax: its norm, over the classes, is at most √2;
 * least squares with ``|y| ≤ Y``: ``(nλ/2)‖w‖² ≤ F(0) ≤ nY²/2`` bounds ``w``, and therefore the
   residual;
 * Poisson with ``0 ≤ y ≤ Y``: the same argument, with a far larger constant.
@@ -211,7 +211,7 @@ def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
     if fit.intercept is not None:
         raise InputError(
             "The intercept is not penalised, so its sensitivity is unbounded; fit without an "
-            "intercept, and add a column of ones to the table if the model needs one."
+            "intercept, or replace it with a column of ones in the table, which is penalised."
         )
     return fit
 
@@ -270,7 +270,10 @@ def _row_norm(seen: LargestSeen, stated: float | None) -> tuple[float, bool, tup
 def _slope(
     fit: FittedGLM, seen: LargestSeen, row_norm: float, label_bound: float | None
 ) -> tuple[float, bool, tuple[str, ...]]:
-    """Return the largest absolute ``∂ℓ/∂m`` at any minimiser, and the assumptions behind it."""
+    """Return a bound on ``|∂ℓ/∂m|`` at any minimiser.
+
+    Also return whether the bound is independent of the data, and the assumptions behind it.
+    """
     if isinstance(fit.family, Categorical):
         return math.sqrt(2.0), True, ()
     if fit.family.name == "bernoulli":

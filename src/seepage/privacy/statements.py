@@ -2,10 +2,10 @@
 
 Reconstruction bounds use two properties of a guarantee, both for *replacing* one record by another:
 
-* the Rényi divergence of order 2, ``log(1 + χ²)``, which bounds unbiased adversaries (Guo et al.
-  2022, theorem 1);
-* the total variation, the largest change in the probability of any outcome, which bounds membership
-  inference and, through two-point arguments, every adversary.
+* the Rényi divergence of order 2, ``log(1 + χ²)``, which bounds the error of unbiased adversaries
+  (Guo et al. 2022, theorem 1);
+* the total variation, the largest change in the probability of any outcome, which bounds the
+  success of membership inference and, through two-point arguments, the error of every adversary.
 
 Guarantees for adding or removing a record are converted: a replacement is a removal followed by an
 addition.
@@ -57,7 +57,7 @@ class PrivacyStatement(ABC):
 
     @abstractmethod
     def renyi(self) -> float:
-        """Return an upper bound, possibly infinite, on the Rényi divergence of order 2."""
+        """Return an upper bound, or infinity, on the order-2 Rényi divergence under replacement."""
 
     @abstractmethod
     def total_variation(self) -> float:
@@ -71,8 +71,8 @@ class DifferentialPrivacy(PrivacyStatement):
     Pure ε-differential privacy implies ``χ² ≤ e^ε + e^−ε − 2`` (Bun and Steinke 2016, proposition
     3.3, at order 2), which randomised response attains. With δ > 0 there is no bound on χ², because
     everything may be revealed with probability δ. The total variation is at most ``(e^ε − 1 +
-    2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015); for adding or removing a record, ``1 − e^−ε (1
-    − 2δ)``.
+    2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015). If the guarantee is for adding or removing a
+    record, the total variation under a replacement is at most ``1 − e^−ε (1 − 2δ)``.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class DifferentialPrivacy(PrivacyStatement):
         return f"{kind}-differential privacy ({self.neighbours})"
 
     def renyi(self) -> float:
-        """Return ``log(e^ε + e^−ε − 1)``; infinite if δ > 0."""
+        """Return ``log(e^ε + e^−ε − 1)``, with 2ε for add-or-remove; infinite if δ > 0."""
         epsilon, delta = self._replacing()
         if delta > 0:
             return math.inf
@@ -140,7 +140,7 @@ class DifferentialPrivacy(PrivacyStatement):
 
 @dataclass(frozen=True)
 class GaussianDP(PrivacyStatement):
-    """Gaussian differential privacy: neighbours are as hard to distinguish as N(0, 1) and N(μ, 1).
+    """Gaussian DP: two neighbours are at least as hard to tell apart as N(0, 1) and N(μ, 1).
 
     The Rényi divergence of order α is ``αμ²/2``, and the total variation ``2Φ(μ/2) − 1``; both are
     exact.
@@ -148,8 +148,8 @@ class GaussianDP(PrivacyStatement):
     Parameters
     ----------
     mu
-        The sensitivity divided by σ: the largest distance between the releases of neighbours, in
-        units of the noise.
+        The sensitivity divided by σ: the largest distance between the noiseless results for two
+        neighbours, in standard deviations of the noise.
     neighbours
         ``"replace"`` or ``"add-or-remove"`` one record; if it is ``"add-or-remove"``, μ is
         doubled for a replacement.
@@ -348,7 +348,7 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
 
 
 def _sampled_gaussians(event: Any, count: int = 1) -> Iterator[tuple[float, float, int] | None]:
-    """Yield noise multiplier, rate and number of Gaussian steps; ``None`` for any other event."""
+    """Yield the noise, the rate and the number of Gaussian steps; ``None`` for other events."""
     import dp_accounting as dp
 
     if isinstance(event, dp.SelfComposedDpEvent):

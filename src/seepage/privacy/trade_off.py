@@ -42,7 +42,7 @@ class TradeOff(ResultTable):
         return build_frame({"fpr": rates, "tpr": found}, library or "pyarrow")
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the largest true positive rate at each false positive rate, and chance."""
+        """Draw the ROC curve of the best test, with the chance line."""
         return draw_curve(ax, *self._curve, f"right at most {self.accuracy():.1%}")
 
     @abstractmethod
@@ -67,10 +67,10 @@ class TradeOff(ResultTable):
         return 1 - prior + prior * float(self.excess(odds))
 
     def replaced(self) -> float:
-        """Return the largest difference between the rates for a replacement (*two* changes).
+        """Return the largest difference between true and false positive rates for a replacement.
 
         Replacing a record means removing it and adding another record. Both data sets are compared
-        with the release that has neither record: a test with false positive rate α on that release
+        with the data set without either record: a test that is positive there with probability α
         has ``P(S) ≤ δ(ε) + e^ε α``. Applied twice, this inequality bounds the difference by ``min_ε
         2δ(ε) + e^ε − 1``. For Gaussian noise the bound is ``2Φ(μ) − 1``, because the distance
         doubles.
@@ -89,10 +89,10 @@ class TradeOff(ResultTable):
 class PromisedTradeOff(TradeOff):
     """The trade-off of (ε, δ)-differential privacy (Wasserman and Zhou 2010; Kairouz et al. 2015).
 
-    ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``. The curve consists of three line
-    segments: with probability δ the record is revealed; otherwise the release is randomised
-    response. The middle corner has the false positive rate ``c = (1 − δ)/(1 + e^ε)`` and the same
-    false negative rate.
+    ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``. The curve consists of line
+    segments: in the worst case, the record is revealed with probability δ, and the release is
+    randomised response otherwise. The middle corner has the false positive rate ``c = (1 − δ)/(1 +
+    e^ε)`` and the same false negative rate.
 
     Examples
     --------
@@ -123,17 +123,18 @@ class PromisedTradeOff(TradeOff):
     def accuracy(self, prior: float = 0.5) -> float:
         """Return the success rate of the best test: ``max(1 − c, 1 − p + pδ, p + (1 − p)δ)``.
 
-        The first term is the success rate against randomised response. The other two are for always
-        guessing the likelier hypothesis, unless the record is revealed.
+        The first term is the success rate against randomised response. The other two are the rates
+        of always guessing the same hypothesis unless the record is revealed.
         """
         check_prior(prior)
         rest = 1 - prior
         return max(1 - self.corner, rest + prior * self.delta, prior + rest * self.delta)
 
     def replaced(self) -> float:
-        """Return ``1 − e^−ε (1 − 2δ)``; the minimum is at −ε.
+        """Return ``1 − e^−ε (1 − 2δ)``, since the minimum over ε' is at −ε.
 
-        This is below ``(e^2ε − 1 + 2δ')/(e^2ε + 1)``, the value for (2ε, δ')-privacy.
+        This is below ``(e^2ε − 1 + 2δ')/(e^2ε + 1)``, the value for (2ε, δ')-privacy with ``δ' = (1
+        + e^ε)δ``.
         """
         return float(np.clip(1 - math.exp(-self.epsilon) * (1 - 2 * self.delta), 0.0, 1.0))
 
@@ -229,10 +230,11 @@ def gaussian_losses(
 ) -> Any:
     """Return dp-accounting's composed privacy losses of Gaussian steps on Poisson batches.
 
-    The losses are for adding or removing one record, for replacing one record, or for adding or
-    removing a group of several records. Each step is dominated by one pair of distributions, so the
-    composed pair dominates the run (Zhu, Dong and Wang 2022, theorem 10). With ``μ`` the clipping
-    norm divided by the noise::
+    The two data sets differ by adding or removing one record, by replacing one record, or by adding
+    or removing a group of several records. Each step is dominated by one pair of distributions, so
+    the composed pair dominates the run (Zhu, Dong and Wang 2022, theorem 10). With ``μ`` the
+    clipping norm divided by the noise's standard deviation, and ``q`` the sample rate, the pairs
+    are::
 
         add or remove   (1 − q) N(0) + q N(μ)   and   N(0)
         replace         (1 − q) N(0) + q N(μ)   and   (1 − q) N(0) + q N(−μ)
@@ -271,13 +273,14 @@ def gaussian_losses(
 
 
 def fixed_size_losses(noise_multiplier: float, sample_rate: float, steps: int) -> Any:
-    """Return dp-accounting's losses of replacing a record in fixed-size batches, composed.
+    """Return dp-accounting's composed losses of replacing a record in fixed-size batches.
 
     If a record is not sampled, another record takes its place in the batch, so the sums differ by
-    at most twice the clipping norm. Let ``P = N(2μ)`` and ``Q = N(0)``. One step's ``δ(ε)`` is at
-    most that of ``(1 − q) Q + q P`` against Q for ε ≥ 0, and that of P against ``(1 − q) P + q Q``
-    for ε < 0 (Zhu, Dong and Wang 2022, theorem 11). Some data attain each bound. The pair of
-    distributions with this ``δ(ε)`` dominates each step, and this pair is composed.
+    at most twice the clipping norm. Let ``P = N(2μ)`` and ``Q = N(0)``, with μ and q as in
+    :func:`gaussian_losses`. One step's ``δ(ε)`` is at most that of ``(1 − q) Q + q P`` against Q
+    for ε ≥ 0, and that of P against ``(1 − q) P + q Q`` for ε < 0 (Zhu, Dong and Wang 2022, theorem
+    11). Each bound is attained for some data. The pair of distributions with this ``δ(ε)``
+    dominates each step, and this pair is composed.
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
     from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
@@ -298,9 +301,9 @@ def replacement_renyi(shift: float, sample_rate: float, orders: Sequence[float])
     """Return the Rényi divergence of replacing a record in one step, at each order.
 
     The divergence is ``(1/(α − 1)) log ∫ P^α Q^{1−α}`` of the dominating pair
-    (:func:`gaussian_losses`), by the trapezoid rule; ``shift`` is the clipping norm divided by σ.
-    At order 2 the divergence is below ``log(1 + q²/((1 − q)/A + q/B))``, ``A = 2(e^{μ²} −
-    e^{−μ²})``, ``B = e^{4μ²} − 1``.
+    (:func:`gaussian_losses`), by the trapezoid rule; ``shift`` is μ, the clipping norm divided by
+    σ, and ``sample_rate`` is q. At order 2 the divergence is below ``log(1 + q²/((1 − q)/A +
+    q/B))`` with ``A = 2(e^{μ²} − e^{−μ²})`` and ``B = e^{4μ²} − 1``.
 
     Examples
     --------
@@ -337,7 +340,7 @@ def _replacement_renyi(shift: float, rate: float, order: float) -> float:
 
 
 def both_ways(losses: Any) -> tuple[Any, Any]:
-    """Return the losses of the release with the record relative to without it, and the reverse."""
+    """Return the privacy losses of removing a record and of adding one."""
     # Their public methods take the larger of both directions at each ε, which mixes two curves.
     return losses._pmf_remove, losses._pmf_add
 
@@ -357,9 +360,10 @@ def checked_rates(fpr: Any) -> np.ndarray:
 
 
 def _lowest(height: Callable[[int], float], epsilon: np.ndarray, rate: float) -> float:
-    """Return the smallest ``δ(ε) + e^ε·FPR``, which is convex in ``e^ε``, on a grid by bisection.
+    """Return the smallest ``δ(ε) + e^ε·FPR`` on a grid of ε, by bisection.
 
-    For very negative ε the values agree to the last digit, so the larger ε is chosen.
+    The sum is convex in ``e^ε``. Of two equal values, that of the larger ε counts as lower, because
+    for very negative ε the values agree to the last digit.
     """
 
     def line(k: int) -> float:

@@ -41,7 +41,8 @@ def advantage(mu: Any) -> np.ndarray:
 def accuracy(mu: Any, prior: Any = 0.5) -> np.ndarray:
     """Return the success rate of the best test when the first alternative has this probability.
 
-    ``pΦ(μ/2 + l/μ) + (1 − p)Φ(μ/2 − l/μ)`` with ``l = log(p/(1 − p))``; ``Φ(μ/2)`` at ``p = ½``.
+    The rate is ``pΦ(μ/2 + l/μ) + (1 − p)Φ(μ/2 − l/μ)`` with ``l = log(p/(1 − p))``; at ``p = ½`` it
+    is ``Φ(μ/2)``.
 
     >>> accuracy([0.0, 1.0]).round(3).tolist()
     [0.5, 0.691]
@@ -62,10 +63,10 @@ def accuracy(mu: Any, prior: Any = 0.5) -> np.ndarray:
 def accuracy_beside(mu: Any, prior: Any, epsilon: Any, delta: Any = 0.0) -> np.ndarray:
     """Return the success rate when (ε, δ)-differentially private figures are published as well.
 
-    These figures distinguish two candidates no better than a mechanism that reveals the truth with
-    probability δ and otherwise applies randomised response, which is correct with probability
-    ``q = e^ε/(1 + e^ε)`` (Kairouz, Oh and Viswanath 2015). Given the output of randomised response,
-    the prior ``p`` becomes ``pq/(pq + (1 − p)(1 − q))``.
+    At worst, these figures reveal the truth with probability δ and otherwise the result of
+    randomised response, which is correct with probability ``q = e^ε/(1 + e^ε)`` (Kairouz, Oh and
+    Viswanath 2015). Given the output of randomised response, the prior ``p`` becomes ``pq/(pq + (1
+    − p)(1 − q))``.
 
     >>> accuracy_beside([0.0, 1.0], 0.5, 0.45).round(3).tolist()
     [0.611, 0.709]
@@ -82,8 +83,8 @@ def accuracy_beside(mu: Any, prior: Any, epsilon: Any, delta: Any = 0.0) -> np.n
 def distance(right: Any, prior: Any, epsilon: float = 0.0, delta: float = 0.0) -> np.ndarray:
     """Return the μ at which the best test has this success rate: the inverse of :func:`accuracy`.
 
-    With ε and δ, it inverts :func:`accuracy_beside`; the result is zero if those figures alone
-    reach this success rate.
+    With ε and δ, the function inverts :func:`accuracy_beside`; the result is zero if the private
+    figures alone reach this success rate.
 
     >>> distance(accuracy(1.5, 0.9), 0.9).round(9).tolist()
     1.5
@@ -103,7 +104,7 @@ def distance(right: Any, prior: Any, epsilon: float = 0.0, delta: float = 0.0) -
 def _halved(
     below: Callable[[np.ndarray], Any], low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bisect intervals to floating-point precision; ``below`` tests if a root is above a point."""
+    """Bisect intervals to floating-point precision; ``below`` is true if the root is higher."""
     for _ in range(120):
         middle = (low + high) / 2
         up = below(middle)
@@ -152,8 +153,9 @@ def rate_beside(rate: float, fpr: float, epsilon: float, delta: float = 0.0) -> 
     """Return the true positive rate when (ε, δ)-private figures are published as well.
 
     Randomised response moves the threshold of the best test by ``±ε/μ``; bisection finds the
-    threshold with the given false positive rate. If the figures reveal the truth, there are no
-    false positives: ``δ + (1 − δ) TPR(α/(1 − δ))``.
+    threshold with the given false positive rate. With probability δ the figures reveal the truth,
+    without false positives, so at the false positive rate α the rate is ``δ + (1 − δ) TPR(α/(1 −
+    δ))``.
 
     >>> round(rate_beside(0.38, 0.01, 0.45), 3)
     0.399
@@ -196,7 +198,7 @@ def best_guess(gram: np.ndarray, prior: np.ndarray, precision: float = 1e-5) -> 
     ----------
     gram
         Inner products of the whitened means of the candidates, ``(m, K, K)``; the diagonal is
-        infinite for a candidate for which no release exists, which is always recognised.
+        infinite for a candidate without a release, which is then always recognised.
     prior
         The probabilities of the candidates, ``(m, K)`` or ``(K,)``.
     precision
@@ -335,10 +337,10 @@ def _of_three(gram: np.ndarray, prior: np.ndarray) -> np.ndarray:
 
 
 def _both_below(limits: np.ndarray, correlation: np.ndarray) -> np.ndarray:
-    """Return ``P(U₁ ≤ h, U₂ ≤ k)`` of standard normals with a correlation, by Owen's T.
+    """Return ``P(U₁ ≤ h, U₂ ≤ k)`` for standard normals with correlation ρ, by Owen's T.
 
-    Owen (1956): ``½Φ(h) + ½Φ(k) − T(h, (k − ρh)/(h√(1−ρ²))) − T(k, …)``, less ½ where h and k have
-    opposite signs.
+    By Owen (1956), it is ``½Φ(h) + ½Φ(k) − T(h, (k − ρh)/(h√(1−ρ²))) − T(k, …)``, less ½ if h and k
+    have opposite signs.
     """
     h, k = limits[:, 0], limits[:, 1]
     alone = np.minimum(ndtr(h), ndtr(k))  # correct where one limit is infinite, and for ρ = 1
@@ -362,7 +364,7 @@ def _both_below(limits: np.ndarray, correlation: np.ndarray) -> np.ndarray:
 def _by_integration(
     gram: np.ndarray, prior: np.ndarray, precision: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the success rate and its error, with Sobol points in all directions except one."""
+    """Return the success rates and their errors, by integration over Sobol points."""
     integrals = [_one_integral(G, p, precision) for G, p in zip(gram, prior, strict=True)]
     right, error = np.array(integrals).reshape(-1, 2).T
     return right, error
@@ -400,14 +402,14 @@ def _one_integral(gram: np.ndarray, prior: np.ndarray, precision: float) -> tupl
 def _scrambled(directions: int, points: int) -> np.ndarray:
     """Return scrambled Sobol points, one set for every repeat, (s, points, directions).
 
-    They are cached, since the integrals of many records use the same points.
+    The points are cached, since the integrals of many records use the same ones.
     """
     sets = [qmc.Sobol(directions, rng=np.random.default_rng(k)) for k in range(_SCRAMBLES)]
     return np.stack([one.random(points) for one in sets])
 
 
 def _coordinates(gram: np.ndarray) -> np.ndarray:
-    """Return points ``(K, r)`` with these distances, with the direction of largest spread first."""
+    """Return points ``(K, r)`` with the distances that ``gram`` implies, widest direction first."""
     K = len(gram)
     centring = np.eye(K) - 1 / K
     values, vectors = np.linalg.eigh(centring @ gram @ centring)
@@ -420,8 +422,9 @@ def _coordinates(gram: np.ndarray) -> np.ndarray:
 def _ordered(places: np.ndarray, prior: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the Cholesky factor of k's rivals and their limits, the strongest rivals first.
 
-    k wins over l where ``⟨w_l − w_k, Z⟩ ≤ b_l = log(p_k/p_l) + ‖w_l − w_k‖²/2``. The order is that
-    of Genz (1992): the next rival is the one least likely to be beaten, given the earlier rivals.
+    With standard normal noise Z, k wins over l where ``⟨w_l − w_k, Z⟩ ≤ b_l = log(p_k/p_l) + ‖w_l −
+    w_k‖²/2``. The order is that of Genz (1992): the next rival is the one least likely to be
+    beaten, given the earlier rivals.
     """
     away = np.delete(places, k, axis=0) - places[k]
     limits = math.log(prior[k]) - np.log(np.delete(prior, k)) + np.sum(away**2, axis=1) / 2
@@ -447,7 +450,7 @@ def _ordered(places: np.ndarray, prior: np.ndarray, k: int) -> tuple[np.ndarray,
 def _won_in_turn(
     rivals: list[tuple[np.ndarray, np.ndarray]], prior: np.ndarray, points: np.ndarray
 ) -> np.ndarray:
-    """Return the probability that the truth beats its rivals one by one (Genz 1992), (s,)."""
+    """Return, for each point set, the probability that the truth beats all rivals (Genz 1992)."""
     repeats, count, directions = points.shape
     total = np.zeros(repeats)
     for p, (L, limits) in zip(prior, rivals, strict=True):
@@ -462,7 +465,7 @@ def _won_in_turn(
 
 
 def _posterior(places: np.ndarray, prior: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Return the mean of the largest posterior probability over releases, (s,).
+    """Return, for each point set, the mean over releases of the largest posterior probability.
 
     ``∫ max_k p_k f_k = E max_k P(k | θ)`` with θ drawn from the release's distribution: the first
     coordinate of a point selects the true candidate, and the others are the noise. All candidates
@@ -479,7 +482,7 @@ def _posterior(places: np.ndarray, prior: np.ndarray, points: np.ndarray) -> np.
 
 
 def _won_on_lines(places: np.ndarray, prior: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Return the success rate, (s,), with the direction of largest spread integrated exactly."""
+    """Return the success rate for each point set; the first direction is integrated exactly."""
     repeats, count, directions = points.shape
     normals = ndtri(np.clip(points, 1e-16, 1 - 1e-16)).reshape(repeats * count, directions)
     total = np.zeros(repeats)

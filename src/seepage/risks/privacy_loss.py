@@ -2,16 +2,16 @@
 
 It has four components. **η** is the Fisher information loss. **μ** is the distance between releases
 with the record and without it, in standard deviations of Gaussian noise (Gaussian differential
-privacy, Dong, Roth and Su 2022). **ε** and **δ** are the differential privacy of all other
-releases. An unknown component is infinite: an unknown loss counts as full disclosure.
+privacy, Dong, Roth and Su 2022). **ε** and **δ** are the differential-privacy parameters of all
+other releases. An unknown component is infinite: an unknown loss counts as full disclosure.
 
-*Independent releases*: information adds, ``η² = Σ η_k²``; so do squared distances, ``μ² = Σ μ_k²``;
-and ``ε = Σ ε_k``, ``δ = Σ δ_k``.
+*Independent releases*: ``η² ≤ Σ η_k²``, since information adds; squared distances add too, ``μ² = Σ
+μ_k²``; and ``ε ≤ Σ ε_k``, ``δ ≤ Σ δ_k``. The sums are used.
 
-*Several records of one person*, with a known loss each: ``‖[J₁ … J_m]‖² ≤ Σ‖J_i‖²``, so
-``η² ≤ Σ η_i²``. By group privacy ``ε ≤ Σ ε_i`` and ``δ ≤ Σ_i δ_i exp(Σ_{j≠i} ε_j)``, by removing
-the records one after the other. The distance after removing all records is not bounded by the
-distances after removing each one, so μ of more than one record is unknown.
+*Several records of one person*, with a known loss each: ``‖[J₁ … J_m]‖² ≤ Σ‖J_i‖²``, so ``η² ≤ Σ
+η_i²``. Group privacy, with the records removed one after the other, gives ``ε ≤ Σ ε_i`` and ``δ ≤
+Σ_i δ_i exp(Σ_{j≠i} ε_j)``. The distance after the removal of all records is not bounded by the
+distances after the removal of each one, so μ of more than one record is unknown.
 """
 
 from __future__ import annotations
@@ -128,6 +128,6 @@ class PrivacyLoss:
     def membership(self) -> np.ndarray:
         """Return the largest success rate of membership inference by an informed attacker.
 
-        Uses :func:`~seepage.risks.guessing.accuracy_beside` for the releases with ε and δ.
+        Releases with ε and δ are included by :func:`~seepage.risks.guessing.accuracy_beside`.
         """
         return accuracy_beside(self.mu, 0.5, self.epsilon, self.delta)

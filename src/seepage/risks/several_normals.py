@@ -1,10 +1,10 @@
 """The success rate of the best guess among normal distributions with different covariances.
 
-Under candidate v, with prior ``p_v``, the release is ``N(m_v, S_v)``. The success rate of the best
-guess is ``E max_a P(v covered by a | release)``: the mean of a bounded quantity over draws of the
-release, returned with a confidence interval. With a common covariance,
-:mod:`seepage.risks.guessing` and :mod:`seepage.risks.tolerance` have closed forms or faster
-methods.
+Under candidate v, with prior ``p_v``, the release is ``N(m_v, S_v)``. A guess a may cover several
+candidates. The success rate of the best guess is ``E max_a P(v covered by a | release)``: the mean
+of a bounded quantity over draws of the release, returned with a confidence interval. With a common
+covariance, :mod:`seepage.risks.guessing` and :mod:`seepage.risks.tolerance` have closed forms or
+faster methods.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy.special import ndtri, softmax
 
 
 class AmongNormals(NamedTuple):
-    """The success rate of the best guess, its 99 % half-width, and the success rates for pairs."""
+    """The best guess's success rate, half its 99 % interval, and the largest rate for a pair."""
 
     right: float
     error: float
@@ -38,11 +38,11 @@ def best_among(
     Parameters
     ----------
     means
-        ``m_v``, (K, k).
+        The means ``m_v`` of the release, (K, k).
     spreads
-        ``S_v``, (K, k, k), positive definite.
+        The covariances ``S_v`` of the release, (K, k, k), positive definite.
     prior
-        ``p``, (K,).
+        The prior probabilities ``p``, (K,).
     covered
         The candidates that each guess covers, (guesses, K); the identity if each guess names one.
     draws

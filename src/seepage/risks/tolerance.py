@@ -46,11 +46,11 @@ def best_within(
     Parameters
     ----------
     gram
-        Inner products of the whitened releases for the values of the grid, ``(m, G, G)``.
+        Inner products of each record's whitened releases for the values of the grid, ``(m, G, G)``.
     prior
         The probabilities of the values, ``(G,)`` or ``(m, G)``.
     covered
-        From :func:`windows`.
+        The result of :func:`windows`.
     draws
         The number of draws of the release for each record.
     rng

@@ -36,9 +36,10 @@ class TwoNormals:
     Parameters
     ----------
     shift
-        ``m``, (n, k); its first entry is infinite where the test always succeeds.
+        The shifts ``m`` of the means, (n, k); the first entry is infinite if the test always
+        succeeds.
     spread
-        ``e``, (n, k), above −1.
+        The relative differences ``e`` of the variances, (n, k), above −1.
     """
 
     shift: np.ndarray
@@ -120,7 +121,7 @@ class TwoNormals:
 
     @property
     def distance(self) -> np.ndarray:
-        """``‖m‖``: the distance μ where covariances are equal."""
+        """``‖m‖``, which is the distance μ if the covariances are equal."""
         return np.asarray(np.linalg.norm(self.shift, axis=1))
 
     @property

@@ -1,7 +1,8 @@
 """Sources larger than memory: records are read in chunks, from Parquet files or a Dask cluster.
 
-Both kinds of source only implement :class:`~seepage.tables.source.RowSource`, and do not depend on
-the computations applied to the chunks. ``glm.inputs`` converts callers' arguments into a source.
+Both kinds of source implement :class:`~seepage.tables.source.RowSource` and nothing else; they do
+not depend on the computations applied to the chunks. ``glm.inputs`` converts callers' arguments
+into a source.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def row_slices(rows: int, width: int, *, chunk: int = CHUNK, what: str = "") -> 
 def even_slices(rows: int, width: int, *, chunk: int = CHUNK) -> list[slice]:
     """Divide rows into nearly equal slices of at most ``chunk`` numbers.
 
-    The number of slices is a multiple of the number of cores; a single slice is not divided.
+    If several are needed, their number is a multiple of the number of cores where possible.
     """
     step = max(1, chunk // max(1, width))
     count = -(-rows // step)
@@ -101,10 +101,9 @@ def spread(
     """Yield the function's results for the pieces in order, computing several in parallel.
 
     The caller's thread distributes the pieces, and ``workers`` threads process them. By default
-    there is one worker per core, and none on a machine with a single core. Most of NumPy uses one
-    core. Matrix products are also limited to one core, since multithreaded products would leave
-    cores idle in between. The number of pieces in progress exceeds the number of workers by at most
-    one, even after an error or an early stop.
+    there is one worker per core, and none on a machine with a single core. Each worker uses one
+    core: most of NumPy does so anyway, and matrix products are limited to one. Pieces are taken
+    only as needed: at any time, at most ``workers + 1`` pieces are waiting or in progress.
     """
     if workers is None:
         workers = usable_cores()
@@ -140,7 +139,7 @@ def small_on_one_core(matrix: Array) -> AbstractContextManager[None]:
 
 
 def give_back_memory() -> None:
-    """Return cached free memory to the system, if the C library supports it."""
+    """Return freed memory to the operating system, if the C library supports this."""
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -1,4 +1,4 @@
-"""Sums and matrix products in twice the working precision, at the speed of ordinary products.
+"""Sums and matrix products in twice the working precision, built from ordinary products.
 
 A number in twice the working precision is the unevaluated sum ``high + low`` of two floats. Matrix
 products use Ozaki's scheme (Ozaki, Ogita, Oishi and Rump, 2012). Each matrix is divided into slices
@@ -128,7 +128,7 @@ def _product(A: Double, B: Double) -> Double:
 
 
 def _slices(A: Double, axis: int, bits: int) -> list[Array]:
-    """Divide a matrix into slices of ``bits`` bits, starting at the largest entry along an axis."""
+    """Write a matrix as a sum of slices of ``bits`` bits each, the most significant bits first."""
     xp = array_namespace(A.high)
     high, low = A
     largest = xp.max(xp.abs(high), axis=axis, keepdims=True)

@@ -72,7 +72,7 @@ def check_path(path: str | os.PathLike[str]) -> None:
 
 
 def check_input(path: str | os.PathLike[str]) -> None:
-    """Raise an error if an input path cannot be resolved, or if its name is not text."""
+    """Raise an error if an input path cannot be resolved, or is not valid UTF-8."""
     name = os.fsdecode(path)
     try:
         name.encode()
@@ -154,10 +154,10 @@ def remove_half_written(path: Path) -> None:
 
 @contextmanager
 def open_if_deserted(path: Path) -> Iterator[bool]:
-    """Lock a file or folder inside this context, if no running process has locked it.
+    """Lock a file or folder inside this context; yield whether no other process had locked it.
 
-    The system releases the locks of dead processes. On Windows, which has no such locks, nothing
-    counts as abandoned, so nothing is removed.
+    The system releases the locks of dead processes. On Windows, which has no such locks, the
+    context always yields false, so nothing is removed as abandoned.
     """
     if fcntl is None:
         yield False
@@ -180,7 +180,7 @@ def open_if_deserted(path: Path) -> Iterator[bool]:
 
 
 def hold(path: Path) -> int | None:
-    """Lock a file or folder until the handle is closed; ``None`` if the system has no locks."""
+    """Lock a file or folder and return the handle that holds the lock, or ``None`` on Windows."""
     if fcntl is None:
         return None
     handle = os.open(path, os.O_RDONLY)
@@ -193,7 +193,7 @@ def only_writer(path: Path) -> Iterator[None]:
     """Wait until no other process or thread is inside this context for the same path.
 
     Use it for code that reads a file, adds to it and writes it back. The lock is on a hidden file
-    beside ``path``, which is not removed. The system releases the lock when a process dies. On
+    beside ``path``; this file is not removed. The system releases the lock when a process dies. On
     Windows, which has no such locks, there is no waiting.
     """
     make_folders(path.parent)
@@ -294,7 +294,7 @@ def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
     foreign = sorted(found - set(own) - {MANIFEST})
     if held is not None and held != kind:
         raise InputError(
-            f"{name} contains a {held}, which a {kind} cannot replace; choose another with --out."
+            f"{name} contains a {held}, which a {kind} cannot replace; choose another folder."
         )
     if foreign:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
@@ -375,7 +375,7 @@ def read_manifest(
 
 
 def _files_of(folder: Path) -> set[str]:
-    """Return all names in a folder except plain folders and files being written."""
+    """Return the paths of all files and links in a folder, except in its temporary folders."""
     paths = set()
     for root, folders, files in os.walk(folder):
         inside = Path(root)
@@ -461,7 +461,7 @@ def _being_written(out: Path) -> re.Pattern[str]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder that seepage wrote; if it is complete, only the files in its manifest."""
+    """Remove a temporary folder; if it has a manifest, remove only the files listed there."""
     own = Manifest.of(folder).files
     if not own:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Generates unpredictable random numbers by ChaCha20, from a 256-bit key and a name per use.
+"""Generates unpredictable random numbers by ChaCha20 from a 256-bit key and the stream's name.
 
 Noise protects a release only if nobody can reproduce it, which general-purpose generators do not
 ensure. The CPU generator of torch uses only 32 bits of any seed, so brute force can find the noise
@@ -23,9 +23,9 @@ KEY_BYTES = 32  # ChaCha20's 256 bits
 def grid_of(deviation: float) -> float:
     """Return the step of the grid to which a noisy number is rounded, about 2⁻¹² of its deviation.
 
-    The digits of a floating-point number beyond the grid depend on the noiseless number, and would
-    leak it (Mironov 2012). The variance of the rounding error is at most 5e-9 times that of the
-    noise.
+    Without rounding, the last digits of a noisy floating-point number depend on the number without
+    noise and would leak it (Mironov 2012). The variance of the rounding error is at most 5e-9 times
+    that of the noise.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class KeyedStream:
 
     @classmethod
     def of_seed(cls, seed: int) -> KeyedStream:
-        """Return the stream of a seed, all digits of which are used; do not use it for releases."""
+        """Return the stream of a seed of any length; do not use it for releases."""
         return cls(hashlib.blake2b(str(int(seed)).encode(), digest_size=KEY_BYTES).digest())
 
     def child(self, *name: str | int) -> KeyedStream:

@@ -71,9 +71,9 @@ def library_class(thing: Any, libraries: Container[str]) -> LibraryClass | None:
 def overridden(thing: Any, base: type) -> str | None:
     """Return the name of an attribute of the base class that the object overrides, or ``None``.
 
-    For each name in the base class, the attributes of both classes are compared, including
-    inherited ones. Methods replaced on the object itself are also detected. A subclass that defines
-    a property for a fitted number, such as ``mean_``, also overrides it.
+    Each attribute of the base class, including inherited ones, is compared with that of the
+    object's class. Methods replaced on the object itself are also detected. A subclass that defines
+    a property for a fitted number, such as ``mean_``, also counts as overriding it.
     """
     cls = type(thing)
     if cls is not base:
@@ -96,7 +96,7 @@ def overridden(thing: Any, base: type) -> str | None:
 def own_name(thing: Any, library: str, names: Container[str] | None = None) -> str | None:
     """Return the name of an object's library class, or ``None`` if the object overrides anything.
 
-    ``names`` are the accepted classes; by default, all are accepted.
+    ``names`` are the accepted classes (by default, all); for any other, return ``None``.
     """
     known = library_class(thing, (library,))
     if known is None or known.overrides is not None:
@@ -118,10 +118,10 @@ def checked_name(thing: Any, library: str, names: Container[str]) -> str | None:
 
 
 def is_pipeline(model: Any) -> bool:
-    """Return whether a model is a scikit-learn pipeline; raise if it overrides methods."""
+    """Return whether a model is a scikit-learn pipeline; an overridden method raises an error."""
     return checked_name(model, "sklearn", ("Pipeline",)) is not None
 
 
 def is_search(model: Any) -> bool:
-    """Return whether a model is a scikit-learn search; raise if it overrides methods."""
+    """Return whether a model is a scikit-learn search; an overridden method raises an error."""
     return checked_name(model, "sklearn", SEARCHES) is not None

@@ -1,4 +1,4 @@
-"""The manifest of a folder, which lists its files with their SHA-256 digests and a signature."""
+"""The manifest of a folder: its files with their SHA-256 digests and, if signed, a signature."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORMAT = "seepage-folder/1"
 
 @dataclass(frozen=True)
 class Manifest:
-    """Lists the files in a folder; a manifest without a kind is empty."""
+    """The files of a folder and its kind; the kind is ``None`` if there is no valid manifest."""
 
     kind: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)

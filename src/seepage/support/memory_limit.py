@@ -1,9 +1,9 @@
-"""Runs the command under a memory limit (``ulimit -v``), where libraries may end the process.
+"""Runs the command in a child process if memory is limited (``ulimit -v``).
 
-If OpenBLAS gets no memory for its buffers, it exits with status 1, which also means an exceeded
-privacy limit. Without memory for its threads, it may hang. Python cannot prevent either. Under a
-memory limit, the command therefore runs in a child process that reports its normal end. If there is
-no report, the parent process treats the run as failed.
+If OpenBLAS gets no memory for its buffers, it exits with status 1, the status that seepage uses
+for an exceeded privacy limit. If it gets no memory for its threads, it may hang. Python cannot
+prevent either. Under a memory limit, the command therefore runs in a child process that reports its
+normal end. If there is no report, the parent process treats the run as failed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def least_memory() -> int:
 
 
 def run_in_child(run: Callable[[], object]) -> int | None:
-    """Run a function that ends with ``SystemExit``; return the exit status, or ``None``.
+    """Run a function in a child process, and return the exit status.
 
     The result is ``None`` if a library aborted the process.
     """

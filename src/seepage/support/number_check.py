@@ -15,8 +15,8 @@ def check_noise(value: Any) -> None:
     check_number(value, "noise_multiplier")
     if not float(value) > 0:
         raise InputError(
-            f"noise_multiplier must be above zero, not {value!r}; without noise, gradients leak "
-            "everything."
+            f"noise_multiplier must be above zero, not {value!r}; without noise, a release "
+            "of gradients is not private."
         )
 
 

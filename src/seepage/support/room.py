@@ -47,7 +47,7 @@ def _reserve(file: int, size: int) -> None:
 
 
 def computed(function: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarray:
-    """Return a function's results for the entries of arrays, in new storage.
+    """Apply a function elementwise to arrays, and return the results in new storage.
 
     The function is called for a few entries at a time, so that intermediate results are small.
     """

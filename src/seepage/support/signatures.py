@@ -1,4 +1,4 @@
-"""Ed25519 signatures, which prove who wrote a folder; checksums alone cannot.
+"""Ed25519 signatures, which prove who signed a folder; checksums alone prove no origin.
 
 Keys are PEM files in the format of OpenSSL. ``openssl genpkey -algorithm ed25519 -out key.pem``
 makes a private key, and ``openssl pkey -in key.pem -pubout -out public.pem`` extracts the public

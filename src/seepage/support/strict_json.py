@@ -1,4 +1,4 @@
-"""Reads JSON from other authors with size limits, and checks it for the expected fields.
+"""Reads untrusted JSON: limits its size and checks that it has the expected fields.
 
 Every error is a ``ValueError`` that states the problem; the caller adds the file's name.
 """

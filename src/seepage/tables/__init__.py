@@ -1,5 +1,5 @@
 """Reads input tables as sources of records.
 
-This package defines column types, names and encodings, and the source with one chunk, which is a
-table in memory. It does not depend on any model or measure.
+This package defines column types, names and encodings, and the class for a table in memory, a
+source with a single chunk. It does not depend on any model or measure.
 """

@@ -1,8 +1,8 @@
 """Determines a column's type and encoding from sums over pieces of the column.
 
 A table in memory is a single piece. Means and sums of squares of two pieces are combined as in
-Chan, Golub and LeVeque (1979), so a scan is as accurate as a pass over the whole column with a
-known mean.
+Chan, Golub and LeVeque (1979), so a scan is about as accurate as a pass over the whole column with
+a known mean.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 @dataclass(frozen=True)
 class Piece:
-    """Stores some raw rows, the name of their file, and the position of the first row."""
+    """Consecutive rows as read, with the name of their file and the position of the first row."""
 
     batch: pa.RecordBatch | pa.Table
     file: str
@@ -249,8 +249,8 @@ def profile_column(
 ) -> ColumnProfile:
     """Return the profile of a column, given its sums and its type.
 
-    ``as_codes`` treats numbers as category codes; ``counts_up`` means that the values are row
-    numbers. If the column is in memory, all distinct values are counted, without a limit.
+    ``as_codes`` treats numbers as category codes; ``counts_up`` states that the values are row
+    numbers. If ``column`` is given, the levels of a category or text are counted without a limit.
     """
     stored, rows, missing = plain_type(stored), sums.rows, sums.missing
     if missing == rows:
@@ -343,13 +343,13 @@ class ColumnEncoding:
 
     @classmethod
     def of_numbers(cls, name: str, sums: ColumnSums, fill: float | None = None) -> ColumnEncoding:
-        """Return the encoding of numbers, with a fill for missing values."""
+        """Return the encoding of numbers; ``fill`` replaces missing values."""
         whole = sums if fill is None else sums.with_gaps_filled(fill)
         largest = max(abs(sums.least), abs(sums.most))
         if not (math.isfinite(whole.mean) and math.isfinite(whole.spread)):
             raise InputError(
-                f"The values of column {shown(name)} (up to {largest:.2g}) are too large to "
-                "compute their standard deviation; rescale the column to a larger unit."
+                f"The values of column {shown(name)} (up to {largest:.2g}) are too large for "
+                "a standard deviation to be computed; rescale the column to a larger unit."
             )
         filled = 0 if fill is None else sums.missing
         constant = whole.spread <= _ROUNDING * largest
@@ -360,7 +360,7 @@ class ColumnEncoding:
     def of_category(
         cls, name: str, stored: pa.DataType, sums: ColumnSums, fill_gaps: bool = False
     ) -> ColumnEncoding:
-        """Return the encoding of a category; its most frequent level replaces missing values."""
+        """Return the encoding of a category; ``fill_gaps`` fills in the most frequent level."""
         if sums.levels is None:
             raise InputError(
                 f"Column {name!r} has more than 1,000 different values; merge rare values, or "
@@ -470,9 +470,9 @@ class TableEncoding:
     ) -> Chunk:
         """Return the rows of the pieces as one chunk.
 
-        The features are stored column by column, in the order in which they are read. Matrix
-        products are equally fast, and nothing needs to be transposed. ``by_rows`` stores them row
-        by row, for a chunk that remains in memory.
+        The features are stored column by column, as they are read, so no copy is needed to
+        transpose them, and matrix products are no slower. ``by_rows`` stores them row by row, for a
+        chunk that remains in memory.
         """
         rows, places = rows_in(pieces), self.places()
         width = places[-1][1].stop
@@ -564,8 +564,7 @@ def class_levels(sums: ColumnSums, kind: pa.DataType, target: str) -> np.ndarray
     """Return the distinct labels in a scan, sorted."""
     if sums.missing:
         raise InputError(
-            f"The labels in column {target!r} have {sums.missing:,} missing values; drop those "
-            "rows."
+            f"The label column {target!r} has {sums.missing:,} missing values; drop those rows."
         )
     if sums.levels is None:
         raise InputError(

@@ -1,7 +1,7 @@
 """Reads the columns of a raw table: an array, or a data frame from any narwhals-supported library.
 
 Models are refitted on the caller's table, with its names and types. This module reads the columns
-as numbers or text, and builds records from columns of several other records.
+as numbers or text, and builds new records from the columns of several records.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ def columns_as_they_are(X: Any, text: Sequence[bool] | None = None) -> list[tupl
 
 
 def put_together(X: Any, rows: np.ndarray, holders: Sequence[np.ndarray]) -> Any:
-    """Return new records, in which each column has the values of the records at its ``holders``.
+    """Return copies of the records ``rows``, with columns replaced by other records' values.
 
-    ``rows`` are the original records; a column whose holders are ``rows`` is not changed.
+    ``holders`` states, for each column, which records supply its values. A column whose entry is
+    ``rows`` itself is not changed.
     """
     if not is_frame(X):
         made = np.array(X[rows])

@@ -1,8 +1,8 @@
 """Makes names of columns and categories unique, printable and short enough to display.
 
 Escaping for a web page or a shell is left to the code that writes the output. Characters that no
-output can display safely are removed: control codes, which move a terminal's cursor, and marks that
-reverse the direction of the surrounding text.
+output can display safely are replaced by spaces: control codes, which move a terminal's cursor, and
+marks that reverse the direction of the surrounding text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _UNSAFE = re.compile(
 
 
 def printable(name: str) -> str:
-    """Return a name without control codes, direction marks and surrounding spaces."""
+    """Return a name without control codes, direction marks or surrounding spaces."""
     return _UNSAFE.sub(" ", name).strip()
 
 
@@ -54,11 +54,11 @@ def shown(name: object) -> str:
 
 
 def listed(names: Sequence[object], most: int = 5) -> str:
-    """Return the first names, quoted and separated by commas, and the number of remaining names."""
+    """Return the first few names, quoted and separated by commas, and the count of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(shown(name) for name in names[:most])}{more}"
 
 
 def counted(number: int, what: str, many: str | None = None) -> str:
-    """Return ``1 row`` or ``1,234 rows``."""
+    """Return a number with its noun, such as ``1 row`` or ``1,234 rows``."""
     return f"{number:,} {what if number == 1 else many or what + 's'}"

@@ -2,9 +2,9 @@
 
 A class defines its numbers once, in ``table`` (a data frame of any library) and ``to_numpy``; this
 module adds the other methods. :class:`ResultTable` is the base of all results.
-:class:`ResultNumbers` is for numbers that measure the same quantity, so that they have a maximum.
-:class:`RankedResult` is for numbers that each describe a record, column, group, person or layer, so
-that they can be sorted.
+:class:`ResultNumbers` adds the maximum, mean and similar summaries of numbers that all measure the
+same quantity. :class:`RankedResult` sorts numbers that each describe a record, column, group,
+person or layer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PlottedNumbers:
     mark
         A reference value and its name, such as ``(0.5, "chance")``.
     columns
-        For cells, the column names.
+        The column names, if the numbers belong to single cells of a table.
     ranked
         Whether the first number is the worst and is therefore drawn in another colour.
     """
@@ -98,7 +98,7 @@ class Listing(ABC):
         return frame.set_index(list(frame.columns[: self.index_columns]))
 
     def interval_ends(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the ends of the numbers' 95 % intervals, if the table does not contain them."""
+        """Return the ends of the 95 % intervals, or ``None`` if unknown or already in the table."""
         return None
 
     def html_notes(self) -> tuple[str, ...]:
@@ -297,7 +297,7 @@ def new_axes(ax: Any, **figure: Any) -> Any:
 
 
 def draw(drawing: PlottedNumbers, ax: Any = None) -> Any:
-    """Draw a few numbers as bars, many as dots in descending order, or cells as a heat map."""
+    """Draw a few numbers as bars, many numbers as dots, or the numbers of cells as a heat map."""
     if np.ndim(drawing.values) == 2:
         return _draw_cells(drawing, ax)
     known = np.isfinite(drawing.values)
@@ -311,7 +311,7 @@ def draw(drawing: PlottedNumbers, ax: Any = None) -> Any:
 
 
 def _draw_bars(drawing: PlottedNumbers, known: np.ndarray, ax: Any) -> Any:
-    """Draw a bar for each number, with the worst on top."""
+    """Draw a bar for each number, with the first on top."""
     count = len(drawing.values)
     ax = new_axes(ax, figsize=(6.4, 1.2 + 0.3 * count))
     places = np.arange(count)[::-1]
@@ -331,7 +331,7 @@ def _draw_bars(drawing: PlottedNumbers, known: np.ndarray, ax: Any) -> Any:
 
 
 def _draw_dots(drawing: PlottedNumbers, known: np.ndarray, ax: Any) -> Any:
-    """Draw the numbers in descending order, with labels on the three worst."""
+    """Draw a dot for each number, in the given order, with labels on the first three."""
     ax = new_axes(ax, figsize=(6.4, 4.0))
     rank = np.arange(1, len(drawing.values) + 1)
     values = np.where(known, drawing.values, np.nan)

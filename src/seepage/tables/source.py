@@ -66,8 +66,8 @@ class RowSource(ABC):
     """A table that is read in chunks; a table in memory is a single chunk.
 
     A source applies a function to each chunk, and returns the sum of the results or yields them one
-    by one. The function depends on one chunk at a time, so implementations may run it in any order,
-    in threads, or on other machines.
+    by one. The function sees only one chunk at a time, so implementations may process the chunks in
+    any order, in threads, or on other machines.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class RowSource(ABC):
     lazy
         Whether per-record numbers are computed only on request, with one pass per result.
     manner
-        How rows are read, as a phrase that ends a sentence.
+        How the rows are read, as the last words of a sentence.
     dtype
         The type of the features.
     index, library
@@ -147,8 +147,8 @@ class RowSource(ABC):
     def holding(self, sets: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray, np.ndarray]]:
         """Yield chunks that contain complete sets of rows, which may be anywhere in the table.
 
-        With each chunk, yield the positions of its sets within the chunk, and the numbers of these
-        sets among all sets. Each pass reads as many sets as fit in memory.
+        Each chunk comes with the positions of each set's rows within the chunk, and with the
+        indices of its sets in ``sets``. Each pass reads as many sets as fit in memory.
         """
         sizes = np.cumsum([len(rows) for rows in sets])
         room = max(1, _ROWS_HELD // max(1, len(self.names)))
@@ -176,8 +176,8 @@ class RowSource(ABC):
     def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
         """Return a source without the chosen rows, a source of only those rows, and a share.
 
-        The share is the proportion of the rows that remains: one if the chosen rows are dropped,
-        and less if they remain with weight zero.
+        The share is the proportion of the first source's rows that count: one if the chosen rows
+        are dropped, and less if they remain there with weight zero.
         """
         rest, held_out = (partial(_kept, chosen=chosen, held_out=part) for part in (False, True))
         left = len(self) - len(chosen)
@@ -208,7 +208,7 @@ def _itself(chunk: Chunk) -> Chunk:
 
 @dataclass(frozen=True)
 class AnswerIfAny:
-    """The result for some rows, or nothing if there were no rows; two results can be added."""
+    """A result for some rows, empty if there were no rows; two such results can be added."""
 
     given: tuple[Any, ...]
 
@@ -327,7 +327,7 @@ class MemorySource(RowSource):
         return self.table
 
     def holding(self, sets: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray, np.ndarray]]:
-        """Yield the only chunk, with all sets unchanged."""
+        """Yield the only chunk, which contains all sets, with the sets and their indices."""
         yield Chunk(self.table.values, self.y, self.sample_weight, 0), sets, np.arange(len(sets))
 
     def prepare(self, work: Callable[[], object]) -> None:
@@ -367,7 +367,7 @@ def column_names(X: Any) -> list[Any] | None:
 def check_names(X: Any) -> None:
     """Raise an error if a data frame's column names are not text."""
     if not all(isinstance(name, str) for name in column_names(X) or ()):
-        raise InputError("Column names of X must be text; rename all other columns.")
+        raise InputError("Column names of X must be text; rename the columns whose names are not.")
 
 
 def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table:
@@ -435,7 +435,7 @@ def _read_frame(X: Any) -> Table:
 
 
 def own_index(X: Any) -> np.ndarray | None:
-    """Return the index of a pandas table, or ``None`` if it contains only row numbers."""
+    """Return the index of a pandas table; ``None`` for row numbers or another library."""
     if library_class(X, ("pandas",)) is None:
         return None
     index, n = X.index, len(X)
@@ -519,8 +519,8 @@ def row_labels(values: Any) -> np.ndarray | None:
 def check_order(labels: np.ndarray | None, table: Any, what: str) -> None:
     """Raise an error if row labels differ from the table's, or are in another order.
 
-    If the table has no row labels, or only row numbers as after ``reset_index``, any labels are
-    accepted and matched by position.
+    If the table has no row labels, all labels are accepted and matched by position. If it has only
+    row numbers, as after ``reset_index``, so are all labels except a permutation of these numbers.
     """
     index = row_labels(table)
     if labels is None or index is None or _same(labels, index):
@@ -563,7 +563,7 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def looked_up(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct texts, floats or objects in order of appearance, and their positions."""
+    """Return the distinct values in order of appearance, and each value's position among them."""
     import pyarrow as pa
 
     with suppress(ValueError, TypeError):  # objects that Arrow does not know

@@ -93,7 +93,7 @@ def test_bare_numbers_are_named_by_their_kind():
     verdict = found.verdict
     words = " ".join([verdict.headline, *verdict.sentences, *(text for _, text in verdict.advice)])
     assert "Layer 2 leaks most" in words
-    assert f"Furthest of 10 clients is client {NODES[3]}: in layer 2, " in words
+    assert f"The furthest of 10 clients is client {NODES[3]}: in layer 2, " in words
     assert "“2”" not in words
     assert "shows in layer 2 at the 5 % level" in str(found.audit)
     assert several(["fc", 7], kind="layer") == "“fc” and layer 7"

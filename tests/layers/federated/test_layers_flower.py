@@ -234,7 +234,7 @@ def test_the_first_mod_sees_what_the_others_have_made_of_the_update(apps):
         seen.append(float(recorder.gradients().total_norms()[0]))
     assert seen[0] == 0.0
     assert seen[1] > 0.0
-    assert "Put it first" in recording_mod.__doc__
+    assert "Put the mod first" in recording_mod.__doc__
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"width": 9}, {"layers": ["0"]}])

@@ -104,7 +104,7 @@ def test_a_checkpoint_without_an_account_is_refused(tmp_path: Path) -> None:
     )
     plain.fit(Module(), torch.utils.data.DataLoader(TensorDataset(*data()), batch_size=20))
     plain.save_checkpoint(tmp_path / "plain.ckpt")
-    with pytest.raises(sp.InputError, match="has taken 2 steps, and the account 0"):
+    with pytest.raises(sp.InputError, match="has taken 2 steps, but the account contains 0"):
         fit(tmp_path, Module(), str(tmp_path / "plain.ckpt"))
 
 

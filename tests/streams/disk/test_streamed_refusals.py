@@ -186,7 +186,7 @@ def test_labels_that_are_no_classes(folder):
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (["a", None] * 600, "The labels in column 'y' have 600 missing values"),
+        (["a", None] * 600, "The label column 'y' has 600 missing values"),
         (list(range(1200)), "Column 'y' has more than 1,000 different values, too many to be"),
     ],
 )

@@ -26,7 +26,7 @@ from seepage.tables.source import (
 
 
 class AttributeInversion(ABC):
-    """An adversary who infers a nominal attribute of records from their other columns.
+    """An adversary who infers a nominal attribute of records from a release and other columns.
 
     ``fit`` accepts the data that the adversary knows. ``predict`` guesses the level of every target
     row without using the attribute's columns. ``attack`` also compares the guesses with the
@@ -57,7 +57,7 @@ class AttributeInversion(ABC):
         return self
 
     def _prepare(self, release: Any) -> tuple[Any, int]:
-        """Return the quantities from the releases that scoring needs, and the number of releases.
+        """Return what scoring needs to know of the releases, and the number of releases.
 
         An adversary who ignores the releases makes the same guess for all of them.
         """

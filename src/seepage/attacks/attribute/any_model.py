@@ -21,8 +21,8 @@ half of the models. The additional accuracy from models fitted on the record is 
 training records; the remaining gain is inference about the population.
 
 In a text column, or a column with few distinct numbers, the attacker guesses the value. Any other
-column of numbers or dates is divided into bands of equally many records; a guess is correct if it
-names the right band.
+column of numbers or dates is divided into up to ten bands of about equally many records; a guess is
+correct if it names the right band.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class GuessingPlan:
     columns
         The columns to guess.
     left_out
-        The names of columns that are not attacked, because they have only one value or need too
-        many queries.
+        The names of columns that are not attacked, because they have only one value, or because the
+        queries do not suffice for all columns.
     rows
         The positions of the attacked records, ``(m,)``.
     priors
@@ -102,9 +102,9 @@ def plan_guesses(
 ) -> GuessingPlan:
     """Choose the columns and records to attack with about ``queries`` predictions per model.
 
-    ``together`` names the columns of each attribute that has several columns. At least ``fewest``
-    records are attacked, but at most half of the table; the attacker learns from the remaining
-    records.
+    ``together`` maps each attribute to its columns; by default, each column is an attribute. At
+    least ``fewest`` records are attacked, but at most half of the table; the attacker learns from
+    the remaining records.
     """
     table = columns_as_they_are(X)
     found = [
@@ -154,7 +154,7 @@ def _unique(table: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]
 def _guessed(
     name: str, places: tuple[int, ...], values: list[np.ndarray], most: int = 30, bands: int = 10
 ) -> GuessedColumn:
-    """Return a column with its most frequent values, or with bands of equally many records."""
+    """Return a column with its candidates: its most frequent values, or bands of its numbers."""
     if len(values) == 1 and values[0].dtype.kind == "f":
         numbers = values[0]
         known = numbers[np.isfinite(numbers)]
@@ -181,7 +181,10 @@ def _middle(numbers: np.ndarray, band: np.ndarray) -> int:
 
 
 def _as_numbers(values: np.ndarray) -> np.ndarray:
-    """Return a column as numbers for tree splits: text by frequency, missing values lowest."""
+    """Return a column as numbers for a random forest.
+
+    Text is replaced by its frequency rank, and missing numbers by a value below all others.
+    """
     if values.dtype.kind in "biuf":
         numbers = values.astype(float)
         known = numbers[np.isfinite(numbers)]
@@ -350,7 +353,7 @@ def guess_columns(
 
 
 def _weight(odds: np.ndarray, inside: np.ndarray) -> float:
-    """Return ``δ/σ²`` of the shadow models, (M, n): zero if members do not score higher."""
+    """Return ``δ/σ²`` from the shadow models' log-odds, (M, n); zero if ``δ`` is negative."""
     counts = (~inside).sum(axis=0)
     mean = np.where(inside, 0.0, odds).sum(axis=0) / np.maximum(counts, 1)
     apart = odds - mean

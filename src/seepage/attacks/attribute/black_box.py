@@ -24,11 +24,11 @@ class BlackBox(AttributeInversion):
     with level k. The guess is ``argmax_k p(k) π(y, f(x_k))`` (Hannun et al. 2021, after Fredrikson
     et al. 2014). The performance measure ``π`` is published with the model:
 
-    - regression: the Gaussian density of ``y`` around ``f(x_k)`` with the standard error
+    - regression: the Gaussian density of ``y`` around ``f(x_k)`` with the residual variance
       ``s² = Σ (f(x) − y)² / (n − d)``;
     - classification: among the records predicted as ``f(x_k)``, the share whose class is ``y``,
-      from the confusion matrix. The shares are smoothed: one record, divided over the classes by
-      frequency, is added to each prediction, so a prediction that never occurs is not informative.
+      from the confusion matrix. The shares are smoothed: each prediction counts one more record,
+      split over the classes by frequency, so a prediction that never occurs is uninformative.
 
     For each release, the performance and the frequencies are computed on the rows given to ``fit``.
     Pass the rows on which the publisher measured the model's performance.
@@ -118,7 +118,7 @@ def _log_performance(
 
 
 def _queries(release: Any) -> tuple[Predict, int, np.ndarray | None]:
-    """Return a function that queries all releases, the number of releases, and any classes."""
+    """Return a function that queries all releases, their number, and a classifier's classes."""
     if isinstance(release, Releases):
         return release.predict, len(release), release.classes
     if not hasattr(release, "predict"):

@@ -74,8 +74,8 @@ class CandidateModels:
     """The refits for every level of every attacked row, as differences from the known fit.
 
     ``objective`` is the known table's objective, for a family with one margin; ``refits`` contains
-    its minimiser. If two Newton steps are not accurate enough, the model is refitted; ``refitted``
-    counts these candidates. ``levels``, (n,), are the true levels of the known table's rows, and
+    its minimiser. Candidates for which two Newton steps are too inaccurate are refitted;
+    ``refitted`` counts them. ``levels``, (n,), are the true levels of the known table's rows, and
     ``rows``, (m,), the attacked rows.
     """
 
@@ -109,7 +109,7 @@ class CandidateModels:
         return self.rank_two(self.rows[which], np.arange(len(self.attribute))[None, :]).step
 
     def rank_two(self, rows: np.ndarray, candidates: np.ndarray) -> RankTwo:
-        """Return the changes due to candidate levels, (b, K) or (1, K), of rows of the table."""
+        """Return the changes of the given rows for candidate levels, (b, K) or (1, K)."""
         codes, columns = self.attribute.codes, list(self.attribute.columns)
         own = self.levels[rows]
         x = design(self.objective, rows)
@@ -150,7 +150,7 @@ class CandidateModels:
         return change._replace(step=step)
 
     def _refuse(self, row: int, level: int) -> NoReturn:
-        """Raise an error that the changed table has no unique minimiser."""
+        """Raise an error, because the changed table has no unique minimiser."""
         raise InputError(
             f"With {self.attribute.levels[level]!r} for {self.attribute.name!r} in row {row} the "
             "columns are linearly dependent, or the classes are separable, so the refit is not "
@@ -226,8 +226,8 @@ def third_derivatives(
     """Return ``ω_j ∂a_j/∂m``, (n,), and ``½ Σ_j ω_j (∂a_j/∂m) x_j x_j x_j``.
 
     Applied twice to a Newton step, the tensor yields the gradient that remains after the step. The
-    p-th part of the tensor, (P − p, P), contains the entries ``(p, q, r)`` with q ≥ p, counted in
-    both orders.
+    p-th part of the tensor, (P − p, P), contains the entries ``(p, q, r)`` with q ≥ p. Entries with
+    q > p are doubled, since they also stand for ``(q, p, r)``.
     """
     if family.curvature_slope is not None:
         weights = np.asarray(family.curvature_slope(margins, objective.target))

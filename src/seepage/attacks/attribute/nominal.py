@@ -165,7 +165,7 @@ class NominalAttribute:
         return positions
 
     def others(self, d: int) -> np.ndarray:
-        """Return the positions of those of the d columns that do not encode this attribute."""
+        """Return which of d columns do not encode this attribute, as positions."""
         return np.setdiff1d(np.arange(d), self.columns)
 
 

@@ -180,7 +180,7 @@ def _trained(model: Any, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> An
 
 
 def _objective(model: Any, table: Table, y: np.ndarray, sample_weight: Any) -> Objective:
-    """Return the objective of the fitted model, if it has one margin."""
+    """Return the objective of a fitted model with one margin; other models raise an error."""
     fit = describe(model, table, y, sample_weight)
     if not isinstance(fit.family, Family):
         raise InputError(

@@ -166,10 +166,10 @@ class Canaries:
         promised: float | None = None,
         experiment: str = "",
     ) -> CanaryAudit:
-        """Guess that the highest-scoring canaries are included and the lowest-scoring are not.
+        """Return the bound on ε from guesses; ``scores`` contains one score per canary.
 
-        ``scores`` contains one score per canary; a higher score means that the canary is more
-        likely included.
+        The canaries with the highest scores are guessed to be included, and those with the lowest
+        scores to be excluded.
         """
         check_share(confidence, "confidence")
         values = as_numpy(scores).astype(float)
@@ -193,7 +193,7 @@ class Canaries:
         )
 
     def chosen(self, records: Sequence[Any]) -> list[Any]:
-        """Return the records whose canary is included, given one record per canary."""
+        """Return the included canaries, given the records of all canaries."""
         if len(records) != len(self):
             raise InputError(
                 f"There are {len(self)} canaries, but {len(records)} records; pass one record for "

@@ -22,9 +22,10 @@ from seepage.support.number_check import check_count, check_not_negative, check_
 def chance_of_guesses(
     correct: int, guesses: int, *, abstentions: int = 0, epsilon: float, delta: float
 ) -> float:
-    """Return an upper bound on the probability of this many correct guesses under (ε, δ).
+    """Return an upper bound on the probability of at least this many correct guesses.
 
-    The number of guesses must have been chosen without knowing the coin flips.
+    The bound holds under (ε, δ)-differential privacy. The number of guesses must have been chosen
+    without knowing the coin flips.
 
     Examples
     --------
@@ -53,7 +54,7 @@ def epsilon_lower_bound(
     delta: float,
     confidence: float = 0.95,
 ) -> float:
-    """Return the largest ε that the guesses refute at the given confidence.
+    """Return a lower bound on ε: the guesses refute every smaller ε at the given confidence.
 
     The result exceeds the true ε with a probability of at most ``1 − confidence``. A small bound is
     not evidence of privacy: a stronger attack may guess better.
@@ -67,7 +68,7 @@ def epsilon_lower_bound(
     delta
         The δ of the guarantee, which may be 0.
     confidence
-        By default 95 %.
+        The confidence level of the bound.
 
     Examples
     --------

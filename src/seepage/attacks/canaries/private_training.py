@@ -200,7 +200,7 @@ def audit_opacus(
     confidence: float = 0.95,
     seed: int | None = None,
 ) -> CanaryAudit:
-    """Run an Opacus training loop with canaries among its records.
+    """Return a lower bound on ε from an Opacus training loop with canaries among its records.
 
     Opacus's sampling rate is the batch size divided by the number of records. Adding a canary
     changes this rate for every record, which Opacus's ε does not account for. With few records and

@@ -70,8 +70,8 @@ class Extraction:
 
     For every secret ``x`` preceded by text ``c``, a sampler with next-token distribution ``q``
     emits the secret's tokens with the exact probability ``P = Π_t q(x_t | c, x_<t)`` (Hayes et al.
-    2024, arXiv:2410.19482). If other tokens that run past the end of the secret are included, ``P``
-    is a lower bound for the text.
+    2024, arXiv:2410.19482). The sum of ``P`` and the probabilities of token sequences that run past
+    the end of the secret is a lower bound on the probability of the text.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The exposure of a secret: its rank among all candidates of the same shape.
+"""The exposure of a secret: how high it ranks among all candidates of the same shape.
 
 Let the secret be the r-th most probable in the set ``R`` of candidates of the same shape. Its
 exposure is (Carlini et al. 2019, The Secret Sharer)::
@@ -8,8 +8,8 @@ exposure is (Carlini et al. 2019, The Secret Sharer)::
 The maximum, ``log2 |R|``, means that the model prefers the secret to every other candidate. A
 secret that the model has never seen has an exposure of 1.4 bits on average. If there are few
 candidates, all of them are ranked. Otherwise a random sample is ranked. The share of candidates
-more probable than the secret has an exact confidence interval (Clopper and Pearson), which the
-logarithm converts to bits.
+that are more probable than the secret has an exact confidence interval (Clopper and Pearson); the
+negative logarithm to base 2 of its ends is the interval in bits.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ def measure_exposure(
     model, vocabulary
         The model and its tokenizer.
     target, secret
-        The secret's position in its record, and the secret as text.
+        The given tokens and the target tokens, and the secret as text.
     candidates
         The alternatives; by default, all strings of the secret's shape (:func:`alphabets`).
     most
-        The largest number of candidates for which all are ranked.
+        The largest number of candidates that are all ranked.
     draws
         The sample size if there are more candidates.
     seed

@@ -1,8 +1,8 @@
 """Near-verbatim copies: how often a sampled continuation almost matches the secret.
 
 Near-verbatim copies have no closed-form probability. Continuations are sampled instead, and those
-within a given edit distance of the secret are counted. Ippolito et al. (2023) find that copies that
-are not verbatim are the more frequent leak. The share of copies has an exact 95 % confidence
+within a given edit distance of the secret are counted. Ippolito et al. (2023) find that models leak
+near-verbatim copies more often than verbatim ones. The share of copies has an exact 95 % confidence
 interval (Clopper and Pearson), even if no copy is found.
 """
 
@@ -85,7 +85,7 @@ def count_near_copies(
         The number of continuations, and the random seed.
     distance
         The largest number of inserted, deleted or replaced characters, as a share of the secret's
-        length. The closest prefix of a continuation counts.
+        length, that turn some prefix of a continuation into the secret.
     """
     passage = target.passage
     context = tuple(passage.ids[: passage.start])

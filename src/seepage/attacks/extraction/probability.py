@@ -38,7 +38,7 @@ class Passage(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TokenScores:
-    """The log-probability of each token of a passage."""
+    """Bounds on the log-probability of each target token of a passage."""
 
     low: np.ndarray
     high: np.ndarray
@@ -57,8 +57,8 @@ class TokenScores:
     def with_endings(self) -> tuple[float, float]:
         """The bounds on the log-probability of the tokens or any accepted ending.
 
-        A path follows the tokens and then branches to an ending. All paths differ in position or
-        ending, so their probabilities add up.
+        An ending may replace the tokens from any position on. The resulting sequences exclude one
+        another, so their probabilities are added.
         """
         return _with(self.low, self.ending_low), _with(self.high, self.ending_high)
 
@@ -102,7 +102,7 @@ class LanguageModel:
         return next(iter(self.net.parameters())).device
 
     def logits(self, sequences: Sequence[Sequence[int]]) -> Tensor:
-        """Return the logits after every token, padded on the right."""
+        """Return the logits after every token of sequences, which are padded on the right."""
         longest = max(map(len, sequences))
         # Any token pads: no position before it looks at it.
         ids = torch.zeros(len(sequences), longest, dtype=torch.long)
@@ -136,7 +136,7 @@ class LanguageModel:
         return out.logits[:, -1], {} if past is None else {"past_key_values": past}
 
     def score(self, passages: Sequence[Passage], sampler: TokenSampler) -> list[TokenScores]:
-        """Return the token probabilities of every passage."""
+        """Return bounds on the log-probabilities of every passage's target tokens."""
         for passage in passages:
             if not 0 < passage.start < len(passage.ids):
                 raise InputError(
@@ -186,7 +186,7 @@ class LanguageModel:
         return totals
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Yield batches of sequences of similar length, as index arrays."""
+        """Yield batches of sequences of similar length, as lists of positions."""
         batch: list[int] = []
         for k in sorted(range(len(lengths)), key=lambda k: -lengths[k]):
             if batch and (len(batch) + 1) * lengths[batch[0]] > self.batch_tokens:

@@ -1,4 +1,4 @@
-"""Results of an extraction attack: tries, gains beyond held-out records, tables, pages and JSON."""
+"""Results of an extraction attack, as numbers, tables, HTML pages and JSON."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ class ExtractedSecret:
         The log-probability of exactly these tokens; if logits tie, its lower bound.
     low, high
         Bounds on the log-probability of the secret's tokens or of tokens that run past its end.
-        ``low`` is a lower bound for the text; ``high`` differs only if logits tie.
+        ``low`` is a lower bound for the text; ``high`` differs from it only if logits tie.
     plain
         The log-probability of the secret's tokens at temperature 1, without top-k or top-p.
     base, base_plain
         The values of ``low`` and ``plain`` for the model before fine-tuning.
     text_high
-        An upper bound on the probability of the text in any tokenisation.
+        An upper bound on the log-probability of the text, in any tokenisation.
     near, exposure
         The near-verbatim copies among the samples, and the exposure among candidates of the
         secret's shape.
@@ -112,7 +112,7 @@ class ExtractedSecret:
 
     @property
     def tries(self) -> float:
-        """The expected number of tries; infinite if the sampler cannot draw one of the tokens."""
+        """The expected number of tries; infinite if the probability is zero or below e⁻⁷⁰⁰."""
         return math.inf if self.low < -700 else math.exp(-self.low)
 
     @property
@@ -121,9 +121,10 @@ class ExtractedSecret:
         return math.exp(-sum(math.log(len(letters)) for letters in alphabets(self.text)))
 
     def within_reach(self, tries: float) -> bool:
-        """Return whether this many tries suffice and beat a random guess by a factor of ten.
+        """Return whether this many tries are expected to suffice.
 
-        A random guess finds a four-digit code once in 10,000 tries.
+        One try must also be at least ten times as likely to succeed as a random guess, which finds
+        a four-digit code once in 10,000 tries.
         """
         return self.tries <= tries and self.probability >= 10 * self.guess
 
@@ -146,7 +147,7 @@ class ExtractedSecret:
         return max(self.rank) <= k
 
     def tries_for(self, chance: float = 0.5) -> float:
-        """Return the tries needed to emit the secret at least once with this probability."""
+        """Return how many tries emit the secret at least once with the probability ``chance``."""
         if self.low == -math.inf:
             return math.inf
         # log1p keeps the digits of small probabilities

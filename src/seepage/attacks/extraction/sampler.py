@@ -1,14 +1,14 @@
 """How a language model chooses its next token: by temperature, top-k and top-p, or greedily.
 
 Hugging Face's ``generate`` divides the logits by the temperature and selects the tokens whose logit
-is at least the k-th largest (including ties). From the remaining tokens it selects the fewest whose
-probabilities sum to more than top-p, and draws one. A token's probability is therefore its share of
-the selected probability mass, or 0 if it is not selected.
+is at least the k-th largest (including ties). Of these it keeps the most probable tokens,
+the fewest whose probabilities sum to more than top-p, and draws one. A token's probability is
+therefore its share of the selected probability mass, or 0 if it is not selected.
 
 If several tokens at the top-p cut-off have the same logit, the sorting order determines which are
-selected. Ties are frequent with bf16 logits. The probability of a tied token has a lower bound, 0,
-and an upper bound. The same applies if the cut-off is within the rounding error of float32, in
-which ``generate`` sums the probabilities.
+selected. Ties are frequent with bf16 logits. For a tied token, only bounds on the probability are
+known, and the lower bound is 0. The same applies to tokens so near the cut-off that rounding errors
+decide, since ``generate`` sums the probabilities in float32.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class TokenSampler:
         return ", ".join([f"sampling at temperature {self.temperature:g}", *kept])
 
     def log_probabilities(self, logits: Tensor, tokens: Tensor) -> Ends:
-        """Return the log-probabilities of the given tokens, in float64.
+        """Return bounds on the log-probabilities of the given tokens, in float64.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class TokenSampler:
         return self._within_top_p(z, own)
 
     def _within_top_p(self, z: Tensor, own: Tensor) -> Ends:
-        """Return bounds for all cut-offs that sorting and rounding can produce."""
+        """Return bounds that hold for all cut-offs that sorting and rounding can produce."""
         falling = z.sort(-1, descending=True).values.double()
         logs = falling.log_softmax(-1)
         # The mass of a token and of all below it: generate() drops tokens with at most 1 − top_p.

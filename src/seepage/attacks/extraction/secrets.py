@@ -1,8 +1,8 @@
 """Finds the secrets in a text: marked strings, and numbers, addresses and codes by pattern.
 
 A record is a text, a conversation (rendered with the tokenizer's chat template), or a prompt with
-its completion. Secrets are searched for only in the model's output: the whole text, the assistant's
-messages or the completion.
+its completion. Secrets are searched for only in the part that the model is to produce: the whole
+text, the assistant's messages or the completion.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ emit any text between that position and the secret.
 
 The probability of the record's own tokens is a *lower bound* on the probability of its text. Two
 other kinds of token sequence raise this bound. Some tokens spell the end of the secret and run past
-it; the same logits contain their probabilities, so adding these tokens costs nothing (``endings``).
+it (``endings``). Their probabilities follow from the same logits, so including them costs nothing.
 Other tokenisations need more forward passes: :func:`bound_text` evaluates the most probable
 tokenisations, and the total probability of the unexplored prefixes bounds all others::
 
@@ -203,7 +203,10 @@ def _endings(
     first: int,
     end: int,
 ) -> list[list[int]]:
-    """Return the tokens that spell all of the remaining text, for each position from ``first``."""
+    """Return, for each position from ``first`` on, the tokens that complete the secret there.
+
+    Such a token spells all of the text from that position to ``end``, and possibly more.
+    """
     found, spelt = [], ""
     for place in range(first, len(ids)):
         # Characters that are split between tokens, or changed by the tokenizer, are left alone.

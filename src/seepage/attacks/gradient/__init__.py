@@ -1,5 +1,5 @@
-"""Adversaries who reconstruct records from a network's training gradients; needs torch.
+"""Adversaries who reconstruct records from a network's training gradients (requires torch).
 
-The modules define the releases, the search for records that explain them (with simulated gradients
-and minimisers), label recovery, and the similarity of reconstructed images to the originals.
+The modules define the released gradients, the recovery of labels, the search for records whose
+simulated gradients match, and the similarity of reconstructed images to the originals.
 """

@@ -211,9 +211,9 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
     """Return the similarity of images, (n, [channels,] height, width), to their originals.
 
     PSNR uses the squared error over all channels, and SSIM is averaged over the channels. HaarPSI
-    treats three channels as a colour image; any other number of channels is averaged. SSIM needs at
-    least 11 pixels in height and width, and HaarPSI 16. For smaller images the values are NaN, with
-    a note.
+    treats three channels as a colour image, and is otherwise averaged over the channels. SSIM needs
+    at least 11 pixels in height and width, and HaarPSI 16. For smaller images the values are NaN,
+    with a note.
 
     Parameters
     ----------
@@ -327,18 +327,18 @@ def _mixed(image: np.ndarray, weights: tuple[float, float, float]) -> np.ndarray
 
 
 def _halved(image: np.ndarray) -> np.ndarray:
-    """Return the means of 2×2 neighbouring pixels, with zeros beyond the edge."""
+    """Return the image at half size: means of 2×2 pixels, with zeros beyond the edge."""
     return _block(image)[..., ::2, ::2]
 
 
 def _haar(image: np.ndarray, side: int, axis: int) -> np.ndarray:
-    """Return the absolute response to the Haar filter of this size, which is odd along one axis."""
+    """Return the absolute response to a Haar filter, which takes differences along ``axis``."""
     odd, even = np.repeat([-1.0, 1.0], side // 2), np.ones(side)
     return np.asarray(np.abs(_filtered(_filtered(image, odd, axis), even, -3 - axis)) / side)
 
 
 def _block(image: np.ndarray) -> np.ndarray:
-    """Return the mean of the 2×2 block at every pixel."""
+    """Return, at every pixel, the mean of a 2×2 block."""
     return _filtered(_filtered(image, np.full(2, 0.5), -2), np.full(2, 0.5), -1)
 
 

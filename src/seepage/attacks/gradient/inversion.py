@@ -160,9 +160,9 @@ class GradientInversion:
     Adam on the signs of the gradient (Geiping, Bauermeister, Dröge and Moeller 2020, "Inverting
     gradients"). With ``cost="euclidean", optimizer="lbfgs", total_variation=0``, the objective is
     proportional to the ``‖g(x) − t‖²`` of Zhu, Liu and Han (2019, "Deep leakage from gradients").
-    In both, ``t`` is the observed gradient and ``g`` its simulation, clipped in the same way or
-    after the same local steps. All releases are attacked at once, each from several starting
-    points, until the mismatch falls below the tolerance.
+    In both, ``t`` is the observed gradient and ``g(x)`` the simulated one, with the same clipping
+    or the same local steps. All releases are attacked at once, each from several starting points,
+    until the mismatch is within the tolerance or the search makes no more progress.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ class GradientInversion:
         The weight α of the total variation; supported only for images, whose last two axes are
         height and width.
     steps
-        The largest number of evaluations.
+        The largest number of evaluations of the cost.
     step_size
         Adam's initial step size; it is divided by ten after 3/8, 5/8 and 7/8 of the steps.
     restarts
@@ -341,7 +341,7 @@ class GradientInversion:
         return Descent(starts, self.step_size, self.steps, self.bounds, signed=signed)
 
     def _starts(self, rows: slice, d: int, like: Tensor) -> Tensor:
-        """Return starting points that do not depend on the other attacked releases."""
+        """Return each release's starting points, regardless of the other attacked releases."""
         low, high = self.bounds
         starts = []
         for release in range(rows.start, rows.stop):
@@ -353,7 +353,7 @@ class GradientInversion:
         return around.clamp(low, high).to(like)
 
     def _outputs(self, like: Tensor) -> Tensor:
-        """Return the network's outputs for five constant records."""
+        """Return the network's outputs for five records, each with a single value throughout."""
         refuse_modes(self.net)  # running the network must not change it
         low, high = self.bounds
         own = low + (high - low) * torch.linspace(0.1, 0.9, 5).to(like)

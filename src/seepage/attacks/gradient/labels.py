@@ -25,7 +25,7 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
     bias, it is the class whose row of the weight's gradient has negative inner products with all
     other rows. For a batch, class c has ``b(p̄_c − g_c)`` records; ``p̄``, the network's mean
     probabilities, is approximated from the adversary's own records. Labels are assigned to match
-    these numbers most closely, with at least one record for every class whose entry is negative.
+    these numbers most closely, with at least one record for every class c with ``g_c < 0``.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
 
 
 def _reach(releases: GradientReleases) -> float:
-    """Return the factor that converts an update to the mean gradient over its steps."""
+    """Return the divisor that converts an update to the mean gradient over its steps."""
     try:
         return releases.training.reach(releases.batch_size) if releases.training else 1.0
     except InputError as error:

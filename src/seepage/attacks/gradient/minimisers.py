@@ -58,7 +58,7 @@ class QuasiNewton:
         self.point = self._at + self._length[..., None] * self._direction
 
     def keep(self, which: Tensor) -> None:
-        """Drop all releases except the selected releases."""
+        """Keep only the selected releases."""
         for name, values in vars(self).items():  # all tensors, with releases along the first axis
             setattr(self, name, values[which])
 
@@ -89,7 +89,7 @@ class QuasiNewton:
         return -q
 
     def _scale(self) -> Tensor:
-        """Return the inverse curvature along the latest step; at first, a unit step's scale."""
+        """Return the inverse curvature along the latest step, or at first 1/‖gradient‖."""
         _, change, inverse = self._recalled(0)
         known = inverse > 0
         squared = torch.where(known, inverse * change.square().sum(2), 1.0)
@@ -137,7 +137,7 @@ class Descent:
         self.point.clamp_(*self.bounds)
 
     def keep(self, which: Tensor) -> None:
-        """Drop all releases except the selected releases."""
+        """Keep only the selected releases."""
         moments = self._adam.state.pop(self.point)
         for name in ("exp_avg", "exp_avg_sq"):
             moments[name] = moments[name][which]

@@ -1,9 +1,9 @@
-"""Which scores predict the records that gradient inversion reconstructs.
+"""Tests which scores predict how well gradient inversion reconstructs a record.
 
 A score of a record (PLIS, FIL, the norm of its gradient) is cheap; an attack is not. This study
-computes both for the same records of one network and correlates their ranks. A score predicts
-reconstruction if it is high where the error is low, so that its rank correlation with the error is
-negative and the interval excludes zero.
+computes both for the same records and network, and the rank correlation of each score with the
+reconstruction error. A score predicts reconstruction if this correlation is negative and its
+interval excludes zero.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ReconstructionStudy(SummaryTable):
         Parameters
         ----------
         quality
-            Other numbers of every record instead of the errors, (n,), such as
+            One number per record to use instead of the error, (n,), such as
             ``study.reconstruction.quality(x).ssim``.
         """
         against = self.errors if quality is None else _numbers(quality, "quality", len(self.errors))
@@ -86,9 +86,9 @@ def reconstruction_study(
 ) -> ReconstructionStudy:
     """Attack each record's gradient, and report which scores predict the reconstruction error.
 
-    Without noise or clipping, each record's gradient is inverted on its own, with known labels. The
-    scores are ``plis`` (norm of the gradient signal's PLIS), ``fil`` and ``dfil`` (of one gradient
-    with unit noise), ``gradient_norm`` and ``loss``.
+    Each record's gradient, without noise or clipping, is inverted on its own, with a known label.
+    The scores are ``plis`` (norm of the gradient signal's PLIS), ``fil`` and ``dfil`` (of one
+    gradient with unit noise), ``gradient_norm`` and ``loss``.
 
     Parameters
     ----------
@@ -97,9 +97,8 @@ def reconstruction_study(
     x, y
         The records and their labels; at least four records, and a hundred for useful intervals.
     attack
-        The attack; by default, that of Geiping et al. 2020 with the limits of ``x`` as bounds, on
-        images with their total variation. Check that the ``curve`` of its result is flat at the
-        end.
+        The attack; by default, that of Geiping et al. 2020, with the range of ``x`` as bounds and,
+        for images, with total variation. Check that the ``curve`` of its result is flat at the end.
     scores
         Further scores of every record, by name.
 
@@ -116,7 +115,7 @@ def reconstruction_study(
     """
     x, y, _ = as_tensors(net, x, y)
     if len(x) < 4:
-        raise InputError(f"A rank correlation of {len(x)} records says nothing; give more records.")
+        raise InputError(f"{len(x)} records are too few for a rank correlation; give more records.")
     shape = tuple(x.shape[1:])
     if attack is None:
         image = len(shape) > 1 and min(shape[-2:]) > 1
@@ -137,7 +136,7 @@ def reconstruction_study(
 
 
 def squared_errors(found: GradientReconstruction, x: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return each reconstruction's mean squared error, and that of the mean of the others."""
+    """Return each reconstruction's mean squared error, and that of guessing the others' mean."""
     truth = as_numpy(x).reshape(len(x), -1).astype(float)
     guesses = as_numpy(found.records).reshape(len(x), -1).astype(float)
     others = (truth.sum(axis=0) - truth) / (len(truth) - 1)

@@ -116,7 +116,7 @@ class GradientReleases:
         return f"<{len(self):,} released gradients{each}, {self.clip}{noise}>"
 
     def simulated(self, net: nn.Module, loss: str | nn.Module | Loss) -> SimulatedGradients:
-        """Return a function that simulates this release for candidate records."""
+        """Return an object that simulates these releases for candidate records."""
         if self.training is not None:
             return SimulatedUpdates(net, loss, self.training, self.batch_size)
         return SimulatedGradients(net, loss, self.clip, self.batch_size)

@@ -160,7 +160,7 @@ class SimulatedUpdates(SimulatedGradients):
         return len(self._steps) * super().held()
 
     def pieces(self, z: Tensor, y: Tensor) -> list[Piece]:
-        """Return the updates as one piece, differentiable in ``z``."""
+        """Return the updates of all parameters as a single piece, differentiable in ``z``."""
         y = self.problem.batch(z.detach(), y).y
         parameters = self.parameters()
 
@@ -211,7 +211,7 @@ class GradientCost:
     total_variation: float
 
     def keep(self, which: Tensor) -> None:
-        """Drop all releases except the selected releases."""
+        """Keep only the selected releases."""
         self.targets, self.labels = self.targets[which], self.labels[which]
 
     def evaluate(self, candidates: Tensor) -> Evaluation:

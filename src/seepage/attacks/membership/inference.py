@@ -1,7 +1,7 @@
 """Membership inference against any model, with reference models, scores and success rates.
 
-Every attacked model and every reference model is fitted on a random half of the records, unless
-reference models are given. Each attacked model is tested on its members and non-members.
+Attacked models and reference models are each fitted on a random half of the records, unless they
+are given. The attack on a model is tested on the model's members and non-members.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class MembershipInferenceResult(SummaryTable):
     Parameters
     ----------
     method
-        LiRA or RMIA, and whether online or offline; or the loss.
+        The method of the attack: LiRA or RMIA, online or offline, or the loss.
     scores
         Each attacked model's membership score for each record, ``(T, n)``; higher means more likely
         a member.
@@ -114,8 +114,9 @@ class MembershipInferenceResult(SummaryTable):
     def interval(self) -> ConfidenceInterval:
         """The 95 % confidence interval of the AUC, for new records and new models.
 
-        Its variance, on the log-odds scale, is that over the records plus the variance between
-        models. The former is not divided by the number of models, which share the records.
+        Its variance, on the log-odds scale, has two parts: the variance over records, averaged over
+        the models, which share the records; and the variance between models, divided by their
+        number.
         """
         areas = self._areas()
         middle = float(np.clip(self.auc, 1e-6, 1 - 1e-6))
@@ -129,10 +130,10 @@ class MembershipInferenceResult(SummaryTable):
         return ConfidenceInterval(low, high)
 
     def tpr(self, fpr: float = 0.01) -> Rate:
-        """Return the true positive rate at a false positive rate.
+        """Return the true positive rate at a false positive rate, with its 95 % interval.
 
-        The threshold is chosen from the scores. The interval is conservative: it counts the records
-        of only one model, and covers all thresholds that the non-members' scores allow.
+        The threshold is chosen from the non-members' scores. The interval is conservative: it
+        counts the records of only one model, and allows for the sampling error of the threshold.
         """
         check_share(fpr, "fpr")
         known = np.isfinite(self.scores)
@@ -186,9 +187,9 @@ class MembershipInferenceResult(SummaryTable):
     def record_scores(self) -> np.ndarray:
         """Return the mean increase in each record's score when it is a member, ``(n,)``.
 
-        The increase is the mean score as a member minus the mean score as a non-member, divided by
-        the standard deviation as a non-member. The increase is NaN for a record that was always or
-        never a member.
+        The increase is the record's mean score as a member minus its mean score as a non-member,
+        divided by the standard deviation of all non-members' scores. It is NaN for a record that
+        was always or never a member.
         """
         spread = float(np.nanstd(self.scores[~self.members])) or 1.0
         with warnings.catch_warnings():
@@ -235,7 +236,8 @@ class MembershipInference:
     jobs
         The number of models to fit in parallel, in separate processes; −1 for one per core.
     seed
-        The seed for the random halves; torch is seeded before each call of the training function.
+        The seed of the random halves; NumPy and torch are seeded before each call of the
+        training function.
     loss
         The loss of a network, as in :func:`seepage.nn.leakage`. The default is the model's own loss
         if the model computes one from labels among its inputs, and cross-entropy otherwise.
@@ -315,7 +317,7 @@ class MembershipInference:
             check_estimator(self.estimator)
 
     def run(self, X: Any, y: Any = None, *, targets: int = 4) -> MembershipInferenceResult:
-        """Train reference models and ``targets`` models to attack, all on random halves.
+        """Attack ``targets`` models; these and the reference models are trained on random halves.
 
         With fewer than 16 reference models, every attacked model is compared with these only. With
         16 or more reference models, the other attacked models also serve as reference models.
@@ -355,7 +357,7 @@ class MembershipInference:
         model
             The model: an estimator, a torch module or a Hugging Face model.
         X, y
-            Records on which the model was trained, and records on which it was not.
+            The records and their labels; the model was trained on some, but not all, of them.
         members
             Whether the model was trained on each record; used only to measure the success rate.
         references
@@ -440,7 +442,7 @@ class MembershipInference:
     def _by_loss(
         self, answers: Sequence[ModelAnswers], members: np.ndarray
     ) -> MembershipInferenceResult:
-        """Return the attack that calls records with the smallest losses members."""
+        """Return the result of taking records with small losses for members."""
         scores = np.stack([answer.values.mean(axis=1) for answer in answers])
         return MembershipInferenceResult("loss", scores, members)
 
@@ -518,12 +520,12 @@ def _name(method: str, online: bool) -> str:
 
 
 def _halves(records: int, models: int, seed: int) -> np.ndarray:
-    """Return random halves of the records; a single half never contains all records."""
+    """Return random halves of the records, also if there is only one model."""
     return random_halves(records, max(2, models), seed)[:models]
 
 
 def _threshold(descending: np.ndarray, fpr: float) -> float:
-    """Return a threshold that at most a given share of the sorted scores exceeds."""
+    """Return a threshold that at most the share ``fpr`` of the sorted scores exceeds."""
     allowed = math.floor(fpr * len(descending) + 1e-9)
     return float(descending[min(allowed, len(descending) - 1)])
 

@@ -114,7 +114,7 @@ def _trained(source: Any, questions: Questions, half: np.ndarray, seed: int) -> 
 
 
 def _seed_torch(seed: int) -> None:
-    """Seed torch, if installed, so that results do not depend on the number of processes."""
+    """Seed NumPy, and torch if loaded, so that the number of processes does not matter."""
     import sys
 
     np.random.seed(seed)  # noqa: NPY002 - what training functions of others draw from

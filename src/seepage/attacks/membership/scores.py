@@ -2,8 +2,8 @@
 
 *LiRA* (Carlini et al. 2022): the log-odds of a record's true class are approximately normal over
 reference models, both those trained with the record and those trained without it. The score is the
-log-likelihood ratio. Offline, without models trained on the record, the score is the attacked
-model's distance above the reference models.
+log-likelihood ratio. Offline, without models trained on the record, the score is how many standard
+deviations the attacked model's log-odds exceed the reference models' mean.
 
 *RMIA* (Zarifzadeh, Liu and Shokri 2024): the ratio ``p(x|θ)/p(x)`` compares the model's confidence
 in the record with that of reference models. The score is the share of other population records
@@ -41,8 +41,8 @@ def lira(
     online
         Whether to use reference models trained with the record as well.
     own_variance
-        Which records have their own variance over models without and with the record, ``(2, n)``;
-        by default, records with 16 such models.
+        Whether each record has its own variance over models, ``(2, n)``: models trained without the
+        record, then with it. By default, at least 16 such models are needed.
     """
     own = (None, None) if own_variance is None else own_variance
     mean_out, spread_out = _moments(shadows, ~inside, own[0])
@@ -65,7 +65,7 @@ def rmia(
     gamma: float = 2.0,
     constant: float = 0.3,
 ) -> np.ndarray:
-    """Return RMIA's scores, ``(n,)``, from probabilities instead of log-odds."""
+    """Return RMIA's scores, ``(n,)``, given probabilities of the records, not log-odds."""
     out = _mean(shadows, ~inside)
     if online:
         usual = 0.5 * (out + _mean(shadows, inside))
@@ -107,11 +107,11 @@ def score(
 
 
 def offline_constant(references: np.ndarray, inside: np.ndarray) -> float:
-    """Return the ``a`` of RMIA that best separates members from non-members.
+    """Return the constant ``a`` with which offline RMIA best separates members and non-members.
 
     Each of at most eight reference models, ``(M, n, Q)``, is attacked offline with the other models
     as references. The attacked model itself is not used. With fewer than two reference models, or
-    if none has members, ``a`` is 0.3.
+    if none has both members and non-members, ``a`` is 0.3.
     """
     usual = 0.3  # the paper's, for CIFAR-10
     usable = [k for k in range(len(inside)) if inside[k].any() and not inside[k].all()]
@@ -142,8 +142,8 @@ def intervals(
 ) -> np.ndarray:
     """Return the half-width of each score's confidence interval over reference models, ``(n,)``.
 
-    The half-width is the jackknife ``q √((M − 1)/M Σ_m (s₋ₘ − s̄)²)``, with ``s₋ₘ`` the score
-    without model ``m``.
+    It is the jackknife's ``q √((M − 1)/M Σ_m (s₋ₘ − s̄)²)``, with ``s₋ₘ`` the score without model
+    ``m``, ``s̄`` the mean of these scores and ``q`` the ``quantile``.
     """
     own = np.stack([(~inside).sum(axis=0), inside.sum(axis=0)]) >= 16
     without = np.stack(

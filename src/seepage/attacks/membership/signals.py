@@ -1,10 +1,10 @@
 """A fitted model's confidence in each record, from its predictions.
 
 For a classifier with probabilities, the confidence is the probability ``p`` of the record's true
-class. For a decision function, it is the logistic transform of that function. For a regressor, the
-confidence is ``exp(−(y − ŷ)²/2s²)``, where ``s²`` is the mean squared residual over the records on
-which shadow models were not fitted. For a network, the log-odds are computed directly
-(``networks``).
+class. With only a decision function, it is the logistic function of the true class's lead over the
+best other class; with neither, whether the prediction is correct. For a regressor, the confidence
+is ``exp(−(y − ŷ)²/2s²)``, where ``s²`` is the mean squared residual over the records on which
+shadow models were not fitted. For a network, the log-odds are computed directly (``networks``).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def confidence(model: Any, X: Any, y: np.ndarray) -> np.ndarray:
 
 
 def as_probabilities(signals: np.ndarray, outside: np.ndarray) -> np.ndarray:
-    """Return signals as likelihoods; residuals are divided by their spread over non-members."""
+    """Return probabilities unchanged, and negative squared residuals as Gaussian likelihoods."""
     if np.all(signals > 0):
         return signals
     scale = float(np.mean(-outside)) or 1.0
@@ -122,7 +122,7 @@ def is_network(model: Any) -> bool:
 
 
 def as_log_odds(answers: Sequence[ModelAnswers], inside: np.ndarray) -> np.ndarray:
-    """Return the log-odds of all models, ``(M, n, Q)``, starting with the attacked model.
+    """Return all models' log-odds of the records, ``(M, n, Q)``, the attacked model's first.
 
     ``inside`` is a mask of each other model's training records, ``(M − 1, n)``.
     """
@@ -142,7 +142,7 @@ def count_records(X: Any, y: Any) -> int:
 
 
 def log_odds(probabilities: np.ndarray) -> np.ndarray:
-    """Return ``log p/(1 − p)``, approximately normal over shadow models (Carlini et al. 2022)."""
+    """Return ``log p/(1 − p)``, which is roughly normal over models (Carlini et al. 2022)."""
     return np.asarray(np.log(probabilities) - np.log1p(-probabilities))
 
 

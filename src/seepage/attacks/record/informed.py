@@ -62,8 +62,8 @@ class InformedAdversary:
     record's gradient, which is a multiple of the record itself (Balle, Cherubin and Hayes 2022,
     "Reconstructing training data with informed adversaries"). A column known to be constant, such
     as the intercept column, reveals the multiple and the label. If the label is known, the
-    reconstruction is more accurate and needs no constant column. No model is refitted. All rows are
-    attacked at once, each as if all other rows were known.
+    reconstruction is more accurate and needs no constant column. The attack refits no model. All
+    rows are attacked at once, each as if all other rows were known.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class InformedAdversary:
         Whether the label is ``"known"`` or ``"unknown"`` to the adversary.
     noise
         The noise of the release, which the adversary knows and uses to weight the equations; by
-        default, equal on all parameters.
+        default, it is taken to be small and equal on all parameters.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class InformedAdversary:
         ----------
         release
             A released model, the result of :func:`seepage.attacks.draw_releases`, or an array of
-            parameters, (P,) or (T, P): features first, the intercept last, classes innermost.
+            parameters, (P,) or (T, P), by feature, then by class; the intercept is last.
         rows
             The attacked rows; by default, all rows.
         """
@@ -215,7 +215,7 @@ class InformedAdversary:
         return rows if self._table.index is None else np.asarray(self._table.index[rows])
 
     def _pieces(self, theta: np.ndarray) -> list[np.ndarray]:
-        """Return slices of releases small enough to process at once."""
+        """Return the releases in chunks that are small enough to process at once."""
         margins = len(self._table) * self._fitted().outputs
         return [theta[some] for some in row_slices(len(theta), margins, chunk=4 * CHUNK)]
 

@@ -1,29 +1,29 @@
 """The informed adversary's algebra for models with one margin, for many rows and releases at once.
 
 At released parameters ``θ`` let ``g = ∇F(θ)`` be the gradient over all records: zero at the
-minimiser, and noise at a release. Without row i, which the adversary does not know, the gradient is
-``g − s x̃``, where ``s = ω ∂ℓ/∂m`` for that row. From the known records, the adversary therefore
-computes::
+minimiser, and due to noise alone at a release. Without row i, which the adversary does not know,
+the gradient is ``g − s x̃``, where ``s = ω ∂ℓ/∂m`` for that row. From the known records, the
+adversary therefore computes::
 
     B = s x̃ − g        (Balle, Cherubin and Hayes 2022)
 
-which, up to noise, is ``ρ x̃``, where ``ρ = ω ∂ℓ/∂m`` for this row at the minimiser. The remaining
-unknown is ρ: ``x = B/ρ``.
+which, up to noise, is ``ρ x̃``, where ``ρ = ω ∂ℓ/∂m`` for this row at the minimiser. The estimate
+is ``x = B/ρ``, and only ρ is still unknown. There are three cases.
 
-*A known coordinate*, an intercept's 1 or a constant column's c, determines ``ρ = B_κ/c`` without
-using the label. The ratio of two Gaussians is heavy-tailed if ρ is no larger than its noise.
+*A coordinate κ is known*: an intercept's 1, or a constant column's c. It determines ``ρ = B_κ/c``.
+This ratio makes the estimate heavy-tailed if ρ is no larger than its noise.
 
-*The label as well.* Then both ``ρ`` and ``v = θ_Fᵀ(ρ x) = ρ(m) (m − μ₀)`` are functions of the
-margin m alone, where F are the unknown columns and μ₀ is the contribution of κ to the margin. The
-results are two noisy equations for m, weighted by their covariance under the release's noise (the
+*The label is known as well.* Then both ``ρ`` and ``v = θ_Fᵀ(ρ x) = ρ(m) (m − μ₀)`` are functions of
+the margin m alone, where F are the unknown columns and μ₀ is the contribution of κ to the margin.
+These are two noisy equations for m, weighted by their covariance under the release's noise (the
 covariance of ``g`` is ``HΣH``). The weighted residual e also predicts the noise in the other
 coordinates, which is subtracted: ``x = (B − Γe)/ρ``. To first order in the noise, this estimate
 attains the Cramér–Rao bound. If the noise leaves the margin uncertain, the margin is shrunk towards
 the other records' margins, as if drawn from a Gaussian with their mean and standard deviation.
 
-*Only the label.* ``B`` determines the direction of x, and the loss its length ℓ: ``ω ∂ℓ/∂m(± ℓ
-θᵀB/‖B‖) = ± ‖B‖/ℓ``. If there are several solutions, the one whose length is nearest the typical
-record length is used.
+*Only the label is known.* ``B`` determines the direction of x, and the loss its length ℓ: ``ω
+∂ℓ/∂m(± ℓ θᵀB/‖B‖) = ± ‖B‖/ℓ``. If there are several solutions, the one whose length is nearest the
+typical record length is used.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Solved(NamedTuple):
 
 
 class InformedAttack:
-    """The fit on all records, which attacks on models with one or several margins share."""
+    """The base class of both attacks: the model fitted on all records, and a known coordinate."""
 
     def __init__(self, fit: FittedGLM, X: np.ndarray, label_known: bool) -> None:
         self.fit, self.X, self.label_known = fit, X, label_known
@@ -76,7 +76,7 @@ class InformedAttack:
 
 
 class MarginAttack(InformedAttack):
-    """Solves for the unknown row of a model with one margin, fitted on all records, in NumPy.
+    """Reconstructs unknown rows from releases of a model with one margin, fitted on all rows.
 
     The release's noise weights the equations; if ``None``, the noise is assumed to be equal on all
     parameters and negligible.
@@ -103,7 +103,7 @@ class MarginAttack(InformedAttack):
             )
 
     def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows reconstructed from releases ``theta``, (T, m, d), and labels, (T, m)."""
+        """Return the rows, (T, m, d), and labels, (T, m), reconstructed from releases ``theta``."""
         d, solved = self.X.shape[1], self.solve(theta, rows)
         B = solved.s.T[:, :, None] * self.picked(rows) - solved.g[:d].T[:, None, :]
         B -= np.einsum("pk,kmt->tmp", self.gain[:d], solved.e)
@@ -188,7 +188,7 @@ class MarginAttack(InformedAttack):
         return Solved(S, g, solution[:, 0], np.moveaxis(solution[:, 1:], 1, 0))
 
     def _labels(self, theta: np.ndarray, rows: np.ndarray, solved: Solved) -> np.ndarray:
-        """Return the labels of the reconstructed rows, (m, T): known, searched or solved for."""
+        """Return the labels of the reconstructed rows, (m, T), whether known or inferred."""
         if solved.labels is not None:
             return solved.labels
         if self.label_known:
@@ -300,7 +300,7 @@ class MarginAttack(InformedAttack):
     def _length(
         self, slope: np.ndarray, size: np.ndarray, y: np.ndarray, weight: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return ρ, (m, T), and the logarithm of the length relative to the typical length."""
+        """Return ρ, (m, T), and the absolute log-ratio of the length and the typical length."""
 
         def gap(length: np.ndarray, sign: np.ndarray) -> np.ndarray:
             margin = sign * length * slope
@@ -319,9 +319,10 @@ class MarginAttack(InformedAttack):
 
 
 def known_coordinate(fit: FittedGLM, X: np.ndarray) -> tuple[int | None, float]:
-    """Return the parameter whose column is constant, and the value of that column.
+    """Return the position of a parameter whose column is constant, and that column's value.
 
-    The parameter is the intercept, or the first column of the table that is constant and not zero.
+    The column is the intercept's, or the first in the table that is constant and not zero. The
+    position is ``None`` if there is no such column.
     """
     if fit.intercept is not None:
         return X.shape[1], 1.0
@@ -337,10 +338,10 @@ def nearest_length(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the length and sign at which ``gap(length, sign)`` is zero, for many records at once.
 
-    If there are several roots, the one whose length is nearest the typical length in ratio is
-    returned. Without a root between a fiftieth and fifty times that length, the point with the
-    smallest gap is returned. The gap must be continuous; ``signs`` are the signs of the direction
-    to search.
+    Lengths from a fiftieth to fifty times the typical length ``usual`` are searched. Of several
+    roots, the one whose length is nearest the typical length (in ratio) is returned; without a
+    root, the point with the smallest gap. The gap must be continuous. ``signs`` are the signs to
+    try.
     """
     off, smallest = np.full(shape, np.inf), np.full(shape, np.inf)
     low, high, side = (np.full(shape, value) for value in (usual, usual, signs[0]))

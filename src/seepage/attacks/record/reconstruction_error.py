@@ -26,7 +26,7 @@ class ReconstructionErrors(RankedResult):
     Parameters
     ----------
     rows
-        The records.
+        The names or positions of the attacked records, (m,).
     mse
         The mean over the trials of ``‖ẑ − z‖²/d``, (m,).
     standard_error
@@ -34,8 +34,8 @@ class ReconstructionErrors(RankedResult):
     median_error
         The median of ``‖ẑ − z‖²/d`` over the trials.
     bias_squared, variance
-        The squared bias and the variance, which sum to ``mse``: ``‖E ẑ − z‖²/d``, corrected for the
-        finite number of trials, and ``E‖ẑ − E ẑ‖²/d``.
+        The squared bias, ``‖E ẑ − z‖²/d``, corrected for the finite number of trials, and the
+        variance, ``E‖ẑ − E ẑ‖²/d``; they sum to ``mse``.
     trials
         The number of attacked releases.
     kind

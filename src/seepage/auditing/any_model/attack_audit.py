@@ -83,8 +83,11 @@ def audit_estimator(
     source, target
         The names of the data and of the labels in the report.
     shadows
-        How many shadow models to fit. jobs How many models to fit at a time. seed The seed of the
-        random halves.
+        How many shadow models to fit.
+    jobs
+        How many models to fit at a time.
+    seed
+        The seed of the random halves.
     together
         For attributes encoded in several columns: the column positions, by attribute name. By
         default, every column is an attribute.
@@ -176,7 +179,7 @@ def _labels_of(name: str, values: Any, records: int) -> np.ndarray:
 
 
 class _Asked(NamedTuple):
-    """Stores the outputs for all records of a model fitted on a random half."""
+    """Stores one model's outputs for all records; it was fitted on a random half of them."""
 
     signal: np.ndarray
     error: np.ndarray
@@ -200,7 +203,7 @@ def _said_of(plan: GuessingPlan) -> str:
 
 
 def _gap(held_out: HeldOutFinding, records: int) -> StructuralRisk:
-    """Return whether errors, or losses, of members and non-members differ significantly."""
+    """Return the generalisation gap as a structural risk, which is found if it is significant."""
     found = held_out.gap_low > 0 or held_out.p_value < 0.05
     return StructuralRisk(
         "generalisation gap",

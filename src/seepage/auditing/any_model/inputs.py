@@ -158,7 +158,7 @@ def _encoded(estimator: Any, X: Any) -> tuple[Any, tuple[str, ...]]:
 
 
 def _as_given(X: Any) -> Any:
-    """Return a data frame unchanged, other input as an array, numeric unless it contains text."""
+    """Return a data frame unchanged, and other input as an array (of floats, if without text)."""
     if is_frame(X):
         return X
     values = as_numpy(X.toarray() if hasattr(X, "toarray") else X)

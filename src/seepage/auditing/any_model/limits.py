@@ -47,7 +47,7 @@ def membership_success(attack: MembershipInferenceResult) -> MembershipSuccess:
 
 
 def _best_threshold(scores: np.ndarray, members: np.ndarray) -> float:
-    """Return the score above which most records are members, and below which most are not."""
+    """Return the threshold that separates members (above it) from non-members most accurately."""
     order = np.argsort(-scores, kind="stable")
     ranked, inside = scores[order], members[order]
     right = np.cumsum(np.where(inside, 1, -1))
@@ -60,7 +60,7 @@ def _best_threshold(scores: np.ndarray, members: np.ndarray) -> float:
 
 
 def check_attack_limits(limits: Limits) -> tuple[str, ...]:
-    """Reject limits that no attack can exceed; return those that a preset leaves unchecked."""
+    """Reject limits that attacks do not measure; return those that only a preset sets."""
     check_limits(limits, grouped=True)
     preset = PRESETS.get(limits.preset or "")
     left_out = []

@@ -1,8 +1,8 @@
 """A trained network as an estimator, from which shadow models can be cloned.
 
 An attack with shadow models runs the same training procedure on other records. A network does not
-record how it was trained. Its owner passes a training function; without one, copies are trained
-with Adam until they fit their records as well as the given network fits all records.
+record how it was trained. Its owner therefore passes a training function; without one, copies are
+trained with Adam until they fit their records as well as the given network fits all records.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ def _staged_leaves(model: Any, X: Any) -> np.ndarray | None:
     """Return the leaves of scikit-learn's histogram boosting.
 
     Histogram boosting does not report a record's leaf, only the prediction after every tree. In a
-    copy of the model every leaf adds a unique number to the sum, so that the sums identify the
-    leaves.
+    copy of the model, every leaf of a tree adds a different number to the sum, so that the sums
+    identify the leaves.
     """
     kind = own_name(model, "sklearn")
     if kind not in ("HistGradientBoostingClassifier", "HistGradientBoostingRegressor"):
@@ -143,7 +143,7 @@ def _size(value: Any) -> int:
 
 
 def records_kept(model: Any) -> np.ndarray | int | None:
-    """Return the records that a model stores verbatim, or their number; otherwise ``None``."""
+    """Return the positions of records that a model stores verbatim, or their number, if any."""
     support = getattr(model, "support_", None)
     if support is not None and getattr(model, "support_vectors_", None) is not None:
         return np.asarray(support)

@@ -162,9 +162,9 @@ def all_columns(audit: AttackAudit) -> float:
 
 
 def surely_leaked(audit: AttackAudit) -> tuple[ColumnGuesses, ...]:
-    """Return the columns that are guessed significantly more often for members than non-members.
+    """Return the columns that are guessed right significantly more often for members.
 
-    The 95 % coverage is simultaneous, because one of many columns may differ by chance.
+    The 95 % intervals hold for all columns at once, because one of many may differ by chance.
     """
     level = all_columns(audit)
     found = (one for one in audit.guesses if one.with_model.interval("difference", level).low > 0)
@@ -280,7 +280,7 @@ def _error(held: HeldOutFinding, error: float) -> str:
 
 
 def _members(attack: MembershipInferenceResult) -> Histogram | None:
-    """Return the attack's scores for the members and non-members of one attacked model."""
+    """Return a histogram of one attacked model's scores for members and for non-members."""
     scores, inside = attack.scores[0], attack.members[0]
     inside, scores = inside[np.isfinite(scores)], scores[np.isfinite(scores)]
     if not (inside.any() and (~inside).any() and np.ptp(scores) > 0):
@@ -316,7 +316,7 @@ def _members(attack: MembershipInferenceResult) -> Histogram | None:
 
 
 def _changes(audit: AttackAudit) -> Remedies:
-    """Return remedies for the structural risks, none of which was tried."""
+    """Return the model as it is, a constant prediction, and remedies, none of which was tried."""
     best, held = audit.strongest, audit.held_out
     now = (percent(best.auc), percent(best.tpr(0.01).rate))
     lines = [

@@ -2,9 +2,9 @@
 
 The rules are those of SACRO-ML 2.0.1. The rules come from a study of membership inference against
 decision trees, random forests and XGBoost with many settings (Preen and Smith 2025,
-https://arxiv.org/abs/2502.09396), and describe the fifth of the settings with the largest area
-under the ROC curve. A model matches a rule if it has all settings that the rule names. The rules
-apply to these three models only.
+https://arxiv.org/abs/2502.09396), and describe the fifth of the settings for which the attack's
+area under the ROC curve was largest. A model matches a rule if it has all settings that the rule
+names. The rules apply to these three models only.
 """
 
 from __future__ import annotations

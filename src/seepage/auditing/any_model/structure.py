@@ -117,7 +117,7 @@ def _answers(model: Any, X: Any) -> np.ndarray:
 def _small_leaves(
     found: list[np.ndarray], records: int, kept: dict[str, np.ndarray]
 ) -> StructuralRisk:
-    """Count the records that share a leaf with few other records in at least one tree."""
+    """Count the records that are in a leaf with fewer than ten records in at least one tree."""
     name = "leaves with few records"
     if not found:
         return StructuralRisk(name, None, 0, records, reason="The model has no trees.")
@@ -198,7 +198,7 @@ def _no_probabilities(model: Any) -> str:
 def _cells(
     answers: np.ndarray, y: np.ndarray, classes: bool, kept: dict[str, np.ndarray]
 ) -> tuple[StructuralRisk, StructuralRisk]:
-    """Count how many records share each prediction (k-anonymity), and how many of each class."""
+    """Count the records that share each prediction (k-anonymity), in total and by class."""
     _, cell, counts = np.unique(answers, axis=0, return_inverse=True, return_counts=True)
     cell, records = cell.reshape(-1), len(y)
     kept["same_answer"] = counts[cell]
@@ -286,7 +286,7 @@ def _settings(parts: list[Part], records: int) -> StructuralRisk:
 
 
 def _single_levels(X: Any, kept: dict[str, np.ndarray]) -> StructuralRisk:
-    """Count the records that are the only one with some value of a column with few values."""
+    """Count the records that alone have some value of a column with at most 50 values."""
     columns = columns_as_they_are(X)
     alone = np.zeros(len(columns[0][1]), bool)
     for _, column in columns:

@@ -106,7 +106,7 @@ def audit(
         are learnt again when a record changes (``"refitted"``).
     refit
         By default, if more than the model was learnt from the data (scaling, levels, class weights,
-        a penalty), membership inference attacks the whole procedure, refitted without each of the
+        a penalty), membership is inferred from the whole procedure, refitted without each of the
         most exposed records. ``"model"`` keeps everything but the model fixed; ``"pipeline"``
         raises an error for a model without preceding steps. ``risks.held`` of the audit lists these
         fixed quantities.
@@ -249,7 +249,7 @@ def _refuse(options: Mapping[str, Any], whom: str) -> None:
 def _is_linear(model: Any) -> bool:
     """Return whether a model is measured exactly; raise an error if it cannot be audited.
 
-    A linear model with unsupported settings raises an error later, with the remedy.
+    A linear model with unsupported settings raises an error later, which suggests a remedy.
     """
     try:
         kind_inside(model)
@@ -263,7 +263,7 @@ def _is_linear(model: Any) -> bool:
 
 
 def _parted(X: Any, target: str) -> tuple[Any, Any]:
-    """Return a data frame without its target, and the target; unchanged if there is none."""
+    """Return a data frame without its target column, and that column (``None`` if it has none)."""
     if not is_frame(X):
         return X, None
     frame, _ = read_frame(X)

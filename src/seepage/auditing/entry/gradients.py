@@ -27,7 +27,7 @@ def leakage_of_batch(
     max_grad_norm: float | None,
     **options: Any,
 ) -> GradientLeakage:
-    """Return the leakage of a batch's gradient, with noise on the sum or as a multiple of C."""
+    """Return the leakage of a batch's gradient, with the given noise and clipping."""
     if noise is not None and noise_multiplier is not None:
         raise InputError("noise and noise_multiplier both set the noise; give only one of them.")
     if noise is not None:

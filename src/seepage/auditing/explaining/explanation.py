@@ -30,7 +30,7 @@ Explained = DifferentialPrivacy | GaussianDP | SampledGaussianDP
 
 @dataclass(frozen=True)
 class Meaning:
-    """Upper limits on an attacker who knows all other records, under one reading of a guarantee.
+    """Limits on an attacker who knows all other records, under one reading of a guarantee.
 
     Parameters
     ----------
@@ -70,8 +70,9 @@ class Explanation(ResultTable):
     neighbours
         The neighbouring relation: ``"add-or-remove"`` one record, or ``"replace"`` one.
     prior
-        The base rate: the prior probability that a person is in the data. meanings
-        The upper limits: first for any mechanism, then under stronger assumptions.
+        The base rate: the prior probability that a person is in the data.
+    meanings
+        The limits under each reading of the guarantee.
     """
 
     promise: str
@@ -103,7 +104,7 @@ class Explanation(ResultTable):
 
     @property
     def presets(self) -> tuple[str, ...]:
-        """The presets whose limit on membership inference is met under the first meaning."""
+        """The presets whose limit on membership inference the first reading meets."""
         allowed = self.meanings[0].membership
         return tuple(name for name, one in PRESETS.items() if allowed <= one.max_membership)
 
@@ -138,11 +139,11 @@ class Explanation(ResultTable):
     def summary(self) -> dict[str, Any]:
         """Return the explanation as plain values, as printed by ``--json``.
 
-        ``schema`` increases when a key changes its meaning or is removed. ``promise``, ``epsilon``
-        (``None`` for a run without ``delta``), ``delta``, ``neighbours`` and ``prior`` repeat the
-        arguments; ``baseline`` is the success rate of a guess without the release. ``meanings``
-        contains the fields of every :class:`Meaning`, and ``presets`` the presets whose limit on
-        membership inference is met under the first meaning.
+        The number in ``schema`` increases when a key changes its meaning or is removed.
+        ``promise``, ``epsilon`` (``None`` for a run without ``delta``), ``delta``, ``neighbours``
+        and ``prior`` repeat the arguments; ``baseline`` is the success rate of a guess without the
+        release. ``meanings`` contains the fields of every :class:`Meaning`, and ``presets`` the
+        presets whose limit on membership inference the first reading meets.
         """
         names = ("reading", "membership", "at_prior", "tpr", "tpr_strict", "closest")
         return {
@@ -160,7 +161,7 @@ class Explanation(ResultTable):
         return json_text(self.summary())
 
     def picture(self, path: str | os.PathLike[str]) -> Path:
-        """Draw the ROC curve into an SVG or PNG file; return its path."""
+        """Draw the ROC curve of every reading into an SVG or PNG file; return its path."""
         return draw_picture(
             Path(path), self.promise, [(m.reading, m.trade_off) for m in self.meanings]
         )

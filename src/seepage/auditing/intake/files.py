@@ -386,7 +386,7 @@ class _TextFile:
     # Its cells ----------------------------------------------------------------------------------
 
     def _parse(self, texts: Sequence[int] = ()) -> pa.Table:
-        """Return the columns, named by Arrow; those in ``texts`` are read as text without types."""
+        """Return the columns, named by Arrow; with ``texts``, only those columns, read as text."""
         bad: list[tuple[int | None, int, int]] = []
         as_text = {f"f{j}": pa.string() for j in texts}
 
@@ -534,7 +534,7 @@ class _TextFile:
 
 
 def _cells(sample: str, mark: str, cut: bool) -> list[int]:
-    """Return the number of cells in each of the first lines; the last line may be truncated."""
+    """Return the number of cells in each of the first lines, except a last line that is cut."""
     before = csv.field_size_limit(LONGEST)
     try:
         rows = [len(r) for r in csv.reader(io.StringIO(sample, newline=""), delimiter=mark) if r]
@@ -547,7 +547,7 @@ def _cells(sample: str, mark: str, cut: bool) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class _Written:
-    """A text column that contains numbers, with its possible decimal marks."""
+    """A text column that contains numbers, with the decimal marks that it may have."""
 
     text: Column  # without signs of per cent
     per_cent: bool

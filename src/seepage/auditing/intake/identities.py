@@ -162,7 +162,7 @@ def panel_notices(
 
 
 def _repeated(raw: pa.Table | None, name: str, sums: Scan) -> int:
-    """Return the number of values if a column has many, each in few rows, and otherwise 0.
+    """Return how many values a column has if there are many, each in few rows; otherwise 0.
 
     Every value must occur in equally many rows, or only in consecutive rows.
     """
@@ -188,7 +188,7 @@ def _repeated(raw: pa.Table | None, name: str, sums: Scan) -> int:
 
 
 def _block_of_rows(raw: pa.Table, features: Sequence[str]) -> tuple[int, list[str]]:
-    """Return the largest block length T, and the columns that are constant in every T rows.
+    """Return the largest block length T, and the columns that are constant in each block of T rows.
 
     At least two columns must be constant, and their values must differ between blocks often enough
     that the table is not merely sorted. If there is no such T, return (1, []).

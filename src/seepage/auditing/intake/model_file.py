@@ -1,6 +1,7 @@
 """Reads a fitted linear model from a file that contains numbers and text but no executable code.
 
-Both formats have the same content. The model must minimise, on the audited table::
+The two formats, JSON and safetensors, have the same content. On the audited table, the model must
+minimise::
 
     Σᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (nλ/2) ‖w‖²        (n rows; the intercept w₀ is not penalised)
 
@@ -80,8 +81,8 @@ def load_model(path: Path) -> Any:
 def keeps_first_levels(model: Any, levels: Mapping[str, int]) -> bool:
     """Return whether a loaded model has a feature for every level of the table's categories.
 
-    If not, the first level of each category is omitted. ``levels`` maps each category to its number
-    of levels.
+    If not, the model omits the first level of each category. ``levels`` maps each category to its
+    number of levels.
     """
     known = [str(name) for name in getattr(model, "feature_names_in_", ())]
     if not known or not levels:

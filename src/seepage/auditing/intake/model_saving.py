@@ -1,4 +1,4 @@
-"""``sp.save`` and ``sp.load``: a fitted model in a file that ``seepage audit --model`` reads.
+"""``sp.save`` and ``sp.load``, for a fitted model in a file that ``seepage audit --model`` reads.
 
 The file contains numbers and text, in the format of :mod:`seepage.auditing.intake.model_file`. Like
 ``release.json`` in a release folder, it includes a pipeline's scaling, column by column. A penalty
@@ -59,9 +59,9 @@ def save(model: Any, path: str | Path) -> Path:
     Parameters
     ----------
     model
-        A fitted linear, logistic, Poisson or softmax model from :mod:`seepage.glm`, scikit-learn or
-        statsmodels without weights; a pipeline that scales or one-hot encodes before such a model;
-        or a hyperparameter search.
+        A linear, logistic, Poisson or softmax model from :mod:`seepage.glm`, scikit-learn or
+        statsmodels, fitted without weights; a pipeline that scales or one-hot encodes before such a
+        model; or a hyperparameter search over either.
     path
         The ``.json`` file to write; an existing file is replaced.
 
@@ -122,10 +122,10 @@ def save(model: Any, path: str | Path) -> Path:
 def load(path: str | Path) -> Any:
     """Return the model from a file that :func:`seepage.save` wrote, as if just fitted.
 
-    The result is an ``sp.glm`` model. If the file states the scaling or levels of raw columns, it
-    is a scikit-learn ``Pipeline`` that ends in such a model. Pass it to :func:`seepage.audit` or
-    :func:`seepage.leakage` with its training table. No code in the file is run, and unknown
-    contents raise an error.
+    The result is an ``sp.glm`` model. If the file states the scaling or levels of raw columns, the
+    result is a scikit-learn ``Pipeline`` that ends in such a model. Pass the result to
+    :func:`seepage.audit` or :func:`seepage.leakage` with its training table. No code in the file is
+    run, and unknown contents raise an error.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ def _content(model: Any) -> dict[str, Any]:
     names = _feature_names(model, columns)
     if names is not None:
         if len(names) != coef.shape[0]:
-            raise refusal("Each column must become a single feature before this model.", _IN_PYTHON)
+            raise refusal("The model must have one coefficient per encoded feature.", _IN_PYTHON)
         content["features"] = names
     if columns:
         content["columns"] = [asdict(c) for block in columns for c in block.codings]
@@ -286,7 +286,7 @@ def same_model(model: Any) -> str | None:
 
 
 def _described(model: Any) -> tuple[FittedGLM, dict[str, float]]:
-    """Return a description of the model, and the penalty to write: λ, or nλ if it is fixed."""
+    """Return a description of the model, and the penalty to write: λ, or nλ if nλ is fixed."""
     if library_of(type(model)) == "statsmodels":
         inner = model.model
         exog = np.asarray(inner.exog)
@@ -390,7 +390,7 @@ def _coded(part: Any, names: list[str]) -> _Columns:
 
 
 def _only_step(part: Any) -> Any:
-    """Return the only step of a pipeline."""
+    """Return the step of a one-step pipeline; return any other transformer unchanged."""
     single = own_name(part, "sklearn", ("Pipeline",)) is not None and len(part.steps) == 1
     return part.steps[0][1] if single else part
 

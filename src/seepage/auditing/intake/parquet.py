@@ -1,7 +1,7 @@
 """Reads Parquet data for an audit in chunks, with cleaned names and text.
 
-Values are not tabulated for columns with more than 1,000 different values. Among these columns,
-text columns must be dropped by name, and missing numbers cannot be replaced by the median.
+At most 1,000 different values of a column are counted, so text columns with more must be dropped by
+name. Missing numbers cannot be replaced by the median, which needs a whole column.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class AuditedRows(Batches):
 
     @cached_property
     def rows(self) -> int:
-        """The number of rows, which is counted only once if some rows are dropped."""
+        """The number of rows that are not dropped; they are counted once."""
         if not self._needed:
             return self._inner.rows
         return sum_pieces(self, self._needed, rows_in) or 0

@@ -47,7 +47,8 @@ def read_client_property(path: Path, column: str | None = None) -> ClientPropert
 
     Raises
     ------
-    InputError If the file cannot be used; the message does not quote its values.
+    InputError
+        If the file cannot be used; the message does not quote its values.
     """
     check_input(path)
     if not path.exists():

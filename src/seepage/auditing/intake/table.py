@@ -240,10 +240,10 @@ class TableInMemory(TableToAudit):
 
 
 def _surplus(pieces: Sequence[Piece], least: float) -> int:
-    """Return the sum of hashed values, counted from the smallest, minus that of hashed row numbers.
+    """Return the sum of hashed values minus that of hashed row numbers; ``least`` counts as 0.
 
-    Over all rows, it is zero modulo 2⁶⁴ if the values are row numbers in any order, and otherwise
-    only with probability 2⁻⁶⁴. Storing all values seen would need memory in proportion to the rows.
+    Over all rows, the result is zero modulo 2⁶⁴ if the values are row numbers in any order, and
+    otherwise only with probability 2⁻⁶⁴. Unlike a set of all values, it needs little memory.
     """
     total = 0
     for piece in pieces:
@@ -262,7 +262,7 @@ def _mixed(numbers: np.ndarray) -> np.ndarray:
 
 
 def _first_texts(pieces: Sequence[Piece]) -> list[int]:
-    """Return, for each piece, the first row whose text is not a number."""
+    """Return, for each piece that has one, the first row whose text is not a number."""
     found = [(piece.batch.column(1), first_text(piece.batch.column(0))) for piece in pieces]
     return [int(rows[k].as_py()) for rows, k in found if k is not None]
 
@@ -372,7 +372,7 @@ def plan_columns(
 
 
 def _check_person(person: str | None, target: str, sensitive: Sequence[str]) -> None:
-    """Raise if the identifying column also has another role."""
+    """Raise if the identifying column is also the target or sensitive."""
     if person is not None and person == target:
         raise InputError(
             f"The target {shown(target)} cannot also identify people; name another column."
@@ -630,7 +630,7 @@ def _encoding(table: TableToAudit, name: str, kind: str, sums: ColumnSums) -> Co
         if table.raw is None:
             raise InputError(
                 f"Gaps in {shown(name)} cannot be imputed while the data are read in chunks, "
-                "because its median needs the whole column; use --missing drop, or fill them "
+                "because the median needs the whole column; use --missing drop, or fill the gaps "
                 "first."
             )
         fill = float(np.median(floats(plain_numbers(table.raw.column(name)).drop_null())))
@@ -646,8 +646,8 @@ def _publicly_scaled(
     """Return the encoding with a centre and unit that may be published.
 
     For a declared domain, they are its middle and a quarter of its width. Otherwise, the unit is
-    rounded up to an especially coarse grid, because there are many units, and the centre is rounded
-    to whole units.
+    rounded up to an especially coarse grid, because one unit per column is published, and the
+    centre is rounded to whole units.
     """
     if part.kind != "numeric":
         return part

@@ -74,8 +74,8 @@ def _compared(question: ExtractionQuestion) -> dict[str, Path]:
         name, mark, folder = given.partition("=")
         if not (mark and name.strip() and folder.strip()) or name.strip() in folders:
             raise InputError(
-                f"--compare is name=folder with a different name each time, such as 'fewer "
-                f"epochs=run/checkpoint-100'; not {shown(given)}."
+                f"--compare must be name=folder with a different name each time, such as 'fewer "
+                f"epochs=run/checkpoint-100', not {shown(given)}."
             )
         folders[name.strip()] = Path(folder.strip())
     return folders
@@ -153,7 +153,7 @@ def _sampler(question: ExtractionQuestion) -> Any:
 
 
 def _gates(question: ExtractionQuestion, result: Any, model: AttackedModel) -> list[Gate]:
-    """Return the limits that were set; an attack can exceed a limit but never prove it is met."""
+    """Return a gate for each limit; an attack can exceed a limit, but never prove it is met."""
     gates = []
     if (limit := question.max_probability) is not None:
         over = [each for each in result.ranked if each.probability > limit]

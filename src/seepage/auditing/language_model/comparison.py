@@ -1,8 +1,8 @@
 """Attacks on the model and on others trained with one change: protection and price of each.
 
-Every model gets the same two attacks on the same records: extraction of the secrets, one forward
-pass each, and membership inference with held-out records as non-members. The price of a change is
-the changed model's loss on the held-out records, in bits per token.
+Every model gets the same two attacks on the same records: extraction of the secrets, with one
+forward pass per secret, and membership inference with held-out records as non-members. The price of
+a change is the changed model's loss on the held-out records, in bits per token.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class AttackedModel:
     name
         What was changed, or ``this model``.
     within, most_exposed
-        The number of secrets within 10,000 tries, and the largest probability that one try emits
-        a secret.
+        The number of secrets within reach of 10,000 tries, and the probability that one try emits
+        the most exposed secret.
     membership
         The membership inference attack; None without held-out records.
     held_out_bits
-        The mean over held-out records of the loss per token, in bits; None without them.
+        The mean loss per token on held-out records, in bits; None without such records.
     """
 
     name: str
@@ -115,8 +115,8 @@ class TextRecognition:
     def measured_before(self, net: Any, result: ExtractionResult) -> AttackedModel:
         """Return the numbers of the model before fine-tuning.
 
-        It was trained on none of the records, so if an attack on its loss succeeds, the held-out
-        records are of another kind.
+        This model was trained on none of the records, so if an attack on its loss succeeds, the
+        held-out records are of another kind.
         """
         earlier = [replace(each, low=each.base) for each in result.secrets if each.base is not None]
         return AttackedModel(

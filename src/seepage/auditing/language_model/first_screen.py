@@ -37,9 +37,9 @@ def show_extraction(
     before: AttackedModel | None,
     limited: bool,
 ) -> FirstScreen:
-    """Return the first screen on the first of some models; the others were trained with a change.
+    """Return the first screen on ``models[0]``; the other models were each trained with one change.
 
-    Unless ``limited``, it says that no limit was set.
+    If ``limited`` is false, the screen states that no limit was set.
     """
     worst, total, own = result.ranked[0], len(result.secrets), models[0]
     outside = result.likely(TRIES, held_out=True)
@@ -85,7 +85,7 @@ def show_extraction(
 
 
 def not_compared(models: Sequence[AttackedModel]) -> tuple[str, ...]:
-    """Return the known remedies that none of the models measures."""
+    """Return the known remedies that were not tried in any of the models."""
     return tuple(name for name in REMEDIES if name not in {each.name for each in models})
 
 
@@ -127,7 +127,7 @@ def _one_in(probability: float) -> str:
 
 
 def _histogram(result: ExtractionResult) -> Histogram:
-    """Return a histogram of the tries needed per secret, with that of held-out secrets."""
+    """Return a histogram of the tries needed per secret, for training and held-out secrets."""
     most = 12  # powers of ten; the last bar has all that take more
 
     def counts(logs: list[float]) -> np.ndarray:

@@ -59,7 +59,7 @@ class ExtractionReport(Report):
 
     @cached_property
     def verdict(self) -> Verdict:  # type: ignore[override]
-        """The verdict: which secrets can be extracted, what fine-tuning leaked, and remedies."""
+        """The verdict: secrets that can be extracted, recognised records, and remedies."""
         result = self.result
         few, total, leaked = self.models[0].within, len(result.secrets), result.leaked()
         outside = result.likely(TRIES, held_out=True)
@@ -230,7 +230,7 @@ class ExtractionReport(Report):
         return (self.models[0], *filter(None, [self.before]), *self.models[1:])
 
     def write_records(self, folder: Path) -> None:
-        """Write the table of secrets, with their text only if it may be shown."""
+        """Write tables of secrets (their text only if it may be shown) and membership scores."""
         table = self.result.table("pyarrow", values=self.shows_values)
         table = table.replace_schema_metadata({"schema": SCHEMA, "notice": NOTICE})
         write_private(folder / "secrets.parquet", lambda file: pq.write_table(table, file))

@@ -20,9 +20,10 @@ changes. If a published figure differs between the tables, it discloses the chan
 100 %.
 
 Two further bounds are reported. The first uses the ε and δ of σ for this pair of tables
-(:meth:`~seepage.auditing.release.noise_vote.NoiseDraw.beside`); no ledger entry may state less. The
-second uses ``ε = ε₀ + log 1/a`` from one table, without δ. Here ε₀ is the ε of a vote, and a is the
-probability that one vote is enough. A table that needs more noise refutes the second bound.
+(:meth:`~seepage.auditing.release.noise_vote.NoiseDraw.beside`); a ledger entry must state at least
+these values. The second uses ``ε = ε₀ + log 1/a`` from one table, without δ. Here ε₀ is the ε of a
+vote, and a is the probability that one vote is enough. A changed table that needs more noise can
+refute the second bound.
 """
 
 from __future__ import annotations
@@ -96,11 +97,11 @@ class Attack:
         return float(betaincinv(self.right, 2 * self.releases - self.right + 1, 1 - level))
 
     def exceeds(self, level: float = 0.999) -> bool:
-        """Return whether the success rate is significantly above the ledger's bound."""
+        """Return whether the success rate is significantly above a bound that uses ε and δ."""
         return self.seen_at_least(level) > min(self.stated, self.of_pair)
 
     def refutes_epsilon(self, level: float = 0.999) -> bool:
-        """Return whether the success rate exceeds the bound that uses only ε."""
+        """Return whether the success rate is significantly above the bound that uses only ε."""
         return self.by_epsilon is not None and self.seen_at_least(level) > self.by_epsilon
 
 
@@ -149,7 +150,7 @@ def _success(mu: np.ndarray, epsilon: float, delta: float = 0.0) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _World:
-    """Stores the parameters of all releases made from one table."""
+    """Describes the distribution of the releases that are made from one table."""
 
     prepared: Prepared
 
@@ -194,7 +195,7 @@ class _World:
         return ErrorRates(self.prepared)
 
     def released(self, count: int) -> tuple[np.ndarray, list[ReleasedModel]]:
-        """Make releases; return the index of the σ and the noisy model of each."""
+        """Make releases; return the indices of their σ, and their noisy models."""
         model = self.prepared.trained.model
         which = np.random.default_rng().choice(len(self.sigmas), count, p=self.chance)
         return which, [ReleasedModel(release(model, Gaussian(self.sigmas[k]))) for k in which]
@@ -208,7 +209,7 @@ def attack_release(
     row: int | None = None,
     listed: ReleaseLedger | None = None,
 ) -> Iterator[Attack]:
-    """Yield the attack's success rate for each change to a record (default: the most exposed one).
+    """Yield the result of the attack for each change to a record (default: the most exposed).
 
     With ``procedure.person``, all records of a person change together. ``listed`` is a ledger with
     only the entry of the release. If it is not given, a new release is made, as ``seepage release``

@@ -46,7 +46,7 @@ def run_release(
     as_json: bool = False,
     check: Path | None = None,
 ) -> bool:
-    """Make a release of a table, write both folders and the ledger, and print the items.
+    """Make a release from a table, write both folders and the ledger, and print the items.
 
     ``folders`` maps ``release`` and ``report`` to folders, and ``ledger`` to a file. ``origin``
     maps ``sign`` to a signing key, and ``replaces`` to the folder of the release being replaced. If

@@ -137,13 +137,12 @@ class NeighbouringTables:
             yield ChangedTable(OTHER_LEVEL, _replaced(raw, rows, {name: value}), name)
 
     def other_levels(self, rows: np.ndarray) -> list[tuple[str, Any]]:
-        """Return some other levels for a record's categories, as pairs of column and level.
+        """Return at most three changes of a record's categories, as pairs of column and new level.
 
-        The number of levels is limited in the same way as that of labels. Before any refit, the
-        current model's leakage ranks the levels of all columns. The level with the most leakage
-        needs the most noise, and the one with the least may show that the table would have needed
-        less. If losing the record would make one of its own levels too rare to be named, a change
-        of that level is included.
+        The changes are ranked by the leakage that they cause in the current model, without a refit.
+        The level with the most leakage needs the most noise; the one with the least may show that
+        the table would have needed less noise. If losing the record would make one of its own
+        levels too rare to be named, a change of that level is included.
         """
         trained = self.prepared.trained
         records = trained.records

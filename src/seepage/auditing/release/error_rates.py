@@ -1,10 +1,10 @@
-"""Computes the exact and noisy error rates that large releases publish, and their likelihood.
+"""Computes exact error rates, the noisy rates that large releases publish, and their likelihood.
 
-The released model is already accounted for. Given this model, adding, removing or replacing a
-record changes the model's error rate, and the smallest error rate of any constant, by at most
-``1/(n − 1)`` each. With Laplace noise of scale ``2/((n − 1) ε)`` on each rate, the two rates
-together are ε-differentially private. For n people with any number of records, the rate is the mean
-of each person's error rate; one person changes it by no more than ``1/(n − 1)``.
+The privacy loss of the released model is counted separately. Given this model, adding, removing or
+replacing a record changes the model's error rate, and the smallest error rate of any constant, by
+at most ``1/(n − 1)`` each. With Laplace noise of scale ``2/((n − 1) ε)`` on each rate, the two
+rates together are ε-differentially private. For n people with any number of records, the rate is
+the mean of the people's error rates; one person changes it by no more than ``1/(n − 1)``.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def log_likelihood(rates: Usefulness, exact: np.ndarray) -> float:
     """Return the log-likelihood of published error rates given exact ones, up to a constant.
 
     A rate clipped to 0 may have had any value below 0. Its log-likelihood is ``log F(−exact/b)``,
-    with F the distribution function of Laplace noise of scale 1. Rates clipped to 1 are treated in
-    the same way.
+    with b the scale of the noise, and F the distribution function of Laplace noise of scale 1.
+    Rates clipped to 1 are treated in the same way.
     """
     seen = np.array([rates.share, rates.constant])
     apart = (seen - exact) / rates.scale

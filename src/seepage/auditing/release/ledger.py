@@ -235,7 +235,7 @@ class ReleaseLedger:
         own = self.people(raw, identity)
 
         def spelt(release: PastRelease) -> People:
-            """Return the people in the table, with columns named as in the entry."""
+            """Return the table's digests under the column names of an entry."""
             names = release.people.names_of(raw.column_names)
             if names == raw.column_names:
                 return own
@@ -255,11 +255,11 @@ class ReleaseLedger:
         written: Sequence[str] | None = None,
         spelt: Callable[[PastRelease], People] | None = None,
     ) -> Recognition:
-        """Return what :meth:`recognise` returns, for people whose digests are known.
+        """Return the result of :meth:`recognise` for people whose digests are already computed.
 
-        ``cased`` and ``written`` are the same people in earlier formats; without them, entries in
-        those formats are skipped. ``spelt`` returns the same people with columns named as in a
-        given entry.
+        ``cased`` and ``written`` are the digests of the same people in earlier formats; without
+        them, entries in those formats are skipped. ``spelt`` takes an entry and returns the digests
+        under that entry's column names.
         """
         loss, known = PrivacyLoss.of(len(people)), np.zeros(len(people), dtype=bool)
         compared = apart = 0  # earlier records that could be compared, and those without a column
@@ -311,7 +311,7 @@ class ReleaseLedger:
 
     @property
     def of_one_form(self) -> bool:
-        """Whether every counted entry can be compared with every other."""
+        """Whether all counted entries have the same form, so that they can be compared."""
         return not any(
             isinstance(entry, PastReleaseAsWritten) or entry.about.get("text") == _CASED
             for entry in self.releases
@@ -326,7 +326,7 @@ class ReleaseLedger:
         return () if digest in (None, *listing) else (tell("unlisted", shown(folder.name)),)
 
     def split_at(self, folder: Path) -> tuple[ReleaseLedger, ReleaseLedger]:
-        """Return the ledger before the release in a folder, and a ledger with only its entry."""
+        """Return a ledger of the entries before a folder's release, and one of that entry alone."""
         digest = _digest(folder)
         for k, entry in enumerate(self.entries):
             where = entry.about.get("folder")
@@ -534,7 +534,7 @@ def _settled(where: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _lies_in(folder: Path, where: Mapping[str, Any]) -> bool:
-    """Return whether a folder belongs to an entry, or is being replaced by it."""
+    """Return whether a folder, or a folder directly in it, is the release of an entry."""
     written = Path(where["written"])
     inside = folder.iterdir() if folder.is_dir() else ()
     places = (folder, *(part for part in inside if part.is_dir() and part != written))
@@ -553,7 +553,8 @@ class LedgerFile(Listing):
     """The ledger of a project, for releases made without ``seepage release``.
 
     Record the privacy loss of a training run, or of a predictor's answers, for the people in a
-    table **before** publishing. ``seepage release`` then counts this loss, and vice versa.
+    table **before** publishing. ``seepage release`` then counts this loss, and :meth:`record`
+    counts earlier releases.
 
     Parameters
     ----------

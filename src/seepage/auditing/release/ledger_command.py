@@ -91,7 +91,7 @@ def _opened(path: Path | None) -> Any:
 
 
 def _entries(held: OpenLedger) -> Iterator[dict[str, Any]]:
-    """Yield each entry with its largest privacy losses, and the largest losses over all entries."""
+    """Yield each entry with its records' largest losses, in the entry and over all entries."""
     for number, entry in enumerate(held.ledger.entries, 1):
         about = {key: value for key, value in entry.about.items() if key != "folder"}
         folder = entry.about.get("folder")
@@ -113,7 +113,7 @@ def _entries(held: OpenLedger) -> Iterator[dict[str, Any]]:
 
 
 def _largest(loss: PrivacyLoss) -> dict[str, float]:
-    """Return the largest privacy losses and the records that have them."""
+    """Return the largest value of each privacy loss, and the largest membership success rate."""
     numbers = {**loss.columns, "membership": loss.membership()}
     return {name: float(np.max(values, initial=0.0)) for name, values in numbers.items()}
 

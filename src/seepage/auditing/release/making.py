@@ -1,4 +1,4 @@
-"""Makes a release of a table: runs the procedure, adds noise, lists items and writes the card."""
+"""Makes a release from a table: runs the procedure, adds noise, lists items, writes the card."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class _Moves:
 
     @classmethod
     def of(cls, prepared: Prepared, tried: Sequence[Neighbour]) -> _Moves:
-        """Refit the table with the penalty for fewer records, reusing earlier refits."""
+        """Refit the model with the penalty for fewer records; reuse distances from ``tried``."""
         trained, numbers = prepared.trained, released_numbers(prepared.trained.model)
         records, sizes = len(trained.records), np.array([len(rows) for rows in trained.holders])
         of_size = {}
@@ -211,8 +211,8 @@ def replaced_privacy(
 ) -> dict[str, tuple[float, float]]:
     """Return, by kind of replacement, ε and δ of the figures published beside the noisy numbers.
 
-    Both are the largest values over all tried replacements that no other figure discloses. Only the
-    most exposed records were tried; all other records get the same values.
+    Both are the largest values over all tried replacements that change no figure except a drawn σ.
+    Only the most exposed records were tried; all other records get the same values.
     """
     vote, more = prepared.vote, 0.0 if useful is None else useful.epsilon
     found: dict[str, tuple[float, float]] = {}
@@ -226,7 +226,7 @@ def replaced_privacy(
 
 
 def _worst_beside(vote: NoiseDraw, low: float, high: float) -> tuple[float, float]:
-    """Return the largest ε and δ of σ compared with tables that need noise within a range."""
+    """Return the largest ε and δ of a drawn σ if the other table's need is within a range."""
     least, most = (need if math.isinf(need) else round_up(need, COARSER) for need in (low, high))
     between = vote.grid[(vote.grid > least) & (vote.grid < most)]
     found = [vote.beside(need) for need in (least, *between.tolist(), most)]
@@ -238,7 +238,8 @@ def _largest(
 ) -> tuple[float, float]:
     """Return the largest ε and δ of the figures beside the noisy numbers if a person is left out.
 
-    Figures that are certain to differ are reported separately.
+    People without whom some figure would certainly differ are left out; they are reported
+    separately.
     """
     told = {n.row for n in tried if n.change == LEFT_OUT and n.figures}
     hidden = beside.at(np.flatnonzero(~np.isin(prepared.rows, list(told))))
@@ -272,7 +273,7 @@ def _vote_finding(prepared: Prepared, beside: PrivacyLoss) -> NoiseVote | None:
 
 
 def _remaining(remedy: Remedy, disclosures: tuple[Disclosure, ...]) -> Remedy:
-    """Return the risks after a remedy, including certain disclosure by published figures."""
+    """Return a remedy whose risks include certain disclosure by published figures."""
     if not disclosures:
         return remedy
     absent = any(d.change == LEFT_OUT for d in disclosures)
@@ -281,9 +282,9 @@ def _remaining(remedy: Remedy, disclosures: tuple[Disclosure, ...]) -> Remedy:
 
 
 def _ruled_out(tried: Sequence[Neighbour]) -> dict[str, int]:
-    """Return, for each column in which a published figure rules out a value, the record's row.
+    """Return, for each column, the row of a record for which a published figure rules out values.
 
-    If there are several such records, the most exposed record is returned.
+    Of several such records, the most exposed is returned.
     """
     return {n.column: n.row for n in reversed(tried) if n.column and n.figures}
 
@@ -397,9 +398,9 @@ def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
 def _loss(prepared: Prepared, audit: Audit) -> PrivacyLoss:
     """Return the privacy loss of the noisy numbers for every record, or person.
 
-    Records without a refit get the largest loss among records with a refit, as in the
-    membership-inference result. The loss is infinite if removing the record or person would change
-    a published figure.
+    Records whose membership risk was not examined get the largest μ of those examined. μ is
+    infinite if no risk is known, or if removing the record or person would change a published
+    figure.
     """
     every, risks = audit.records.every, audit.risks
     mu: Any = np.inf
@@ -487,7 +488,7 @@ def _ledger_finding(
 
 
 def _enough(earlier: PrivacyLoss, loss: PrivacyLoss, sigma: float, limit: float) -> float | None:
-    """Return the σ that limits membership inference over all releases, or ``None``.
+    """Return the σ that keeps membership inference within a limit over all releases, if any.
 
     μ is inversely proportional to σ.
     """

@@ -55,12 +55,12 @@ from seepage.errors import InputError
 def plan_vote(
     records: int, features: int, classes: bool, epsilon: float | None
 ) -> tuple[int, float]:
-    """Return the number of voting blocks, or zero for too few records, and the ε of the vote.
+    """Return the number of voting blocks and the ε of the vote; both are 0 for too few records.
 
     A block has at least ten records if there are classes, since most blocks must contain every
     class. Otherwise it has at least as many records as features, since a linear model fits fewer
     records exactly. The product of the number of blocks and ε determines how random σ is: below 16,
-    σ is almost entirely random.
+    σ is almost entirely random. If ``epsilon`` is given, too few records raise an error.
     """
     size = 10 if classes else max(4, features)
     blocks = min(records // size, 50)
@@ -98,7 +98,7 @@ def interval_kept(epsilon: float, level: float = 0.95) -> float:
 def noise_grid(unit: float, records: int) -> np.ndarray:
     """Return the points from which σ is drawn, computed from published figures only.
 
-    The points cover three decades, starting at 25 times the unit divided by the number of records.
+    The ten points cover three decades, starting at ``25 * unit / records``.
     """
     points = [round_up(25 * unit / records, COARSER)]
     while len(points) < 10:
@@ -207,9 +207,9 @@ def vote_on_noise(
 def chances(opinions: np.ndarray, grid: np.ndarray, epsilon: float) -> np.ndarray:
     """Return the probability with which each point of the grid is drawn.
 
-    A point that is accepted with probability ``p``, at position ``x`` of the order (between 0 and
-    1), is drawn if no point before it is accepted. The probability is ``p ∫ Π(1 − x p') dx``, with
-    the product over all other points.
+    A point at position ``x`` of the random order (between 0 and 1) is drawn if it is accepted, with
+    probability ``p``, and no point before it is. The probability of this is ``p ∫ Π(1 − x p') dx``,
+    with the product over all other points.
     """
     score = scores(opinions, grid)
     accepted = np.exp(epsilon / 2 * (score - score.max()))

@@ -137,7 +137,7 @@ class Procedure(ReleaseQuestion):
         return Prepared(trained, eta, recognition, sigma, least, figures, needed, seats, vote)
 
     def figures(self, raw: pa.Table, prepared: Prepared) -> dict[str, Any]:
-        """Return the figures without noise for a table that differs by a record, or a person.
+        """Return the figures published without noise, for a neighbouring table.
 
         A drawn σ is fixed; only whether it is still enough can change.
         """
@@ -206,7 +206,7 @@ class Procedure(ReleaseQuestion):
         return found
 
     def _recognise(self, raw: pa.Table, trained: TrainedModel) -> Recognition | None:
-        """Return the privacy losses that the ledger lists for the records of a model."""
+        """Return the privacy losses that the ledger lists for a model's training records."""
         if self.ledger is None:
             return None
         return self.ledger.recognise(raw.take(pa.array(trained.records.beside[ROW])), self.person)
@@ -245,7 +245,7 @@ class Procedure(ReleaseQuestion):
         least: float,
         seats: Seats,
     ) -> NoiseDraw | None:
-        """Draw the noise, with labels in their published unit, which does not depend on any record.
+        """Draw the noise by a vote, with labels in their published unit.
 
         Return ``None`` if σ is declared, if a vote was not requested and there are too few records,
         or if no point of the grid is enough.
@@ -265,7 +265,7 @@ class Procedure(ReleaseQuestion):
         return vote_on_noise(public, allowed, grid, block, blocks, epsilon, least)
 
     def _noise(self, needed: float, vote: NoiseDraw | None) -> float:
-        """Return the declared or drawn noise; raise an error if the target needs more."""
+        """Return noise that meets the target; raise an error if a declared σ is too small."""
         least = round_up(needed, COARSER)
         if self.sigma is None:
             return least if vote is None else max(least, vote.sigma)

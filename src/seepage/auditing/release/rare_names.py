@@ -1,9 +1,9 @@
 """Handles rare values, which would identify people if published as names of levels.
 
 A category is encoded as one feature per level, and the names of the levels are published with the
-model. A level with a single record reveals that person's text, as do most values of a text column
-whose values are nearly unique. Both are reported before the fit. If people have several records,
-holders are counted as people: a value in twenty records of one person has one holder.
+model. The name of a level with a single record reveals that record's value, as do most names of a
+text column whose values are nearly unique. Both are reported before the fit. If people have several
+records, holders are counted as people: a value in twenty records of one person has one holder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def settle_rare_names(
 
     Raises
     ------
-    InputError If there are rare values and no treatment was chosen, or if a class is rare.
+    InputError
+        If there are rare values and no treatment was chosen, or if a class is rare.
     """
     if choice not in CHOICES:
         raise InputError(f"--rare must be refuse, drop or merge, not {choice!r}.")
@@ -66,7 +67,7 @@ def settle_rare_names(
         )
         raise InputError(
             f"{what}, which would be published with the model as the name of a level: {which}. "
-            f"Fewer than {holders} {who} have each of these values. Choose {ways}."
+            f"Each of these values is shared by fewer than {holders} {who}. Choose {ways}."
         )
     # What has no level for the others can only be dropped.
     drop = [name for name in rare if choice == "drop" or plan.kinds[name] != "categorical"]

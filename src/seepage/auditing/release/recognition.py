@@ -174,15 +174,15 @@ class People:
         )
 
     def earlier_loss(self, loss: PrivacyLoss, others: People, *, of_people: bool) -> Match | None:
-        """Return the other table's losses, derived from the losses of this table, and the matches.
+        """Return the other table's losses, found by matching it to this table, and the matches.
 
         ``loss`` has one entry per record of this table; with ``of_people``, it is for all records
         of the record's person together. Return ``None`` if the tables cannot be compared. If a
         column identifies people in either table and both tables have it, that column decides. Of
         two such columns, the one with the larger loss is used. Otherwise all shared columns must
         agree. If the other table lacks columns of this one, at least half of this table's records
-        must be unique in the shared columns. A stranger from the same population then matches
-        nobody with a probability of about one half or more. If everybody matches somebody, for
+        must be unique in the shared columns. The probability that a stranger from the same
+        population matches nobody is then about one half or more. If everybody matches somebody, for
         example by sex alone, a match is uninformative. Records without a match are compared again
         with each column left out in turn, under the same condition. A match found in this way
         counts, but is marked as doubtful.
@@ -230,7 +230,7 @@ class People:
         of_people: bool,
         identified: bool,
     ) -> tuple[PrivacyLoss, np.ndarray]:
-        """Return the loss of the other table's records, and the matches, by the given columns.
+        """Return the loss of the other table's records, matched by some columns, and the matches.
 
         A record of the other table may be any of its matches in this table, so it gets their
         largest loss. A *person* in the other table gets the combined loss of all matches of their

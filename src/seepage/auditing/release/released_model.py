@@ -118,7 +118,7 @@ class ReleasedModel:
 
     @classmethod
     def of_table(cls, estimator: Any, coding: TableEncoding | None) -> ReleasedModel:
-        """Return a model that predicts from raw tables, or from features without ``coding``."""
+        """Return a model that predicts from raw tables or, without ``coding``, from features."""
         parts = [] if coding is None else [ColumnCoding.of(p, coding.scale) for p in coding.parts]
         return cls(estimator, parts)
 

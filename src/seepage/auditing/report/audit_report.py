@@ -322,7 +322,7 @@ def record_table(
 
 
 def pack(audit: Audit) -> dict[str, Any]:
-    """Return the records as JSON values: little-endian numbers in base64, one text per column."""
+    """Return the most exposed records as JSON: per column, little-endian numbers in base64."""
     kept = audit.records.at(np.sort(audit.records.most(EMBEDDED_ROWS).place))
     columns = list(_page_columns(kept, audit))
     with np.errstate(over="ignore"):  # beyond single precision counts as infinite

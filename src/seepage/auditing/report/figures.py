@@ -222,7 +222,7 @@ def draw_histogram(audit: Audit) -> Drawing:
 
 
 def draw_attributes(audit: Audit) -> Drawing | None:
-    """Draw the minimum attack error for each column; nothing if no attack exists."""
+    """Draw the minimum errors on the easiest columns; ``None`` if no unbiased attack exists."""
     ranked = [a for a in most_exposed(audit.attributes) if np.isfinite(a.smallest_error)]
     ranked = [a for a in ranked if relative_error(a, a.smallest_error) > 0][:15]
     if not ranked:

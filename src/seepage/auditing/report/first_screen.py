@@ -239,7 +239,7 @@ def _judged(over: bool, limit: str) -> dict[str, str]:
 
 
 def _only_with_noise(audit: Audit) -> dict[str, str]:
-    """Return the tone and the judgement of numbers within a limit only because of the noise."""
+    """Return the tone and the judgement of a number that is within its limit only with noise."""
     return {"tone": "", "judged": f"only with noise σ = {number(audit.sigma)}"}
 
 
@@ -267,7 +267,7 @@ def _membership(audit: Audit, stop: int | None) -> Card:
 
 
 def _named(audit: Audit, limit: float) -> str:
-    """Return a sentence about the rows whose membership risk exceeds the limit, if any."""
+    """Return the names of the rows whose membership risk exceeds the limit, if any."""
     over = count_recognised(audit, limit)
     if not (over and audit.records.examined and audit.risks is not None):
         return ""
@@ -290,7 +290,7 @@ def _outsider(audit: Audit) -> str:
 
 
 def _value(audit: Audit, stop: int | None) -> Card | None:
-    """Return the guess that gains most from the release, or the number that it narrows most."""
+    """Return the guess that gains most or, without guesses, the best-estimated numeric column."""
     risks = audit.risks
     numbers = [a for a in most_exposed(audit.attributes) if a.kind == "numeric" and a.spread > 0]
     numbers = [a for a in numbers if a.sensitive] or numbers
@@ -431,9 +431,9 @@ LEGEND = (
 
 
 def _remedies(audit: Audit) -> Remedies:
-    """Return the current release and its remedies, in order of rank.
+    """Return the current release, then its remedies in order of rank.
 
-    A constant prediction is included; the models listed after it are no better.
+    The list includes a constant prediction; remedies listed below it have models no better than it.
     """
     constant, error = audit.curve.trivial_error, error_at(audit, audit.sigma)
     risks = audit.risks

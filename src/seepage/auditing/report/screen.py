@@ -165,7 +165,7 @@ def _risks(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _guesses(audit: Audit) -> Iterator[GuessFinding]:
-    """Yield the guess with the largest gain and, if different, that of a sensitive column."""
+    """Yield the guess that gains most, over all columns and over sensitive ones, each once."""
     guesses = () if audit.risks is None else audit.risks.guesses
     sensitive = {a.name for a in audit.attributes if a.sensitive}
     seen: GuessFinding | None = None

@@ -280,7 +280,7 @@ def _tell_fixes(audit: Audit) -> str:
 
 
 def _needs_change(audit: Audit) -> bool:
-    """Return whether leakage, membership or attribute inference exceeds a requested limit."""
+    """Return whether leakage, membership or attribute inference exceeds its limit."""
     return bool(count_over(audit) or _stands_out(audit))
 
 
@@ -329,7 +329,7 @@ def tell_noise(audit: Audit) -> str:
 
 
 def tell_outsider(audit: Audit) -> str:
-    """Return the success of an attacker who knows fewer records; empty if not requested."""
+    """Return the success of the attacker named by the caller; empty if none was named."""
     asked = audit.outsider is not None or audit.outsider_reason
     return tell("outsider", audit) if asked else ""
 
@@ -374,7 +374,7 @@ def tell_steps(audit: Audit) -> tuple[str, ...]:
 
 
 def _tell_preset(name: str) -> str:
-    """Return a sentence that names the recipients of a preset, and states that it is not law."""
+    """Return a sentence that names a preset's audience, and states that its limits are not law."""
     return (
         f"Limits that were not set are those of the preset {name}, for {PRESETS[name].audience}: "
         "our default, not law."

@@ -229,14 +229,14 @@ def level_error(attribute: AttributeFinding) -> float | None:
 
 
 def protection(attribute: AttributeFinding) -> str:
-    """Return ``strong``, ``partial`` or ``weak`` for the easiest record of a column.
+    """Return the protection of a column's easiest record: ``strong``, ``partial`` or ``weak``.
 
     A category is judged by how much the best guess gains from the release: strong up to 5
     percentage points, weak from 20. A guess of a rare level gains little even if the level is
-    recognised, so its true positive rate at 1 % false positives counts as well: strong up to 10 %,
-    weak from 50 %. A number is strong if the best unbiased attack errs by at least the spread of
-    the column, so that a normal prior of that spread narrows to 0.71 of it or more. A number is
-    weak if the attack errs by less than half of the spread.
+    recognised. The true positive rate at 1 % false positives therefore counts as well: strong up to
+    10 %, weak from 50 %. A number has strong protection if the best unbiased attack errs by at
+    least the spread of the column, so that a normal prior of that spread keeps at least 0.71 of its
+    width. The protection is weak if the attack errs by less than half of the spread.
     """
     if attribute.gain is not None:
         tpr = 0.0 if attribute.tpr is None else attribute.tpr
@@ -302,9 +302,9 @@ def error_at(audit: Audit, sigma: float) -> float | None:
 
 
 def usefulness(audit: Audit, sigma: float) -> float | None:
-    """Return the fraction of the model's advantage over a constant prediction left by the noise.
+    """Return what fraction of its advantage over a constant prediction the noisy model keeps.
 
-    The fraction is 0 without an advantage, and ``None`` outside the curve.
+    The fraction is 0 if the model has no advantage without noise, and ``None`` outside the curve.
     """
     error = error_at(audit, sigma)
     gain = audit.curve.trivial_error - audit.curve.noiseless_error

@@ -44,7 +44,7 @@ def run_layers(question: RecordingQuestion, *, out: Path | None, as_json: bool) 
 def _report(question: RecordingQuestion, known: ClientProperty) -> RecordingReport:
     check_input(question.recording)
     if not question.recording.exists():
-        raise InputError(f"There is no file or folder {question.recording}.")
+        raise InputError(f"There is no file or folder {question.recording}; check the path.")
     scores = _scores(question, known.name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewGroupsWarning)  # the report's notes say the same

@@ -81,7 +81,7 @@ def draw_information(audit: RecordingAudit) -> Drawing:
 
 
 def draw_since(audit: RecordingAudit) -> Drawing | None:
-    """Draw the rounds after which each layer reveals the property; nothing if not tested."""
+    """Draw after which rounds each layer reveals the property; ``None`` if not tested."""
     over = audit.over_rounds
     if over is None or len(over.rounds) < 2:
         return None

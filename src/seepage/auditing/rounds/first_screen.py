@@ -128,7 +128,7 @@ def _clients(audit: RecordingAudit) -> Histogram:
 
 
 def _left(audit: RecordingAudit) -> Remedies:
-    """Return the remaining leakage of a whole update under each remedy, the smallest first."""
+    """Return a whole update's leakage, as recorded and then by remedy, the smallest first."""
     first, *others = audit.layers.remedies
     lines = [
         RemedyLine(

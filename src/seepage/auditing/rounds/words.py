@@ -119,7 +119,7 @@ def judge_recording(
 
 @dataclass(frozen=True)
 class LayerAdvice:
-    """One piece of advice, with the remaining leakage of a whole update, if tried."""
+    """One piece of advice, with a whole update's remaining leakage if the advice was tried."""
 
     name: str
     layers: tuple[str, ...] = ()  # those it is about
@@ -160,7 +160,7 @@ def advise(audit: RecordingAudit) -> tuple[LayerAdvice, ...]:
 
 
 def _without(audit: RecordingAudit, name: str, layers: tuple[str, ...]) -> LayerAdvice:
-    """Return advice to leave layers out, with the remaining leakage if tried."""
+    """Return advice to leave layers out, with the remaining leakage if this was tried."""
     whole = audit.layers.remedies[0].value
     for remedy in audit.layers.remedies if whole > _LITTLE else ():
         if set(remedy.name.removeprefix("without ").split(", ")) == set(layers):

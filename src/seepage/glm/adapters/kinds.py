@@ -64,7 +64,7 @@ class RefusedKind:
 
 
 class NoDerivativeError(InputError):
-    """Raised if a procedure is not differentiable in the records; refits may still measure it."""
+    """Raised if a procedure is not differentiable in the records; refits may measure its risks."""
 
     def __init__(self, why: str, instead: str) -> None:
         super().__init__(str(refusal(why, instead)))

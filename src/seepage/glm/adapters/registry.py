@@ -102,7 +102,7 @@ SUPPORTED = (
 
 
 def kind_of(model: Any) -> ModelKind:
-    """Return the kind of a fitted model, or raise an error with the reason if there is none.
+    """Return the kind of a fitted model; raise an error with the reason if it is not supported.
 
     A model is recognised by the library and the name of its class, so a user's own class is not
     mistaken for a library class of the same name. A subclass of a known class is read like the
@@ -228,7 +228,7 @@ def _has_signs(model: Any) -> bool:
 
 
 def _kept(model: Any, coef: np.ndarray) -> tuple[Any, tuple[FeatureStep, ...]]:
-    """Return the model restricted to its nonzero coefficients, and the remaining columns."""
+    """Return the model with its nonzero coefficients, and the step that selects their columns."""
     columns = np.flatnonzero(coef)
     if not len(columns):
         raise refusal(

@@ -40,7 +40,7 @@ def _check_free(model: Any) -> None:
 
 
 def _alpha(model: Any) -> float:
-    """Return the given or selected α, or 0 if there is none."""
+    """Return the given or selected α, or 0 for a model without α."""
     given = getattr(model, "alpha_", getattr(model, "alpha", 0.0))
     return float(np.ravel(given)[0])  # one output has one value
 
@@ -115,7 +115,7 @@ def _logistic_family(model: Any) -> Family | Categorical:
 
 
 def _logistic_penalty(model: Any, rows: int, weight: float) -> float:
-    """Return 1/C; scikit-learn uses ``penalty`` before 1.8, and ``l1_ratio`` and ``C`` later."""
+    """Return 1/C; an L1 penalty (``penalty``, or ``l1_ratio`` since 1.8) raises an error."""
     penalty = getattr(model, "penalty", "deprecated")
     given: Any = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", None))
     ratio = max((float(r) for r in np.atleast_1d(given) if r is not None), default=0.0)

@@ -118,7 +118,7 @@ def _glm_weights(model: Any) -> Any:
 
 
 def _gls_weights(model: Any) -> Any:
-    """Return the inverse variances of independent errors; raise an error if correlated."""
+    """Return the inverse variances of independent errors; refuse correlated errors."""
     sigma = model.sigma
     if sigma is None:
         return None
@@ -166,7 +166,7 @@ def _moved(
 def _split_constant(
     params: np.ndarray, model: Any, table: Table
 ) -> tuple[np.ndarray, float | None]:
-    """Return the table columns' coefficients, and the constant if the table lacks that column."""
+    """Return the columns' coefficients, and the intercept if the table lacks a column of ones."""
     names = [str(name) for name in model.data.xnames]
     constant = model.data.const_idx
     without = constant is not None and table.values.shape[1] == params.shape[0] - 1
@@ -190,7 +190,7 @@ def _split_constant(
 
 
 def _own_weights(own: Any, table: Table, sample_weight: Any) -> Any:
-    """Return the model's own weights; ``sample_weight`` must be omitted or equal."""
+    """Return the model's own weights; ``sample_weight`` must be omitted or equal to them."""
     if own is None:
         own = np.ones(len(table))
     if sample_weight is not None and not np.array_equal(as_numpy(sample_weight), own):

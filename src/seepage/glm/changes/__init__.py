@@ -6,9 +6,9 @@ bounds the resulting error. ``expansion`` omits only high-order terms, ``batched
 and ``changed_records`` chooses a method. ``outputs`` expresses all quantities in the free margins.
 All modules of this package use these symbols::
 
-    n, m   records in all, in one piece      K   alternatives of a record
-    c      free margins: 1, or the classes less one; P the parameters in these terms
-    θ̂, δ   the minimiser, its move           H, H₀   Hessian, and without the record
+    n, m   number of records in all, in one piece    K   number of alternatives of a record
+    c, P   number of free margins (1, or the classes less one), of free parameters
+    θ̂, δ   the minimiser, its change         H, H₀   Hessian with and without the record
     h      share of a record in the curvature along its own direction: its leverage
     t      shift of the other records' margins    ε   error of their slopes at fixed curvature
     M      constant of self-concordance, |ℓ‴| ≤ M ℓ″; 0 where centres are exact

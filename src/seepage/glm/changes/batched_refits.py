@@ -8,7 +8,7 @@ The first sum omits the removed records. The equation is in differences, so no p
 where a record has little effect on the model. Newton's method finds the root. Its systems are
 solved by conjugate gradients, preconditioned by the inverse Hessian of the unchanged table; the
 difference between the Hessians has low rank. No other matrix is formed. A step costs two products
-of the table with one column per refit. Changes are of the free parameters
+of the table with a matrix that has one column per refit. Changes refer to the free parameters
 (:class:`~seepage.glm.changes.outputs.Outputs`), with one row of P numbers per refit.
 """
 
@@ -56,10 +56,10 @@ class BatchedRefits:
     def moves(
         self, changes: list[Change], starts: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the changes, and the last Newton steps as estimates of their errors, (B, P) each.
+        """Return the parameter changes, and the last Newton steps to estimate their errors, (B, P).
 
-        Changes are infinite where no unique minimiser remains, and NaN where one exists but was not
-        found. ``starts (B, P)`` are initial guesses.
+        Changes are infinite where no unique minimiser remains, and NaN where one may exist but was
+        not found. ``starts (B, P)`` are initial guesses.
         """
         moves, errors = np.zeros((2, len(changes), len(self.inverse)))
         starts = np.zeros_like(moves) if starts is None else starts
@@ -85,9 +85,10 @@ class BatchedRefits:
     def weakening(self, changes: list[Change], moves: np.ndarray) -> np.ndarray:
         """Return the factor by which a refit may have less curvature than the full table, (B,).
 
-        The factor is the largest ``a/a′`` of the remaining records, with a′ at the refit; for
-        softmax it is ``exp(span)``. An error that is small relative to the full table's curvature
-        may be larger by this factor relative to the refit's curvature.
+        The factor is the largest ratio ``a/a′`` of a remaining record's curvatures, a at the full
+        fit and a′ at the refit. For softmax, the upper bound ``exp(s)`` is used, where s is the
+        largest span of a record's margin shift. An error that is small relative to the full table's
+        curvature may be larger by this factor relative to the refit's curvature.
         """
         weaker = np.ones(len(changes))
         counted = self._curved > 0
@@ -116,8 +117,8 @@ class BatchedRefits:
     def least_curvatures(self, changes: list[Change]) -> np.ndarray:
         """Return lower bounds on the eigenvalues of the refits' Hessians, (B,).
 
-        The bound is the ridge for the coefficients and, for the intercept, the remaining records'
-        curvature.
+        Without an intercept, the bound is the ridge. With an intercept, the smaller of the ridge
+        and the remaining records' total curvature is divided by the largest ``‖x̃‖²``.
         """
         ridge, least = self.model.fit.ridge, np.full(len(changes), self.model.fit.ridge)
         if self.model.fit.intercept is not None:
@@ -140,9 +141,9 @@ class BatchedRefits:
         Even a small difference of slopes has the absolute error of the slopes. Errors e of the
         slopes change the full fit by at most ``Σ ω e ‖Φ^½H⁻¹x̃‖``. For a refit, this bound grows in
         inverse proportion to the remaining share ``left`` of the curvature, and in proportion to
-        ``weaker`` (:meth:`weakening`). These errors also change any fit by at most ``(Σ ω
-        e²/a′)^½`` in the norm of its Hessian, where a′ are its curvatures, and by at most ``Σ ω e
-        ‖x̃‖`` divided by its smallest curvature.
+        ``weaker`` (:meth:`weakening`). Two more bounds apply to any fit. In the norm of the fit's
+        Hessian, the change is at most ``(Σ ω e²/a′)^½``, where a′ are the fit's curvatures. The
+        change is also at most ``Σ ω e ‖x̃‖`` divided by the fit's smallest curvature.
         """
         whiten, (moved, energy, steep) = self.model.whiten, self._rounded_slopes
         least = self.least_curvatures(changes)
@@ -152,7 +153,7 @@ class BatchedRefits:
 
     @cached_property
     def _rounded_slopes(self) -> tuple[float, float, float]:
-        """The three sums, where e is a few rounding errors of a slope and its margin's terms."""
+        """The sums of :meth:`slope_rounding`; e is a few rounding errors of slope and margin."""
         model, moved = self.model, 0.0
         parameters = np.abs(model.outputs.within(model.theta))
         margins = np.abs(model.gram_solver.design(model.X)) @ parameters
@@ -175,13 +176,13 @@ class BatchedRefits:
         return np.asarray(np.sum(self.model.gram_solver.design(self.model.X) ** 2, axis=1))
 
     def size(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the distance to the minimiser: ``‖g‖`` in the norm of ``H⁻¹``, (B,)."""
+        """Return an estimate of the distance to the minimiser, ``‖g‖`` in the norm of ``H⁻¹``."""
         return np.asarray(np.sqrt(np.abs(np.sum(gradient * (gradient @ self.inverse), axis=1))))
 
     # One by one -------------------------------------------------------------------------------
 
     def _share(self, rows: np.ndarray) -> float:
-        """Return the largest share of these records in any unpenalised direction.
+        """Return these records' largest share of the curvature in any unpenalised direction.
 
         If the share is near 1, the refit without these records may not be unique. With a penalty,
         the intercept is the only unpenalised direction.
@@ -201,7 +202,7 @@ class BatchedRefits:
         return np.asarray(np.einsum("nkk->n", self.model.gram_solver.curvature))
 
     def _holds_intercept(self, change: Change) -> bool:
-        """Return whether the labels of a changed table determine the intercept.
+        """Return whether the labels of a changed table allow a finite intercept.
 
         The intercept is not penalised. It diverges to minus infinity for a class without records,
         and if all counts are zero. In these cases Newton's method may stop early, once the gradient
@@ -223,7 +224,7 @@ class BatchedRefits:
 
     @cached_property
     def _anchored(self) -> np.ndarray:
-        """Each record's contribution to a finite intercept, of shape (n, e)."""
+        """Which of the e conditions for a finite intercept each record meets, (n, e)."""
         return self._anchors(self.model.target, self.model.weight)
 
     def _anchors(self, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -498,12 +499,12 @@ class _Batch:
         return slopes
 
     def at_rest(self) -> np.ndarray:
-        """Return the gradients at the unchanged model, of shape (B, P)."""
+        """Return the gradients of the changed objectives at the unchanged model, (B, P)."""
         shift = np.zeros((self._coming, len(self.changes), self.model.outputs.count))
         return self._arrivals(shift) - self.removed_gradient
 
     def _arrivals(self, shift: np.ndarray) -> np.ndarray:
-        """Return the gradients of the added records, (B, P); their shifts are the last ones."""
+        """Return the gradients of the added records, (B, P); ``shift`` ends with their shifts."""
         if self.z is None:
             return np.zeros_like(self.removed_gradient)
         slopes = self.model.outputs.slope(self.own_margins + shift[-len(self.z) :], self.labels)
@@ -537,7 +538,7 @@ class _Batch:
     def length(
         self, moved: np.ndarray, shift: np.ndarray, step: np.ndarray, gradient: np.ndarray
     ) -> np.ndarray:
-        """Return the length of each step, such that the slope along it nearly vanishes."""
+        """Return step lengths at whose ends the slope is at most 0.9 times the initial descent."""
         along = self.shifts(step)
         downhill = np.abs(np.sum(gradient * step, axis=1))
         base = np.sum((self._penalty(moved) - self.removed_gradient) * step, axis=1)

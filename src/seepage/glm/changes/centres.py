@@ -1,9 +1,9 @@
 """The centre of a parameter change: the change if the other records' curvature is fixed.
 
-Without record i, ``H₀ = H − ω x̃ a x̃ᵀ`` has the inverse ``H⁻¹ + H⁻¹x̃ U x̃ᵀH⁻¹`` (Woodbury). In
-the principal directions of the record, ``WWᵀ = ω a`` with ``Wᵀx̃ᵀH⁻¹x̃W = diag h``, ``U = W
-diag(1/(1 − h)) Wᵀ``. Leaving the record out moves the fit by ``H₀⁻¹x̃ ω r = H⁻¹x̃ u``. Replacing it
-by ``(z, y')`` moves the fit by ``−H₀⁻¹z̃ σ``, where the new record's margin m solves one equation::
+Without record i, ``H₀ = H − ω x̃ a x̃ᵀ`` has the inverse ``H⁻¹ + H⁻¹x̃ U x̃ᵀH⁻¹`` (Woodbury). With
+W such that ``WWᵀ = ω a`` and ``Wᵀx̃ᵀH⁻¹x̃W = diag h``, ``U = W diag(1/(1 − h)) Wᵀ``. Leaving the
+record out moves the fit by ``H₀⁻¹x̃ ω r = H⁻¹x̃ u``. Adding ``(z, y')`` in its place moves the fit
+further by ``−H₀⁻¹z̃ σ``, where the new record's margin m solves one equation::
 
     m = z̃ᵀθ₀ − z̃ᵀH₀⁻¹z̃ σ,       σ = ω ℓ'(m, y'),       θ₀ the fit without record i
 
@@ -31,7 +31,7 @@ from seepage.support.double_double import EPS
 
 @dataclass(frozen=True)
 class WithoutRecord:
-    """Records, and the fit without each of them, of shape (m, …) each."""
+    """Quantities of m records, and of the fit without each record, of shape (m, …) each."""
 
     pull: np.ndarray  # ω r
     curvature: np.ndarray  # ω a
@@ -46,7 +46,7 @@ class WithoutRecord:
 
     @classmethod
     def of(cls, model: LocalModel, rows: np.ndarray, lengths: np.ndarray) -> WithoutRecord:
-        """Return an instance from the records' ``x̃ᵀH⁻¹x̃``, (m, w, w)."""
+        """Build an instance from the records' ``x̃ᵀH⁻¹x̃``, (m, w, w)."""
         joint, weight = JointOutputs(model.outputs, rows.shape[1]), model.weight[rows]
         pull = (weight[:, :, None] * model.slopes[rows]).reshape(len(rows), -1)
         curvature = joint.joined(weight[:, :, None, None] * model.curvatures[rows])
@@ -84,7 +84,8 @@ class Replacements:
     ) -> Replacements:
         """Return a copy whose errors include the residual of ``m + G σ = given``, of shape (m, K).
 
-        A residual affects the slopes in the same way as an error of ``given``.
+        Here m, σ and G are ``margin``, ``slope`` and ``lengths``. A residual affects the slopes in
+        the same way as an error of ``given``.
         """
         moved = times(self.lengths, slope)
         residual = np.linalg.norm(margin + moved - self.given, axis=2)
@@ -103,7 +104,7 @@ class Replacements:
         by_inverse: np.ndarray,
         rest: WithoutRecord,
     ) -> Replacements:
-        """Return an instance from the inner products of the basis in the norm of the Hessian."""
+        """Build an instance from the inner products of the basis in the norm of the Hessian."""
         (m, k), K, c = rows.shape, len(others), model.outputs.count
         change, labels, still = model.changes_together(rows, others)
         distinct = change if others.columns else change[:, :1]  # one stands for all if none changes
@@ -141,7 +142,7 @@ class Replacements:
 
 @dataclass(frozen=True)
 class Centres:
-    """The changes due to m records with K alternatives, for fixed curvature of all others."""
+    """The changes due to m records with K alternatives, with the other records' curvature fixed."""
 
     columns: list[int]
     gram: np.ndarray  # (m, K, K), whitened
@@ -165,7 +166,7 @@ class Centres:
 
     @classmethod
     def of(cls, model: LocalModel, rows: np.ndarray, others: Alternatives | None) -> Centres:
-        """Return the centres of some records' changes; ``None`` leaves a record out."""
+        """Return the centres of changes in these records; ``others=None`` leaves them out."""
         joint = JointOutputs(model.outputs, rows.shape[1])
         columns, w = [] if others is None else list(others.columns), joint.count
         by_inverse, by_noise, by_penalty = model.solver.products(rows, columns)
@@ -257,7 +258,7 @@ class OwnRecord:
         new: Replacements,
         shift: np.ndarray,
     ) -> OwnRecord:
-        """Return the contribution from the curvature and the product of ``H₀⁻¹z̃``, whitened."""
+        """Return the contribution from the curvature and the products of whitened ``H₀⁻¹z̃``."""
         modes, shares = modes_of(curvature, new.lengths)
         sights = _ratio(np.sum(modes * (by_noise @ modes), axis=-2), shares)
         widest = joint.each.widest(joint.blocks(new.lengths)).max(axis=-1)

@@ -4,10 +4,10 @@ Let ``t_j = x̃_jᵀδ`` be the shift of the other records' margins when the par
 ``ε_j = ω_j[ℓ'(m_j + t_j) − ℓ'(m_j) − a_j t_j]`` the error of their slopes at fixed curvature. If
 ``|ℓ‴| ≤ M ℓ″`` (Bach 2010), ``|ε_j|`` is at most ``ω_j a_j |t_j| κ(M|t_j|)``, ``κ(u) = (eᵘ − 1 −
 u)/u``. Let ``E = (Σ ε_j²/(ω_j a_j))^½`` be the norm of ε. The norm of ``X̃ᵀε`` with respect to
-``H₀⁻¹`` is no larger. For every ε of norm E, the changed parameters are within E of the centre in
+``H₀⁻¹`` is at most E. For every ε of norm E, the changed parameters are within E of the centre in
 the norm of ``H₀``. Let ``S`` be the largest ``|t_j|`` at the centre, ``N`` the norm of ``t`` at the
-centre, ``Q⁴ = Σ ω_j a_j t_j⁴`` and ``R = max_j ‖x̃_j‖_{H₀⁻¹}``. The ε of such a change has norm at
-most::
+centre, ``Q⁴ = Σ ω_j a_j t_j⁴`` and ``R = max_j ‖x̃_j‖_{H₀⁻¹}``. The ε of a change within E of the
+centre has norm at most::
 
     f(E) = κ(M (S + R E)) (N + E),     or   M ψ(M (S + R E)) (Q + r E)²,   ψ(u) = κ(u)/u
 
@@ -248,11 +248,12 @@ def bound_by_convexity(
     rows: np.ndarray,
     others: Alternatives | None,
 ) -> None:
-    """Bound the lengths of the changes without a certificate.
+    """Bound the lengths of those changes that have no certificate, by convexity alone.
 
     If every parameter is penalised, the minimiser lies within ``‖g‖/ridge`` of ``θ̂``, where g is
-    the gradient of the changed objective at ``θ̂``. If the objective decreases by D somewhere along
-    the centre, the minimiser is no nearer than the smallest ℓ with ``‖g‖ℓ − ridge ℓ²/2 ≥ D``.
+    the gradient of the changed objective at ``θ̂``. If the objective decreases by D somewhere on
+    the line to the centre, the minimiser is no nearer than the smallest ℓ with ``‖g‖ℓ − ridge ℓ²/2
+    ≥ D``.
     """
     open_ = np.isinf(moves.radius[where])
     ridge = 0.0 if model.fit.intercept is not None else model.fit.ridge
@@ -272,7 +273,7 @@ def bound_by_convexity(
 
 
 def steepness(model: LocalModel, rows: np.ndarray, others: Alternatives | None) -> np.ndarray:
-    """Return ``‖g‖`` at ``θ̂``, for the added minus the removed records, of shape (m, K)."""
+    """Return ``‖g‖`` at ``θ̂``, where g sums added minus removed records' gradients, (m, K)."""
     x = model.solver.design(model.X[rows.reshape(-1)]).reshape(*rows.shape, -1)
     weight, own = model.weight[rows], model.slopes[rows]
     rounding = np.sum(weight * model.slope_errors[rows] * np.linalg.norm(x, axis=2), axis=1)
@@ -290,7 +291,7 @@ def steepness(model: LocalModel, rows: np.ndarray, others: Alternatives | None) 
 
 
 def _fall(model: LocalModel, rows: np.ndarray, centres: Centres) -> np.ndarray:
-    """Return a lower bound on the changed objective's decrease along the centre.
+    """Return a lower bound on the changed objective's decrease on the line to the centre.
 
     At τ times the centre, the losses of the other records exceed their linear terms by at most ``N²
     τ² ψ(M S τ)``; the losses of removed and added records are known.

@@ -63,7 +63,7 @@ class RefittedMoves:
     lost: np.ndarray  # which changes leave no release, (m, K)
 
     def moves(self) -> Moves:
-        """Return their inner products."""
+        """Return the inner products and the radii of the vectors."""
         gram = self.seen @ np.swapaxes(self.seen, 1, 2)
         diagonal = np.arange(gram.shape[1])
         gram[:, diagonal, diagonal] += np.where(self.lost, np.inf, 0.0)
@@ -221,7 +221,7 @@ class ChangedRecords(FiniteChanges):
     def starts(
         self, rows: np.ndarray, others: Alternatives | None
     ) -> tuple[np.ndarray | None, np.ndarray]:
-        """Return the free parameters at the centres, (m, K, P), if available.
+        """Return the free parameters' changes at the centres, (m, K, P), if available.
 
         Also return the remaining records' smallest share of the curvature, of shape (m,).
         """
@@ -313,10 +313,10 @@ class ChangedRecords(FiniteChanges):
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the likelihood of each alternative under the model fitted without the record.
+        """Return each alternative's log-likelihood under the fit without the record, with errors.
 
-        The errors are from certificates. The least certain records are refitted, if they are few or
-        have no certificate.
+        The errors are from certificates. The least certain records are refitted, as far as that is
+        affordable; for a family without certificates, all records are refitted.
         """
         family = self.model.fit.family
         if family.name not in ("bernoulli", "poisson", "categorical"):
@@ -339,7 +339,7 @@ class ChangedRecords(FiniteChanges):
         return scores, off
 
     def _likelihoods(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
-        """Return these likelihoods from the expansion, for sets of records, (m, k)."""
+        """Return the log-likelihoods and their errors without refits, for sets (m, k)."""
         model, joint = self.model, JointOutputs(self.model.outputs, rows.shape[1])
         left = Centres.of(model, rows, None)
         E, _ = slope_error(model, left, free_shifts(model, rows, left))
@@ -373,7 +373,7 @@ class ChangedRecords(FiniteChanges):
     def _refitted_likelihoods(
         self, rows: np.ndarray, others: Alternatives
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return these likelihoods from refits."""
+        """Return the log-likelihoods and their errors from refits."""
         model, outputs, columns = self.model, self.model.outputs, list(others.columns)
         starts, _ = self.starts(rows, None)
         changes = [Change(np.atleast_1d(some)) for some in rows]

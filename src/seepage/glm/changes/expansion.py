@@ -41,7 +41,7 @@ from seepage.support.double_double import EPS
 
 @dataclass(frozen=True)
 class Expanded:
-    """Changes due to m records with K alternatives, from third-order slopes of the others."""
+    """Changes due to m records with K alternatives, from the other records' third-order slopes."""
 
     moves: np.ndarray  # u, (m, K, P)
     error: np.ndarray  # E, infinite where nothing is certified, (m, K)
@@ -76,7 +76,7 @@ class Expansion:
 
     @cached_property
     def exists(self) -> bool:
-        """Whether the expansion applies: one margin per record, and all records in memory."""
+        """Whether the expansion applies: one output, known derivatives, all records in memory."""
         model = self.model
         return bool(
             model.constant
@@ -88,7 +88,7 @@ class Expansion:
         )
 
     def affords(self, moves: int) -> bool:
-        """Return whether expanding this many changes costs no more than the allowed refits."""
+        """Return whether the expansion applies, and is cheap enough for this many changes."""
         return self.exists and self._work(3, moves) <= 1e11
 
     def _work(self, order: int, moves: int) -> float:
@@ -142,7 +142,7 @@ class Expansion:
         return third, fourth
 
     def moves(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
-        """Return certified changes due to records, (m,); ``None`` leaves a record out."""
+        """Return certified changes due to records, (m,); ``others=None`` leaves them out."""
         model, K = self.model, 1 if others is None else len(others)
         whole = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
         for piece in row_slices(len(rows), K * self._width):

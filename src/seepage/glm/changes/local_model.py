@@ -50,7 +50,8 @@ class LocalModel:
         Gaussian noise on the parameters, or several noises if the parameters are released several
         times.
     fit
-        The model with the labels and weights of these records; by default, it covers all records.
+        The model with the labels and weights of these records; by default, the model of all
+        records.
     shifts
         Totals over all records, if the given records are only a part.
     """
@@ -173,7 +174,7 @@ class LocalModel:
     def changes_together(
         self, rows: np.ndarray, others: Alternatives
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the differences for sets of records, (m, k), that all have the same alternative.
+        """Return the differences if all records of a set, (m, k), have the same alternative.
 
         The result contains the differences (m, K, k, c), the labels (m, K, k, …), and whether
         nothing changes (m, K).
@@ -209,9 +210,10 @@ class LocalModel:
         return self.shifts_here() if self.shifts is None else self.shifts
 
     def shifts_here(self) -> LargestShifts:
-        """Return these quantities for the available records only.
+        """Return :attr:`largest_shifts` for the available records only.
 
-        ``q`` is ``x̃ᵀH⁻¹x̃``; for several outputs, it is the largest value between two outputs.
+        ``q`` is ``x̃ᵀH⁻¹x̃``; with several outputs, the largest value for a difference of two
+        outputs.
         """
         c = self.outputs.count
         largest, quartic = 0.0, np.zeros_like(self.inverse)
@@ -227,7 +229,7 @@ class LocalModel:
 
     @cached_property
     def stretch(self) -> float:
-        """The root of ``max_e (Σ ω q tᵀa t)^½`` over e of H-norm 1, for the Q of the errors."""
+        """``max_e (Σ ω q tᵀa t)^¼`` over e of H-norm 1, which bounds ``r`` of the certificate."""
         # Of a unit diagonal, and never below what rounding hides: a root of ``H⁻¹``, or of more.
         sizes = np.sqrt(np.diagonal(self.inverse))
         values, vectors = np.linalg.eigh(self.inverse / np.outer(sizes, sizes))
@@ -254,8 +256,8 @@ class LocalModel:
 class Whitening:
     """Multiplies rows by ``Φ^½``, the units of one or several Gaussian noises on the same numbers.
 
-    The rows are parameters for centred columns; the released parameters are for the caller's
-    columns.
+    The rows are parameters for centred columns; they are first converted to the released
+    parameters, which belong to the caller's columns.
     """
 
     def __init__(

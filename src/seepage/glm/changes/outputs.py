@@ -19,14 +19,14 @@ SOLVED = 1e-12  # the largest residual, relative to the terms of its equation, o
 
 
 class Outputs:
-    """The free part of a record's margins, and the unit of its self-concordance.
+    """The free part of a record's margins, and the span that measures their shifts.
 
     With one margin, the free part is the margin, and a shift ``t`` has the span ``|t|``. For
     softmax only the differences of the K margins matter. All quantities are expressed in an
     orthonormal basis of the directions that sum to zero, in which curvatures are positive definite.
-    With ``π`` at margins ``m + st``, ``d/ds Var_π(h) = Cov_π((h − Eh)², t) ≤ Var_π(h)·span(t)``,
-    where the span of t is its largest minus its smallest entry. So the self-concordance constant of
-    softmax is 1.
+    Let ``π`` be the class probabilities at the margins ``m + st``, and h any vector with one number
+    per class. Then ``d/ds Var_π(h) = Cov_π((h − Eh)², t) ≤ Var_π(h)·span(t)``, where the span of t
+    is its largest minus its smallest entry. So the self-concordance constant of softmax is 1.
     """
 
     def __init__(self, family: Family | Categorical) -> None:
@@ -80,8 +80,8 @@ class Outputs:
     def curvature_parts(self, m: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Return the factors of curvatures that :meth:`curvature_times` uses.
 
-        With one output, the factors are the curvatures; for softmax, ``ω(diag π − ππᵀ)``, they are
-        π and ω.
+        With one output, the factors are the weighted curvatures; for softmax, whose curvature is
+        ``ω(diag π − ππᵀ)``, they are π and ω.
         """
         margins, labels = self._flat(m, labels)
         if self.basis is None:
@@ -123,7 +123,7 @@ class Outputs:
         return np.asarray((own[..., :, None] + own[..., None, :] - 2 * G).max(axis=(-2, -1)))
 
     def per_span(self, m: np.ndarray, curvatures: np.ndarray) -> np.ndarray:
-        """Return the largest ``tᵀa t`` for a shift of span 1; this is a variance, so at most ¼."""
+        """Return the largest ``tᵀa t`` for a shift of span 1; for softmax, it is at most ¼."""
         if self.basis is None:
             return np.asarray(curvatures[:, 0, 0])
         powers = np.asarray(self.family.mean(m @ self.basis.T))
@@ -144,8 +144,8 @@ class Outputs:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the roots ``m`` of ``m + weight·ℓ'(m, y) = given``, and whether each was found.
 
-        Each root is unique, since ``ℓ'`` is increasing. The shapes are (m, K, c), (m, K, c, c) and
-        (m, K, …).
+        Each root is unique, since ``ℓ'`` is increasing. The arguments have the shapes (m, K, c),
+        (m, K, c, c) and (m, K, …).
         """
         shape = labels.shape[:2]
         given = np.broadcast_to(given, (*shape, self.count))
@@ -154,7 +154,7 @@ class Outputs:
         return JointOutputs(self, 1).own_margin(given, weight, labels[:, :, None], np.ones(1))
 
     def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the roots for one output; each is between ``given`` and the first step."""
+        """Return one output's roots, each between ``given`` and ``given − weight·ℓ'(given)``."""
         every = labels.reshape(given.shape[0] * given.shape[1], -1)
         if self.basis is None:
             every = every[:, 0]
@@ -222,9 +222,9 @@ class JointOutputs:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the roots ``m`` of ``m + G·ωℓ'(m, y) = given``, and whether each was found.
 
-        The shapes are (m, K, kc), (m, K, kc, kc) for G, (m, K, k, …) and (m, K, k). With ``m =
-        given + G^½v``, the roots minimise ``‖v‖²/2 + Σ ω ℓ(m, y)``. They are computed by Newton's
-        method with step halving.
+        The arguments have the shapes (m, K, kc), (m, K, kc, kc) for G, (m, K, k, …) and (m, K, k).
+        With ``m = given + G^½v``, the roots minimise ``‖v‖²/2 + Σ ω ℓ(m, y)``. They are computed
+        by Newton's method with step halving.
         """
         shape, w = labels.shape[:2], self.count
         labels = labels.reshape(-1, *labels.shape[2:])

@@ -1,9 +1,9 @@
 """Changes of a model when its balanced class weights are recomputed for changed records.
 
-The table without record i of class c is equivalent to the full table minus record i, with the class
-weights that apply after removing one record of class c. So one fit with these weights, including
-the record, serves all records of the class. Let ``θ_c`` be its minimiser and ``δ_i`` the change of
-that fit when record i is removed. The release changes by::
+Removing record i of class c has two effects: the class weights become those for one record fewer in
+class c, and the record leaves. So one fit on all records, with these new weights, serves all
+records of the class. Let ``θ_c`` be its minimiser and ``δ_i`` the change of that fit when record i
+is removed. The release changes by::
 
     (θ_c − θ̂) + δ_i
 
@@ -34,7 +34,7 @@ from seepage.support.double_double import EPS
 
 
 class _Shifted(NamedTuple):
-    """A fit with different class weights, and its records."""
+    """A fit with different class weights, and its difference from the release."""
 
     changes: ChangedRecords
     offset: np.ndarray  # ``θ_c − θ̂`` in units of the noise, (P,)
@@ -112,7 +112,8 @@ class RebalancedRecords(FiniteChanges):
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the changes when each of these records has each alternative value.
 
-        Class weights depend only on labels, so changed labels require refits.
+        Class weights depend only on labels. The errors are therefore infinite for changed labels,
+        which require refits.
         """
         if others.labels is None:
             return self._fixed.replaced(rows, others)
@@ -162,7 +163,7 @@ class RebalancedRecords(FiniteChanges):
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the likelihood of each alternative under the model fitted without the record."""
+        """Return each alternative's log-likelihood in the fit without the record, with errors."""
         scores, off = np.zeros((len(rows), len(others))), np.zeros(len(rows))
         for fit, which in self._by_fit(rows):
             if fit is None:

@@ -6,7 +6,7 @@ compute both quantities. :class:`Solver` uses the inverse of the Gram matrix, fo
 outputs. Let κ be the condition number of H. The relative errors are ``εκ`` in ``H⁻¹x̃``, and
 therefore ``εκ/(1 − h)`` in the difference ``1 − h``. With a weak penalty λ and more columns than
 records, ``1 − h`` is proportional to λ and κ to 1/λ, so all precision is lost.
-:class:`SingularValues` avoids that difference.
+:class:`SingularValues` avoids this subtraction.
 
 Let ``d_j = ω_j a_j`` be the records' curvatures, and ``A = U S Vᵀ`` the table of the rows ``√d_j
 (x_j − x̄)``. With an intercept, ``x̄`` is the mean of the rows weighted by ``d`` (otherwise 0), and
@@ -18,9 +18,9 @@ coefficients only::
     H⁻¹x̃_i  = (w, 1/Σd − x̄ᵀw),        w = V S/(S² + λ) u_i / √d_i
     √d_i r_i = −u_iᵀ λ/(S² + λ) Uᵀt − (t − UUᵀt)_i        of least squares,  t = (I − eeᵀ)√d y
 
-The bracket is the part outside the span of e and U. The bracket is zero if there are no more
-records than columns. Errors grow like the square root of the condition number, as in the singular
-value decomposition.
+The last term of ``1 − h_i`` is the squared length of the record's part outside the span of e and U.
+It is zero if there are no more records than columns. Errors grow like the square root of the
+condition number, as in the singular value decomposition.
 
 **k records removed together** are treated as one record with k outputs. Their shares are the
 eigenvalues of their block of ``D^½X̃H⁻¹X̃ᵀD^½``. The values ``1 − h`` are the eigenvalues of ``I``
@@ -52,7 +52,7 @@ def others_decide(error: np.ndarray) -> np.ndarray:
 
 
 def best_solver(plain: Solver) -> Solver:
-    """Return the solver for a table: the Gram matrix, if the condition number permits it."""
+    """Return the Gram-matrix solver, or :class:`SingularValues` if needed and more precise."""
     X, curvature = plain.X, plain.curvature
     # A decomposition takes about n d min(n, d) multiplications, and holds the table several times.
     affordable = X.size * min(X.shape) <= 1e10 and X.size <= 1 << 26
@@ -131,8 +131,9 @@ class Solver:
     def lost_to_cancelling(self, rows: np.ndarray) -> np.ndarray:
         """Return the effect of rounding on the whitened ``H⁻¹x̃`` of sets, (m, k) → (m,).
 
-        Its entries are sums over columns that may cancel, so ``Σ_j |H⁻¹_ij x̃_j|`` may exceed the
-        sum. If columns have very different units, such entries may dominate after whitening.
+        Each entry of ``H⁻¹x̃`` is a sum over columns, whose terms may cancel. The rounding error is
+        proportional to ``Σ_j |H⁻¹_ij x̃_j|``, which may far exceed the sum. If columns have very
+        different units, these errors may dominate after whitening.
         """
         sizes = self._times_rows(np.abs(self.inverse), np.abs(self.X[rows.reshape(-1)]))
         sizes = self.whiten.most(sizes).reshape(len(rows), -1)
@@ -269,7 +270,7 @@ class SingularValues(Solver):
         self.error[counted] = _BACKWARD * np.where(np.isnan(error), np.inf, error) + lost
 
     def _outside(self, U: np.ndarray, e: np.ndarray) -> np.ndarray:
-        """Return the squared part of each record outside the span of e and U, of shape (n,)."""
+        """Return the squared length of each record's part outside the span of e and U, (n,)."""
         if self.whole:
             return np.zeros(len(U))
         return np.asarray(np.maximum(1 - e**2 - np.sum(U**2, axis=1), 0.0))
@@ -307,7 +308,7 @@ class SingularValues(Solver):
         return self._with_intercept(moved, at_mean)[:, None, :]
 
     def lost_to_cancelling(self, rows: np.ndarray) -> np.ndarray:
-        """Return the additional relative rounding error of the whitened ``H⁻¹x̃``, (m,).
+        """Return the additional rounding error of the whitened ``H⁻¹x̃`` of sets, (m, k) → (m,).
 
         :attr:`error` is relative to the length of ``H⁻¹x̃``. Little of this length may remain after
         whitening: for columns far from zero, the terms of the intercept cancel.
@@ -346,7 +347,7 @@ class SingularValues(Solver):
     def share_left(
         self, rows: np.ndarray, curvature: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the same quantities, computed without subtraction.
+        """Return the result of :meth:`Solver.share_left`, without subtracting h from 1.
 
         For several records, let ``I − D^½X̃H⁻¹X̃ᵀD^½ = T C T``, where T contains the square roots
         of its diagonal. The relative error of every eigenvalue is at most that of C divided by C's
@@ -424,7 +425,7 @@ def _reflected(table: np.ndarray, unit: np.ndarray) -> np.ndarray:
 def gram_of(V: np.ndarray, C: np.ndarray, between: np.ndarray | None = None) -> np.ndarray:
     """Return the inner products of c vectors per record and w shared vectors, (m, c+w, c+w).
 
-    ``between`` is the matrix of the inner product, if any.
+    ``between`` is the matrix of the inner product, by default the identity.
     """
     m, c, size = V.shape
     flat = V.reshape(m * c, size)

@@ -46,7 +46,7 @@ class ClassBalance:
 
     @cached_property
     def keys(self) -> int:
-        """The number of distinct class weights after removing a single record."""
+        """The number of distinct sets of class weights after removing any single record."""
         return len(np.unique(np.stack([self.classes, self.counted], axis=1), axis=0))
 
     def _sizes(self, rows: np.ndarray | slice) -> np.ndarray:

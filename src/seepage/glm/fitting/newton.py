@@ -221,7 +221,7 @@ def _polish(objective: Objective, point: Sums, factor: CholeskyFactor) -> Sums:
 
 
 def _gauge_free(objective: Objective, theta: Array) -> Array:
-    """Return softmax parameters that sum to zero over the classes, and others unchanged.
+    """Shift softmax parameters so that they sum to zero over the classes; change no others.
 
     This does not change the losses, and minimises the penalty.
     """
@@ -231,7 +231,7 @@ def _gauge_free(objective: Objective, theta: Array) -> Array:
 
 
 def _lbfgs(objective: Objective) -> Array:
-    """Return parameters near the minimiser, by scipy's L-BFGS with gradients computed in place."""
+    """Return parameters near the minimiser, by SciPy's L-BFGS, or zeros if it fails."""
     zeros = objective.zeros()
     xp = array_namespace(zeros)
 
@@ -258,7 +258,7 @@ def check_counts(objective: Objective, label_scale: float) -> None:
 
 
 def check_overlap(objective: Objective, least_gain: float) -> None:
-    """Raise an error if the margins separate the classes strictly."""
+    """Raise an error if there is no penalty and the margins separate the classes strictly."""
     if objective.ridge == 0 and 0 < least_gain < math.inf:
         raise InputError(_divergence(objective.family.name))
 
@@ -270,7 +270,7 @@ def check_drift(objective: Objective, step: Array, largest_norm: float) -> None:
 
 
 def _drifts(objective: Objective, step: Array, largest_norm: float) -> bool:
-    """Return whether a step is long and moves no record to the wrong side of the boundary.
+    """Return whether a step is long and moves no record towards the wrong side of the boundary.
 
     ``largest_norm`` is the largest norm of a row. Steps too short to move any margin far are not
     examined.
@@ -283,10 +283,11 @@ def _drifts(objective: Objective, step: Array, largest_norm: float) -> bool:
 
 
 def separated(objective: Objective) -> bool:
-    """Return whether a direction exists along which no loss rises and some fall without end.
+    """Return whether some direction raises no loss and lowers at least one loss without end.
 
-    The test is a linear program. It is skipped for data read in chunks, for large tables, and for
-    labels between two classes.
+    The test is a linear program. It is skipped, and the result is ``False``, for data read in
+    chunks, for large tables, for objectives with a linear term, and for class labels other than 0
+    and 1.
     """
     if objective.table is None or objective.tilt is not None:
         return False

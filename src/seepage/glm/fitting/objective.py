@@ -259,7 +259,7 @@ class Objective:
 
         The result is the minimum and maximum over the records of positive weight (and rival
         classes). It is ∞ and −∞ if there are no records, or if the family's losses have no such
-        side. ``counts`` states whether to include the losses of counts.
+        side. With ``counts=False``, losses of counts are treated as having no such side.
         """
         xp = array_namespace(margins)
         y = self.target
@@ -284,7 +284,8 @@ class Objective:
     def total(self, function: Callable[[Objective], Answer], what: str) -> Answer:
         """Return the sum of a function over the chunks' objectives; a table is one chunk.
 
-        The function excludes the penalty, and can be pickled to run on other machines.
+        The function must leave out the penalty, and must be picklable, so that it can run on other
+        machines.
         """
         if self.table is not None:
             return function(self)
@@ -376,10 +377,11 @@ class Objective:
         return replace(self, X=near, units=units), Coordinates(centre, units)
 
     def near_zero(self, H: Array) -> tuple[Objective, Coordinates] | None:
-        """Return a source's objective, with any columns far from zero shifted.
+        """Return a source's objective with columns far from zero shifted, and the shift.
 
-        The moments in a Hessian show whether to search for such columns, which requires a pass over
-        the source. Columns of a table are shifted by :meth:`conditioned`.
+        Return ``None`` if there are no such columns. The moments in a Hessian show whether to
+        search for them, which requires a pass over the source. Columns of a table are shifted by
+        :meth:`conditioned`.
         """
         if self.table is not None or not self.intercept:
             return None
@@ -410,7 +412,7 @@ def _of_chunk(chunk: Chunk, loss: PenalisedLoss, function: Callable[[Objective],
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over records at given parameters; a sum that is not requested is zero.
+    """Sums over records at given parameters; a sum that is not requested keeps its default value.
 
     Parameters
     ----------
@@ -419,19 +421,21 @@ class Sums:
     counted
         The number of records with positive weight.
     gradient, hessian, value
-        The value, gradient and Hessian of the objective.
+        The gradient, Hessian and value of the objective.
     gradient_scale, label_scale
-        ``Σᵢ |ωᵢ rᵢ| ‖x̃ᵢ‖ + ridge ‖w‖``, the terms that cancel in the gradient, and ``Σᵢ ωᵢ |yᵢ|
-        ‖x̃ᵢ‖``, the scale of rounding errors for a perfect fit.
+        ``Σᵢ |ωᵢ rᵢ| ‖x̃ᵢ‖ + ridge ‖w‖``, the total size of the gradient's terms, which may cancel;
+        and ``Σᵢ ωᵢ |yᵢ| ‖x̃ᵢ‖``, the scale of rounding errors for a perfect fit.
     largest_norm
         The largest norm of a row.
     least_gain
-        A lower bound on the distance of the worst record from the boundary, on the side of its own
-        class.
+        The smallest margin by which a record lies on the side of its own class; negative if a
+        record lies on the wrong side.
     squares
-        ``Σ (ω r ‖x̃‖)²``, plus a small multiple of the labels for perfect fits.
+        ``Σ (ω r ‖x̃‖)²``, plus a small multiple of ``Σ (ω y ‖x̃‖)²``, which matters only for
+        perfect fits.
     extent
-        The moments of the columns, if the model has an intercept that can absorb a shift.
+        The smallest and largest value of each column, if the model has an intercept that can
+        absorb a shift.
     """
 
     theta: Array
@@ -856,7 +860,7 @@ def _column(values: Array, like: Array) -> Array:
 
 
 def check_columns(objective: Objective, H: Array, counted: int, names: tuple[str, ...]) -> None:
-    """Raise an :class:`InputError` that names the linearly dependent columns.
+    """Raise an :class:`InputError` if columns are linearly dependent; the error names them.
 
     With a penalty, the minimiser is unique and nothing is checked. ``H`` is the Hessian at any
     parameters, without gauge fixing; it is singular if the columns are dependent. ``counted`` is

@@ -7,8 +7,9 @@ of records with the whitener. ``operator`` is the Jacobian for any number of out
 and ``inverse`` the inverse information about a record. ``accuracy`` bounds the errors of these
 results. All modules of this package use these symbols::
 
-    n, m   records in all, in one piece      d   columns       D   d, and one for an intercept
-    K, L   outputs, numbers of a label       P   numbers released, D K
+    n, m   number of records in all, in one piece              d   number of columns
+    K, L   number of outputs, of numbers in a label            D   d, plus 1 for an intercept
+    P      number of released numbers, D K
     x̃      a record, with a 1 for an intercept                 W   coefficients, (d, K)
     r, a, b  slope, curvature and label slope of a record's loss, weights ω folded in
     H, Φ   Hessian of the objective, information of the noise

@@ -5,9 +5,9 @@ record's curvature and label slope. Errors of the slope, the whitener and the ro
 affect both terms. Their sum may be much smaller than either term, which increases its relative
 error accordingly.
 
-A closed form squares the terms before adding them, and loses the square of the cancelled part. Only
-:func:`exact_records` and :func:`exact_blocks` determine which results are recomputed from the
-entries of the Jacobian.
+A closed form squares the terms before adding them, so its error grows with the square of the part
+that cancels. Only :func:`exact_records` and :func:`exact_blocks` determine which results are
+recomputed from the entries of the Jacobian.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Answer = Callable[[Any, Unknowns], Array]
 def exact_records(
     take: Callable[[Array], Array], cells: bool = False
 ) -> Callable[[Answer], Answer]:
-    """Decorate a closed form for every record: where squares cancel, use the entries instead.
+    """Decorate a closed form: where its squares cancel, recompute results from Jacobian entries.
 
     ``take`` computes the same results from whitened Jacobians, ``(m, P, q)``; ``cells`` marks
     results for each single feature, ``(n, t)``.
@@ -73,7 +73,7 @@ def exact_records(
 def exact_blocks(
     closed_form: Callable[[Any, list[Unknowns], Array], Array],
 ) -> Callable[[Any, list[Unknowns], Array], Array]:
-    """Decorate the norms of attributes for these rows in the same way."""
+    """Decorate a closed form for the norms of attributes over rows, like :func:`exact_records`."""
 
     @wraps(closed_form)
     def exact(jacobian: Any, attributes: list[Unknowns], rows: Array) -> Array:
@@ -122,7 +122,7 @@ def per_attribute(
 
 
 def single_columns(attributes: list[Unknowns]) -> dict[int, int]:
-    """Return whether each attribute is a single column, and that column."""
+    """Map the position of each attribute that is a single column to that column."""
     return {
         k: u.columns[0]
         for k, u in enumerate(attributes)
@@ -325,7 +325,7 @@ class GLMAccuracy(AnswerAccuracy):
         yield both[:, 0], both[:, 1]
 
     def _record_sizes(self, unknowns: Unknowns, closely: bool) -> tuple[Array, Array]:
-        """Return the norms for whole records; for several classes these are upper bounds."""
+        """Return the norms and errors of records' terms (upper bounds for several classes)."""
         terms = self.terms
         xp = array_namespace(terms.X)
         reach, W = norm(terms.columns_of(unknowns)), norm(self._coefficient_sizes(unknowns))
@@ -427,9 +427,9 @@ class GLMAccuracy(AnswerAccuracy):
     def coefficient_errors(self) -> Array:
         """Upper bounds on the coefficients' errors in units of ε, ``(D, 1)``, for one output.
 
-        At the minimiser the slopes sum to zero. Their errors ``e`` change ``w_j`` by at most
+        At the minimiser the gradient is zero. Errors ``e`` of the slopes change ``w_j`` by at most
         ``√(vᵀH'v Σ e²/a)`` with ``v = H⁻¹u_j``: the feature's deviation times a factor common to
-        all records. A coefficient near zero may be no larger than its error.
+        all features. A coefficient near zero may be no larger than its error.
         """
         terms, deviations = self.terms, self.map.coefficient_deviations
         xp = array_namespace(terms.X)
@@ -443,7 +443,7 @@ class GLMAccuracy(AnswerAccuracy):
         return math.sqrt(float(xp.sum(errors))) / self.rounding * deviations[:, None]
 
     def _coefficient_sizes(self, unknowns: Unknowns) -> Array:
-        """Return ``|w_V|`` and the errors of ``w_V`` in units of ε, for ``a w``, ``(t, K)``."""
+        """Return ``|w_V|`` plus its error in units of ε, for bounds on ``a w``, ``(t, K)``."""
         sizes = array_namespace(self.terms.X).abs(self.terms.coef)
         both = (self._spread_over(size, unknowns) for size in (sizes, self.coefficient_errors))
         return sum(both)

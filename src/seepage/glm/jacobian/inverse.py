@@ -1,25 +1,26 @@
-"""The inverse information about every row, by a closed form that is cheaper than a matrix product.
+"""The inverse information about every row, by a closed form with few or no matrix products.
 
 If the label is known and the features ``V`` are unknown, the information about a row is::
 
     I = r² B + a² ξ w wᵀ + a r (w zᵀ + z wᵀ),    B = A_VᵀA_V,  z = A_VᵀA x̃,  ξ = ‖A x̃‖²
 
 Here ``w`` denotes ``w_V``, and ``B`` is the same for all rows. Let ``v = B⁻¹w``, ``y = B⁻¹z`` and
-``κ = ξ − zᵀB⁻¹z ≥ 0``, the part of ``A x̃`` that no unknown affects. By Woodbury's formula::
+``κ = ξ − zᵀB⁻¹z ≥ 0``, the squared length of the part of ``A x̃`` that no unknown affects. By
+Woodbury's formula::
 
     I⁻¹ = ( B⁻¹ − [a² κ v vᵀ + a (r + a wᵀy) (v yᵀ + y vᵀ) − a² (wᵀv) y yᵀ] / D ) / r²
     D = (r + a wᵀy)² + a² (wᵀv) κ
 
-If all features are unknown, ``y`` equals ``x`` up to a constant and ``κ`` is a constant (both zero
-without an intercept), so no matrix product is needed. If ``r = 0`` or ``D = 0``, the inverse does
-not exist, and no unbiased estimate has a finite error.
+If all features are unknown, ``y`` equals ``x`` plus a constant vector, and ``κ`` is a constant, so
+no matrix product is needed. Both constants are zero without an intercept. If ``r = 0`` or ``D =
+0``, the inverse does not exist, and no unbiased estimate has a finite error.
 
 The accuracy of the inverse follows from two inequalities. Let ``ρ = δ/√D`` be the relative error of
 ``D``, where ``δ`` is the error of ``r + a wᵀy``. The Cauchy–Schwarz inequality then bounds each
 term of a cell by ``P_j = (B⁻¹)_jj + a² (wᵀv) y_j²/D``. So the error of the cell is a few times ``ρ
 P_j``, and ``P_j`` is at most five times the larger of ``(B⁻¹)_jj`` and the cell. The whitener has
-the same error ``(I + E)A`` in every term, which changes the inverse by at most ``2‖E‖``, even if
-terms cancel.
+the same error ``(I + E)A`` in every term, which causes a relative change of the inverse of at most
+``2‖E‖``, even if terms cancel.
 """
 
 from __future__ import annotations
@@ -239,7 +240,7 @@ class _RowTerms(NamedTuple):
 
 
 def _square_off(shared: _SharedTerms, kappa: Array, y: Array) -> Array:
-    """Return the error of ``κ``, the squared norm of a vector minus ``A_V y``.
+    """Return the error of ``κ``, the squared distance between a vector and ``A_V y``.
 
     The columns of ``A_V`` may nearly cancel in ``A_V y``, but their errors do not.
     """

@@ -8,8 +8,9 @@ theorem gives (Hannun et al. 2021, equation 18, for K outputs)::
     J_i = −H⁻¹ G_i,      G_i = [ E ⊗ r_i + x̃_i ⊗ a_i Wᵀ ,  x̃_i ⊗ b_i ]        (P × (d + L))
 
 Here ``E`` selects the parameters that multiply data, which are all except the intercept. Noise with
-Fisher information ``Φ`` whitens the Jacobian to ``A G_i`` with ``AᵀA = H⁻¹ Φ H⁻¹ = C``. No ``J_i``
-is ever stored: the methods compute all measures of leakage in chunks of rows.
+Fisher information ``Φ`` whitens the Jacobian to ``A G_i`` with ``AᵀA = H⁻¹ Φ H⁻¹ = C``. The ``J_i``
+of all rows are never stored together: the methods compute all measures of leakage in chunks of
+rows.
 
 :class:`GLMJacobian` supports any number of outputs. With one output, every measure has a closed
 form at about the cost of one matrix product: :mod:`seepage.glm.jacobian.single_output`. If classes
@@ -195,7 +196,7 @@ class GLMJacobian(TermsJacobian):
 
         Let ``V`` be the unknown feature directions and ``B_i = [a_i W_Vᵀ, b_i]``::
 
-            Σ_i G_i G_iᵀ = Σ x̃x̃ᵀ ⊗ B Bᵀ + VVᵀ ⊗ Σ r rᵀ + T + Tᵀ,    T = Σ_i V W_V-weighted x̃ᵀ ⊗ r a
+            Σ_i G_i G_iᵀ = Σ x̃x̃ᵀ ⊗ B Bᵀ + VVᵀ ⊗ Σ r rᵀ + T + Tᵀ,    T = Σ_i (V ⊗ r)(x̃ ⊗ a W_Vᵀ)ᵀ
         """
         xp, terms = array_namespace(self.X), self.terms
         K, P, D = terms.outputs, self.size, self.size // terms.outputs
@@ -218,15 +219,15 @@ class GLMJacobian(TermsJacobian):
         return total + xp.reshape(spread, (P, P)) + cross + cross.T
 
     def norm_of(self, unknowns: Unknowns, sums: Any) -> float:
-        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``, also that of the information."""
+        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ`` and thus of the information."""
         return float(dense_largest((self.whitener @ sums @ self.whitener.T)[None, :, :])[0])
 
 
 class PairedJacobian(EntryJacobian, TermsJacobian):
     """The Jacobian for several classes, compared with the record's own class before rounding.
 
-    Closed forms would square the common part of the classes; see
-    :class:`~seepage.glm.jacobian.terms.PairedTerms`.
+    Closed forms would lose precision: they square the part common to all classes before it cancels.
+    See :class:`~seepage.glm.jacobian.terms.PairedTerms`.
     """
 
     def row_jacobians(self, unknowns: Unknowns, rows: slice | Array) -> Array:
@@ -235,11 +236,11 @@ class PairedJacobian(EntryJacobian, TermsJacobian):
 
 
 def merged(first: TermsJacobian, other: TermsJacobian) -> TermsJacobian | None:
-    """Return one Jacobian for two releases of the same model with different noise.
+    """Return one Jacobian for two releases of a model, or ``None`` if they cannot be merged.
 
-    The information is then ``Gᵀ(C + C')G``. This is the information of a single release whose
-    whitener is the R factor of both whiteners stacked, if this loses no precision. Both releases
-    must have the same rows.
+    The releases must have the same rows, and differ only in their noise. The information is ``Gᵀ(C
+    + C')G``. This is the information of a single release whose whitener is the R factor of both
+    whiteners stacked. The merger is refused if it would lose precision.
     """
     ours, theirs = first.terms, other.terms
     xp = array_namespace(ours.X)

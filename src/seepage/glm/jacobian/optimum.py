@@ -2,7 +2,7 @@
 
 The leakage is computed from the derivative of the exact minimiser on the stored data. A fitted
 model is close to this minimiser; Newton steps remove the remaining distance. Bounds on rounding
-errors depend on the condition number κ of the Hessian, with columns centred and scaled to a unit
+errors depend on the condition number κ of the Hessian of the centred columns, scaled to a unit
 diagonal. If κ is small, the error in ordinary floating-point arithmetic is a few rounding errors
 times κ. Otherwise the Hessian, its inverse and the residuals are computed in double the working
 precision (:mod:`seepage.glm.jacobian.twice_precise`). The result is then exact up to rounding if κ
@@ -172,9 +172,9 @@ class Optimum:
 def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: str) -> Optimum:
     """Find the minimiser near the coefficients of a fitted model, in float64.
 
-    If the coefficients are not near a minimiser, a :class:`NotTheMinimiserError` is raised. If
-    ``on_mismatch`` is ``"warn"``, they are used unchanged, with a warning. An error is also raised
-    if the data have no unique minimiser to working precision.
+    If the coefficients are not near a minimiser, a :class:`NotTheMinimiserError` is raised or, with
+    ``on_mismatch="warn"``, they are used unchanged, with a warning. An error is also raised if the
+    data have no unique minimiser to working precision.
     """
     objective = records.objective(fit)
     sums = objective.at(fit.parameters, _JUDGED, "Hessian")
@@ -256,7 +256,7 @@ def _centred(
 
 
 def condition_number(H: Array, inverse: Array) -> float:
-    """Return a lower estimate of a definite matrix's condition number, for unit diagonal."""
+    """Return a lower estimate of a matrix's condition number, after scaling to a unit diagonal."""
     xp = array_namespace(H)
     sizes = xp.sqrt(xp.linalg.diagonal(H))
     start = np.random.default_rng(0).standard_normal(H.shape[0])
@@ -355,7 +355,7 @@ def _margin_error(fit: FittedGLM, X: Array, margins: Array, target: Array) -> Ar
 
 
 def _moves(part: Objective, fit: FittedGLM, inverse: Array) -> Array:
-    """Return the change of ``H⁻¹u`` if every curvature has a relative error of one, (P, Q).
+    """Bound the change of ``H⁻¹u`` for unit relative errors of the curvatures, of shape (P, Q).
 
     ``H⁻¹ΔH H⁻¹u`` is a sum over the records; the absolute values of its terms are added. With one
     output, ``u`` contains the features, and Q = D. With several outputs, only differences of
@@ -399,7 +399,8 @@ class Whitener:
     In the order of the parameters, the output varies fastest. If columns were shifted by a centre
     ``c``, ``x̃`` contains the shifted columns, and ``T⁻¹`` maps the parameters back to the caller's
     columns. With ``T = [[I, 0], [cᵀ, 1]]`` the rows are ``x̃ = Tᵀx̃_c`` and the Hessian is ``H =
-    TᵀH_cT``. So ``H⁻¹x̃ = T⁻¹H_c⁻¹x̃_c``, and ``T⁻ᵀe_j = e_j`` leaves the data columns unchanged.
+    TᵀH_cT``. So ``H⁻¹x̃ = T⁻¹H_c⁻¹x̃_c``, and the data columns do not change, since ``T⁻ᵀe_j =
+    e_j``.
 
     Rounding errors of the records' curvatures change ``A x̃`` by about ``ε spread √(x̃ᵀH⁻¹x̃)``,
     and the column of a feature by ``ε spread`` times its deviation; see :func:`_deviations`.
@@ -471,7 +472,7 @@ def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
 
 
 def _moved_columns(moves: Array, centre: Array | None, noise: Noise, outputs: int) -> Array:
-    """Return the change of ``A u`` for unit curvature errors, (Q,); see :func:`_moves`."""
+    """Bound the change of ``A u`` for unit curvature errors, (Q,); see :func:`_moves`."""
     xp = array_namespace(moves)
     if centre is not None:
         by_feature = xp.reshape(moves, (-1, outputs * moves.shape[1]))
@@ -495,8 +496,8 @@ def whitened(
     The errors of ``H⁻¹x̃`` are proportional to the largest released numbers, while ``A x̃`` of a
     record may be as small as the smallest number. These numbers differ because of the noise and the
     units. Also, the terms of the intercept for shifted columns, ``w₀ − cᵀw``, may cancel; they are
-    then large relative to their sum. The error grows with this ratio, up to ``UNLIKE``; an inverse
-    in double the working precision is not affected.
+    then large relative to their sum. The relative error grows with the ratio of the largest to the
+    smallest number, up to ``UNLIKE``; an inverse in double the working precision is not affected.
     """
     high = inverse.high if isinstance(inverse, Double) else inverse
     xp = array_namespace(high)
@@ -580,9 +581,10 @@ def check_stationarity(
     formula applies only at the minimiser. The step ``s = H⁻¹g`` is compared with the coefficients w
     in the norm of the Hessian, ``√(sᵀHs / wᵀHw)``. This norm measures changes of the margins, and
     does not depend on the units of the columns. An intercept is projected out of wᵀHw, since a
-    shift has no scale. Above 1e-5, a :class:`NotConvergedWarning` is issued; above 1e-2, a
-    :class:`NotTheMinimiserError` is raised instead, unless ``on_mismatch`` is ``"warn"``. The
-    Hessian at the coefficients (gauge-fixed for softmax) may be passed, if already computed.
+    shift has no scale. If the coefficients are nearly zero, the step is compared with that of
+    residuals of random sign instead. Above 1e-5, a :class:`NotConvergedWarning` is issued; above
+    1e-2, a :class:`NotTheMinimiserError` is raised instead, unless ``on_mismatch`` is ``"warn"``.
+    The Hessian at the coefficients (gauge-fixed for softmax) may be passed, if already computed.
     """
     objective = Objective.of(fit, X)
     sums = objective.at(fit.parameters, _JUDGED)
@@ -597,7 +599,7 @@ def judge_stationarity(
     on_mismatch: str,
     factor: CholeskyFactor | None = None,
 ) -> float:
-    """Return the step for :func:`check_stationarity` from sums over the records.
+    """Return the result of :func:`check_stationarity`, computed from sums over the records.
 
     Callers that already have the sums use this function; they may also pass the Hessian and its
     factor.

@@ -91,7 +91,7 @@ def largest_of_rows(
     threads: bool = False,
     what: str = "",
 ) -> Array:
-    """Return these eigenvalues if a function computes ``p`` for some rows at a time.
+    """Return what :func:`largest_eigenvalue` returns; ``coordinates`` computes ``p`` for some rows.
 
     ``threads`` distributes the pieces over the processor's cores; ``what`` labels the progress bar
     of long computations.
@@ -120,7 +120,7 @@ def largest_of_rows(
 
 
 def _by_series(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> tuple[Array, Array]:
-    """Return the largest eigenvalues (or guesses, or zero if there is none) and which are exact."""
+    """Return the largest eigenvalues and which are exact; the rest are guesses (0: no guess)."""
     xp = array_namespace(rho)
     polynomials = _FAR[-1] + 1
     far = at.with_functions(slice(0, polynomials))
@@ -205,7 +205,7 @@ def _bracket(batch: _Secular, eps: float) -> tuple[Array, Array, Array]:
 def _next(
     look: _Look, tau: Array, low: Array, high: Array, width: Array, floor: Array
 ) -> tuple[Array, Array]:
-    """Choose the next point, and whether it is a Newton step."""
+    """Return the next point, and whether it is reached by a Newton step."""
     xp = array_namespace(tau)
     by_mu = (look.by_mu > xp.where(low > 0, low, xp.zeros_like(low))) & (look.by_mu < high)
     by_det = (look.by_det > low) & (look.by_det < high)
@@ -407,7 +407,7 @@ def solve_near_pole(
 
 
 def chebyshev(delta: Array) -> Array:
-    """Return the Chebyshev polynomials of the poles, after mapping the poles to −1 to 1."""
+    """Return the Chebyshev polynomials of the poles, mapped to the interval from −1 to 1."""
     xp = array_namespace(delta)
     middle, half = _range(delta)
     share = (delta - middle) / half if float(half) > 0 else xp.zeros_like(delta)
@@ -423,13 +423,13 @@ def _range(delta: Array) -> tuple[Array, Array]:
 
 
 def _farthest(last: int) -> float:
-    """Return the largest ``z`` for which all later terms are below the rounding error."""
+    """Return the largest ``z`` for which all terms after ``last`` are below the rounding error."""
     share: float = 5e-17 ** (1 / (last + 1))
     return 2 * share / (1 + share * share)
 
 
 def _first_guess(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> Array:
-    """Return the largest eigenvalue with all poles moved to their middle."""
+    """Return a guess of the largest eigenvalue, relative to the middle of the poles."""
     xp = array_namespace(rho)
     p_p, p_q, q_q = at.p_p[0, :], at.p_q[0, :], at.q_q[0]
     guess, _ = positive_root(c * p_p + 2 * s * p_q, _product(s, p_p, p_q, q_q))

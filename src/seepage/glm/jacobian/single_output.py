@@ -1,8 +1,8 @@
 """The Jacobian of a GLM with one output, in closed form.
 
-In the space of the release, the information about a row is a fixed matrix plus a matrix of rank
-two. Let ``A`` be the whitener, ``V`` the unknown feature directions and ``w_V = Vᵀw``, with the
-sample weights included in ``r``, ``a`` and ``b``::
+In the space of the release, the information about a row is a multiple of a fixed matrix plus a
+matrix of rank two. Let ``A`` be the whitener, ``V`` the unknown feature directions and ``w_V =
+Vᵀw``, with the sample weights included in ``r``, ``a`` and ``b``::
 
     A G_i G_iᵀ Aᵀ = r² A_V A_Vᵀ + c (Ax̃)(Ax̃)ᵀ + a r [(Ax̃)(A_V w_V)ᵀ + (A_V w_V)(Ax̃)ᵀ]
     c = a²‖w_V‖² + b²      (without b² where the label is known)
@@ -136,7 +136,7 @@ class SingleOutputJacobian(GLMJacobian):
         return by_rows(cells, self.rows, self.size, chunk=terms.chunk)
 
     def inverse_form(self, unknowns: Unknowns) -> ClosedInverse | None:
-        """Return the closed form of the rows' inverse information, where this form is exact."""
+        """Return the closed form of the rows' inverse information, if it applies, or ``None``."""
         if unknowns.label or unknowns.count(self) == 1 or self.terms.map.precise:
             return None
         return ClosedInverse(self, self.terms, self.accuracy, unknowns)
@@ -173,7 +173,7 @@ class SingleOutputJacobian(GLMJacobian):
         return total
 
     def norm_of(self, unknowns: Unknowns, sums: Array) -> float:
-        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``, also that of the information."""
+        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ`` and thus of the information."""
         if self.terms.map.precise:
             return float(dense_largest(sums[None, :, :])[0])
         return super().norm_of(unknowns, sums)

@@ -64,7 +64,7 @@ class JacobianTerms:
         self.size = int(self.whitener.shape[1])
 
     def changed(self, **others: Any) -> JacobianTerms:
-        """Return the same terms for different attributes, without cached results."""
+        """Return a copy with these attributes replaced, and without cached results."""
         other = copy(self)
         other.__dict__.update(others, kept={})
         other.forget()
@@ -222,7 +222,7 @@ class JacobianTerms:
 
 
 def seen_precisely(terms: JacobianTerms, rows: slice | Array) -> Double:
-    """Return ``A x̃`` for these rows and every output, of shape ``(m, K, P)``."""
+    """Return ``A x̃`` of rows and outputs, ``(m, K, P)``, in double the working precision."""
     xp = array_namespace(terms.X)
     wide = (-1, terms.outputs * terms.size)  # from the design to the release of every output
     low: Array = terms.map.low
@@ -232,7 +232,7 @@ def seen_precisely(terms: JacobianTerms, rows: slice | Array) -> Double:
 
 
 def columns_precisely(terms: JacobianTerms, unknowns: Unknowns) -> Double:
-    """Return ``A_V``, of shape ``(P, t, K)``; directions may be small differences of columns."""
+    """Return ``A_V (P, t, K)`` before rounding: directions may be small differences of columns."""
     xp = array_namespace(terms.X)
     picked = replace(unknowns, basis=None)
     high, low = (picked.of(terms.features_of(A), axis=1) for A in (terms.whitener, terms.map.low))

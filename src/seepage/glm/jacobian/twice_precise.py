@@ -27,12 +27,12 @@ def precise_optimum(
 ) -> tuple[FittedGLM, Array, Double, float]:
     """Return the minimiser near a model, its ``H⁻¹``, and their accuracy.
 
-    The minimiser is a model whose parameters have extra digits.
+    The minimiser is returned as a model, followed by the extra digits of its parameters.
 
     Parameters
     ----------
     fit, objective
-        A model near the minimiser, and its objective. Columns far from zero are shifted.
+        A model near the minimiser, and its objective, with columns far from zero already shifted.
     start, condition
         ``H⁻¹`` to ordinary precision, and the condition number of ``H``.
     polish
@@ -201,7 +201,7 @@ def _precise_gradient(part: Objective, fit: FittedGLM, low: Array) -> Double:
 
 
 def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
-    """Return the slopes that balance the penalty, and their errors, for a few records.
+    """Return the slopes that balance the penalty, with errors, or ``None`` if they are not unique.
 
     At the minimiser ``X̃ᵀr = −nλ (w, 0)``. If the rows are linearly independent, this equation
     alone determines the slopes, without subtracting a label from a nearly equal mean.

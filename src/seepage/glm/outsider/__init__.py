@@ -9,7 +9,7 @@ on ``membership`` and ``eta``; ``refusals`` has their errors and ``words`` descr
 assumptions. In addition to the symbols of :mod:`seepage.glm.changes`, this package uses::
 
     u      share of the other records' variance that the attacker does not know
-    g, c   gradient of a person's loss; the same less the mean of all
+    g, c   gradient of a person's loss; g minus its mean over all people
     G      Σ c cᵀ over the people; G₋ᵢ without person i
     Σ      covariance of the noise on the parameters, if there is any
     ℓ      design leverage: largest share of a person in the curvature

@@ -1,7 +1,7 @@
 """η of records, people and groups, with the other records treated as noise.
 
-The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``, where G₋ is the sum over all records
-except the measured ones.
+The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``, where G₋ is the sum of ``c cᵀ`` over all
+records except the measured ones.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def eta_of_each(
 ) -> Result:
     """Return a measure for each record or person, with the other records treated as noise.
 
-    Since ``S₋ᵢ ≥ (1 − αq)S``, η with noise of covariance S, divided by ``√(1 − αq)``, never
-    understates the leakage.
+    Let S be the covariance that includes record i, and αq the record's share of it. Since ``S₋ᵢ ≥
+    (1 − αq)S``, η with noise of covariance S, divided by ``√(1 − αq)``, never understates the
+    leakage.
     """
     together = seen.together(None) if people else None
     worlds = seen.worlds(together) if people else seen.worlds_of_records()

@@ -123,7 +123,8 @@ class Rivals:
     worlds
         The distributions of the release, with the variance due to the other people.
     features
-        The records' features with each alternative value, (m, K, d), in the model's columns.
+        A function that returns the records' features with each alternative value, (m, K, d), in
+        the model's columns.
     """
 
     def __init__(

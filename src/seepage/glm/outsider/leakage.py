@@ -1,8 +1,8 @@
 """The leakage to an attacker who does not know all other records.
 
-Every result is an estimate: a normal approximation from one fit, checked against resampled refits.
-The refits replace the approximation where it is known to fail. The risk from an attacker who knows
-all other records is always reported for comparison.
+Every result is an estimate: a normal approximation from one fit. For membership, refits on
+resampled people check the approximation, and replace it where it is known to fail. Membership and
+guesses also report the risk from an attacker who knows all other records.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ class OutsiderLeakage:
     """The leakage of a release to an attacker who does not know all other records.
 
     The result covers membership, guesses, and the leakage about each record, person or group. For
-    other results use ``informed``, the leakage to an attacker who knows all other records, which is
-    never smaller.
+    other results use ``informed``, the leakage to an attacker who knows all other records.
 
     Parameters
     ----------
@@ -88,7 +87,7 @@ class OutsiderLeakage:
         return self._first
 
     def beside(self, *others: OutsiderLeakage) -> OutsiderLeakage:
-        """Return the joint leakage of several releases about the same people. ``sp.compose``.
+        """Return the joint leakage of several releases about the same people (``sp.compose``).
 
         The unknown records affect all releases (:mod:`seepage.glm.outsider.stacked`). Only
         membership is supported. The releases may be fits on different columns, but the records and
@@ -122,7 +121,7 @@ class OutsiderLeakage:
         return self.membership().plot(ax)
 
     def report(self, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
-        """Audit the model against this attacker, write the report, and return the report's page.
+        """Audit the model against this attacker, write the report, and return the path of its page.
 
         The call is equivalent to ``sp.report(sp.audit(model, X, y, attacker=…), folder)``.
         """
@@ -196,8 +195,10 @@ class OutsiderLeakage:
     ) -> Result:
         """Return the leakage about each record, with the other records treated as noise.
 
-        The information is ``JᵀS₋ᵢ⁻¹J`` with ``S₋ᵢ ≥ (1 − αq)S``. So η with noise of covariance S,
-        divided by ``√(1 − αq)``, never understates the leakage.
+        Let S be the covariance of the release due to all unknown records and the noise, S₋ᵢ the
+        same without record i, and αq the record's share of S. The information is ``JᵀS₋ᵢ⁻¹J``, and
+        ``S₋ᵢ ≥ (1 − αq)S``. So η with noise of covariance S, divided by ``√(1 − αq)``, never
+        understates the leakage.
         """
         return eta_of_each(self._one, lambda leak: leak.records(columns, label, measure, simplex))
 
@@ -238,8 +239,8 @@ class OutsiderLeakage:
     ) -> Result:
         """Return the leakage about each group of records, treating all others as noise.
 
-        The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``, where G₋ is the sum over the
-        records outside the group.
+        The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``. Here G₋ is the sum of ``c cᵀ``
+        over the records outside the group; :mod:`seepage.glm.outsider` defines the symbols.
         """
         return eta_of_groups(self._one, labels, columns, label, measure, simplex)
 

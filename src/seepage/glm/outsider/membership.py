@@ -1,7 +1,7 @@
 """Membership inference by an attacker who does not know all other records.
 
-If one person causes most of the variation, resampled refits replace the normal approximation. The
-risk from an attacker who knows all other records is reported for comparison.
+If the measured person causes most of the variation, resampled refits replace the normal
+approximation. The risk from an attacker who knows all other records is reported for comparison.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _UNITS = {"rows": "records", "groups": "groups", "people": "people"}
 class OutsiderMembership(Membership):
     """The membership risk from an attacker who does not know all other records.
 
-    ``mu`` is the distance between two normal distributions of equal covariance that have the same
-    success rate; ``numpy.asarray`` returns ``mu``.
+    ``mu`` is the distance at which two normal distributions of equal covariance give the same
+    success rate as the release; ``numpy.asarray`` returns ``mu``.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ class OutsiderMembership(Membership):
     others
         The number of other people.
     scale
-        ``μ²`` times ``u``, the share of the variance that the attacker does not know; ``None`` with
-        noise.
+        ``μ²`` times ``u``, the share of the variance that the attacker does not know; ``None``
+        with noise or rounding.
     numbers
         The count of released numbers.
     """
@@ -75,7 +75,7 @@ class OutsiderMembership(Membership):
         return self._told(self.worlds.accuracy(prior), "right")
 
     def tpr(self, fpr: float = 0.01) -> Result:
-        """Return the largest true positive rate at a false positive rate."""
+        """Return the largest true positive rate at a given false positive rate."""
         return self._told(self.worlds.true_positive_rate(fpr), "tpr")
 
     def auc(self) -> Result:
@@ -85,9 +85,10 @@ class OutsiderMembership(Membership):
     def must_know(self, right: float = 0.9) -> np.ndarray:
         """Return how many other records an attacker must know to achieve this success rate.
 
-        Without noise ``μ² = μ₁²/u``, so at most ``(n − 1)(μ₁/μ*)²`` of these records may be
-        unknown. The normal approximation requires at least max(30, released numbers) unknown
-        records. If fewer would remain, the attacker must know practically everybody, and the count
+        Without noise ``μ² = μ₁²/u``, where μ₁ is μ at u = 1. Let μ* be the distance that gives this
+        success rate; then at most ``(n − 1)(μ₁/μ*)²`` of the other records may be unknown. The
+        normal approximation requires at least 30 unknown records, and at least one per released
+        number. If fewer would remain, the attacker must know practically everybody, and the count
         is the number of all other records.
         """
         check_number(right, "right")
@@ -287,7 +288,7 @@ def _informed(
     like: Result,
     rest: np.ndarray | None,
 ) -> Membership:
-    """Return the risk from an attacker who knows all other records, or ``rest`` if known."""
+    """Return the risk from an attacker who knows all other records, from ``rest`` if given."""
     if len(parts) > 1:  # independent noise: squared distances add
         mu = np.zeros(len(asked))
         for part in parts:
@@ -323,7 +324,7 @@ def _informed(
 
 
 def _distances(pairs: TwoNormals) -> np.ndarray:
-    """Return the distances at which pairs with equal covariance have the same success rates."""
+    """Return the distances at which normals of equal covariance have the pairs' success rates."""
     alike = guessing.distance(pairs.accuracy(), 0.5)
     uneven = np.any(pairs.spread != 0, axis=1)
     return np.asarray(np.where(uneven, alike, pairs.distance))

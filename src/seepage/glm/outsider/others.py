@@ -91,7 +91,7 @@ class OtherPeople:
         return np.asarray(shares == 1)
 
     def knowing(self, people: list[int]) -> OtherPeople:
-        """Return a copy for an attacker who also knows some of these people."""
+        """Return a copy for an attacker who also knows these people."""
         others = copy(self)
         for whole in ("mean", "scatter"):  # of those who vary
             vars(others).pop(whole, None)
@@ -109,7 +109,7 @@ class OtherPeople:
         self.pull[rows] /= np.where(self.alone[:, None], np.inf, left)
 
     def _leave_out(self, person: int, rows: np.ndarray) -> None:
-        """``g = H H₋⁻¹ g(θ̂)``, expressed as slopes: ``(I − BQ)⁻¹ω r`` with ``Q = X̃H⁻¹X̃ᵀ``."""
+        """Compute ``g = H H₋⁻¹ g(θ̂)`` as slopes: ``(I − BQ)⁻¹ω r``, B = ωa, ``Q = X̃H⁻¹X̃ᵀ``."""
         Y = self.curvature_root(rows)
         if not Y.shape[1]:
             return

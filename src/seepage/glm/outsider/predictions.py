@@ -103,7 +103,7 @@ class AnswerNoise(Gaussian):
         return "one margin" if count == 1 else f"{count} margins"
 
     def as_given(self) -> Gaussian:
-        """Return the noise on the margins, for any queries."""
+        """Return the noise on the margins, independent of the queries."""
         return Gaussian(self.sigma)
 
     @cached_property
@@ -123,7 +123,7 @@ class AnswerNoise(Gaussian):
         return Gaussian(whole @ whole.T)
 
     def information(self, size: int) -> np.ndarray:
-        """Return the information ``Φ`` of the parameters."""
+        """Return the information ``Φ`` about the parameters."""
         return self._on_parameters.information(size)
 
     def root(self, size: int) -> np.ndarray:

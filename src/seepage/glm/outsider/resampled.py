@@ -69,11 +69,10 @@ def resampled(worlds: Worlds, people: np.ndarray, predicted: np.ndarray) -> Resa
 
 
 def cross_judged(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
-    """Return a test's success rate, cross-validated between two halves of the draws.
+    """Return each draw's share of correct decisions, cross-validated between two halves.
 
-    The draws with and without the person include the same other people. So the test is trained on
-    the differences between these draws; the variation due to other people, which would obscure
-    small differences, cancels.
+    The draws with and without the person include the same other people. So the sampling errors of
+    the two fitted distributions, which would obscure small differences, largely cancel.
     """
     hits = np.zeros(len(inside))
     for side in (0, 1):
@@ -96,7 +95,7 @@ def _log_density(draws: np.ndarray, mean: np.ndarray, root: np.ndarray) -> np.nd
 
 
 class ResampledFits:
-    """Randomly weighted fits on all people, from which fits with one person changed start.
+    """Randomly weighted fits on all people: the starting points of fits with one person changed.
 
     Each step uses the inverse Hessian of the starting fit, corrected for the person's own
     curvature, and requires two products with the table. Newton's method is used for the few fits
@@ -129,7 +128,7 @@ class ResampledFits:
             self.inverses[piece] = np.linalg.pinv(H, hermitian=True)
 
     def moves(self, person: int, inside: bool) -> np.ndarray:
-        """Return the parameter changes with a person, or with another instead, of shape (draws, P).
+        """Return the parameter changes with a person or with another person instead, (draws, P).
 
         Fits that did not converge are NaN. The changes include the noise of the release.
         """

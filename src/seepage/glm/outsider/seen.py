@@ -1,6 +1,6 @@
 """A release as seen by an attacker who does not know all other records.
 
-The object stores the release, its noise, the attacker and the records.
+:class:`SeenRelease` stores the release, its noise, the attacker and the records.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class SeenRelease:
     attacker
         The attacker's background knowledge.
     form
-        The form of the release, if it is not the parameters.
+        The form of the release, if it is not the exact parameters.
     queries
         The queries, with the model's columns.
     again
         A function that returns the leakage with different noise.
     fits
-        The fit on a chunk's records, if records are read in chunks. Only membership is then
-        supported.
+        A function that returns the fit on a chunk's records, for data read in chunks. Only
+        membership is then supported.
     """
 
     informed: Leakage[Any]
@@ -181,7 +181,7 @@ class SeenRelease:
     # What she sees ----------------------------------------------------------------------------
 
     def worlds(self, together: Together | None) -> Worlds:
-        """Return both distributions for all people, or raise an error with the reason."""
+        """Return each person's two distributions; raise an error if there are too few people."""
         sets = None if together is None else [np.asarray(one) for one in together.sets]
         answers = isinstance(self.form, Predictions)
         noisy = self.noise is not None and not self.noise.on
@@ -199,7 +199,7 @@ class SeenRelease:
         return worlds
 
     def worlds_of_records(self) -> Worlds:
-        """Return both distributions for all records, each as a separate person."""
+        """Return the two distributions of each record, treated as a separate person."""
         together = self.together(None)
         if together is not None and any(len(rows) > 1 for rows in together.sets):
             raise InputError(
@@ -211,14 +211,13 @@ class SeenRelease:
     def worlds_in_chunks(
         self, fits: ChunkFits, together: Together | None, exact: bool | int
     ) -> StreamedWorlds:
-        """Return both distributions for records read in chunks, after the first pass."""
+        """Return the two distributions of records read in chunks, after the first pass."""
         named = self.attacker.names_records
         if together is not None or exact or self.form is not None or named:
             raise InputError(
-                "For data read in chunks, only single records, released parameters and an "
-                "attacker who knows a share of the other records are supported, without refits; "
-                "for groups, people, listed records, predictions and exact=, load the rows into "
-                "memory."
+                "For data read in chunks, only single records and released parameters are "
+                "supported, for an attacker who knows a share of the other records. Load the rows "
+                "into memory to use groups, people, listed records, predictions or exact=."
             )
         source = self.informed.source
         worlds = StreamedWorlds.of(source, fits, self.noise is not None, self.attacker)
@@ -231,12 +230,12 @@ class SeenRelease:
         return None if self.form is None else self.form.digits
 
     def _parameter_map(self) -> np.ndarray:
-        """Return A for parameters in the caller's columns."""
+        """Return A, which maps the free parameters to all parameters in the caller's columns."""
         every = self.model.outputs.of_all(np.eye(len(self.model.inverse)))
         return np.asarray(callers_moves(every, self.model.centre).T)
 
     def _query_map(self) -> np.ndarray:
-        """Return A, with one row per query and free output."""
+        """Return A, which maps free parameters to answers; a row per query and free output."""
         model = self.model
         X = np.asarray(as_numpy(read_table(self.queries).values), dtype=float)
         check_queries(X, model.X.shape[1])

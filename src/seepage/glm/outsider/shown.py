@@ -1,10 +1,10 @@
 """The form in which the numbers ``Aθ`` are published: exact, with noise, or rounded.
 
 **Softmax** models return K probabilities, or K margins of which only differences matter. Noise is
-added to each of the K margins, and all K are visible. If the noise is equal, the common part of the
-K margins reveals nothing. If the noise is unequal, the common part reveals some of the noise on
-each margin. For a printed probability ``π_k`` the visible number is ``logit π_k``. Its derivative
-with respect to the margins is ``e_k`` minus the relative probabilities of the other classes.
+added to each of the K margins, and all K are visible. If all K margins have noise of equal
+variance, their common part reveals nothing. Otherwise it reveals some of the noise on each margin.
+For a printed probability ``π_k`` the visible number is ``logit π_k``. Its derivative with respect
+to the margins is ``e_k`` minus the relative probabilities of the other classes.
 
 **Rounding** to a step r adds a variance of ``r²/12`` if the number varies by more than one step. If
 the step is coarser, rounding is ignored, so the risk is overstated. For an attacker who knows all
@@ -31,8 +31,8 @@ class Shown:
     Parameters
     ----------
     outputs
-        The model that computes the answers to queries, if any; the rows of A are then margins in
-        the free coordinates.
+        The outputs of the model, if answers to queries are published; the rows of A are then
+        margins in the free coordinates.
     noise
         The noise added to the answers.
     digits
@@ -85,7 +85,7 @@ class Shown:
     def _slopes(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the map from margins to printed numbers, and the slopes of the means.
 
-        Each number is expressed in units of a margin, so that it counts even where the mean is
+        Each number is expressed in units of a margin, so that it does not vanish where the mean is
         flat.
         """
         assert self.outputs is not None  # noqa: S101 - told to the type checker
@@ -128,7 +128,7 @@ def changed_digits(
     asked: Callable[[np.ndarray], np.ndarray],
     shown: Shown,
 ) -> np.ndarray:
-    """Return which people's removal changes a printed digit, by a refit without each, (n,).
+    """Return which people's removal changes a printed digit, as shown by refits, (n,).
 
     ``asked`` returns A for a person's records. A failed refit, or a number too close to a rounding
     boundary to decide, counts as a change.

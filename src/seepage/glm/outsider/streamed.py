@@ -74,20 +74,20 @@ class _Told(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamedWorlds:
-    """Both distributions for every record of data read in chunks, like :class:`Worlds`.
+    """The two distributions of every record in data read in chunks, like :class:`Worlds`.
 
     Parameters
     ----------
     source
         The records.
     fits
-        The fit on a chunk's records.
+        A function that returns the fit on a chunk's records.
     noisy
         Whether noise is added to the parameters.
     others
         The sums of the first pass.
     unknown
-        ``u``.
+        The share u of the other records' variance that the attacker does not know.
     """
 
     own = False  # each record's own prediction is measured in memory

@@ -14,7 +14,7 @@ from seepage.glm.outsider.seen import SeenRelease
 def assumptions(parts: Sequence[SeenRelease], *found: str, guess: str = "") -> tuple[str, ...]:
     """Return the assumptions for membership and η, or for a guess.
 
-    ``found`` contains results of the computation; ``guess`` names the guessed value.
+    ``found`` contains sentences about the results; ``guess`` says whose value is guessed.
     """
     attacker, known = parts[0].attacker, "exactly"
     if attacker.reference is not None:

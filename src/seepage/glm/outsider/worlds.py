@@ -5,9 +5,9 @@ in the data (in) or left out (out), it has the distributions::
 
     in:   N(θ* − H⁻¹c, uH⁻¹G₋ᵢH⁻¹ + Σ)       out:   N(θ*, uH₋ᵢ⁻¹G₋ᵢH₋ᵢ⁻¹ + Σ),      c = g − ḡ
 
-The number of people is usually published, so another person replaces the one left out, and the
-shift is measured from the mean. The variation due to a person's own gradient does not hide that
-person: ``G₋ᵢ = G − n/(n − 1) ccᵀ``.
+The number of people is usually published, so another person replaces the one left out, and c is
+the gradient minus the mean gradient. The variation due to a person's own gradient does not hide
+that person: ``G₋ᵢ = G − n/(n − 1) ccᵀ``.
 
 **One covariance** for both is enough if the design leverage ℓ is below 0.1. With ``M = uG + HΣH``
 and ``q = cᵀM⁻¹c``, the distance between the two distributions is ``μ² = q/(1 − αq)``, ``α = u n/(n
@@ -23,12 +23,12 @@ So the covariances differ only in the span of Y, T and c. This span has at most 
 Y has k columns; k is one for a single record and output. In this span, both covariances are
 diagonalised together.
 
-**Predictions.** If the release is the answers to queries A, only ``Aθ̂`` is visible. The only
-change is that a root R of ``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹`` replaces the root of ``M⁻¹``. ``D`` is the
-covariance of the noise on the answers and of their rounding (:mod:`~seepage.glm.outsider.shown`).
+**Predictions.** If answers to the queries A are released, only ``Aθ̂`` is visible. The only change
+is that a root R of ``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹`` replaces the root of ``M⁻¹``. ``D`` is the covariance
+of the noise on the answers and of their rounding errors (:mod:`~seepage.glm.outsider.shown`).
 
 **Hidden by one person.** If one other person j causes most of the variation in a person's own
-prediction, that variation is not normal: the prediction reveals whether j is in the data, and
+prediction, that variation is not normal. The prediction then reveals whether j is in the data, and
 little other variation remains. With ``z = Rᵀc``, person j contributes the share ``α(zᵀz_j)²/q(1 −
 αq)`` of the variation along the direction of the best test. If this share exceeds four fifths, j is
 treated as known to the attacker, and the share is computed again for the remaining people.
@@ -57,7 +57,7 @@ class Worlds:
     others
         The people in the data.
     unknown
-        ``u``.
+        The share u of the other records' variance that the attacker does not know.
     queries
         ``A``, (m, P), if predictions are released, or ``None`` if the parameters are.
     own
@@ -117,13 +117,13 @@ class Worlds:
         return self.others.spread(self.unknown)
 
     def told_apart(self) -> tuple[np.ndarray, TwoNormals]:
-        """Return ``αq``, each person's share of the visible variance, and both distributions."""
+        """Return each person's share ``αq`` of the visible variance, and both distributions."""
         share, worlds, _ = self._of_all
         return share, worlds
 
     @property
     def taken_for_known(self) -> np.ndarray:
-        """The number of people treated as known, because each alone would hide another person."""
+        """For each person, the number of others treated as known because they hide the person."""
         return self._of_all[2]
 
     @cached_property
@@ -194,7 +194,7 @@ class Worlds:
                 yield int(place), those
 
     def _heavy(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the people, and their c, who may alone hide another person: ``αcᵀM⁻¹c`` above 0.4.
+        """Return the people who alone may hide another (``αcᵀM⁻¹c`` above 0.4), and their c.
 
         Suppose a person's share of the visible variation is below one half. By the Cauchy–Schwarz
         inequality, nobody outside this list contributes four fifths of the variation that hides the
@@ -221,7 +221,7 @@ class Worlds:
     def _pair(
         self, person: int, root: Callable[[np.ndarray], np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the shift and the covariance ratio of one person's distributions, (k,) each."""
+        """Return the shifts and relative variance differences of a person's distributions, (k,)."""
         rows, inverse = self.others.sets[person], self.others.model.inverse
         Y, T, c = self._span(person)
         solved, axes = inverse @ Y, self._axes(root(rows), Y, T, c)
@@ -261,7 +261,7 @@ class Worlds:
 
 
 def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> TwoNormals:
-    """Join pairs of distributions into one pair, merging coordinates of equal variance."""
+    """Join pairs of distributions into one object, merging coordinates of equal variance."""
     tidy = []
     for shift, spread in pairs:
         bent = np.abs(spread) > 1e-9  # else rounding
@@ -276,7 +276,8 @@ def distance_without_own(q: np.ndarray, share: float, alone: np.ndarray) -> np.n
     """Return ``μ = √(q/(1 − αq))`` of each person, excluding the person's own variation.
 
     ``q`` is the squared length of the person's effect, in units of the variation over all people,
-    and ``share`` is ``α = u n/(n − 1)``. μ is infinite if there are no other people.
+    and ``share`` is ``α = u n/(n − 1)``. μ is infinite for people marked in ``alone``, without whom
+    the fit is not unique, and if nearly all of the variation is the person's own.
     """
     left = 1 - share * q
     # Rounding ends at about 1e-8, a distance of 10⁴: nobody else has what this person has.

@@ -98,7 +98,7 @@ class Chain(FeatureStep):
         return joined(*(step.choices for step in self.steps))
 
     def units(self, X: Any) -> np.ndarray:
-        """Return the units of all steps."""
+        """Return the units of all steps' learnt parameters."""
         inputs = self.inputs(X)
         each = (step.units(rows) for step, rows in zip(self.steps, inputs, strict=False))
         return np.concatenate([np.zeros(0), *each])
@@ -112,7 +112,7 @@ class Chain(FeatureStep):
         return self._settled(X, moves)
 
     def response(self, X: Any, first: Any, other: Any) -> np.ndarray:
-        """Return the linearised change when row ``first`` is replaced by ``other``."""
+        """Return the linearised change of learnt parameters when ``other`` replaces ``first``."""
         moves, here = [], X
         for step in self.steps:
             moves.append(step.response(here, first, other))
@@ -216,7 +216,7 @@ class ColumnsApart(FeatureStep):
         return out
 
     def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
-        """Return the derivatives of the parts."""
+        """Return the product of the parts' derivatives with ``dX``."""
         out = np.zeros((len(dX), self.width))
         for columns, where, step in self.parts:
             moved = dX[:, columns]
@@ -245,7 +245,7 @@ class ColumnsApart(FeatureStep):
         return joined(*(step.choices for _, _, step in self.parts))
 
     def units(self, X: Any) -> np.ndarray:
-        """Return the units of all parts."""
+        """Return the units of all parts' learnt parameters."""
         each = (step.units(take(X, columns)) for columns, _, step in self.parts)
         return np.concatenate([np.zeros(0), *each])
 
@@ -271,7 +271,7 @@ class ColumnsApart(FeatureStep):
         return np.hstack(moves)
 
     def response(self, X: Any, first: Any, other: Any) -> np.ndarray:
-        """Return the linearised change when row ``first`` is replaced by ``other``."""
+        """Return the linearised change of learnt parameters when ``other`` replaces ``first``."""
         rows = (X, first, other)
         return np.hstack(
             [

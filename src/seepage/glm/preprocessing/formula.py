@@ -60,7 +60,7 @@ class FormulaStep(FeatureStep):
         return made if self.constant is None else np.delete(made, self.constant, axis=1)
 
     def coded(self, X: Any) -> tuple[str, ...]:
-        """Return the numeric columns that the formula treats as categories, such as C(race)."""
+        """Return the numeric columns that the formula treats as categories, as in C(race)."""
         columns = [str(name) for name in nw.from_native(X, eager_only=True).columns]
         nodes = [node for code in self._categories() for node in ast.walk(ast.parse(code))]
         named: set[Any] = {node.id for node in nodes if isinstance(node, ast.Name)}

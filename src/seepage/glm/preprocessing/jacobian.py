@@ -95,12 +95,12 @@ class RawRelease(MeasuredRelease):
 
     @property
     def anew(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The steps that are refitted when records change."""
+        """The learnt values, such as class weights, that are recomputed when records change."""
         return self.inner.anew
 
     @property
     def kept(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The steps that are held fixed when a record is removed."""
+        """The values, such as the total penalty, that stay fixed when a record is removed."""
         return self.inner.kept
 
     @property
@@ -131,7 +131,7 @@ class RawChanges(FiniteChanges):
 
     @property
     def fixed(self) -> FiniteChanges:
-        """The same changes, with everything else held fixed."""
+        """The same changes, with class weights held fixed as well."""
         return RawChanges(self.inner.fixed, self._release)
 
     def without(self, rows: np.ndarray) -> Moves:
@@ -139,7 +139,7 @@ class RawChanges(FiniteChanges):
         return self.inner.without(rows)
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the same changes by refits."""
+        """Return the changes of :meth:`without`, computed by refits."""
         return self.inner.without_exactly(rows)
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
@@ -149,7 +149,7 @@ class RawChanges(FiniteChanges):
         return self.replaced_exactly(rows, others)
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the same changes by refits."""
+        """Return the changes of :meth:`replaced`, computed by refits."""
         if not others.columns:
             return self.inner.replaced_exactly(rows, others)
         if rows.dtype == object:
@@ -171,7 +171,7 @@ class RawChanges(FiniteChanges):
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the likelihood of each label under the model fitted without the record."""
+        """Return each label's log-likelihood under the model fitted without the record."""
         if others.columns:
             raise InputError(
                 "With frozen preprocessing, the model cannot serve as a prior for a raw column; "

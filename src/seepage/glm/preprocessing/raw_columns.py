@@ -1,9 +1,9 @@
 """Raw columns as directions in which a record can change, and their effect on features.
 
-The effect of a numeric column is its derivative. A category or a yes/no column changes by whole
-levels: another level replaces the first, and all other columns are unchanged. This is a finite
-change, not a derivative. The learnt parameters of the preprocessing change by their derivative
-times this change.
+The effect of a numeric column is the derivative of the features with respect to that column. A
+category or a yes/no column changes by whole levels: another level replaces the first, and all other
+columns are unchanged. This is a finite change, not a derivative. The learnt parameters of the
+preprocessing change by their derivative times this change.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def read_frame(X: Any) -> tuple[nw.DataFrame[Any], bool]:
 def read_columns(
     frame: nw.DataFrame[Any], categorical: Sequence[str] = (), quantities: Sequence[str] = ()
 ) -> list[RawColumn]:
-    """Return the contents of every column, or raise an error if one has too many levels."""
+    """Describe every column; raise an error if a category has too many levels."""
     for name in [*categorical, *quantities]:
         check_column(name, frame.columns)
     found = []
@@ -118,7 +118,7 @@ def _category(name: str, kind: str, column: nw.Series[Any]) -> RawColumn:
 
 
 class RawTable:
-    """A raw table as the input to a procedure, and the contents of its columns.
+    """A raw table as the input to a procedure, and descriptions of its columns.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class RawTable:
     Attributes
     ----------
     columns
-        The columns that can vary, because they have more than one level.
+        The columns that can vary: numeric columns, and categories with more than one level.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class RawTable:
         return Table(np.stack(blocks, axis=1), tuple(unique(titles)), rows, library)
 
     def attributes(self, titles: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Return the titles and directions of every column with more than one direction."""
+        """Map the name of every column with several directions to their titles."""
         found, at = {}, 0
         for column in self.columns:
             if column.directions > 1:
@@ -318,7 +318,7 @@ class FollowedColumns(RawTable):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the features of records for each value of a column, of shape (m, K, D).
 
-        Also return whether each of these differs from the actual record, of shape (m, K).
+        Also return whether each alternative differs from the actual record, of shape (m, K).
         """
         column = self._column_at(others.columns)
         own = self.frame[column.name].to_list()

@@ -1,7 +1,7 @@
 """The interface of a preprocessing step, and the simplest steps.
 
-A step maps every row of a table to a new row, ``x ↦ T(x; φ)``. The parameters φ may be learnt from
-all rows, such as means, standard deviations or knots. A step provides the derivative of a row's
+A step maps every row of a table to a new row, ``x ↦ T(x; φ)``. The parameters φ, such as means,
+standard deviations or knots, may be learnt from all rows. A step provides the derivative of a row's
 output with respect to the row (with φ fixed), the derivative of φ with respect to one row, and the
 output for a different φ.
 """
@@ -78,7 +78,7 @@ class KeptColumns(FeatureStep):
         self.columns = columns
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return those columns."""
+        """Return the selected columns."""
         return dense(X)[:, self.columns]
 
     def push(self, X: Any, dX: np.ndarray) -> np.ndarray:

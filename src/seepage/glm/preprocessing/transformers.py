@@ -29,7 +29,7 @@ Influence = Callable[[Any, np.ndarray, np.ndarray], list[np.ndarray]]
 
 @dataclass(frozen=True)
 class TransformerKind:
-    """A kind of transformer; ``influence`` has one array (n, …) per name in ``learnt``."""
+    """A kind of transformer; ``influence`` returns an array (n, …) per name in ``learnt``."""
 
     push: Push
     learnt: tuple[str, ...] = ()
@@ -426,7 +426,7 @@ class Transformer(FeatureStep):
         return held | {name for name, value in settings.items() if hasattr(value, "fit")}
 
     def units(self, X: Any) -> np.ndarray:
-        """Return column standard deviations for values in column units, else the values' sizes."""
+        """Return units of the learnt parameters: column spreads, the parameters' sizes, or 1."""
         if not len(self.learnt()):
             return np.zeros(0)
         spread = np.nanstd(dense(X), axis=0)
@@ -473,7 +473,7 @@ class Transformer(FeatureStep):
 
 
 def _numeric(value: Any) -> np.ndarray:
-    """Return fitted numbers as floats, or none for categorical fill values, which are fixed."""
+    """Return fitted numbers as floats; empty for categorical fill values, which are fixed."""
     array = np.asarray(value)
     return np.zeros(0) if array.dtype.kind in "OUS" else np.asarray(array, dtype=float)
 

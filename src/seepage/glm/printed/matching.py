@@ -2,7 +2,8 @@
 
 Records are matched by row labels. A label must identify one record. If rows were renumbered after a
 record was dropped, labels would match different people. The differences between specifications,
-which leak most, would then be meaningless. So the values with the same label are compared.
+which leak most, would then be meaningless. So the values that two specifications have for the same
+label are compared.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def _check_same(
 
 
 def _rescaled(first: np.ndarray, second: np.ndarray) -> bool:
-    """Return whether a column has different values in the same order, such as logarithms."""
+    """Return whether values differ but have the same or the reverse order, such as logarithms."""
     if 2 * np.isin(second, first).sum() > len(second):
         return False
     return any(

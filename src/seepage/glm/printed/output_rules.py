@@ -1,9 +1,9 @@
 """The rules that output checkers in data archives apply to a regression table.
 
-A regression is considered safe if its residual degrees of freedom and counts reach a threshold,
-usually 10 (Eurostat's and the ESSNet's guidelines; Griffiths et al. 2019, Handbook on Statistical
-Disclosure Control for Outputs). These are rules of thumb; a table that meets them is not proven
-safe.
+A regression is considered safe if its residual degrees of freedom and its counts of people reach a
+threshold, usually 10 (Eurostat's and the ESSNet's guidelines; Griffiths et al. 2019, Handbook on
+Statistical Disclosure Control for Outputs). These are rules of thumb; a table that meets them is
+not proven safe.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _changed_columns(
     threshold: int,
     add: Callable[[str, int, str, np.ndarray], None],
 ) -> None:
-    """Return the people whose values differ in columns of the same name."""
+    """Add a broken rule if only a few people's values differ in columns of the same name."""
     one, other = specifications[first], specifications[second]
     if set(one.names) != set(other.names):
         return

@@ -1,9 +1,8 @@
 """One specification of a regression table: its numbers, for any weights of the records.
 
-Every number that statsmodels prints is a smooth function of sums over the records (stacked
-estimating equations; Stefanski and Boos 2002). The coefficients solve ``Σ ω_j ψ_j(θ) = 0``. The
-standard errors follow from ``A = Σ ω_j a_j x_j x_jᵀ``, the meat ``B`` and, for least squares,
-``σ²``::
+Every number measured here is a smooth function of sums over the records (stacked estimating
+equations; Stefanski and Boos 2002). The coefficients solve ``Σ ω_j ψ_j(θ) = 0``. The standard
+errors follow from ``A = Σ ω_j a_j x_j x_jᵀ``, the meat ``B`` and, for least squares, ``σ²``::
 
     classical    σ²A⁻¹ (least squares), A⁻¹ (logistic)
     HC0 … HC3    A⁻¹BA⁻¹,  B = Σ ω_j f_j r_j² x_j x_jᵀ,  f = 1, n/(n − d), 1/(1 − h), 1/(1 − h)²
@@ -46,7 +45,7 @@ class Specification:
     errors
         ``"nonrobust"``, ``"HC0"`` to ``"HC3"`` or ``"cluster"``.
     constant
-        Whether the columns span a constant: R² is then measured from the mean.
+        Whether the columns span a constant; if so, R² is relative to the mean of the labels.
     clusters
         The cluster of every record, numbered from 0, if standard errors are clustered.
     corrected
@@ -74,7 +73,7 @@ class Specification:
 
     @classmethod
     def of(cls, results: Any, likelihood: bool = True) -> Specification:
-        """Read statsmodels' OLS, WLS or Logit results, and check each number."""
+        """Read statsmodels' OLS, WLS or Logit results; check coefficients and standard errors."""
         model: Any = getattr(results, "model", None)
         kind = None if model is None else own_name(model, "statsmodels")
         if kind not in ("OLS", "WLS", "Logit") or not hasattr(results, "bse"):

@@ -3,7 +3,8 @@
 **An outsider** sees printed numbers that vary with the unknown people. The influence of a person j
 is the person's effect on the numbers, ``ι_j = t − t₋ⱼ``. This is the jackknife; to first order, it
 is the delta method on stacked estimating equations. If another person replaces j, the effect is
-``c_j = ι_j − ῑ``. With ``G = Σ c cᵀ``, the printed numbers without and with person i are::
+``c_j = ι_j − ῑ``. With ``G = Σ c cᵀ``, the distributions of the printed numbers without and with
+person i are::
 
     N(t, uG₋ᵢ + D) and N(t + cᵢ, uG₋ᵢ + D), D = r²/12 for rounding to a step r
 
@@ -14,7 +15,7 @@ variation, tables computed from resampled people are used instead.
 **An attacker who knows all other records** compares digits: if another person replaces i, the
 printed numbers are unchanged for a share s of the possible people. This attacker's success rate is
 ``1 − s/2``. Since n is also printed, it reveals every absence without a replacement;
-:meth:`RegressionTable.absences` lists the people whose absence would change the other numbers.
+:meth:`RegressionTable.absences` marks the people whose absence would change the other numbers.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class RegressionTable:
         The person of every record, if people have several records: an identity for each row of the
         first specification, or a pandas series with the labels of all rows.
     log_likelihood
-        Whether the log-likelihood, AIC or BIC is printed. Use ``False`` if the table omits all
-        three, because any of them reveals almost everybody's absence.
+        Whether the log-likelihood, AIC or BIC is printed. Any of the three reveals almost
+        everybody's absence, so use ``False`` if the table omits them all.
 
     Examples
     --------
@@ -146,7 +147,7 @@ class RegressionTable:
         exact
             The number of people for whom tables of resampled people check the approximation, the
             most exposed first; ``True`` for all. By default, the people for whom the approximation
-            is known to fail, and the most exposed person.
+            is known to fail; if there are none, the most exposed person.
         """
         if not isinstance(exact, bool) and not (isinstance(exact, Integral) and exact >= 0):
             raise InputError(
@@ -203,13 +204,13 @@ class RegressionTable:
     def informed(self, rows: Any = None) -> Membership:
         """Return the membership risk from an attacker who knows all other records.
 
-        The alternative is that a copy of another person replaces the person; up to 100 copies are
-        tried.
+        The alternative is that a copy of another person replaces the person; up to 100 other
+        people are tried.
         """
         return self._informed(self._asked(rows))
 
     def absences(self) -> np.ndarray:
-        """Return the people whose absence changes a printed number other than n, (people,).
+        """Return a mask of the people whose absence changes a printed number other than n.
 
         An informed attacker is certain about these people, even if n is not printed.
         """
@@ -220,8 +221,8 @@ class RegressionTable:
         """Return the output-checking rules that the table breaks.
 
         The default threshold is 10. The rules cover residual degrees of freedom, columns with
-        values from few people, cells that the columns fit exactly or almost exactly, and
-        specifications that differ by few people (differencing).
+        values from few people, cells of few records that the columns distinguish from all others,
+        and specifications that differ by few people (differencing).
         """
         check_count(threshold, "threshold", 2)
         return broken_rules(self.specifications, self.rows, self.owner, self._names, threshold)
@@ -268,7 +269,7 @@ class RegressionTable:
         return found
 
     def _printed(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the printed numbers in rounding steps; a missing fit differs from everything."""
+        """Return the printed numbers in rounding steps; NaN (no fit) differs from every number."""
         return np.asarray(np.round(numbers / self.steps))
 
     # To an outsider ---------------------------------------------------------------------------
@@ -281,7 +282,7 @@ class RegressionTable:
 
     @cached_property
     def alone(self) -> np.ndarray:
-        """People without whom a specification has no fit, such as the only one in a level, (N,)."""
+        """People without whom a specification has no fit, such as the only person of a level."""
         return np.asarray(np.isnan(self.without).any(axis=1))
 
     @cached_property
@@ -301,7 +302,7 @@ class RegressionTable:
         return int(inverse_root(c.T @ c).shape[1])
 
     def rounding(self, u: float) -> np.ndarray:
-        """Return ``D``: ``r²/12`` of each number that varies by more than one step, else 0, (K,).
+        """Return ``D``: ``r²/12`` of each number that varies by more than one step r, else 0, (K,).
 
         Counts are not rounded.
         """
@@ -313,7 +314,7 @@ class RegressionTable:
         """Return each person's share of the variance, ``μ``, and a root of ``(uG + D)⁻¹``.
 
         ``μ² = q/(1 − αq)``, ``q = cᵀ(uG + D)⁻¹c``, ``α = u n/(n − 1)``; this excludes the person's
-        own record.
+        own variation.
         """
         c, N = np.where(self.alone[:, None], 0.0, self.influence), len(self.sets)
         root = inverse_root(u * c.T @ c + np.diag(self.rounding(u)))

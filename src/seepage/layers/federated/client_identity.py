@@ -1,10 +1,9 @@
-"""Which updates come from the same client, over the rounds and over several runs.
+"""Identifies the updates of the same client, over the rounds and over several runs.
 
-Clients are the units of every interval and every test, so a client that counts twice makes any
-labelling of the clients look significant. Flower draws a new number for every node in each
-simulation. So clients of several runs are matched by a key that stays the same (a hospital, a
-partition), or by their nodes if these are the same in all runs; otherwise they cannot be matched,
-and only one run can be analysed.
+Clients are the units of every interval and every test, so if clients count twice, chance
+differences look significant. Flower draws a new number for every node in each simulation. Clients
+of several runs are therefore matched by a key that stays the same (a hospital, a partition), or by
+their nodes if these are the same in all runs. Otherwise only one run can be analysed.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ def same_client(gradients: LayerGradients) -> np.ndarray | None:
 
 
 def one_run(gradients: LayerGradients) -> tuple[np.ndarray, str]:
-    """Return which updates can be analysed together, and a sentence if they are not all.
+    """Return a mask of the updates to analyse together, and a sentence if some are left out.
 
-    If the clients of several runs cannot be matched, these are the updates of the longest run, the
-    first of several that are equally long.
+    If the clients of several runs cannot be matched, the mask selects the longest run (the first
+    one, if several are equally long).
     """
     everything = np.ones(len(gradients), dtype=bool)
     try:
@@ -76,9 +75,9 @@ def one_run(gradients: LayerGradients) -> tuple[np.ndarray, str]:
 def separate_runs(gradients: LayerGradients) -> np.ndarray:
     """Return the run of every update, ``(n,)``.
 
-    Recordings of earlier versions do not say. There, a new run begins where the number of the round
-    falls and all nodes are new, if several nodes take part before and after: updates may also be
-    listed client by client.
+    Recordings of earlier versions do not state the run. There, a new run begins where the round
+    number decreases and all nodes are new. Several nodes must take part before and after, because
+    updates may also be listed client by client.
     """
     if gradients.runs is not None and np.any(gradients.runs):
         return np.asarray(gradients.runs)
@@ -96,9 +95,9 @@ def separate_runs(gradients: LayerGradients) -> np.ndarray:
 
 
 def anew_in_a_run(gradients: LayerGradients) -> str:
-    """Return a note if no node of the first rounds takes part in the later ones, or nothing.
+    """Return a note if no node of the first rounds takes part in the later ones, or ``""``.
 
-    Clients that registered anew in the middle of a run look like that.
+    This happens if clients register anew in the middle of a run.
     """
     keyed = gradients.clients is not None and all(str(key) for key in gradients.clients.tolist())
     if keyed or gradients.nodes is None or gradients.rounds is None:

@@ -1,9 +1,9 @@
 """Each client's mean update over the rounds so far, minus the mean over all clients.
 
-The mean over its round (the common course of training) is subtracted from every update. Every round
-is then rescaled, so that late, small updates count as much as early, large ones. Then a client's
-updates are averaged over the rounds, and over the runs if there are several: rounds of different
-runs start from different models, so each has its own mean.
+From every update, the mean over its round (the common course of training) is subtracted. Every
+round is then rescaled, so that late, small updates count as much as early, large ones. Then a
+client's updates are averaged over the rounds of all runs. Rounds of different runs start from
+different models, so their means are subtracted separately.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ClientRounds:
         The clients and the rounds, in order. A recording without rounds is treated as a single
         round.
     client, round
-        The positions of every update's client and round in these, ``(n,)``.
+        The positions of every update's client and round in ``clients`` and ``rounds``, ``(n,)``.
     run
         The run of every update, ``(n,)``.
     """
@@ -74,7 +74,7 @@ class ClientRounds:
         return ClientRounds(who, tuple(int(r) for r in rounds), client, number, runs)
 
     def means(self, block: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield each client's deviation after every round, ``(clients, width)``, and a mask.
+        """Yield the clients' deviations after every round, and a mask of clients that have one.
 
         A round with a single update has no other updates for comparison and is skipped.
         """

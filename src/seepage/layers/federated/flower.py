@@ -66,8 +66,8 @@ class UpdateRecorder:
     net
         The network to be trained, which determines the names of the layers.
     path
-        The folder to which every round adds a file, readable by its owner only; by default none.
-        Several recorders, even in several processes, may write to one folder.
+        The folder to which every round adds a file, readable by its owner only; by default, updates
+        are kept in memory. Several recorders, even in several processes, may write to one folder.
     layers, width, seed
         As for :func:`seepage.layers.record_gradients`.
     models
@@ -75,10 +75,11 @@ class UpdateRecorder:
         starts from (:class:`seepage.attacks.ShadowClients`): that of its first client. By default
         only if it is small, at most 256 MiB.
     resume
-        Whether to add to an existing recording, with the same layers, width and seed; otherwise it
-        raises an error. Flower draws new nodes in every simulation, so a second run would count
-        every client twice, which inflates the significance of any labels. So rounds that are there
-        already are refused, unless they belong to another run and all clients have keys.
+        Whether to add to an existing recording, with the same layers, width and seed; otherwise an
+        existing recording raises an error. Flower draws new nodes in every simulation, so a second
+        run would count every client twice, and chance differences would look significant. Rounds
+        that are already recorded are therefore refused, unless they belong to another run and all
+        clients have keys.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class UpdateRecorder:
         self._run = 1 + secrets.randbits(62)  # for updates whose run is not stated; 0: unknown
         if self.path is not None and self.path.is_file():
             raise InputError(
-                f"{self.path} is one file, as earlier versions wrote: it can be audited but not "
+                f"{self.path} is a single file from an earlier version: it can be audited but not "
                 "continued; name a folder."
             )
         self._parts = self._listed()  # the folder's files when it was last looked at
@@ -148,12 +149,12 @@ class UpdateRecorder:
     ) -> None:
         """Record one client's update from the state sent to it and the state it returned.
 
-        Everything it returned is recorded: for arrays that it was sent, the change; other arrays as
-        they are; and its metrics (numbers of records, losses). ``run`` is Flower's number of the
-        run; by default the recording's own. ``client`` is a key that stays the same in every run
-        (the name of a hospital, the number of a partition), by which clients of several runs are
-        matched. A second update of a client in a round raises an error, as does a round of another
-        run without keys.
+        Everything that the client returned is recorded: the change of every array that was sent to
+        it, other arrays as they are, and metrics (numbers of records, losses). ``run`` is Flower's
+        run number; the default is a number of the recording's own. ``client`` is a key that stays
+        the same in every run (the name of a hospital, the number of a partition), by which clients
+        of several runs are matched. A second update of a client in a round raises an error, as does
+        a round of another run without keys.
         """
         origin = Origin(int(server_round), int(node), int(run), str(client))
         self._refuse_again(origin, self._origins(origin.round))
@@ -204,7 +205,7 @@ class UpdateRecorder:
     def gradients(self) -> LayerGradients:
         """Return the updates recorded so far, for :func:`seepage.layers.v_information`.
 
-        They include their clients, nodes, rounds and runs.
+        The result includes the client, node, round and run of each update.
         """
         held = [load_gradients(self.path)[0]] if self.path is not None and self._listed() else []
         if not held and not self._new:
@@ -235,15 +236,16 @@ class UpdateRecorder:
             self._parts = self._listed()
 
     def refuse_round(self, server_round: int) -> None:
-        """Raise if updates of a round that is about to begin are already recorded.
+        """Raise an error if updates of a round that is about to begin are already recorded.
 
-        Updates whose clients have keys may be of another run, which is known only once they come.
+        Recorded updates with client keys may belong to another run; this is known only once new
+        updates arrive, so no error is raised for them.
         """
         if not all(origin.client for origin in self._origins(server_round)):
             raise InputError(self._there_already(server_round))
 
     def _refuse_again(self, new: Origin, there: Sequence[Origin]) -> None:
-        """Raise for a round of another run, and for a client's second update of a round."""
+        """Raise an error for a round of another run, or a client's second update in a round."""
         if new.round in self._before and not new.run and there:
             raise InputError(self._there_already(new.round))
         for old in there:
@@ -271,7 +273,7 @@ class UpdateRecorder:
         )
 
     def _with_run(self) -> list[LayerGradients]:
-        """Return what is not written yet; updates without a run get the recording's own."""
+        """Return the updates not yet written; those without a run get the recording's own."""
         own = np.array([self._run], dtype=np.uint64)
         return [part if np.any(part.runs) else replace(part, runs=own) for part in self._new]
 
@@ -282,7 +284,7 @@ class UpdateRecorder:
         parts = parts_of(self.path)
         if not parts and any(not file.name.startswith(".") for file in self.path.iterdir()):
             raise InputError(
-                f"{self.path} is a folder with other files than recorded rounds; name another."
+                f"{self.path} contains files other than recorded rounds; name another folder."
             )
         return parts
 
@@ -299,7 +301,7 @@ class UpdateRecorder:
         return [o for o in found if server_round is None or o.round == server_round]
 
     def _take_on(self) -> None:
-        """Take the entries and the run of updates from the folder's last file, once it has one."""
+        """Take over the entries and the run from the folder's last file, if there is one."""
         if not self._parts or self._taken_on:
             return
         last = max(self._parts, key=lambda part: part.number).path
@@ -328,7 +330,7 @@ class UpdateRecorder:
 
 
 class Origin(NamedTuple):
-    """Where an update comes from; a run of 0, and an empty key of the client, are unknown."""
+    """Where an update comes from; a run of 0 or an empty client key means unknown."""
 
     round: int
     node: int
@@ -336,7 +338,7 @@ class Origin(NamedTuple):
     client: str
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns of a recording with this update."""
+        """Return the columns of a recording that contains only this update."""
         return {
             "rounds": np.array([self.round]),
             "nodes": np.array([self.node], dtype=np.uint64),  # unsigned 64-bit integers
@@ -369,8 +371,8 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
         The recorder that stores the updates.
     client
         The name of a metric, or of an entry of a ``ConfigRecord``, by which clients state their key
-        (see :meth:`UpdateRecorder.add`). It is not recorded as a metric. Clients that do not send
-        it are known by their nodes only.
+        (see :meth:`UpdateRecorder.add`). The key is not recorded as a metric. Clients that do not
+        send a key are identified only by their nodes.
     """
 
     def __init__(self, strategy: Any, recorder: UpdateRecorder, *, client: str = PARTITION) -> None:
@@ -421,11 +423,11 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
 def recording_mod(recorder: UpdateRecorder) -> Any:
     """Return a mod for Flower's ``ClientApp`` that records this client's updates.
 
-    ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates", resume=True)), …])``, where
+    Use it as ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates", resume=True)), …])``;
     ``resume`` allows clients to start late, or anew for every round. The client's key is the
-    ``partition-id`` of its node's configuration, if it has one. Put it first: Flower wraps the
+    ``partition-id`` of its node's configuration, if it has one. Put the mod first: Flower wraps the
     first mod around all others. Placed first, this mod sees the update as sent, after the mods that
-    follow it in the list (clipping, noise). With secure aggregation, put it right after
+    follow it in the list (clipping, noise). With secure aggregation, put the mod right after
     ``secaggplus_mod`` to record the update itself; before that mod, only masked updates are
     visible, and nothing is recorded. Rounds are numbered by the server, and Flower's strategies
     send the number as ``server-round``; without it, the node's own rounds are counted.
@@ -449,7 +451,7 @@ def recording_mod(recorder: UpdateRecorder) -> Any:
 
 
 def _round_of(message: Message, recorder: UpdateRecorder, node: int) -> int:
-    """Return the server's round or, without one, the node's count of its own."""
+    """Return the server's round number or, if it is not sent, the node's own count."""
     for config in message.content.config_records.values():
         if "server-round" in config:
             return int(config["server-round"])
@@ -457,7 +459,7 @@ def _round_of(message: Message, recorder: UpdateRecorder, node: int) -> int:
 
 
 def _key_of(message: Message, name: str) -> str:
-    """Return the key by which a client calls itself; empty if it does not."""
+    """Return the key that a client sent, or an empty string."""
     records = (*message.content.metric_records.values(), *message.content.config_records.values())
     keys = [record[name] for record in records if name in record]
     return f"{keys[0]:.17g}" if keys and isinstance(keys[0], float) else str(*keys[:1])

@@ -134,7 +134,7 @@ class LayerGradients:
     def of(
         blocks: Mapping[str, Any] | LayerGradients, *, width: int = WIDTH, seed: int = 0
     ) -> LayerGradients:
-        """Return gradients by layer, ``{name: (n, size)}``, as one object, projected if wide.
+        """Return a recording of each layer's gradients, ``{name: (n, size)}``, projected if wide.
 
         Arrays are read in chunks, so they may be memory-mapped.
         """
@@ -389,9 +389,9 @@ def entries_of_buffers(layers: Sequence[str]) -> tuple[str, ...]:
 
 
 class CountSketch:
-    """Projects vectors of ``size`` numbers to ``width``; shorter vectors are unchanged.
+    """Projects vectors of ``size`` numbers to ``width`` numbers, if ``size`` is larger.
 
-    The same key and sizes produce the same projection.
+    The same key, size and width produce the same projection.
 
     Examples
     --------

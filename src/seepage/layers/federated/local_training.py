@@ -37,8 +37,8 @@ class LocalTraining:
     epochs
         The number of passes over the client's records.
     batch_size
-        The number of records per batch, reshuffled every epoch; by default, all records, which
-        means one step per epoch.
+        The number of records per batch; records are reshuffled every epoch. By default, a batch
+        contains all records, which means one step per epoch.
     optimizer
         ``"sgd"``, ``"adam"`` or ``"adamw"``.
     momentum

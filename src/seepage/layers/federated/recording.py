@@ -112,8 +112,8 @@ def record_updates(
     :mod:`seepage.layers.federated.sent_names`). The other parameters are those of
     :func:`record_gradients`; ``net`` determines the names and sizes of the layers. An
     :class:`Update` contains its clients and its round; unless ``nodes`` is given, the clients serve
-    as the node. Integers (int8) in place of parameters raise an error, because their quantisation
-    scale is unknown. With ``like``, layers are projected as in that recording, whatever ``width``
+    as the node. Integers (int8) in place of parameters raise an error unless their quantisation
+    scale is sent too. With ``like``, layers are projected as in that recording, whatever ``width``
     and ``seed`` are.
 
     Examples
@@ -208,8 +208,8 @@ def sent_layers(
 def real_names(net: nn.Module) -> set[str]:
     """Return the names of the network's real-valued parameters and buffers, without its counters.
 
-    The types of the sent values are not sufficient: FedAvg averages counters too, and sends them as
-    real numbers.
+    The types of the sent values do not show which ones are counters: FedAvg averages counters too,
+    and sends them as real numbers.
     """
     own = chain(net.named_parameters(), net.named_buffers())
     return {name for name, value in own if value.is_floating_point()}
@@ -244,8 +244,9 @@ def dequantised(values: Any, name: str, *, real: bool) -> Tensor:
 def with_scales(values: Mapping[str, Any], real: Collection[str]) -> dict[str, Any]:
     """Return an update in which integers sent with their scale are real numbers again.
 
-    ``weight`` is ``weight.scale × (weight − weight.zero_point)``; both are one number, or one for
-    each position along the first axis. Without a zero point it is 0.
+    ``weight`` becomes ``weight.scale × (weight − weight.zero_point)``. The scale and the zero point
+    are one number each, or one for each position along the first axis. A zero point that was not
+    sent is 0.
 
     Examples
     --------

@@ -21,7 +21,7 @@ from seepage.support.number_check import check_count, check_positive
 
 @dataclass(frozen=True)
 class UpdateRemedy:
-    """A remedy for named layers: ``noise``, ``freeze``, ``rarely`` or ``low_rank`` creates it.
+    """A remedy for named layers, created by ``noise``, ``freeze``, ``rarely`` or ``low_rank``.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class UpdateRemedy:
     def applied(
         self, update: Mapping[str, Tensor], turn: int, draw: torch.Generator
     ) -> dict[str, Tensor]:
-        """Return an update as sent in a given round; what is not sent is zero."""
+        """Return an update as sent in a given round; parameters that are not sent are zero."""
         return {name: self._leaving(name, value, turn, draw) for name, value in update.items()}
 
     def sends(self, name: str, turn: int) -> bool:

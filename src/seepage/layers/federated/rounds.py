@@ -73,7 +73,7 @@ class FederatedRun:
     snapshots: Mapping[int, State]
 
     def models(self) -> Iterator[tuple[int, nn.Module]]:
-        """Yield the round of every snapshot, with a separate network that has its parameters."""
+        """Yield each snapshot's round, and a separate network with its parameters."""
         for number, state in self.snapshots.items():
             net = copy.deepcopy(self.net)
             net.load_state_dict(state)
@@ -150,8 +150,8 @@ def simulate(
         A remedy that every client applies to the named layers, after clipping and noise; the
         network is trained under this remedy.
     snapshots
-        The rounds before which the global model is stored, from 0; ``rounds`` itself stores the
-        final model.
+        The rounds before which the global model is stored, from 0; the value of ``rounds`` selects
+        the final model.
     observe
         A function that is called with every :class:`Update` that the server receives.
     seed
@@ -258,8 +258,8 @@ class _Server:
         if not 1 <= self.together <= taking <= len(self.clients):
             raise InputError(
                 f"Of {len(self.clients)} clients, {taking} take part in a round, and "
-                f"{self.together} are aggregated together; choose numbers of at least 1 that do "
-                "not increase in this order."
+                f"{self.together} are aggregated together; per_round cannot exceed the number of "
+                "clients, and together must be between 1 and per_round."
             )
         self._trained = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
         if not self._trained:

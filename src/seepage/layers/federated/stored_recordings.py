@@ -1,8 +1,8 @@
 """Recordings on the disk: one file, or a folder that grows by one file per round.
 
-A folder costs the same in every round, however many it holds: ``round-000003-part-000007.npz`` has
-the updates of round 3 that were written seventh. Several processes may add to one folder. Only
-their owner can read files and folders.
+Adding a round to a folder costs the same, however many rounds it contains. The file
+``round-000003-part-000007.npz`` contains updates of round 3 and was written seventh. Several
+processes may add to one folder. Files and folders are readable only by their owner.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def parts_of(folder: Path) -> list[RoundFile]:
 def append_part(gradients: LayerGradients, folder: Path) -> None:
     """Add updates to a folder, one file for each of their rounds, which must be known.
 
-    Nobody else may write to the folder at the same time
+    No other process may write to the folder at the same time
     (:func:`seepage.support.files.only_writer`).
     """
     make_folders(folder)
@@ -61,7 +61,7 @@ def append_part(gradients: LayerGradients, folder: Path) -> None:
 
 
 def read_columns(path: Path, *names: str) -> list[np.ndarray | None]:
-    """Return some further columns of a file without reading its gradients; ``None`` if absent."""
+    """Return the named columns of a file, ``None`` if absent, without reading its gradients."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         there = [f"column {name}" for name in names]
         return [archive.get(name) for name in there]
@@ -74,13 +74,14 @@ def save_gradients(
     models: Mapping[Any, Mapping[str, Any]] | None = None,
     **columns: Any,
 ) -> None:
-    """Write recorded gradients, with further columns, one entry per gradient.
+    """Write recorded gradients, and further columns with one entry per gradient.
 
     ``models`` are those sent to the clients, by round: ``run.snapshots`` of :func:`simulate`.
 
     The clients, nodes, rounds and runs of the recording, if known, are written as the columns
-    ``client``, ``node``, ``round`` and ``run`` unless these are given. A name ending in
-    ``.safetensors`` selects that format; any other name, a NumPy archive (``.npz``).
+    ``client``, ``node``, ``round`` and ``run``, unless the caller passes these columns. A name
+    ending in ``.safetensors`` selects that format; any other name selects a NumPy archive
+    (``.npz``).
     """
     own = {k.removesuffix("s"): v for k, v in gradients.origins().items() if v is not None}
     columns = own | columns
@@ -103,7 +104,7 @@ def save_gradients(
 
 
 def _compact(counts: np.ndarray) -> np.ndarray:
-    """Return whole numbers in the smallest type, since every file of a folder holds them."""
+    """Return whole numbers in the smallest integer type, to keep the files small."""
     whole = np.rint(counts)
     return whole.astype(np.min_scalar_type(int(whole.max()))) if (whole == counts).all() else counts
 

@@ -134,7 +134,7 @@ def standardised(statistics: np.ndarray) -> np.ndarray:
 
 
 def stepped_down(standings: np.ndarray) -> np.ndarray:
-    """Return adjusted P-values from ``(tests, 1 + arrangements)``; the actual labels are first."""
+    """Return each test's adjusted P-value; column 0 of ``standings`` is for the actual labels."""
     order = np.argsort(-standings[:, 0], kind="stable")
     highest = np.maximum.accumulate(standings[order][::-1], axis=0)[::-1]
     as_high = highest >= standings[order][:, :1] - TIE

@@ -17,10 +17,10 @@ of its training set size. Every pair of gradients from different folds is used o
 into halves would use half of all pairs.
 
 *Over all groups.* If a fold contains too few groups for permutations, labels are permuted over all
-folds and a predictor is refitted to each permutation. A closed form makes these refits cheap: a
-ridge regression on the groups (their mean embeddings under a Gaussian kernel, without labels) has
-the residuals ``(A⁻¹y)_g / (A⁻¹)_gg`` when group g is left out. The sum of squared residuals is
-ranked, with ties counted against significance.
+folds and a predictor is refitted to each permutation. A closed form makes these refits cheap. The
+predictor is a ridge regression on the groups' mean embeddings under a Gaussian kernel. If ``A`` is
+their kernel matrix plus the ridge, the residual of group g when it is left out is ``(A⁻¹y)_g /
+(A⁻¹)_gg``. The sum of squared residuals is ranked, with ties counted against significance.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TIE = 1e-9  # relative to their size, statistics this near are equal up to round
 
 @dataclass(frozen=True)
 class Exchange:
-    """The labels that are exchangeable under independence."""
+    """The units (gradients or groups) whose labels are exchangeable under independence."""
 
     unit: (
         np.ndarray
@@ -52,7 +52,7 @@ class Exchange:
 
     @staticmethod
     def of(labels: np.ndarray, fold: np.ndarray, groups: np.ndarray | None) -> Exchange:
-        """Return exchangeable labels from classes, folds and groups (0 to G − 1), ``(n,)``.
+        """Return the exchangeable units of n gradients with these labels, folds and groups.
 
         Examples
         --------
@@ -76,18 +76,18 @@ class Exchange:
         return Exchange(unit, labels[first], cell[first], fold[first], bool(whole.all()))
 
     def over_all(self) -> bool:
-        """Return whether all units are groups, too few per fold to permute within folds."""
+        """Return whether every unit is a group and a fold has too few of them to permute."""
         folds = range(1, int(self.fold.max()) + 1)
         return self.grouped and min(self._ways(self.fold == k, self.cell) for k in folds) < 20
 
     def arrangements(self) -> float:
-        """Return the number of arrangements of the tested labels, which may be infinite."""
+        """Return the number of arrangements of the tested labels; infinity if it overflows."""
         if self.over_all():
             return self._ways(np.ones(len(self.fold), dtype=bool), np.zeros_like(self.cell))
         return self._ways(self.fold > 0, self.cell)
 
     def _ways(self, among: np.ndarray, cell: np.ndarray) -> float:
-        """Return the product over cells of ``m! / Π_k m_k!``."""
+        """Return the number of ways to permute labels within cells: ``Π m! / Π_k m_k!``."""
         _, place = np.unique(cell[among], return_inverse=True)
         counts = np.zeros((place.max() + 1, self.label.max() + 1))
         np.add.at(counts, (place, self.label[among]), 1)
@@ -110,13 +110,14 @@ def in_turn(
     predictions: Sequence[np.ndarray | None],
     draw: np.random.Generator,
 ) -> float:
-    """Return the P-value of a layer, which is uniform under independence, above its minimum.
+    """Return the P-value of a layer; under independence it is uniform, apart from a minimum.
 
     The minimum is one over the number of possible arrangements, or one over the number of
-    permutations plus one, whichever is larger. Every fold except the first has its arrangements and
-    the probabilities, ``(m, K)``, from a predictor trained on the earlier folds, or ``None`` if the
-    predictor could not be trained. A fold in which no permutation changes the log-likelihood,
-    because the predictor is constant, is left out. ``draw`` breaks ties.
+    permutations plus one, whichever is larger. For every fold except the first, ``drawn`` contains
+    arrangements of its labels, and ``predictions`` contains probabilities, ``(m, K)``, from a
+    predictor trained on the earlier folds, or ``None`` if the predictor could not be trained. A
+    fold in which no permutation changes the log-likelihood, because the predictor is constant, is
+    left out. ``draw`` breaks ties.
     """
     fold = exchange.fold[exchange.unit]
     before, total, weight = int(np.sum(fold == 0)), 0.0, 0.0
@@ -156,9 +157,9 @@ def over_all_groups(
 ) -> float:
     """Return the P-value of a layer with few groups, whose labels are permuted over all folds.
 
-    The P-value is ``(1 + number of arrangements that do as well) / (1 + number tried)``. Under
-    independence, the P-value is below α with probability at most α. ``block`` contains the layer's
-    gradients, ``(n, width)``.
+    The P-value is the share of arrangements, including the actual one, whose errors are no larger
+    than those of the actual labels. Under independence, the P-value is below α with probability at
+    most α. ``block`` contains the layer's gradients, ``(n, width)``.
     """
     smoother = left_out_smoother(block, exchange.unit)
     if smoother is None:
@@ -190,7 +191,7 @@ def left_out_smoother(block: np.ndarray, group: np.ndarray) -> np.ndarray | None
 
 
 def left_out_errors(smoother: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the sum of squared errors of each arrangement of the groups' labels, ``(m, G)``."""
+    """Return the sum of squared errors of each row of ``labels``, an arrangement of G labels."""
     errors = np.zeros(len(labels))
     for k in range(int(labels.max()) + 1):
         wanted = labels == k

@@ -59,7 +59,7 @@ class OutputKeeper:
 
 @dataclass(frozen=True)
 class Multiples:
-    """Factors for the case in which all columns are multiples of one gradient."""
+    """One gradient, and the factors by which all columns are multiples of it."""
 
     gradients: Gradients  # the common gradient, parameter by parameter
     columns: Tensor  # the factors of the columns, ``(B, K)``
@@ -126,7 +126,7 @@ class TargetColumns:
         return self._of(self._total)
 
     def along(self, directions: Tensor) -> Changes:
-        """Yield the changes of all gradients along numbered directions, ``(K, B, …)``."""
+        """Yield the change of every gradient along each of the directions, ``(K, B, …)``."""
         if not self._slopes.requires_grad:  # the target does not reach the gradient at all
             return
         for k, direction in enumerate(directions):
@@ -164,7 +164,7 @@ class InputColumns:
                 yield key, _gradient([terms[k] for k in members])
 
     def along(self, directions: Tensor) -> Changes:
-        """Yield the changes of all gradients along numbered directions, ``(K, B, …)``."""
+        """Yield the change of every gradient along each of the directions, ``(K, B, …)``."""
         seen = tangents(self._network, self._batch, directions)
         for key, members in grouped(seen.terms).items():
             uses = [seen.terms[m] for m in members]
@@ -195,7 +195,7 @@ class InputColumns:
 
 
 def _output_gradients(keeper: OutputKeeper) -> Tensor:
-    """Return the gradients of the loss and its derivatives at the output, ``(B, 1 + K, …)``.
+    """Return output gradients of the loss and of its target derivatives, ``(B, 1 + K, …)``.
 
     These gradients are computed in double precision: they are proportional to ``1 − p``, which is
     lost to rounding in single precision if the network is confident.

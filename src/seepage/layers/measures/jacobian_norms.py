@@ -1,8 +1,9 @@
 """Norms of every layer's Jacobian, exact or estimated, and the extremes of its gradient.
 
-The gradient of a fully connected layer is ``δ tᵀ``. The norms of ``δ tᵀ`` are products of norms,
-and its extreme entries are products of extreme entries, so the gradient is never formed. Gradients
-that must be formed (convolutions, sequences) are computed for a few records at a time.
+The gradient of a fully connected layer is ``δ tᵀ``, from the gradient ``δ`` at its output and its
+input ``t``. The norms of ``δ tᵀ`` are products of norms, and its extreme entries are products of
+extreme entries, so the gradient is never formed. Gradients that must be formed (convolutions,
+sequences) are computed for a few records at a time.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class JacobianNorms:
         return {k: v.sqrt() for k, v in totals.items()} if self.norm == "fro" else totals
 
     def _mixed(self, source: Source, z: Tensor, places: Tensor, tally: NormTally) -> None:
-        """Compute small layers row by row, for the input only, and estimate all other layers."""
+        """Estimate the norms; with respect to the input, compute those of small layers exactly."""
         done: set[str] = set()
         if isinstance(source, InputColumns):
             small = {n: layer for n, layer in self.home.items() if self.sizes[layer] <= self.exact}
@@ -149,7 +150,7 @@ class JacobianNorms:
         return _drawn_columns(key, places, z)
 
     def _columns(self, source: Source, directions: Tensor) -> list[dict[str, Tensor]]:
-        """Return the contribution to each layer's norm of its change along every direction."""
+        """Return, for each direction, what the change along it adds to every layer's norm."""
         out: list[dict[str, Tensor]] = [{} for _ in directions]
         for k, (name, _), gradient in source.along(directions):
             if name in self.home:
@@ -176,7 +177,7 @@ def _row_norm(entries: Tensor, norm: object) -> Tensor:
 
 
 def _drawn_columns(key: int, places: Tensor, z: Tensor) -> Tensor:
-    """Return one unit vector per record; its entry depends on the key and the record's position."""
+    """Return one unit vector per record, drawn by the key and the record's position."""
     bits = row_signs(key, places, (48,), z.double().flatten(1)[:, :1])
     powers = 0.5 ** torch.arange(1, 49, dtype=torch.float64, device=z.device)
     uniform = ((bits + 1) / 2 * powers).sum(1)
@@ -185,7 +186,7 @@ def _drawn_columns(key: int, places: Tensor, z: Tensor) -> Tensor:
 
 
 def _unit_vectors(z: Tensor, places: Tensor) -> Tensor:
-    """Return, for every record, the direction of one entry of its variable."""
+    """Return, for every record, the unit vector of the entry given by ``places``."""
     flat = torch.zeros(len(z), z[0].numel(), dtype=z.dtype, device=z.device)
     return flat.scatter(1, places[:, None], 1.0).reshape(z.shape)
 
@@ -219,7 +220,7 @@ def extremes(gradient: ParameterGradient) -> tuple[Tensor, Tensor]:
 
 
 def _single(gradient: ParameterGradient) -> tuple[Tensor, Tensor] | None:
-    """Return both factors of a gradient that is a single outer product."""
+    """Return both factors if the gradient is a single outer product, otherwise ``None``."""
     if gradient.plain is not None or len(gradient.outers) != 1:
         return None
     outer = gradient.outers[0]

@@ -69,7 +69,7 @@ class PerLayer(Result):
     def of(
         measure: str, layers: Sequence[str], spans: Any, sizes: Sequence[int], **rest: Any
     ) -> PerLayer:
-        """Return the results for the given layers: values and the ends of their intervals."""
+        """Return the result for these layers; ``spans`` are values, lower and upper ends."""
         values, low, high = (np.asarray(part) for part in spans)
         ends: dict[str, Any] = {"low": low, "high": high, "sizes": tuple(sizes)}
         named = np.array(layers, dtype=object)
@@ -123,7 +123,7 @@ class PerLayer(Result):
         return np.argsort(np.where(np.isnan(self.values), np.inf, -rounded), kind="stable")
 
     def foremost(self) -> list[str]:
-        """Return the first layer of the ranking, and all layers with overlapping intervals."""
+        """Return the first layer of the ranking, and all layers whose intervals overlap its own."""
         first = self.span(self.ranking()[0])
         return [name for name in self.ranking() if self.span(name).high >= first.low]
 

@@ -1,7 +1,7 @@
 """Draws batches with and without a property, by default with the same mix of main-task labels.
 
-If a property is correlated with the main task's label (glasses with gender), the labels of a batch
-alone reveal the property, in every layer. ``"confounded"`` batches include that effect;
+If a property is correlated with the main task's label (such as glasses with gender), the labels of
+a batch alone reveal the property, in every layer. ``"confounded"`` batches include that effect;
 ``"matched"`` batches exclude it.
 """
 

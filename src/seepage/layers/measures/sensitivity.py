@@ -6,7 +6,7 @@ For a record k and layer l (Mo et al. 2021, equation 2)::
 
 In this formula, ``range`` is the largest minus the smallest entry of the layer's gradient ``g_l``,
 and ``size`` is the number of its entries. The norms 1 and ∞ treat the Jacobian's entries as one
-row.
+vector: they are the sum and the maximum of absolute values.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def sensitivity(
         The names of modules, each of which includes its submodules; by default, every module that
         has its own parameters.
     exact
-        The largest number of columns (entries of the target or input) or, for the input, rows
-        (entries of the layer's gradient) of a Jacobian that is computed in full. Larger Jacobians
-        are estimated: "fro" from random signs, and 1 from randomly drawn columns; "inf" cannot be
-        estimated.
+        A Jacobian is computed in full if it has at most this number of columns (entries of the
+        target or input) or, for the input, of rows (entries of the layer's gradient). Larger
+        Jacobians are estimated: "fro" from random signs, and 1 from randomly drawn columns; "inf"
+        cannot be estimated.
     directions
         The number of random directions per record for the estimates.
     chunk_size

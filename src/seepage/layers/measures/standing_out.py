@@ -1,4 +1,4 @@
-"""Ranks clients by the distance of their updates from the others', and tests it with a reference.
+"""Ranks clients by how far their updates are from the others'; with a reference, tests them.
 
 Let ``z_c`` be client c's mean update minus the mean over all clients
 (:mod:`seepage.layers.federated.client_means`), and ``m`` the entrywise median over the clients. The
@@ -6,19 +6,20 @@ distance in a layer is the root mean square over the entries j of ::
 
     |z_cj − m_j| / mean over the others c′ of |z_c′j − m_j|
 
-so that an outlier does not inflate its own scale. Its logarithm is measured from the mean of the
-nearest three quarters of the clients, in units of their spread, which up to a quarter of outliers
-do not affect. A client's score is the largest of these over the layers.
+so that an outlier does not inflate its own scale. The logarithm of the distance is standardised by
+the mean and the spread of the nearest three quarters of the clients, so outliers have no effect if
+they are at most a quarter of the clients. A client's score is the largest standardised value over
+the layers.
 
-*Without a reference*, one client is always the furthest of K, and nothing says how far the furthest
-of K like clients would be: a client's data stay the same, so its rounds are no repetitions. The
-share of clients at least as far, at least ``1/K``, is the P-value of a client singled out
-beforehand; nobody is named.
+*Without a reference*, it is unknown how far the furthest of K similar clients would be. A client's
+rounds do not help, because its data stay the same. The share of clients that are at least as far is
+a P-value only for a client chosen in advance; it is never below ``1/K``, and no client is named.
 
-*With a reference* (N simulated clients from the common population, with as many records and the
-same training, from the same models), client and reference are exchangeable if the client's data are
-a draw from that population. Then the rank of its score among the ``N + 1`` gives an exact P-value
-(conformal; Vovk, Gammerman and Shafer 2005), which is multiplied by K (Bonferroni).
+*With a reference*, a client is compared with N clients simulated from the common population, with
+as many records and the same training from the same models. Client and reference are exchangeable if
+the client's data are a draw from that population. Then the rank of the client's score among all ``N
++ 1`` gives an exact P-value (conformal; Vovk, Gammerman and Shafer 2005), which is multiplied by K
+(Bonferroni).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class StandingOut(RankedResult):
     Parameters
     ----------
     clients
-        Their keys or nodes.
+        The clients' keys or nodes.
     updates
         The number of updates of each client.
     layer
@@ -57,8 +58,9 @@ class StandingOut(RankedResult):
     times
         The client's distance in that layer, as a multiple of the median client's distance.
     p_value
-        Without a reference, the share of clients at least as far, for a client singled out
-        beforehand. With one, the P-value of the test, adjusted for the number of clients.
+        Without a reference, the share of clients that are at least as far: a P-value only for a
+        client chosen in advance. With a reference, the P-value of the test, adjusted for the number
+        of clients.
     reference
         The number of simulated clients that each client was compared with; 0 without a reference.
     """
@@ -74,7 +76,7 @@ class StandingOut(RankedResult):
         """Return the clients whose P-value is at most 0.05, the furthest first.
 
         If every client's data are a draw from the population of the reference, the probability that
-        anybody is named is at most 5 %. Without a reference, nobody is named.
+        any client is named is at most 5 %. Without a reference, no client is named.
         """
         if not self.reference:
             return []
@@ -128,7 +130,7 @@ class StandingOut(RankedResult):
 
 
 def standing_out(gradients: LayerGradients, *, reference: Reference | None = None) -> StandingOut:
-    """Rank clients by how far their updates lie from the others'; with a reference, test it.
+    """Rank clients by how far their updates are from the others'; with a reference, test them.
 
     A client may be an outlier for any reason: its records, their number, its hardware, or malice.
 
@@ -137,10 +139,10 @@ def standing_out(gradients: LayerGradients, *, reference: Reference | None = Non
     gradients
         The recording, with nodes.
     reference
-        A recording of clients simulated from auxiliary data, as many records each as the clients
-        have, trained in the same way from the models sent in the same rounds; or one for each
-        client, ``{client: recording}``. To name one of K clients at the 5 % level takes at least
-        ``20·K − 1`` of them.
+        A recording of clients simulated from auxiliary data. Each has as many records as the real
+        clients and trains in the same way, from the models sent in the same rounds. A mapping
+        ``{client: recording}`` gives each client its own reference. To name one of K clients at the
+        5 % level, at least ``20·K − 1`` simulated clients are needed.
 
     Examples
     --------
@@ -196,7 +198,7 @@ def _reference_of(reference: Reference, client: object) -> LayerGradients:
 
 
 def _rank(own: LayerGradients, reference: LayerGradients, client: str) -> tuple[int, float]:
-    """Return the number of simulated clients, and the rank of a client's score among them."""
+    """Return the number of simulated clients, and a client's P-value before adjustment."""
     if METRICS not in reference.layers and METRICS in own.layers:
         own = own.without(METRICS)
     own.check_same_projection(reference)
@@ -206,8 +208,8 @@ def _rank(own: LayerGradients, reference: LayerGradients, client: str) -> tuple[
     several = own.runs is not None and len(np.unique(own.runs)) > 1
     if several or len(reference) != len(own) * (int(names.max(initial=-1)) + 1):
         raise InputError(
-            f"The reference does not have one update of every simulated client for each update of "
-            f"client {client}; simulate the rounds in which it took part, of one run."
+            f"The reference needs one update of every simulated client for each update of client "
+            f"{client}; simulate the rounds of one run in which the client took part."
         )
     together = joined(
         [
@@ -241,7 +243,7 @@ def _log_distances(means: np.ndarray) -> np.ndarray:
 
 
 def _standing(logs: np.ndarray) -> np.ndarray:
-    """Return how far each value is above the mean of the nearest values, in standard deviations."""
+    """Standardise each row by the mean and standard deviation of its lowest three quarters."""
     kept = math.ceil(0.75 * logs.shape[1])
     nearer = np.sort(logs, axis=1)[:, :kept]
     spread = nearer.std(axis=1, keepdims=True)

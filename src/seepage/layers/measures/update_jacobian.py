@@ -1,9 +1,9 @@
 """Local training as a map from a client's records to its update, and the map's Jacobian.
 
-With ``u(z) = θ_sent − θ_returned`` after all local steps, ``J = s ∂u/∂z`` has no closed form,
-because a record's effect on an early step propagates through all later steps. Small runs are
-differentiated exactly through all steps, in float64. For larger runs, a product with one direction
-needs two plain runs: ``Jv ≈ s (u(z + hv) − u(z − hv))/2h``.
+Let ``u(z) = θ_sent − θ_returned`` after all local steps. Its Jacobian ``J = s ∂u/∂z``, scaled by
+``s``, has no closed form, because a record's effect on an early step propagates through all later
+steps. Small runs are differentiated exactly through all steps, in float64. For larger runs, a
+product with one direction needs two plain runs: ``Jv ≈ s (u(z + hv) − u(z − hv))/2h``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LocalRun:
     share
         The factor by which the update is multiplied before noise is added.
     max_norm
-        The norm to which the update is scaled down before noise is added, or ``None``.
+        The norm to which a longer update is scaled down before noise is added, or ``None``.
     """
 
     problem: NetworkProblem
@@ -61,7 +61,7 @@ class LocalRun:
         ]
 
     def scale(self) -> float:
-        """Return the size of the unknowns."""
+        """Return the root mean square of the unknowns."""
         return self.problem.view.scale(self.problem.net, self.batch.x, self.batch.y)
 
     def double(self) -> LocalRun:
@@ -113,7 +113,7 @@ class UpdateJacobian(ReleaseJacobian):
     only
         The records for which the Jacobian is computed; by default, all records.
     scale
-        The size of the unknowns, if already computed.
+        The root mean square of the unknowns, if already computed.
     """
 
     def __init__(
@@ -179,11 +179,11 @@ class UpdateJacobian(ReleaseJacobian):
             raise InputError(_HIDDEN)
 
     def forward(self, z: Any, unknowns: Unknowns, rows: Any) -> Tensor:
-        """Return ``J z`` for a change ``z (len(rows), q)`` of the given records, ``(P,)``."""
+        """Return ``J z``, ``(P,)``, for a change ``z`` of the given records, ``(len(rows), q)``."""
         return torch.tensordot(self._block(unknowns, rows), z, 2)
 
     def adjoint(self, v: Any, unknowns: Unknowns, rows: Any) -> Tensor:
-        """Return ``Jᵀv`` for a vector of the whitened release, ``(len(rows), q)``."""
+        """Return ``Jᵀv``, ``(len(rows), q)``, for a vector ``v`` of the whitened release."""
         return torch.tensordot(v, self._block(unknowns, rows), 1)
 
     def row_jacobians(self, unknowns: Unknowns, rows: Any) -> Tensor:
@@ -201,7 +201,7 @@ class UpdateJacobian(ReleaseJacobian):
 
 
 class UpdateMoves:
-    """The updates of a client with one record replaced, retrained for each replacement.
+    """A client's updates if one record is replaced; training is rerun for each replacement.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class UpdateMoves:
         return np.stack([self._sent(self._replaced(row, one)) for one in np.asarray(features)])
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return each of these updates minus the actual update, ``(K, P)``."""
+        """Return the updates for these replacements minus the actual update, ``(K, P)``."""
         return np.asarray(self.parameters(row, features, labels) - self.theta)
 
     def jacobian(
@@ -260,7 +260,7 @@ class UpdateRelease(MeasuredRelease):
 
     @property
     def sensitivity(self) -> float | None:
-        """Twice the norm to which updates are scaled down, if this norm is set."""
+        """Twice ``max_norm``, or ``None`` if it is not set."""
         reach = self.template.run.max_norm
         return None if reach is None else 2 * reach
 

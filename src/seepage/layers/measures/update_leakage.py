@@ -1,8 +1,8 @@
 """Fisher information of a noisy FedAvg update about the client's records, in total and by layer.
 
-The release is ``s(θ_sent − θ_returned) + noise`` after all local steps (several epochs, momentum,
-Adam, weight decay). If ``J`` is the Jacobian of the release with respect to a record's unknowns, in
-units of the noise, then ``I = JᵀJ``.
+The release is ``s(θ_sent − θ_returned) + noise``, where ``s`` scales the update, after all local
+steps (several epochs, momentum, Adam, weight decay). If ``J`` is the Jacobian of the release with
+respect to a record's unknowns, in units of the noise, the Fisher information is ``I = JᵀJ``.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def update_leakage(
 
 
 def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Tensor) -> bool:
-    """Return whether records of a batch interact; raise if the update cannot be measured."""
+    """Return whether records of a batch interact; refuse updates that cannot be measured."""
     mixed = False
     for module in net.modules():
         meeting = any(_meets(inner) for inner in module.modules())
@@ -157,11 +157,11 @@ class UpdateLeakage(Leakage):
     """The leakage of one noisy update about the client's records.
 
     The class has :meth:`layers` and all methods of the leakage of a table (``records``, ``cells``,
-    ``columns``, ``groups``, ``subset``, ``information``, …), computed exactly and in float64
-    through all local steps. Bounds and calibration therefore work as for any other leakage. For
-    networks with kinks, and runs too large for exact computation, :meth:`records`, :meth:`layers`
-    and :meth:`dataset` accept ``method="finite"``, which measures the change of the update over
-    steps of a stated size.
+    ``columns``, ``groups``, ``subset``, ``information``, …). Results are exact and computed in
+    float64, through all local steps. Bounds and calibration therefore work as for any other
+    leakage. For networks with kinks, and runs too large for exact computation, :meth:`records`,
+    :meth:`layers` and :meth:`dataset` accept ``method="finite"``, which measures the change of the
+    update over steps of a stated size.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ class UpdateLeakage(Leakage):
     def unknowns(
         self, columns: Columns, label: bool | None = None, simplex: bool = False
     ) -> tuple[Unknowns, str]:
-        """Return the named part of the view, as directions of a record and as a description."""
+        """Return the unknowns (by default, the whole view) and their description."""
         unknowns, about = super().unknowns(columns, bool(label), simplex)
         return unknowns, self.run.problem.view.describe() if columns is None else about
 
@@ -344,7 +344,7 @@ class UpdateLeakage(Leakage):
     def _squares(
         self, rows: np.ndarray | None, measure: str, probes: int, scale: float | None
     ) -> Tensor:
-        """Return ``(Jv)²`` for random signs on the given records, ``(probes, P)``."""
+        """Return ``(Jv)²`` for random sign vectors ``v`` on the given records, ``(probes, P)``."""
         if measure != "dfil":
             raise InputError(
                 "Finite steps estimate only the average over directions, measure='dfil'; for the "

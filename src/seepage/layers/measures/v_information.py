@@ -67,17 +67,18 @@ def v_information(
     bootstrap interval over gradients (or groups), widened for few groups
     (:func:`small_sample_factor`). The upper end is raised by two costs: learning from few gradients
     (extrapolated from predictors trained on fewer) and recalibration. The lower end, if above zero,
-    is raised by the cost of recalibration alone. If the gains are almost constant (no information,
-    or perfect prediction), the interval is as wide as the data allow: ``0.000 (0.000 to 0.024)``
-    means that up to 0.024 may have been missed.
+    is raised by the cost of recalibration alone. If the gain over a constant prediction is almost
+    the same for all gradients (no information, or perfect prediction), the interval is widened:
+    ``0.000 (0.000 to 0.024)`` means that up to 0.024 may have been missed.
 
-    **The column** ``p_value`` tests independence of layer and property. Under independence, it is
-    below α with probability α (at most α for few groups), for any family. Predictors are trained on
-    earlier folds and tested on later folds, in which labels are permuted. If all gradients in a
-    group have one label, the group is permuted as a whole; in other groups, labels are shuffled
-    within the group. Similarity within a group is therefore not mistaken for information. If the
-    folds contain too few of these groups, labels are permuted over all groups, and a kernel ridge
-    regression replaces the family. Ten groups can be labelled in 252 ways, five in 10. If no
+    **The column** ``p_value`` is from a test of independence between the layer and the property.
+    Under independence, it is below α with probability α (at most α for few groups), for any family.
+    Predictors are trained on earlier folds and tested on later folds, in which labels are permuted.
+    If all gradients in a group have one label, the group is permuted as a whole; in other groups,
+    labels are shuffled within the group. Similarity within a group is therefore not mistaken for
+    information. If every group has one label and a fold contains too few groups, labels are
+    permuted over all groups, and a kernel ridge regression replaces the family. Ten groups, five in
+    each class, can be labelled in 252 ways; five groups, two of them in one class, in 10. If no
     P-value below 0.05 is possible, the result has a note and a :class:`FewGroupsWarning` is issued.
     P-values are not adjusted for the number of layers.
 
@@ -94,8 +95,9 @@ def v_information(
     groups
         The group of each gradient (client, person, pool of records), ``(n,)``; gradients of one
         group are in the same fold. Without groups, a predictor can recognise gradients by the
-        records they share. The default is the nodes of the recording, if any, unless a class of the
-        property comes from only one node (with a warning); ``False`` means no groups.
+        records they share. The default is the clients of the recording, if known. If a class of the
+        property comes from only one client, there are no groups, and a warning is issued. ``False``
+        means no groups.
     folds
         The number of folds for cross-fitting.
     unit
@@ -192,7 +194,7 @@ class PropertyTask:
     def grouped(
         property: Any, groups: Any, seen: LayerGradients, folds: int, seed: int
     ) -> tuple[PropertyTask, list[str]]:
-        """Return the task with the given groups or the recording's nodes, and notes."""
+        """Return the task, grouped as given or by the recording's clients, and warnings."""
         given = None if groups is False else groups
         keys = same_client(seen) if groups is None else None
         if keys is None:
@@ -273,7 +275,7 @@ class PropertyTask:
         """Return predictions for every fold except the first, trained on the earlier folds.
 
         The predictions are probabilities, ``(m, K)``, or ``None`` if the earlier folds are too
-        small. Predictions for the ``last`` fold may already be known from cross-fitting.
+        small. ``last`` contains those for the last fold, if known from cross-fitting.
         """
         predictions: list[np.ndarray | None] = []
         for k in range(1, int(self.fold.max()) + (last is None)):
@@ -357,10 +359,11 @@ class PropertyTask:
         The held-out scores ``s = log q`` then bound the information that was missed. To second
         order, a predictor ``p_k ∝ π_k exp(a s_k)`` gains ``a ū − a²F/2``, which is at most
         ``ū²/2F``; ``ū`` is the mean of ``s_p − Σ_k π_k s_k`` and ``F`` the mean variance of s over
-        π. The upper end of the interval is at least this value at the upper end of ``ū``.
+        π. The upper end of the interval is at least ``ū²/2F``, with ``ū`` at the upper end of its
+        own interval.
 
         *If every gain is above zero*, perfect prediction cannot be excluded, and the upper end is
-        the entropy. A share ε of gradients of an unseen kind cannot be excluded either, with ``(1 −
+        the entropy. The lower end allows for a share ε of gradients of an unseen kind, with ``(1 −
         ε)^G = 2.5 %`` for G groups or gradients. Each of these gradients may lose ``log(n + 1)``,
         the most that recalibration on n gradients allows.
         """
@@ -462,7 +465,8 @@ def small_sample_factor(units: int) -> float:
 
     The variance of resampled means of ``G`` units is ``(G−1)/G`` of the estimated variance of their
     mean. The quantiles are those of Student's distribution with ``G − 1`` degrees of freedom, not
-    the normal. With both corrections, the interval for a mean is Student's interval.
+    of the normal distribution. With both corrections, the interval for a mean is Student's
+    interval.
 
     Examples
     --------

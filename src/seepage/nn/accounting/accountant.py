@@ -72,15 +72,18 @@ class FisherAccountant(MeasuredRun):
         ``"other"`` (for instance, shuffled epochs), for which there is no amplification.
     amplification
         The kind of factor κ: ``"mixture"``, ``"theorem4"`` or ``"none"``; see
-        :mod:`seepage.nn.sampling.amplification`.
+        :mod:`seepage.nn.sampling.amplification`. With ``clip="smooth"``,
+        ``directions="coordinates"`` and ``probes=50``, ``"algorithm1"`` is algorithm 1 of Guo et
+        al. 2022 as printed, which is not an upper bound.
     delta, steps
         For ``"theorem4"``, the probability that its factor fails over the whole run (by default
-        ``1/n``), and the number of steps, if known, among which that probability is divided.
+        ``1/n``), and the number of steps, if known, among which that probability is divided. For
+        ``"algorithm1"``, its δ.
     view
         The unknowns of a record; by default the whole input.
     probes
-        The number of random probes per step. With two or more, standard errors are computed without
-        comparing steps.
+        The number of random probes per step. With two or more, standard errors are computed from
+        the differences between a step's probes.
     clip_derivative
         How the clip factor's dependence on the record is computed: ``"exact"``, or
         ``"conservative"``, a cheaper upper bound.
@@ -90,6 +93,8 @@ class FisherAccountant(MeasuredRun):
         by derivatives. By default, the first batch determines the scale;
         :class:`~seepage.nn.PrivateSGD` uses the first records of its data. Sketches always use
         derivatives.
+    directions
+        ``"signs"``, or ``"coordinates"`` for probes along single unknowns.
     individual
         Whether to account for the differential privacy of each record.
     sketch, sketch_records
@@ -147,6 +152,7 @@ class FisherAccountant(MeasuredRun):
         clip_derivative: str = "exact",
         method: str = "auto",
         scale: float | None = None,
+        directions: str = "signs",
         individual: bool = True,
         sketch: int = 0,
         sketch_records: Sequence[int] | None = None,
@@ -195,6 +201,7 @@ class FisherAccountant(MeasuredRun):
             clip_derivative=clip_derivative,
             method=method,
             scale=scale,
+            directions=directions,
             chunk_size=chunk_size,
             seed=seed,
         )
@@ -202,7 +209,9 @@ class FisherAccountant(MeasuredRun):
         budget = None
         if delta is not None or n > 1:
             budget = FailureBudget(1 / n if delta is None else delta, steps)
-        self.amplification = Amplification(amplification, sampler, self.sample_rate, budget)
+        self.amplification = Amplification(
+            amplification, sampler, self.sample_rate, budget, self.clip.max_grad_norm
+        )
         followed = range(n) if sketch_records is None else sketch_records
         super().__init__(
             int(n),
@@ -351,7 +360,7 @@ class FisherAccountant(MeasuredRun):
         self.about = engine.view.describe()  # a model's own input is named once it has been seen
 
     def _mean_over_batches(self, x: Any, y: Tensor, index: Tensor) -> Tensor:
-        """Return the means and variances of the records' leakage in a step, with and without κ."""
+        """Return each record's expected leakage in a step, and its variance, with and without κ."""
         check_noise(self.noise_multiplier)
         noise, clip, key = self._entry().noise, self.clip, ("survey", self.steps)
         step = self.engine.step(x, y, probes=self.probes, key=key, index=index)

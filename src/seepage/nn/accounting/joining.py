@@ -110,7 +110,7 @@ def _check_steps(record: MeasuredRun, group: dist.ProcessGroup | None) -> None:
 
 
 def _gathered(sketch: SpectrumSketch, group: dist.ProcessGroup | None) -> SpectrumSketch:
-    """Add the sketches of all processes; each is received as a sum with zeros from the others."""
+    """Return the sum of all processes' sketches, which are received one after another."""
     width = int(reduced(torch.tensor(sketch.rows.shape[3]), dist.ReduceOp.MAX, group))
     total = sketch.emptied()
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
@@ -134,9 +134,9 @@ class MergedRuns(RunReader):
     The standard errors are for the mean over runs and cover all sources of randomness: batches,
     noise, initial parameters and probes.
 
-    The result applies to the release of *one* of the models, as does the differential privacy.
-    Individual privacy losses are stored separately for each run, because their average is not a
-    guarantee.
+    Like the guarantee of differential privacy, the result applies to the release of only *one* of
+    the models. Individual privacy losses are stored separately for each run, because their average
+    is not a guarantee.
     """
 
     def __init__(self, runs: Sequence[MeasuredRun]) -> None:
@@ -176,7 +176,7 @@ class MergedRuns(RunReader):
     def fil(self) -> SpectrumBracket:
         """Return lower and upper bounds on FIL, ``sqrt(‖mean of I‖₂)``, of the sketched records.
 
-        ``records("fil")`` gives an upper bound for all records without a sketch.
+        ``records("fil")`` needs no sketches and gives an upper bound for all records.
         """
         kept = [run.sketch for run in self.runs if run.sketch is not None]
         if not kept:

@@ -45,6 +45,11 @@ _RELEASED = (
     "(Guo et al. 2022, theorem 3).",
 )
 _HIDDEN = "Attackers do not learn which records were in which batch, nor how many."
+_AS_PRINTED = (
+    "The factor κ is that of algorithm 1 as printed in Guo et al. 2022. Its ε does not bound the "
+    "ratio of densities that their theorem 4 needs, so the figure reproduces the paper and is not "
+    "an upper bound."
+)
 _OWN_BATCHES = (
     "The figure covers only the batches that this run drew, and its interval covers only the "
     "probes. To cover other batches, use survey_every=…; to cover other runs, use merge_runs."
@@ -91,8 +96,8 @@ class RunReader(ABC):
     def failure_probability(self) -> float:
         """The probability that the factor κ fails over the steps taken so far.
 
-        Zero except for ``amplification="theorem4"``, where it is the part of ``delta`` spent so
-        far.
+        It is zero unless ``amplification="theorem4"``, where it is the part of ``delta`` spent so
+        far, or ``"algorithm1"``, which has no guarantee: there it is one.
         """
 
     @property
@@ -204,6 +209,8 @@ class RunReader(ABC):
 
     def _of_hidden_batches(self) -> tuple[str, ...]:
         """Return the assumptions behind the factor κ."""
+        if self.failure_probability == 1:
+            return _HIDDEN, _AS_PRINTED
         if not self.failure_probability:
             return (_HIDDEN,)
         may_fail = (
@@ -264,7 +271,8 @@ class RunReader(ABC):
         The curve is valid for every record, because the clip bounds each record's contribution to a
         step; a run without a clip raises an error. ``individual_privacy().membership(record)``
         estimates the curve of one record. ``neighbours`` is as for :meth:`privacy`. If the number
-        of records counts as public, the curve compares a record with another in its place.
+        of records counts as public, the curve compares runs with a record and with another record
+        in its place.
         """
         return run_membership(self.ledger, neighbours)
 
@@ -301,7 +309,7 @@ class TraceSums:
 
 
 class InformationSums:
-    """The sums for the leakage of a run so far about each of ``n`` records.
+    """The sums from which a run's leakage about each of ``n`` records is computed.
 
     The sums are over the steps in which a record took part; ``t̂`` is the mean of a step's trace
     estimates. ``uses`` counts these steps. ``amplified`` contains the sums of ``κ t̂/s²``, whose
@@ -321,9 +329,9 @@ class InformationSums:
     ) -> None:
         """Add a step for the records of a batch, each at most once.
 
-        ``traces`` contains independent estimates of ``‖∂g̃/∂z‖_F²``, ``(B, probes)``, ``factors`` κ
-        of each record, and ``lengths`` its ``‖g̃‖``. ``noise`` is the standard deviation of the
-        noise on the sum.
+        ``traces`` contains independent estimates of ``‖∂g̃/∂z‖_F²``, ``(B, probes)``; ``factors``
+        contains each record's κ, and ``lengths`` its ``‖g̃‖``. ``noise`` is the standard deviation
+        of the noise on the sum.
         """
         self.privacy_loss.index_add_(0, index, (lengths.to(torch.float64) / noise) ** 2)
         traces = traces.to(torch.float64) / noise**2
@@ -340,8 +348,8 @@ class InformationSums:
         """Return the totals and their variances.
 
         With several probes per step, the variance is computed between probes. With a single probe,
-        it is computed between the record's steps, which includes true change and is therefore
-        conservative; for a record in a single step, it is then nan.
+        it is computed between the record's steps. It then includes true changes between steps, so
+        it is conservative, and it is nan for a record in a single step.
         """
         sums = self.amplified if amplified else self.plain
         if probes > 1:
@@ -368,7 +376,7 @@ class MeasuredRun(RunReader):
     sketch
         Sketches of the information about some records, or ``None``.
     passes
-        Passes over all records, or ``None``.
+        The survey with its passes over all records, or ``None``.
     measurement
         The identity of the measurement (:mod:`seepage.nn.accounting.run_identity`); ``None`` if it
         will be loaded with a state.
@@ -444,10 +452,12 @@ class MeasuredRun(RunReader):
     def failure_probability(self) -> float:
         """The probability that the factor κ fails over the steps taken so far.
 
-        Zero except for ``amplification="theorem4"``, where it is the part of ``delta`` spent so
-        far.
+        It is zero unless ``amplification="theorem4"``, where it is the part of ``delta`` spent so
+        far, or ``"algorithm1"``, which has no guarantee: there it is one.
         """
         facts = self.measurement or {}
+        if facts.get("amplification") == "algorithm1":
+            return 1.0  # nothing smaller is known
         if facts.get("amplification") != "theorem4":
             return 0.0
         return FailureBudget(facts["delta"], facts["announced steps"]).spent(self.steps)
@@ -517,7 +527,7 @@ class MeasuredRun(RunReader):
     def places(self) -> dict[str, tuple[Any, str]]:
         """Return the object and attribute of each stored tensor, by its name in a saved state.
 
-        Per-record values can be added over processes, except those of the sketch.
+        The tensors of several processes can be added, except those of the sketch.
         """
         owners: list[tuple[str, Any]] = [
             ("information.", self.sums),

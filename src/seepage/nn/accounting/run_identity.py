@@ -88,6 +88,7 @@ def describe_measurement(
         "clip_derivative": engine.clip_derivative,
         "method": method,
         "scale": plain_setting(scale),
+        "directions": engine.directions,
         "sampler": amplification.sampler,
         "sample_rate": amplification.sample_rate,
         "amplification": amplification.method,

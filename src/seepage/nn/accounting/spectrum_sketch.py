@@ -37,10 +37,10 @@ class SpectrumBracket(RankedResult):
         The positions of the records.
     lower
         Lower bounds, measured by one half of the probes along the leading direction of the other
-        half. Their mean square is at most the square of FIL.
+        half. The expectation of their square over the probes is at most the square of FIL.
     upper
         Upper bounds, from the leading eigenvalue of all probes plus the information that the sketch
-        discarded. Their mean square is at least the square of FIL.
+        discarded. The expectation of their square is at least the square of FIL.
     conditions
         Conditions on the origin of noise and batches.
     """

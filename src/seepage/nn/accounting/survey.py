@@ -29,7 +29,7 @@ from seepage.support.number_check import check_count
 
 @dataclass
 class SurveyedTraces:
-    """The estimates for every record from the passes; each tensor has shape ``(n,)``."""
+    """The estimates for every record from the survey passes; each tensor has shape ``(n,)``."""
 
     kept: ClassVar[tuple[str, ...]] = ("total", "variance", "squares", "first", "first_noise")
 
@@ -95,7 +95,7 @@ class Survey:
             kept.first_noise.zero_()
 
     def moments(self, steps: int, amplified: bool) -> tuple[Tensor, Tensor]:
-        """Return the means over redrawn batches for the first steps, and their variances."""
+        """Return the means over redrawn batches, for the first ``steps``, and their variances."""
         kept = self.amplified if amplified else self.plain
         return kept.total.clone(), kept.variance + self._waiting(kept, steps)
 
@@ -103,8 +103,8 @@ class Survey:
         """Return the degrees of freedom of each record's variance.
 
         The variances ``V_k`` of K blocks have one degree of freedom each. The result is
-        ``3 (Σ V)²/Σ V² − 2``, limited to between 1 and K: Satterthwaite's formula, corrected for
-        the bias of the squares (``E V² = 3 (E V)²``).
+        ``3 (Σ V)²/Σ V² − 2``, limited to the range from 1 to K: Satterthwaite's formula, corrected
+        for the bias of the squares (``E V² = 3 (E V)²``).
         """
         kept = self.amplified if amplified else self.plain
         half = self._waiting(kept, steps)
@@ -145,7 +145,7 @@ class Survey:
         return tuple(sorted(random.choice(length, 2, replace=False).tolist()))
 
     def emptied(self) -> Survey:
-        """Return a survey of the same steps without passes."""
+        """Return a survey with the same chosen steps and no results."""
         n = len(self.amplified.total)
         return Survey(n, self.every, self.probes, self.seed, self.steps)
 

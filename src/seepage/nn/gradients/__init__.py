@@ -1,7 +1,7 @@
 """Computes a network's per-record gradients layer by layer, without a backward pass per record.
 
 A network is checked once (``network_checks``, ``first_look``) and then traced as it runs
-(``watching``). Each operation that uses a parameter has a rule (``rules``). The rule computes the
+(``watching``). Most operations that use a parameter have a rule (``rules``). The rule computes the
 parameter's per-record gradients (``per_record_gradients``) from the operation's input and the
 gradient at its output. Norms and clipped sums (``norms``) follow from the per-record gradients.
 Operations without a rule use ``vmap``. Operations that torch cannot differentiate twice, or only

@@ -121,7 +121,7 @@ class _UseFinder(Watcher):
         return output
 
     def _notice(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Record functions of the unknowns that have kinks, and regions without gradients."""
+        """Record kinked functions of the unknowns, and regions under ``torch.no_grad()``."""
         name = getattr(function, "__name__", "").strip("_").removesuffix("_with_indices")
         if function is torch._C._set_grad_enabled:
             self.closed = not args[0]
@@ -259,7 +259,7 @@ class _NotRepeatableError(Exception):
 
 
 def _outputs(network: WatchedNetwork, batch: Batch) -> list[Tensor]:
-    """Run once and return every traced output, before shifts are added."""
+    """Run the network and return its traced outputs; raise if repetition changes the losses."""
     seen: list[Tensor] = []
 
     def keep(output: Tensor) -> Tensor:
@@ -288,7 +288,7 @@ def _outputs(network: WatchedNetwork, batch: Batch) -> list[Tensor]:
 def _plan(problem: NetworkProblem, of_two: _Look, of_three: _Look, repeat: bool) -> WatchedNetwork:
     """Compare two runs of a network, and return a plan to trace it.
 
-    With ``repeat``, an output shared by all records is planned to be repeated for each record; the
+    With ``repeat``, the plan repeats an output that all records share, once for each record; the
     caller must check that the network allows this.
     """
     (small, small_runs), (large, large_runs) = of_two, of_three
@@ -332,7 +332,7 @@ def _plan(problem: NetworkProblem, of_two: _Look, of_three: _Look, repeat: bool)
 
 
 def _narrow(uses: list[_Use], kept: list[bool]) -> dict[str, tuple[int, int]]:
-    """Return axis and number of positions of each weight that all uses can narrow on one axis."""
+    """Return the axis along which each weight can be narrowed, and its number of positions."""
     axes: dict[str, set[int | None]] = {}
     positions: Counter[str] = Counter()
     for use, own in zip(uses, kept, strict=True):

@@ -263,7 +263,7 @@ def _refuse_values(x: Inputs, y: Any) -> None:
 
 
 def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
-    """Run the network once, and return the number of classes of the loss, or ``None``."""
+    """Run the network on one record; return its number of classes, or ``None`` without classes."""
     try:
         buffers = dict(problem.net.named_buffers())
         copies = {name: buffers[name].clone() for name in problem.changing}
@@ -328,8 +328,8 @@ def refuse_modes(net: nn.Module) -> None:
         label = module_label(name, module)
         if isinstance(module, _NORMS) and (module.training or module.running_mean is None):
             raise InputError(
-                f"{label} mixes the records of a batch in training mode, so per-record gradients "
-                "are not defined; use GroupNorm or LayerNorm, or call .eval() on the module."
+                f"{label} mixes the records of a batch, so per-record gradients are not defined; "
+                "use GroupNorm or LayerNorm, or running statistics and .eval() on the module."
             )
         random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
         within = isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0

@@ -1,8 +1,8 @@
 """Computes per-record gradient norms and the clipped sum that is released.
 
-Per-record gradients are formed only in layers where this is cheaper; in all layers, those of a
-batch would need many times the memory of the network. To save memory, :func:`layer_by_layer` frees
-every layer once its gradients are processed.
+Per-record gradients are formed only in layers where this is cheaper. If they were formed in all
+layers, a batch would need many times the memory of the network. To save memory,
+:func:`layer_by_layer` frees every layer once its gradients are processed.
 """
 
 from __future__ import annotations

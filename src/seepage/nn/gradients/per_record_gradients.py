@@ -32,7 +32,7 @@ class OneHot:
     keep: Tensor | None = None  # false where a row is left out (the padding of an embedding)
 
     def first_half(self) -> OneHot:
-        """Return the positions of the first half of the records."""
+        """Return the rows that belong to the first half of the records."""
         some = slice(len(self.index) // 2)
         return OneHot(self.index[some], self.size, None if self.keep is None else self.keep[some])
 
@@ -90,7 +90,7 @@ class GramMatrices(dict[tuple[int, int], Tensor]):
         return summed_products(self.between(a.left, b.left), self.between(a.right, b.right))
 
     def between(self, a: Factor, b: Factor) -> Tensor:
-        """Return the inner products between all positions of one factor and of another."""
+        """Return the inner products of all positions of one factor with those of another."""
         if (id(b), id(a)) in self:
             return self[id(b), id(a)].transpose(2, 3)
         key = (id(a), id(b))
@@ -161,7 +161,7 @@ class GradientTerm:
     def change(
         self, expanded: Sequence[Tensor], tangents: Sequence[Tensor]
     ) -> list[RecordGradients]:
-        """Return the change of the gradient that a change of the tensors causes."""
+        """Return the gradient's change for a change of the tensors, as one part per tensor."""
         changed = []
         for k, tangent in enumerate(self.expanded(tangents)):
             inputs = list(expanded)

@@ -1,7 +1,7 @@
 """Closed-form second derivatives of layers for which torch's version needs dozens of kernels.
 
 These formulas are used when a second backward pass differentiates gradients. Each function returns
-the same values as torch's; only the double-backward pass is written by hand.
+the same values as torch's; only its backward passes are written by hand.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class _CrossEntropy(Function):  # type: ignore[misc]
 
 
 class _CrossEntropyBack(Function):  # type: ignore[misc]
-    """``c(p − e_y)``, whose derivative in the logits is ``cp(v − p·v)``, torch's softmax kernel."""
+    """``c(p − e_y)``; its derivative by the logits is ``cp(v − p·v)``, as in torch's softmax."""
 
     @staticmethod
     def forward(ctx: Any, c: Tensor, logits: Tensor, chances: Tensor, target: Tensor) -> Tensor:

@@ -7,9 +7,10 @@ calls, including those inside ``nn.MultiheadAttention`` and repeated uses of a w
 gradients. If no rule covers a use, the gradients of the enclosing module are computed by ``vmap``
 (:class:`Fallback`).
 
-The gradients at the outputs are obtained in three ways: for norms, by hooks that free each layer
-once it is processed; for a second differentiation, from edges of the graph; and for tangents,
-inside torch's transformations, from zero shifts added to the outputs.
+The gradients at the outputs are obtained in three ways. For norms, hooks receive them and free each
+layer once it is processed. For a second differentiation, they are taken from edges of the graph.
+For tangents, inside torch's transformations, zero shifts are added to the outputs, and the
+gradients are those of the shifts.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class RuleBook:
-    """The operations whose per-record gradients have a closed form."""
+    """The rules for operations whose per-record gradients have a closed form."""
 
     rules: Mapping[Any, Rule]  # by torch function
     # Functions with several uses of parameters, by name: each is run step by step, with the watcher
@@ -131,7 +132,7 @@ class Call(ABC):
 
     @abstractmethod
     def terms(self, deltas: list[Tensor]) -> list[GradientTerm]:
-        """Return this call's contribution to the gradients, given those at its outputs."""
+        """Return this call's gradient terms, given the gradients at the call's outputs."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,7 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
         run: Callable[[], Tensor],
         rows: Mapping[str, int] = MappingProxyType({}),
     ) -> Tensor:
-        """Run a call that a rule covers; ``rows`` gives its first row in each parameter."""
+        """Run a call that a rule covers; ``rows`` gives the first row it uses of each parameter."""
         keys = {
             role: (self.names[id(tensor)], rows.get(role, 0))
             for role, tensor in arguments.parameters.items()
@@ -486,7 +487,7 @@ class NetworkRun:
 
 @dataclass(frozen=True)
 class WatchedNetwork:
-    """A problem with a plan for tracing its network on any batch."""
+    """A network with its loss and view, and a plan for tracing it on any batch."""
 
     problem: NetworkProblem  # the network, its loss and the view
     book: RuleBook  # the rules for operations
@@ -596,11 +597,11 @@ def connected(z: Tensor) -> Tensor:
 def differentiable_backends(net: nn.Module) -> Iterator[None]:
     """Open a context with plain attention and recurrent layers, which are twice differentiable.
 
-    The fused attention kernels have no forward-mode rule, the fused encoder layer has no gradient
-    at all, and fused recurrent layers cannot be differentiated twice; nor can checkpointed parts,
-    or the autocast that accelerate applies to a model's forward pass but not to its
-    backward pass. Gradients are switched on: without them, torch uses formulas for SiLU and
-    GroupNorm that cannot be differentiated.
+    Fused attention kernels have no forward-mode rule, and the fused encoder layer has no gradient
+    at all. Fused recurrent layers and checkpointed parts cannot be differentiated twice. The
+    autocast that ``accelerate`` applies to a model's forward pass, but not to its backward pass, is
+    removed for the same reason. Gradients are enabled, because torch otherwise uses formulas for
+    SiLU and GroupNorm that cannot be differentiated.
     """
     mha = torch.backends.mha
     with ExitStack() as stack:

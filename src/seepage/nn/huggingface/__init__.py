@@ -1,4 +1,4 @@
-"""Hugging Face models: leakage about each token, and a callback for the trainer.
+"""Hugging Face models: leakage about each token, private training, and a trainer callback.
 
 ``nn/problem`` computes the model's own loss and detects its main input.
 """

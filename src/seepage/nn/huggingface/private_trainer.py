@@ -55,12 +55,12 @@ _REFUSED: dict[str, tuple[Any, str]] = {
 class PrivateTrainer(Trainer):  # type: ignore[misc]
     """A ``Trainer`` for private SGD, with an accountant of every record's leakage.
 
-    It takes the arguments of ``transformers.Trainer`` and those below. From ``TrainingArguments``
-    come the threshold C (``max_grad_norm``, for each record; sums are not clipped again), the
-    divisor B (the batch size per device times the number of processes), optimiser, schedule and
-    number of steps. Batches are Poisson samples. The model runs without dropout. Checkpoints
-    include the account: ``train(resume_from_checkpoint=True)`` continues with the same numbers.
-    Several processes (``torchrun``) share every batch.
+    It takes the arguments of ``transformers.Trainer`` and those below. ``TrainingArguments`` give
+    the optimiser, the schedule, the number of steps, the clipping threshold C of each record's
+    gradient (``max_grad_norm``), and the divisor B (the batch size per device times the number of
+    processes). Batches are Poisson samples. The model runs without dropout. Checkpoints include the
+    account: ``train(resume_from_checkpoint=True)`` draws the same batches and noise as an
+    uninterrupted run. If there are several processes (``torchrun``), they share every batch.
 
     The logged training loss and the files in the checkpoints depend on the data without noise: do
     not publish them.
@@ -68,15 +68,15 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
     Parameters
     ----------
     loss
-        The loss of a record: by default the model's own.
+        The loss of a record; by default the model's own loss.
     sample_rate
         The declared probability that a record is in a batch. By default it is B divided by the
         number of records, which then counts as public.
     options
-        Arguments of ``Trainer``, and of :class:`~seepage.nn.PrivateGradients`:
-        ``noise_multiplier`` (or ``target_epsilon`` and ``target_delta``), ``clip``, ``view``,
-        ``probes``, ``seed`` and so on. Without a ``seed``, the key of batches and noise is stored
-        in the output folder, as ``_noise-….key``; delete it after the run.
+        Arguments of ``Trainer``, and of :class:`~seepage.nn.PrivateGradients`: ``noise_multiplier``
+        (or ``target_epsilon`` and ``target_delta``), ``clip``, ``view``, ``probes``, ``seed`` and
+        so on. Without a ``seed``, the key from which batches and noise are drawn is stored as
+        ``_noise-….key`` in the output folder; delete it after the run.
 
     Attributes
     ----------
@@ -118,7 +118,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
 
     @property
     def private_gradients(self) -> PrivateGradients:
-        """The gradients and the account of the run."""
+        """The object that computes the gradients and the account of the run."""
         if self._private is None:
             raise InputError("There is no account before training; call train() first.")
         return self._private
@@ -131,20 +131,21 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *more: Any, **options: Any
     ) -> Any:
-        """Train as ``Trainer`` does, and resume from a checkpoint with its account."""
+        """Train as ``Trainer`` does; a checkpoint is resumed together with its account."""
         found: str | bool | None = resume_from_checkpoint or None
         if found is True:
             found = get_last_checkpoint(self.args.output_dir)
         if found is None and self._private is not None:
             raise InputError(
-                "This trainer has already trained its model; a second run would not account for "
-                "the first. Resume from a checkpoint, or create a new trainer with a new model."
+                "This trainer has already trained its model; the account of a second run would not "
+                "include the first. Resume from a checkpoint, or create a new trainer with a new "
+                "model."
             )
         self._resumed_from = None if found is None else Path(str(found))
         return super().train(resume_from_checkpoint, *more, **options)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return a loader of the run's batches; the run begins, or resumes, here."""
+        """Begin or resume the run, and return a loader of its batches."""
         plain = super().get_train_dataloader()  # with the columns and the collator of the model
         records, collate = plain.dataset, plain.collate_fn
         private = self._private = self._begin(len(records))
@@ -158,7 +159,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         return numbered_loader(records, batches, collate, _RECORDS, **options)
 
     def _begin(self, n: int) -> PrivateGradients:
-        """Return the gradients of a new run."""
+        """Return the object that draws batches and computes gradients for a new run."""
         divisor, rate = self.args.per_device_train_batch_size * self.args.world_size, self._rate
         drawn: dict[str, Any] = {"batch_size": divisor}
         if rate is not None:
@@ -196,7 +197,7 @@ class _Account(TrainerCallback):  # type: ignore[misc]
             write_checkpoint(folder / _FILE, held, {"facts": held.pop("facts")})
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Give every process the whole account."""
+        """Give every process the account of all processes."""
         self.trainer.private_gradients.gather()
 
 
@@ -218,19 +219,19 @@ def _check(args: Any, options: Mapping[str, Any]) -> None:
             raise InputError(f"{name}={value!r} is not supported in private training: {instead}.")
     for name in _FROM_ARGS:
         if name in options:
-            raise InputError(f"{name} follows from TrainingArguments and the data; set it there.")
+            raise InputError(f"{name} follows from TrainingArguments or the data; leave it out.")
     if options.get("compute_loss_func") is not None:
         raise InputError(
-            "compute_loss_func is a mean over the batch; pass loss=, a function of output and "
+            "compute_loss_func returns a mean over the batch; pass loss=, a function of output and "
             "labels that returns one loss per record."
         )
     if not args.max_grad_norm or args.max_grad_norm <= 0:
         raise InputError(
-            "max_grad_norm in TrainingArguments is the clipping threshold of each record; it must "
-            "be above zero."
+            "max_grad_norm in TrainingArguments is the clipping threshold of each record's "
+            "gradient; it must be above zero."
         )
     if args.push_to_hub and "checkpoint" in str(getattr(args.hub_strategy, "value", "")):
         raise InputError(
-            f"hub_strategy={args.hub_strategy.value!r} would publish the account of single "
+            f"hub_strategy={args.hub_strategy.value!r} would publish the leakage about single "
             "records; use 'end' or 'every_save'."
         )

@@ -1,6 +1,6 @@
 """A Hugging Face trainer callback that measures leakage about chosen records during training.
 
-A trainer tells its callbacks the step, but not which records are in the batch. This callback
+A trainer passes its callbacks the step number, but not the records of the batch. This callback
 therefore measures how much a noisy gradient at the current parameters *would* leak about records of
 your choice. To measure the leakage of a private run about every record, use an accountant
 (:class:`~seepage.nn.accounting.accountant.FisherAccountant`).

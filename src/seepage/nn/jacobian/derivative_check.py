@@ -4,8 +4,8 @@
 can hide a gradient's dependence on its record from torch. The derivative is then silently too
 small. A central difference of plain gradients detects all these cases.
 
-Over the steps of a stated size, changes and derivatives also differ by curvature, in proportion to
-``h²``, and at kinks (:func:`uneven_changes`).
+Over a finite step ``h``, a change also differs from the derivative because of curvature, in
+proportion to ``h²``, and because of kinks (:func:`uneven_changes`).
 """
 
 from __future__ import annotations
@@ -72,12 +72,13 @@ def check_derivative(
 
 
 def uneven_changes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> Tensor:
-    """Return how much changes over ``h`` differ from the derivative, where it is no curvature.
+    """Return by how much changes over ``h`` differ from the derivative, apart from curvature.
 
-    For directions ``v (K, B, …)``, ``(K, B)``: the difference of ``‖(g₊ − g₋)/2h‖²`` and ``‖Jv‖²``
-    over the larger of the two; zero where it is less than a hundredth, and where it falls to about
-    a quarter as ``h`` is halved. Curvature falls like that. A kink between ``h/2`` and ``h`` leaves
-    nothing, and a nearer one as much or more.
+    The result, ``(K, B)`` for directions ``v (K, B, …)``, is the difference between
+    ``‖(g₊ − g₋)/2h‖²`` and ``‖Jv‖²``, divided by the larger of the two. It is set to zero if it is
+    below a hundredth, if rounding could cause it, or if it falls to about a quarter when ``h`` is
+    halved, as the effect of curvature does. The difference vanishes at ``h/2`` if a kink lies
+    between ``h/2`` and ``h``, and it stays or grows if a kink is nearer.
     """
     products = inner_products(network, batch, v)
     derivative = products.dd
@@ -184,7 +185,7 @@ def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Cha
 
 
 def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Changes, Tensor]:
-    """Compare ``‖Jv‖``, with the part orthogonal to ``ĝ`` from the difference on both sides."""
+    """Compare ``ĝ·Jv`` from a pullback with a finite difference, as a part of ``‖Jv‖``."""
     pull, norms, _ = radial_pull(network, batch)
     unit = torch.where(norms > 0, norms, 1.0)
     along = (pull * v).flatten(1).sum(1) / unit

@@ -5,12 +5,13 @@ record's loss. The information about the view's variable ``z`` is ``J̃ᵀJ̃/(�
 ``J̃ = ∂g̃/∂z`` (Guo et al. 2022, section 6). An :class:`Engine` computes products with ``J̃`` in
 one of three ways:
 
-* *probes of the release* (``probes.py``): any module, no rules per layer, and every entry of the
-  diagonal at once; clipped exactly with ``Jᵀg``, or bounded from above without it;
-* *tangents of the record* (``tangents.py``): exact clipped norms from three scalars;
-* *finite changes* (``finite_changes.py``, which defines them): of clipped gradients over a step of
-  a stated size, for networks with kinks or without derivatives. *Thin* finite tangents take one
-  plain pass at training precision, whereas derivatives cost several training steps.
+* *probes of the release* (``probes.py``) give every entry of the diagonal at once and need
+  per-layer rules only for clipping, whose effect is exact with ``Jᵀg`` and bounded from above
+  without it;
+* *tangents of the record* (``tangents.py``) give exact clipped norms from three scalars;
+* *finite changes* (``finite_changes.py``, which defines them) are changes of clipped gradients over
+  a step of a stated size, for networks with kinks or without derivatives. *Thin* finite tangents
+  take one plain pass at training precision, whereas derivatives cost several training steps.
 
 Derivatives are checked repeatedly against differences (``derivative_check.py``). The records are
 searched for kinks (``kink_search.py``) in the first batch and at each of these checks. The engine
@@ -71,6 +72,7 @@ from seepage.nn.jacobian.random_directions import (
     is_wide,
     key_of,
     random_direction,
+    row_coordinates,
     row_signs,
 )
 from seepage.nn.jacobian.replays import Replays
@@ -111,11 +113,11 @@ class Step:
     losses
         The loss of every record, ``(B,)``.
     norms
-        ``‖g‖`` before clipping, ``(B,)``; nan without a clip, which needs no norms.
+        ``‖g‖`` before clipping, ``(B,)``; nan without clipping, because norms are then not needed.
     traces
         Unbiased estimates of ``‖∂g̃/∂z‖_F²``, one column per probe, ``(B, probes)``. With a
         conservative derivative of the clip, they estimate an upper bound. The estimates are not yet
-        divided by the noise or the number of unknowns.
+        divided by the noise variance or by the number of unknowns.
     gradient
         ``Σ_i g̃_i`` by parameter name; empty if not requested.
     pulls
@@ -154,14 +156,18 @@ class Engine:
         How changes of the gradients are measured: as a ``"derivative"``; over a ``"finite"`` step,
         which works for any network that can be trained; or ``"thin"``, over a finite step in one
         plain pass, with the gradients of wide weights narrowed by random matrices. ``"auto"`` uses
-        finite steps if the network has kinks (ReLU, max pooling) or cannot be differentiated
-        twice, thin steps if it is wide and runs on an accelerator in TF32 or 16 bits, and
-        derivatives otherwise. Finite steps give traces
-        and squared changes; pullbacks to the record are always derivatives.
+        finite steps if the network has kinks (ReLU, max pooling) or cannot be differentiated twice,
+        thin steps if it is wide and runs on an accelerator in TF32 or 16 bits, and derivatives
+        otherwise. Finite steps give traces and squared changes; pullbacks to the record always use
+        derivatives.
     scale
         The size ``h`` of a finite step, in the units of the unknowns. The default is a hundredth of
         the first batch's root mean square, to one digit. For thin steps, the default is the size
         whose results change least when it is halved or doubled.
+    directions
+        How probes move a record: all unknowns at once along random ``"signs"``, or one of the
+        ``"coordinates"`` drawn at random, as in algorithm 1 of Guo et al. 2022, which scatters
+        more.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
@@ -189,16 +195,18 @@ class Engine:
         clip_derivative: str = "exact",
         method: str = "auto",
         scale: float | None = None,
+        directions: str = "signs",
         chunk_size: int | str = "auto",
         seed: int = 0,
     ) -> None:
+        check_choice(directions, "directions", ("signs", "coordinates"))
         check_choice(clip_derivative, "clip_derivative", ("exact", "conservative"))
         check_choice(method, "method", _METHODS)
         if scale is not None:
             check_positive(scale, "scale")
         self.clip = HardClip(1.0) if clip is None else clip
         self.clip_derivative, self.seed = clip_derivative, seed
-        self.method, self.scale = method, scale
+        self.method, self.scale, self.directions = method, scale, directions
         self.doubt = 0.0  # the relative uncertainty of thin steps
         self.errors: StepErrors | None = None  # of thin steps, once they have been measured
         losses = per_record(loss)
@@ -256,6 +264,9 @@ class Engine:
             self._keep_together(x, y)
         keys = [key_of(self.seed, key, k) for k in range(probes)]
         way = self.way(x, y) if probes > 0 and not pulls else "derivative"
+        if probes and self.directions == "coordinates":
+            self._refuse_coordinates(way, pulls)
+            return self._coordinate_step(x, y, keys, own, update)
         if way != "derivative":
             step = self._thin_step if way == "thin" else self._finite_step
             return step(x, y, keys, own, update)
@@ -328,8 +339,8 @@ class Engine:
     ) -> Tensor:
         """Return ``‖J̃v‖²``, ``(B, K)``, for record directions ``v (K, B, …)``.
 
-        If the engine uses finite steps, it is ``‖g̃(z + hv) − g̃(z)‖²/h²``, unless a ``derivative``
-        is requested.
+        If the engine uses finite steps and ``derivative`` is false, the result is
+        ``‖g̃(z + hv) − g̃(z)‖²/h²``.
         """
         if not derivative and self.takes_finite_steps(x, y):
             return self._finite_changes(x, y, lambda rows: v[:, rows], precise=True)
@@ -411,9 +422,10 @@ class Engine:
         return "derivative" if whole and self.has_derivatives(x, y) else "finite"
 
     def has_derivatives(self, x: Inputs, y: Tensor) -> bool:
-        """Return whether torch can differentiate the gradients, as tried on the first records.
+        """Return whether torch can differentiate the gradients; this is tried on two records.
 
-        If not, a warning says why. A dependence that is hidden from torch is not reported here.
+        If not, a warning gives the reason. A dependence that is hidden from torch is reported
+        later, when all records are checked.
         """
         if self._differentiable is None:
             some = slice(min(2, batch_size(x)))
@@ -438,7 +450,7 @@ class Engine:
         return False
 
     def _derivative_of_probes(self, x: Inputs, y: Tensor) -> tuple[str, WatchedNetwork]:
-        """Return what probes differentiate (see ``check_derivative``), and the plan for it."""
+        """Return how probes compute derivatives (``way`` of ``check_derivative``), and the plan."""
         clipped = not isinstance(self.clip, NoClip)
         wide = any(p.requires_grad and is_wide(p.shape) for p in self.net.parameters())
         thin = wide and self._rules_hold(x, y)
@@ -448,7 +460,7 @@ class Engine:
     def _kinked(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
         """Return whether the network has kinks, as measured on the first batch.
 
-        Where that is impossible, the names of its functions decide.
+        If they cannot be measured, the result depends on the names of the network's functions.
         """
         if self.measured_kinks is None:
             self.measured_kinks = self._look_for_kinks(network, x, y)
@@ -457,7 +469,7 @@ class Engine:
         return self.measured_kinks
 
     def _look_for_kinks(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
-        """Return whether there are kinks between some of the records, or beside any of them."""
+        """Return whether there are kinks between some of the records, or near any record."""
         if self.problem.sharded:
             return bool(network.kinks)
         count = line_count(network.bytes_per_record)
@@ -481,7 +493,7 @@ class Engine:
         return any(measured) if measured else bool(network.kinks)
 
     def step_size(self, x: Inputs, y: Tensor) -> float:
-        """Return the size of a finite step; by default set by the first batch."""
+        """Return the size of a finite step; unless it was given, the first batch determines it."""
         if self.errors is None and self.way(x, y) == "thin":
             if self.scale is None:
                 octaves = [1 + k / 2 for k in range(20)]
@@ -506,7 +518,8 @@ class Engine:
     def _step_errors(self, x: Inputs, y: Tensor) -> StepErrors:
         """Return the errors of thin steps, measured at the first pass and later.
 
-        They are measured again at passes 10, 100, 1,000 and so on, as training changes the network.
+        They are measured again at passes 10, 100, 1,000 and so on, because training changes the
+        network.
         """
         h = self.step_size(x, y)
         self.passes += 1
@@ -559,6 +572,33 @@ class Engine:
             squared = squared * self.clip.conservative(plain.norms)
         return replace(plain, traces=squared.T)
 
+    def _refuse_coordinates(self, way: str, pulls: bool) -> None:
+        """Raise an error unless single coordinates answer the question."""
+        if pulls:
+            raise InputError(
+                "A sketch needs probes along the parameters; give directions='signs', or leave out "
+                "sketch."
+            )
+        if way != "derivative":
+            raise InputError(
+                "Leakage over finite steps is defined for changes of all unknowns at once, so "
+                "single coordinates cannot measure it; give directions='signs', or "
+                "method='derivative' for a smooth network."
+            )
+
+    def _coordinate_step(
+        self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool
+    ) -> Step:
+        """Return a step with traces from single coordinates, ``d ‖J̃e_j‖²``."""
+
+        def work(network: WatchedNetwork, batch: Batch, rows: slice) -> Step:
+            unknown = self.masked(torch.ones_like(batch.z)) > 0
+            v = torch.stack([row_coordinates(k, own[rows], unknown) for k in keys])
+            traces = inner_products(network, batch, v.to(batch.z.dtype)).clipped(self.clip).T
+            return replace(self._unprobed(network, update, batch), traces=traces)
+
+        return _joined(self._derivatives(x, y, 5 + 3 * len(keys), work))
+
     def _finite_step(
         self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool
     ) -> Step:
@@ -576,7 +616,7 @@ class Engine:
     def _finite_changes(
         self, x: Inputs, y: Tensor, v: Callable[[slice], Tensor], *, precise: bool
     ) -> Tensor:
-        """Return squared changes along directions ``(K, B, …)`` of some rows, ``(B, K)``.
+        """Return squared changes, ``(B, K)``; ``v`` maps rows to directions ``(K, rows, …)``.
 
         ``precise`` uses float64 if the network is small and accepts it. Otherwise only 16-bit
         numbers are converted to a longer type, because rounding would dominate their differences.
@@ -686,7 +726,7 @@ class Engine:
         check_agreement((kinds, tuple(y.shape[1:]), str(y.dtype), modes))
 
     def in_company(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
-        """Return a batch of one made-up record for a sharded network if the batch is empty.
+        """Return the batch; for a sharded network, one made-up record replaces an empty batch.
 
         All processes must run the same passes; the result for the made-up record is discarded.
         """
@@ -826,7 +866,7 @@ def _summed(gradients: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _hundredth(size: float) -> float:
-    """Return the default size of a finite step: a hundredth of the unknowns', to one digit."""
+    """Return a hundredth of the unknowns' size, to one digit: the default finite step."""
     return float(f"{size / 100:.0e}")
 
 

@@ -1,43 +1,43 @@
 """Finite changes: how far clipped gradients change over a step of a stated size.
 
-**The definition** of leakage over finite steps, for records, cells, tokens and runs alike: in place
-of ``‖J̃‖_F²``, the squared derivative summed over the unknowns ``z`` in question, stands
+Leakage over finite steps, for records, cells, tokens and runs alike, is **defined** by replacing
+``‖J̃‖_F²``, the squared derivative summed over the unknowns ``z`` in question, by
 
-    D(h) = E‖g̃(z + hv) − g̃(z)‖²/h²,      v independent random signs, one for each of them
+    D(h) = E‖g̃(z + hv) − g̃(z)‖²/h²,      v independent random signs, one for each unknown
 
-All of them move at once, each by ``h``; everything else stays. ``D(h) = ‖J̃‖_F² + O(h²)`` where the
-gradient is smooth. A probe is one ``v``, and an *exact* result the mean over all ``2^d`` of them.
-The dFIL is ``√(D(h)/d)`` over the noise. With ``Δ`` the difference of the two points and a bar the
-mean,
+These unknowns all move at once, each by ``h`` up or down, and everything else is fixed.
+``D(h) = ‖J̃‖_F² + O(h²)`` where the gradient is smooth. A probe is one ``v``, and an *exact* result
+is the mean over all ``2^d`` sign vectors. The dFIL is ``√(D(h)/d)`` divided by the standard
+deviation of the noise. If ``Δ`` is the difference between the two points and a bar their mean, then
 
     δ₊t₊ᵀ − δ₋t₋ᵀ = Δδ t̄ᵀ + δ̄ Δtᵀ
 
 exactly, without cancellation, for every term of a gradient (a term is linear in each of at most two
-tensors). Each point is clipped by its own factor, which scales its ``δ``. This needs only plain
-training passes. So it is correct at the scale ``h`` even where there is no derivative (ReLU, max
-pooling), or none that torch sees (``torch.no_grad()``, ``.detach()``, functions with a custom
-backward pass).
+tensors). The gradient at each point is clipped by its own factor, which scales its ``δ``. Only
+plain training passes are needed. ``D(h)`` is therefore correct even where there is no derivative
+(ReLU, max pooling), or where torch cannot see it (``torch.no_grad()``, ``.detach()``, functions
+with a custom backward pass).
 
-*Thin* finite tangents estimate ``‖J̃‖_F²`` of smooth networks by ``‖g₊ − g₋‖²/4h²``, from ``z + hv``
-and ``z − hv``, in one plain pass at training precision, with gradients randomly narrowed. They work
-with fused attention, gradient checkpointing, compiled or quantised parts, TF32 and 16-bit numbers.
-The change of a wide weight is not formed but narrowed, ``ΔgQ`` with ``Q`` of :data:`THIN` columns
-of random signs: ``E‖ΔgQ‖² = THIN·‖Δg‖²``, at a small fraction of a training step's products. Inputs
-are narrowed in the forward pass, ``tQ``, and layers are freed one by one in the backward pass, so
-that memory use is small. This adds a little variance; the standard errors include it, as they do
-that of the directions ``v``.
+*Thin* finite tangents estimate ``‖J̃‖_F²`` of smooth networks by ``‖g₊ − g₋‖²/4h²``, from
+``z + hv`` and ``z − hv``, in one plain pass at training precision, with gradients randomly
+narrowed. They work with fused attention, gradient checkpointing, compiled or quantised parts, TF32
+and 16-bit numbers. The change ``Δg`` for a wide weight is not formed. Instead, ``ΔgQ`` is computed,
+where ``Q`` has :data:`THIN` columns of random signs, so that ``E‖ΔgQ‖² = THIN·‖Δg‖²``. This takes a
+small fraction of a training step's products. To save memory, inputs are narrowed to ``tQ`` in the
+forward pass, and layers are freed one by one in the backward pass. Narrowing adds a little
+variance, which the standard errors include, together with the variance due to the directions ``v``.
 
-Two errors remain, from the finite difference and from rounding. Two gradients can only be so far
-apart, so the squared quotient falls off as the step grows. The rounding errors of the two sides are
-independent of the step and of the change, so they *add* to the squared quotient of record i:
+Two errors remain. First, the distance between two gradients is limited, so the squared quotient
+falls as the step grows. Second, the rounding errors of the two sides are independent of the step
+and of the change, so they *add* to the squared quotient of record i:
 
     s_i(h) = A_i/(1 + c h²) + r ‖g_i‖²/h²
 
 because a gradient's rounding error is proportional to its norm. Steps of several sizes
 (:class:`StepLadder`) give ``c`` and ``r``, and :class:`StepErrors` removes both from every record.
-``h`` is chosen so that the result depends least on that: it changes little when the step is halved
-or doubled, and little is removed. Measured on networks of 0.1 to 7 billion parameters in bf16
-(``benchmarks/step_ladders.py``), ``1/(1 + c h²)`` describes float32 within 0.01 down to a fifth.
+``h`` is chosen so that the result changes little when the step is halved or doubled, and little has
+to be removed. In networks of 0.1 to 7 billion parameters, ``1/(1 + c h²)`` fits the change measured
+in float32 within 0.01 where it is above a sixth (``benchmarks/step_ladders.py``).
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ from seepage.nn.problem.problem import Batch, NetworkProblem
 from seepage.nn.problem.sharding import is_sharded
 
 _CONDITION = (
-    "In place of the squared derivative stands the mean squared change of the clipped gradient "
-    "over a step of {0:g} along random signs of the unknowns, per unit of the step; smaller or "
-    "larger steps may leak differently."
+    "The squared derivative is replaced by the mean squared change of the clipped gradient, per "
+    "unit of the step, over steps of {0:g} along random signs of the unknowns; smaller or larger "
+    "steps may leak differently."
 )
 _BALANCED = (
     "The gradient's derivative is approximated by its change over a step of {0:g} in the unknowns "
@@ -118,7 +118,7 @@ def finite_change(
 
 
 def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
-    """Return the affordable types longer than the network's own, longest first."""
+    """Return the affordable floating-point types longer than the network's own, longest first."""
     if problem.sharded:  # whose shards are gathered in their own type
         return []
     held, own = _count(problem.net), batch.z.dtype
@@ -166,9 +166,9 @@ def condition_of_steps(h: float, doubt: float) -> str:
 
 
 def squared_distances(network: WatchedNetwork, both: Batch, clip: Clip) -> tuple[Tensor, Tensor]:
-    """Return how far apart the clipped gradients of every record's two points lie, squared.
+    """Return the squared distance between the clipped gradients at each record's two points.
 
-    The norms of the gradients before clipping come second, ``(2B,)``.
+    The second result is the norms of the gradients before clipping, ``(2B,)``.
     """
     terms = network.terms(both)[1]
     with torch.no_grad():
@@ -185,7 +185,7 @@ def squared_distances(network: WatchedNetwork, both: Batch, clip: Clip) -> tuple
 
 
 def _scaled(term: GradientTerm, factor: Tensor) -> GradientTerm:
-    """Return a term whose gradients are scaled by scaling its first tensor."""
+    """Return a term whose gradients are multiplied by ``factor``, through its first tensor."""
     first, *others = term.tensors
     each = factor.repeat_interleave(len(first) // len(factor))  # a record may hold several images
     scaled = first * each.to(first.dtype).reshape(-1, *[1] * (first.dim() - 1))
@@ -233,7 +233,7 @@ class ThinChange:
         return replace(self, squared=errors.removed(self.squared, self.size, h))
 
     def clipped(self, clip: Clip, norms: Tensor) -> Tensor:
-        """Return an estimate of the squared change of the clipped gradient, given its norm."""
+        """Return an estimate of the clipped gradient's squared change, given unclipped norms."""
         along, again = self.along.to(norms.dtype), self.again.to(norms.dtype)
         return clip.squared(norms, norms**2, along, self.squared.to(norms.dtype), again)
 
@@ -278,7 +278,7 @@ def _in_short_numbers(device: str, own: torch.dtype) -> Iterator[None]:
 
 
 class _Totals:
-    """Sums over the parameters: ``‖Δg‖²``, ``g·Δg`` from each half of the columns, and ``‖g‖²``."""
+    """Sums ``‖Δg‖²``, ``g·Δg`` (from each half of the columns) and ``‖g‖²`` over the parameters."""
 
     def __init__(
         self, network: WatchedNetwork, batch: Batch, drawn: Tensor, along: bool, sized: bool
@@ -412,9 +412,9 @@ class StepLadder:
         """Return the relative uncertainty of the squared change over a step, without its errors.
 
         The uncertainty is the largest relative difference in a record's squared change when the
-        step is halved or doubled, and a tenth of what was removed, which other records need not
-        share exactly. For a record far below the mean square, a tenth of the mean is used as the
-        reference.
+        step is halved or doubled, plus a tenth of what was removed, because other records may need
+        more or less. The difference is relative to the record's squared change or to a tenth of the
+        mean over the records, whichever is larger.
         """
         errors = self.errors(o)
         twice, own, half = (

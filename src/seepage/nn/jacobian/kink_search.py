@@ -1,9 +1,9 @@
 """Searches for kinks, which are jumps in the slope of a record's loss along a line.
 
-Names of functions do not tell: ``h*(h > 0)`` has a kink, and ``h/h.norm().clamp(1e-12)`` has none.
-Kinks are therefore searched for on two kinds of lines: between records of the batch
-(:func:`kinks_between`), and beside every record over the step ``h``, wherever the change of its
-gradient differs from the derivative and not as curvature does (:func:`kinks_beside`).
+Function names do not reveal kinks, since ``h*(h > 0)`` has one and ``h/h.norm().clamp(1e-12)`` has
+none. Kinks are therefore searched for on two kinds of lines. Some lines run between records of the
+batch (:func:`kinks_between`). Others run through a record over the step ``h``, if the change of its
+gradient differs from the derivative by more than curvature (:func:`kinks_beside`).
 
 Let ``f(t)`` be the loss of a record as its unknowns move along a line, sampled at a spacing ``s``.
 Its fourth difference is
@@ -14,9 +14,9 @@ Its fourth difference is
     a jump of f itself:        constant
 
 and the spacing is halved repeatedly where the difference is largest. The fourth difference divided
-by the spacing converges to the jump of the slope. For a smoother function the limit is zero, once
-the spacing resolves even a sharp bend. A jump of ``f″`` alone is not a kink, because gradients are
-then continuous.
+by the spacing converges to the jump of the slope. For a smoother function, this quotient falls to
+zero once the spacing resolves the sharpest bend. A jump of ``f″`` alone is not a kink, because
+gradients are then continuous.
 
 Parameter gradients jump where ``f′`` does, because both depend on the slope of the same function
 inside the network. Losses require only forward passes. They are computed in float64, where rounding
@@ -74,11 +74,12 @@ def kinks_between(
 def kinks_beside(
     network: WatchedNetwork, batch: Batch, h: float, directions: int, in_chunks: InChunks
 ) -> bool | None:
-    """Return whether a kink within a step of ``h`` changes what some record's derivative says.
+    """Return whether some record has a kink within a step of ``h`` that its derivative misses.
 
-    Every record's change along a few random directions is compared with its derivative. Only lines
-    on which they differ by more than curvature are searched: a sharp bend and a dependence that is
-    hidden from torch differ too, and are no kinks. ``None`` if they cannot be compared.
+    Every record's change along a few random directions is compared with its derivative. Lines on
+    which the two differ by more than curvature are then searched, because a sharp bend, or a
+    dependence that is hidden from torch, also causes a difference. Returns ``None`` if changes and
+    derivatives cannot be compared.
     """
     if not _in_double(network.problem, batch):
         return None
@@ -205,7 +206,7 @@ def jumps_somewhere(values: Values, lines: int, device: torch.device) -> bool:
 
 
 def _around_largest(values: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the five values with the largest fourth difference, and its place and size."""
+    """Return each line's five values with the largest fourth difference, its place and size."""
     difference = _fourth(values)
     largest = difference.argmax(1, keepdim=True)
     five = values.gather(1, largest + torch.arange(5, device=values.device))
@@ -219,7 +220,7 @@ def _fourth(f: Tensor) -> Tensor:
 
 
 def _rounding(values: Values, which: Tensor, centre: Tensor, spacing: float) -> Tensor:
-    """Return the fourth differences due to rounding, for each line at least the median line's."""
+    """Return each line's fourth difference due to rounding, at least the median over all lines."""
     steps = torch.arange(-4, 5, device=centre.device, dtype=centre.dtype)
     seen = values(which, centre[:, None] + spacing * steps)
     own = _fourth(seen).amax(1)

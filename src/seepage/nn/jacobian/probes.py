@@ -62,7 +62,7 @@ class ClippedProbes:
 def dense_probe(
     network: WatchedNetwork, batch: Batch, clip: Clip, draw: Draw, keep: bool = False
 ) -> ClippedProbes:
-    """Return ``J̃ᵀu`` for every direction, clipped exactly; with ``keep`` the clipped sum too.
+    """Return ``J̃ᵀu`` for every direction, clipped exactly; with ``keep``, also the clipped sum.
 
     ``J̃ᵀu = Jᵀu/φ − (φ′/(φ²n))(g·u) Jᵀg``. Per-layer rules are needed only for clipping.
     """
@@ -146,7 +146,7 @@ class _ForwardOverParameters(TorchFunctionMode):  # type: ignore[misc]
 def thin_probe(
     network: WatchedNetwork, batch: Batch, clip: Clip, draw: Draw, keep: bool = False
 ) -> ClippedProbes:
-    """Return ``J̃ᵀu`` for every direction, clipped exactly; with ``keep`` the clipped sum too."""
+    """Return ``J̃ᵀu`` for every direction, clipped exactly; with ``keep``, also the clipped sum."""
     z = batch.z.detach().requires_grad_()
     losses, terms = network.differentiable_terms(batch, z)
     with torch.enable_grad():

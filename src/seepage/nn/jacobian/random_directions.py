@@ -54,6 +54,20 @@ def row_signs(key: int, rows: Tensor, shape: tuple[int, ...], like: Tensor) -> T
     return bits.reshape(len(rows), *shape).to(like.dtype) * 2 - 1
 
 
+def row_coordinates(key: int, rows: Tensor, unknown: Tensor) -> Tensor:
+    """Return ``√d e_j`` with ``j`` drawn uniformly among each record's ``d`` unknowns.
+
+    ``unknown``, ``(len(rows), …)``, is true at the unknowns, and ``rows`` contains the records'
+    numbers. ``E[vvᵀ] = I`` over the unknowns (Guo et al. 2022, equation 5).
+    """
+    flat = unknown.flatten(1)
+    counts = flat.sum(1)
+    words = _mixed(rows.to(device=flat.device, dtype=torch.int64), key) & (2**63 - 1)
+    places = words % counts.clamp(min=1) + 1
+    drawn = flat & (flat.cumsum(1) == places[:, None])
+    return (drawn * counts.double().sqrt()[:, None]).reshape(unknown.shape)
+
+
 def _mixed(counter: Tensor, key: int) -> Tensor:
     """Return a well-mixed 64-bit word for each counter; products wrap around by design.
 

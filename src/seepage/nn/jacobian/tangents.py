@@ -1,4 +1,4 @@
-"""Tangents, which give norms of exactly clipped changes from three scalars, and pullbacks.
+"""Computes pullbacks, and tangents, which give exactly clipped norms from three scalars.
 
 For a direction ``v`` of the record, ``∂g = (∂g/∂z)v = Jv`` follows from the tangents of the layers'
 inputs and output gradients, in one forward-over-reverse pass for the whole batch. The scalars
@@ -47,7 +47,8 @@ _Parts = tuple[ParameterGradient, ParameterGradient]  # a gradient, and its chan
 class InnerProducts:
     """The scalars needed to clip K changes of the gradient, with losses and gradients.
 
-    ``gg``, its root ``norms`` and ``losses`` are ``(B,)``, ``gd`` and ``dd`` are ``(K, B)``.
+    ``gg``, its root ``norms`` and ``losses`` have shape ``(B,)``; ``gd`` and ``dd`` have shape
+    ``(K, B)``.
     """
 
     gg: Tensor

@@ -5,9 +5,9 @@ members, are:
 
 - *loss* and *gradient norm* ``‖g_i‖``;
 - *leverage* ``(g_i − ḡ)ᵀ(G + λI)⁻¹(g_i − ḡ)``, where ``ḡ`` and ``G = Σ_j (g_j − ḡ)(g_j − ḡ)ᵀ`` are
-  the mean and scatter of the *other* members' gradients. Leverage measures the record's pull in
-  directions in which other members do not pull. It is computed for the last layer's parameters and
-  for all parameters, through a sketch if there are many;
+  the mean and scatter of the *other* members' gradients. Leverage is large if the gradient lies in
+  directions in which other members' gradients vary little. It is computed for the last layer's
+  parameters and for all parameters, through a sketch if there are many;
 - *own shift*, the change of a record's log-odds by the last layer's Newton step for that record:
   ``(1 − p_y)aᵀBa`` with ``B = (I ⊗ φ)ᵀ(H₋ᵢ + λI)⁻¹(I ⊗ φ)`` and ``a = (e_y − p)/(1 − p_y)``, where
   ``φ`` are the inputs of the last layer and ``H`` is its Hessian. The own shift is the record's
@@ -61,9 +61,9 @@ class ExposureScores:
         The leverage of the last layer's gradient, and of the sketched gradient of all parameters,
         among the other members' gradients.
     own_shift
-        The change of a record's log-odds by the last layer's Newton step for that record. None
-        unless the loss is the cross-entropy of the last layer's outputs, with one row per record,
-        and this layer has at most 8,000 weights.
+        The change of a record's log-odds by the last layer's Newton step for that record. It is
+        None unless the loss is the cross-entropy of the last layer's outputs, with one row per
+        record, and this layer has at most 8,000 weights.
     damping, sketch
         The damping, ``λ`` divided by the mean eigenvalue, and the size of the sketch.
     kind
@@ -82,9 +82,9 @@ class ExposureScores:
     def ranks(self, score: str | None = None) -> np.ndarray:
         """Return each record's mean rank over the models, from 0 to 1 (most exposed).
 
-        The mean rank over a few models is far more accurate than any score of a single model. By
-        default, records are ranked by ``own_shift``, or by ``last_layer_leverage`` if ``own_shift``
-        is None.
+        Mean ranks over 8 models agree better with LiRA than ranks from one model
+        (``benchmarks/membership_networks.py``). By default, records are ranked by ``own_shift``, or
+        by ``last_layer_leverage`` if ``own_shift`` is None.
         """
         name = score or ("last_layer_leverage" if self.own_shift is None else "own_shift")
         check_choice(name, "score", _SCORES)
@@ -198,7 +198,7 @@ def _stacked(values: Sequence[Tensor]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Scoring:
-    """Computes the scores of one network after another."""
+    """Computes the exposure scores of one network at a time."""
 
     loss: str | nn.Module | Loss
     last: str | None
@@ -273,7 +273,7 @@ class _Scoring:
     def _own_shift(
         self, net: nn.Module, layer: nn.Module, x: Any, y: Tensor, inside: Tensor
     ) -> Tensor | None:
-        """Return the own shift if the last layer computes the logits of a cross-entropy."""
+        """Return the own shift, or ``None`` if it is not available for this loss and layer."""
         if per_record(self.loss) is not cross_entropy or not isinstance(layer, nn.Linear):
             return None
         if y.is_floating_point() or layer.in_features * layer.out_features > 8000:

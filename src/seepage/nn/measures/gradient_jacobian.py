@@ -105,7 +105,7 @@ class GradientJacobian(ReleaseJacobian):
         return torch.cat([part.flatten() for part in total.values()]) / self.noise
 
     def adjoint(self, v: Any, unknowns: Unknowns, rows: Any) -> Tensor:
-        """Return ``Jᵀv`` for a vector of the whitened release, ``(len(rows), q)``."""
+        """Return ``Jᵀv``, ``(len(rows), q)``, for a vector ``v`` of the whitened release."""
         return self._pulled(v[None, :], unknowns, rows)[0]
 
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Tensor]:
@@ -147,7 +147,7 @@ class GradientJacobian(ReleaseJacobian):
         return self._squared(Unknowns(unknowns.columns, False, unknowns.basis), exact_squares)
 
     def _squared(self, unknowns: Unknowns, measured: Callable[..., Tensor]) -> Tensor:
-        """Return ``‖J e_j‖²`` for each unknown direction of each record, or what it is over all."""
+        """Return ``‖J e_j‖²`` of each record by unknown, or in total, computed by ``measured``."""
         engine, count = self._asked(unknowns), unknowns.count(self)
 
         def unit(k: int) -> Tensor:
@@ -173,7 +173,7 @@ class GradientJacobian(ReleaseJacobian):
         return z, own_y[again]
 
     def row_jacobians(self, unknowns: Unknowns, rows: Any) -> Tensor:
-        """Return the full whitened Jacobians of some rows, ``(m, P, q)``, several per pass."""
+        """Return the full whitened Jacobians of some rows, ``(m, P, q)``."""
         if self.size > len(rows) * unknowns.count(self):
             return super().row_jacobians(unknowns, rows)
         units = torch.eye(self.size, dtype=self.X.dtype, device=self.X.device)
@@ -295,7 +295,7 @@ class GradientMoves:
     def jacobian(
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Any
     ) -> ReleaseJacobian:
-        """Return the Jacobian with respect to the replaced row."""
+        """Return the Jacobian with respect to the record that replaces a row."""
         x, y = self._at.replaced(row, np.asarray(features)[None, :])
         return GradientJacobian(self._at.engine, x, y, float(noise.sigma))
 

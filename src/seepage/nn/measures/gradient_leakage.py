@@ -109,9 +109,9 @@ def leakage(
         max pooling), where a derivative understates finite changes; otherwise it uses derivatives.
         The result states the step size.
     scale
-        The size ``h`` of a finite step: the leakage is then ``E‖g̃(z + hv) − g̃(z)‖²/h²``, with
-        ``v`` random signs of all unknowns in question. By default a hundredth of the root mean
-        square of the unknowns in the batch, to one digit.
+        The size ``h`` of a finite step. The leakage is then computed from
+        ``E‖g̃(z + hv) − g̃(z)‖²/h²``, where ``v`` contains a random sign for each unknown. The
+        default is a hundredth of the root mean square of the unknowns in the batch, to one digit.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
@@ -244,17 +244,17 @@ class GradientLeakage(Leakage):
         Parameters
         ----------
         measure
-            ``"dfil"``, the average over a record's unknowns, which takes as many passes as probes,
-            or ``"fil"``, the largest over all directions, which iterates up to 100 times over the
+            ``"dfil"``, the average over a record's unknowns, or ``"fil"``, the largest over all
+            directions. dFIL takes one pass per probe; FIL takes up to 100 iterations over the
             batch. If the iteration stops before it converges, the kind is ``estimate``, the value
-            is a lower bound, and its error extends to the upper bound.
+            is a lower bound, and its stated error is the gap to the upper bound.
         method
             For the dFIL: ``"rademacher"`` (random signs, the default), ``"hutch++"``, or
-            ``"exact"`` (over finite steps for up to 10 unknowns).
+            ``"exact"`` (with finite steps, only for up to 10 unknowns).
         probes
             The number of probes, at least 2.
         columns, label, simplex
-            The unknowns, as for a table's leakage. If given, the result is exact.
+            The unknowns, as for a table's leakage. If any of these is given, the result is exact.
         """
         if columns is not None or label is not None or simplex:
             if method not in (None, "exact"):
@@ -401,7 +401,7 @@ class GradientLeakage(Leakage):
         return self.engine.takes_finite_steps(self.x, self.y)
 
     def _as_derivative(self, about: str) -> str:
-        """Return a description of unknowns that says so if only some results are derivatives."""
+        """Return ``about``, marked as a derivative if other results use finite steps."""
         return f"{about}, as a derivative" if self._finite() else about
 
     def _probed_kind(self) -> str:
@@ -414,7 +414,7 @@ class GradientLeakage(Leakage):
     def _averaged(
         self, squares: Tensor, measure: str, view: str, about: str | None = None
     ) -> Estimate:
-        """Return the square roots of the means of information over probes, ``(B, probes, …)``."""
+        """Return the square roots of the mean over probes, given squares ``(B, probes, …)``."""
         probes = squares.shape[1]
         about = self._as_derivative(about or self.engine.view.describe())
         spread = squares.std(1, correction=1) / probes**0.5

@@ -5,7 +5,7 @@ Let ``A = J̃ᵀJ̃`` for d unknowns. For the *trace*, a probe of random signs h
 ``dΣA_ii² − tr²``, which is far larger if a few entries dominate the diagonal. Hutch++ (Meyer,
 Musco, Musco and Woodruff 2021) computes the trace exactly on a subspace that contains most of
 ``A``, and estimates only the remainder. With d unit vectors, the trace is exact. Finite steps have
-no matrix: there, all ``2^d`` directions of signs give the exact value.
+no matrix; their exact value is the mean over all ``2^d`` sign vectors.
 
 The *largest eigenvalue*, with a certified upper bound, is computed by the Lanczos method with a
 random start. The computed value ``θ`` never exceeds the eigenvalue ``λ``, and ``λ ≤ θ/(1 − ε)``
@@ -60,7 +60,7 @@ def rademacher(engine: Engine, x: Inputs, y: Tensor, probes: int) -> Trace:
 
 
 def exact(engine: Engine, x: Inputs, y: Tensor) -> Trace:
-    """Return the trace as the sum of the exact diagonal, or ``D(h)`` over finite steps."""
+    """Return the exact trace, as the sum of the diagonal or, with finite steps, as ``D(h)``."""
     values = exact_trace(engine, x, y, *_units(engine, x, y))
     return values, torch.zeros_like(values), math.inf
 
@@ -68,7 +68,7 @@ def exact(engine: Engine, x: Inputs, y: Tensor) -> Trace:
 def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
     """Return ``(J̃ᵀJ̃)_jj`` of every record, one tangent per unknown; zero for known entries.
 
-    Over finite steps it is ``D(h)`` of each unknown alone.
+    With finite steps, an entry is ``D(h)`` of one unknown while all others are fixed.
     """
     z = engine.variable(x, y)
     squares = exact_squares(engine, x, y, *_units(engine, x, y))
@@ -100,7 +100,7 @@ def exact_squares(
 ) -> Tensor:
     """Return ``‖J̃u‖²`` of every record for each of ``count`` unit vectors, ``(B, count)``.
 
-    Over finite steps it is ``D(h)`` of each alone, the mean of both signs. With
+    With finite steps, each value is ``D(h)`` along one vector, the mean over both signs. With
     ``derivative=True``, finite steps are never used.
     """
     ahead = squared_changes_along(engine, x, y, unit, count, derivative)
@@ -117,15 +117,15 @@ def exact_trace(
     count: int,
     derivative: bool = False,
 ) -> Tensor:
-    """Return the sum of ``‖J̃u‖²`` over ``count`` unit vectors, or ``D(h)`` of them together."""
+    """Return the sum of ``‖J̃u‖²`` over ``count`` unit vectors; with finite steps, ``D(h)``."""
     # Thin steps estimate the derivatives of smooth networks.
     if derivative or engine.way(x, y) != "finite":
         return exact_squares(engine, x, y, unit, count, derivative).sum(1)
     most = 10
     if count > most:
         raise InputError(
-            f"Over finite steps an exact result is a mean over all 2^{count} directions of signs "
-            f"of the {count:,} unknowns, and at most 2^{most} are taken; estimate it by "
+            f"Over finite steps an exact result is a mean over all 2^{count} sign vectors for the "
+            f"{count:,} unknowns, but at most 2^{most} are supported; estimate it by "
             "records('dfil', probes=400), or give method='derivative' to sp.nn.leakage."
         )
     units = torch.stack([unit(k) for k in range(count)])
@@ -360,7 +360,8 @@ def _factor(basis: Tensor, image: Tensor, eps: float) -> Tensor:
 
     Directions of ``QᵀAQ`` with an eigenvalue below ``τ`` times the largest are left out, which can
     only make the sketch smaller. ``Y`` is accurate to ``eps·‖A‖``, and division by ``√τ`` increases
-    this error to ``eps/√τ·‖A‖``. At ``τ = eps^(2/3)`` both errors are equal.
+    this error to ``eps/√τ·‖A‖``. ``τ = eps^(2/3)`` makes ``τ`` and the relative error ``eps/√τ``
+    equal.
     """
     middle = basis.T @ image
     values, vectors = torch.linalg.eigh((middle + middle.transpose(1, 2)) / 2)

@@ -4,7 +4,7 @@ A record whose clipped gradient has the norm ``c`` shifts a step's mean by ``c``
 sensitivity. The record's privacy loss in the step is therefore the Rényi divergence of a sampled
 Gaussian with noise multiplier ``s/c`` (Feldman and Zrnic 2021; Yu et al. 2023). The norm is
 observed only in the steps in which the record takes part. All other steps are charged the average
-over these steps, so the total is an estimate with a standard error.
+cost of those steps, so the total is an estimate with a standard error.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ def sampled_gaussian_renyi(
 ) -> Tensor:
     """Return the Rényi DP of a Poisson-sampled Gaussian step, ``(B, orders)``.
 
-    ``(1/(α − 1)) log Σ_k C(α, k)(1 − q)^{α−k} q^k e^{(k² − k)μ²/2}`` for integer orders α (Mironov,
-    Talwar and Zhang 2019, section 3.3), or ``αμ²/2`` for q = 1, where μ is the shift in units of
-    the noise. Orders above 256 are useful only for small μ. At these orders, sums with an exponent
-    above 30 are replaced by their upper bound ``αμ²/2``, the cost without sampling.
+    The result is ``(1/(α − 1)) log Σ_k C(α, k)(1 − q)^{α−k} q^k e^{(k² − k)μ²/2}`` for integer
+    orders α (Mironov, Talwar and Zhang 2019, section 3.3), or ``αμ²/2`` for q = 1, where μ is the
+    shift in units of the noise. Orders above 256 are useful only for small μ. At these orders, sums
+    with an exponent above 30 are replaced by their upper bound ``αμ²/2``, the cost without
+    sampling.
 
     Examples
     --------
@@ -230,7 +231,8 @@ class IndividualPrivacy(RankedResult):
     def epsilon(self, delta: float) -> Numbers:
         """Return each record's ε at δ, the smallest over the orders and at most the run's ε.
 
-        ``ρ_α + log(1 − 1/α) − log(δα)/(α − 1)`` (Canonne, Kamath and Steinke 2020, proposition 12).
+        A cost ``ρ_α`` at order α gives ε = ``ρ_α + log(1 − 1/α) − log(δα)/(α − 1)`` (Canonne,
+        Kamath and Steinke 2020, proposition 12).
         """
         check_share(delta, "delta")
         order = np.asarray(self.orders, dtype=float)

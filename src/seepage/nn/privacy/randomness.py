@@ -75,14 +75,14 @@ def refuse_experiment(conditions: Sequence[str]) -> None:
     mark = mark_of(conditions)
     if mark:
         raise InputError(
-            f"This run is an {mark}. It gives no guarantee against an attacker who does, and "
+            f"This run is an {mark}. Its noise can be regenerated, so a guarantee "
             "cannot be published; train again without seed= and with randomness='secure' (Opacus: "
             "PrivacyEngine(secure_mode=True))."
         )
 
 
 def marked(words: str, conditions: Sequence[str]) -> str:
-    """Add the note to a text about a run, at the end or before the last ``>`` of a repr."""
+    """Return ``words`` with the note of :func:`mark_of`, at the end or before a repr's ``>``."""
     mark = mark_of(conditions)
     if not mark:
         return words

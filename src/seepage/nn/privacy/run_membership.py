@@ -111,7 +111,7 @@ class ShiftGroup:
         return [(math.sqrt(self.mean), self.count)]
 
     def halves(self) -> list[tuple[float, float]]:
-        """Return two shifts with the same mean and variance of μ², each for half of the steps."""
+        """Return two shifts, for half of the steps each, with this mean and variance of μ²."""
         away = min(math.sqrt(max(self.variance, 0.0)), self.mean)
         if away < 1e-3 * self.mean:  # one norm, but for rounding
             return self.whole()
@@ -152,7 +152,7 @@ def own_membership(ledger: Ledger, norms: Sequence[ShiftGroup]) -> RunMembership
 
 
 def _composed(parts: Sequence[tuple[float, float]], ledger: Ledger, rate: float) -> tuple[Any, Any]:
-    """Return the privacy losses of all steps in both directions, for these shifts."""
+    """Return the privacy loss distributions of all steps, in both directions, for these shifts."""
     counts = _shared_out(ledger.steps, np.array([count for _, count in parts]))
     total: Any = None
     for (shift, _), count in zip(parts, counts, strict=True):

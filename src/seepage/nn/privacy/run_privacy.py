@@ -1,8 +1,8 @@
 """The steps of a run and their joint differential privacy, computed with dp-accounting.
 
 A :class:`Ledger` records the steps so far, with their noise, clip and batches. Rényi DP and (ε, δ)
-follow from the ledger. The smooth clip allows gradients of norm 1.1152 C, so the effective noise
-multiplier is ``σC/sensitivity``.
+follow from the ledger. The smooth clip allows gradients of norm up to 1.11522 C, so the effective
+noise multiplier is ``σC/sensitivity``.
 
 The guarantee depends on the settings that were declared before the data were seen. If each record
 is drawn with a declared probability, and sums are divided by a declared number, adding or removing
@@ -199,7 +199,7 @@ class PrivacyGuarantee(SummaryTable):
     sensitive = False
 
     def spans(self) -> Mapping[str, tuple[float, float, float]]:
-        """Return ε and δ, which are upper bounds."""
+        """Return ε and δ as upper bounds; there are no lower bounds."""
         ends = {"epsilon": self.epsilon, "delta": self.delta}
         return {name: (value, math.nan, value) for name, value in ends.items()}
 
@@ -239,12 +239,12 @@ class PrivacyGuarantee(SummaryTable):
 
 
 def relation_of(ledger: Ledger) -> str:
-    """Return the name of the strongest neighbouring relation that a run's guarantees support."""
+    """Return ``add-or-remove`` if all steps use declared Poisson batches, otherwise ``replace``."""
     return "add-or-remove" if all(_declared(entry) for entry in ledger) else "replace"
 
 
 def own_relation(ledger: Ledger) -> str:
-    """Return the neighbouring relation that adds, removes or zeroes out one record's gradient."""
+    """Return ``add-or-remove`` if the run supports this relation, otherwise ``zero-out``."""
     return "add-or-remove" if relation_of(ledger) == "add-or-remove" else "zero-out"
 
 
@@ -275,11 +275,12 @@ def checked_relation(ledger: Ledger, neighbours: str | None) -> str:
 def renyi(ledger: Ledger, orders: Sequence[float], neighbours: str | None = None) -> np.ndarray:
     """Return the Rényi differential privacy of the run at each order.
 
-    For adding, removing or zeroing out a record, Poisson batches use Mironov, Talwar and Zhang
-    2019, and other batches the plain Gaussian mechanism. For replacing a record, Poisson batches
-    use their dominating pair (:func:`~seepage.privacy.trade_off.replacement_renyi`). Batches of
-    fixed size use Wang, Balle and Kasiviswanathan 2019 at twice the sensitivity, and other batches
-    the plain Gaussian mechanism at twice the sensitivity.
+    For adding, removing or zeroing out a record, the result is that of Mironov, Talwar and Zhang
+    (2019) for Poisson batches, and that of the plain Gaussian mechanism for other batches. For
+    replacing a record, it follows from the dominating pair
+    (:func:`~seepage.privacy.trade_off.replacement_renyi`) for Poisson batches. For other batches,
+    the sensitivity is doubled: batches of fixed size use Wang, Balle and Kasiviswanathan (2019),
+    and all others the plain Gaussian mechanism.
     """
     from dp_accounting import NeighboringRelation
     from dp_accounting.rdp import RdpAccountant
@@ -366,7 +367,8 @@ def guarantee(
 def least_noise(entry: Entry, epsilon: float, delta: float) -> float:
     """Return the smallest σ, a multiple of 0.001, for which these steps are (ε, δ)-private.
 
-    σ is found by bisection on :func:`guarantee`, so a run with this σ has the same guarantee.
+    σ is found by bisection on :func:`guarantee`, which also computes the guarantee of the run
+    itself.
 
     Examples
     --------

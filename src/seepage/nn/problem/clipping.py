@@ -55,9 +55,9 @@ class Clip(ABC):
     ) -> Tensor:
         """Return ``‖∂g̃‖²`` of one change from three scalars: ``g·g``, ``g·∂g`` and ``∂g·∂g``.
 
-        ``(dd − (1 − ρ²)(g·∂g)²/n²)/φ²``, which for the clip of Guo et al. (2022) expands to
-        ``dd/φ² − 2φ′(g·∂g)²/(nφ³) + φ′²(g·∂g)²/φ⁴``. If ``g·∂g`` is an estimate, ``again`` is a
-        second, independent estimate, so that the square is unbiased.
+        The result is ``(dd − (1 − ρ²)(g·∂g)²/n²)/φ²`` with ``dd = ∂g·∂g``. For the clip of Guo et
+        al. (2022), it expands to ``dd/φ² − 2φ′(g·∂g)²/(nφ³) + φ′²(g·∂g)²/φ⁴``. If ``g·∂g`` is an
+        estimate, ``again`` is a second, independent estimate, so that the square is unbiased.
         """
         square = gd * (gd if again is None else again)
         along = torch.where(gg > 0, square / torch.where(gg > 0, gg, 1.0), 0.0)
@@ -78,7 +78,7 @@ class NoClip(Clip):
 
     @property
     def max_grad_norm(self) -> float:  # type: ignore[override]
-        """Set to one, so that the noise multiplier is the standard deviation of the noise."""
+        """Always one, so that the noise multiplier is the standard deviation of the noise."""
         return 1.0
 
     @property
@@ -200,7 +200,7 @@ def make_clip(clip: str | Clip, max_grad_norm: float) -> Clip:
 
 
 def choose_clip(clip: str | Clip, max_grad_norm: float | None) -> Clip:
-    """Return a clip object unchanged, or the named clip; without a threshold, no clip."""
+    """Return the named clip, or no clip without a threshold; a clip object is unchanged."""
     if max_grad_norm is not None:
         check_positive(max_grad_norm, "max_grad_norm")
     if isinstance(clip, Clip):

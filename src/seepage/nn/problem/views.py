@@ -1,15 +1,15 @@
-"""Views select which part of a record is unknown: its input or part of it, its label, an embedding.
+"""Views select the unknown part of a record: its input or part of it, its label, or an embedding.
 
 A view selects a variable ``z`` with one row per record. The leakage about ``z`` follows from
 ``J = ∂g̃/∂z``, the Jacobian of the released gradient, with all other inputs held fixed.
 
-The network is run without features that only save time or memory. These do not change its output,
-but they prevent tracing it or differentiating its gradients. Compiled modules hide their functions.
-Hooks of FSDP replace the traced parameters, and hooks of Opacus store tensors at every pass. A
-key–value cache is useful only for generating text. A hook that makes the output of an embedding
-require a gradient (Hugging Face's ``enable_input_require_grads``) serves reentrant checkpointing,
-which runs as the other kind here. Checkpointing itself, which reruns parts of a network in the
-backward pass, has no double-backward pass.
+The network is run without features that only save time or memory. They do not change the output,
+but with them the network cannot be traced or its gradients cannot be differentiated. Compiled
+modules hide their functions. Hooks of FSDP replace the traced parameters, and hooks of Opacus store
+tensors at every pass. A key–value cache is useful only for generating text. A hook that makes the
+output of an embedding require a gradient (Hugging Face's ``enable_input_require_grads``) is needed
+only by reentrant checkpointing, which is replaced here by the non-reentrant kind. Checkpointed
+parts, which run again in the backward pass, cannot be differentiated twice.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ class Input(View):
             )
         if not isinstance(x, Tensor):
             raise InputError(
-                "The input is not a single tensor; give its tensors in a dict by the names of the "
-                "arguments of forward(), and name the unknown one: view=sp.nn.Input(key='name')."
+                "The input is not a single tensor; give a dict of tensors, with the argument names "
+                "of forward() as keys, and name the unknown one: view=sp.nn.Input(key='name')."
             )
         if not x.is_floating_point():
             raise InputError(
@@ -173,7 +173,7 @@ class Input(View):
         return x.detach()
 
     def placed(self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor) -> Placed:
-        """Call the network with ``z``."""
+        """Return a context that uses ``z`` as the input."""
         return nullcontext((z if self.key is None else {**x, self.key: z}, y))
 
     def describe(self) -> str:
@@ -204,7 +204,7 @@ class Label(View):
     mask: Any = None
 
     def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
-        """Return the target as real numbers; class numbers become one-hot."""
+        """Return the target as real numbers; class numbers become one-hot vectors."""
         if y.is_floating_point():
             return y.detach()
         with torch.no_grad():
@@ -227,7 +227,7 @@ class Label(View):
         return one_hot * counted[..., None]
 
     def placed(self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor) -> Placed:
-        """Use ``z`` as the target."""
+        """Return a context that uses ``z`` as the target."""
         return nullcontext((x, z))
 
     def describe(self) -> str:
@@ -299,7 +299,7 @@ class Embedding(View):
     def placed(
         self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor
     ) -> Iterator[tuple[Inputs, Tensor]]:
-        """Add ``z`` to the module's output."""
+        """Open a context in which ``z`` is added to the module's output."""
         runs = []
 
         def shifted(module: nn.Module, args: Any, output: Tensor) -> Tensor:
@@ -359,8 +359,8 @@ class TokenEmbeddings(Embedding):
 class ModelInput(View):
     """The model's main input.
 
-    The main input is the input that the model declares as such, if it is real-valued; otherwise the
-    batch's first real-valued input (``pixel_values``, ``inputs_embeds``), or else the token
+    It is the input that the model declares as its main input, if that is real-valued. Otherwise it
+    is the batch's first real-valued input (``pixel_values``, ``inputs_embeds``), or else the token
     embeddings. An encoder–decoder model's token embeddings are those of the encoder. The first
     batch determines the choice for all later batches.
     """
@@ -436,7 +436,7 @@ def _embedding(net: nn.Module) -> str | None:
 
 
 def _root_mean_square(values: Tensor, view: View) -> float:
-    """Return the size of the unknowns; raise if no step suits all records."""
+    """Return the root mean square of the unknowns; raise if no step size suits all records."""
     mask = view.mask_for(values)
     unknown = values if mask is None else values[:, mask]
     each = unknown.double().flatten(1).square().mean(1).sqrt()
@@ -445,7 +445,7 @@ def _root_mean_square(values: Tensor, view: View) -> float:
         raise InputError(
             f"The numbers of record {int(each.argmax())} have the size {largest:.0e}, more than a "
             f"million times that of a typical record ({typical:.0e}), so no step suits both; leave "
-            "it out, or rescale the numbers."
+            "the record out, or rescale the numbers."
         )
     return float(each.square().mean().sqrt()) or 1.0
 
@@ -531,10 +531,10 @@ def rows_of(x: Inputs, rows: Any) -> Inputs:
 
 @contextmanager
 def plain_run(net: nn.Module) -> Iterator[None]:
-    """In this context, switch off features that only save time or memory.
+    """Open a context without features that only save time or memory.
 
     Reentrant checkpointing runs its part under ``torch.no_grad()`` and fails with
-    ``torch.autograd.grad``; the other kind saves the same memory.
+    ``torch.autograd.grad``. It is replaced by the non-reentrant kind, which saves the same memory.
     """
     with ExitStack() as stack:
         switch_off(stack, checkpointing, "CheckpointFunction", _NotReentrant)
@@ -551,7 +551,7 @@ def plain_run(net: nn.Module) -> Iterator[None]:
 
 
 class _NotReentrant:
-    """Stands in for reentrant checkpointing."""
+    """Replaces reentrant checkpointing by the non-reentrant kind."""
 
     @staticmethod
     def apply(function: Any, preserve: bool, *args: Any) -> Any:
@@ -561,7 +561,7 @@ class _NotReentrant:
 
 
 def without_checkpoints(stack: ExitStack) -> None:
-    """Let checkpointed parts run once and keep what they save, until the exit stack closes."""
+    """Disable checkpointing until the exit stack closes: parts run once and keep their tensors."""
 
     def run_once(*args: Any, **kwargs: Any) -> Iterator[None]:
         yield
@@ -607,7 +607,7 @@ def _unhook(stack: ExitStack, hooks: Any) -> None:
 
 
 def _obstructs(hook: Any) -> bool:
-    """Return whether a hook requires gradients, or belongs to FSDP or Opacus."""
+    """Return whether a hook makes outputs require gradients, or belongs to FSDP or Opacus."""
     function = getattr(hook, "func", hook)  # Opacus registers partial functions
     home = str(getattr(function, "__module__", ""))
     asks = getattr(function, "__name__", "") in _HOOKS

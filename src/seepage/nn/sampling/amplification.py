@@ -11,6 +11,9 @@ factors, from the loosest to the tightest:
   by a factor of at most ``e^ε`` (see :func:`theorem4_factor`). With Gaussian noise, this bound
   fails with probability δ in each step.
 * :class:`MixtureFactor`, which needs no δ and uses the norm of the record's own gradient.
+
+Algorithm 1 of the same paper uses the second with another ε (:func:`paper_epsilon`), which need not
+bound that ratio. It is offered for comparison only, and results say so.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from seepage.errors import InputError
 from seepage.nn.sampling.samplers import FIXED, OTHER, POISSON, check_rate
 from seepage.support.number_check import check_choice, check_share
 
-METHODS = ("mixture", "theorem4", "none")
+METHODS = ("mixture", "theorem4", "algorithm1", "none")
 
 _STEP = 1 / 128  # of the table of κ, in units of the shift
 
@@ -41,11 +44,11 @@ class MixtureFactor:
 
         w(x) = q/(q + (1 − q) e^{μx − μ²/2})
 
-    the information is exactly ``q I`` times ``E[w]`` orthogonal to ``m₁ − m₀``, and times
-    ``E[x² w]`` along ``m₁ − m₀``. κ is the larger of the two factors. Averaging over the other
-    records of the batch only lowers κ (the map ``(a, b) → a²/b`` is convex). κ increases from ``q``
-    at ``μ = 0`` to one. κ is read from a table at the next larger point, so the value is an upper
-    bound.
+    the information is exactly ``q I`` times ``E[w]`` in directions orthogonal to ``m₁ − m₀``, and
+    ``q I`` times ``E[x² w]`` along ``m₁ − m₀``. κ is the larger of the two factors. Averaging over
+    the other records of the batch only lowers κ (the map ``(a, b) → a²/b`` is convex). κ increases
+    from ``q`` at ``μ = 0`` to one. κ is read from a table at the next larger point, so the value is
+    an upper bound.
 
     Examples
     --------
@@ -103,8 +106,8 @@ def paper_epsilon(noise_multiplier: float, delta: float) -> float:
     """Return ``1.115·2·sqrt(2 log(1.25/δ))/σ``, the ε in algorithm 1 of Guo et al. 2022.
 
     This classic formula for the Gaussian mechanism is proved only for ε ≤ 1 and does not bound the
-    ratio of densities that the theorem needs. The formula is used only to reproduce the paper; for
-    a valid bound, use :func:`privacy_loss_quantile`.
+    ratio of densities that the theorem needs. The formula only reproduces the paper; for a valid
+    bound, use :func:`privacy_loss_quantile`.
     """
     return 1.115 * 2 * math.sqrt(2 * math.log(1.25 / delta)) / noise_multiplier
 
@@ -151,23 +154,31 @@ class Amplification:
     """Computes κ for a step's records, each of which is drawn with probability ``sample_rate``.
 
     The method is ``"mixture"`` (:class:`MixtureFactor`), ``"theorem4"`` (equation 3 of Guo et al.
-    2022), or ``"none"`` for κ = 1 (equation 2). Only ``"theorem4"`` has failure probabilities,
-    which it takes from the budget. The sampler is ``"poisson"``, ``"fixed"`` (a set of fixed size),
-    or ``"other"``, for which only κ = 1 is known to be valid.
+    2022), ``"algorithm1"`` (as printed in that paper, no bound), or ``"none"`` for κ = 1 (equation
+    2). With ``"theorem4"``, ``budget`` gives the probability that κ fails in each step; with
+    ``"algorithm1"``, its total is the δ of every step, and ``threshold`` the clipping threshold.
+    The sampler is ``"poisson"``, ``"fixed"`` (a set of fixed size), or ``"other"``, for which only
+    κ = 1 is known to be valid.
     """
 
     def __init__(
-        self, method: str, sampler: str, sample_rate: float, budget: FailureBudget | None
+        self,
+        method: str,
+        sampler: str,
+        sample_rate: float,
+        budget: FailureBudget | None,
+        threshold: float = 1.0,
     ) -> None:
         check_choice(method, "amplification", METHODS)
         self.method = "none" if sampler == OTHER else method
         self.sampler = sampler
         self.sample_rate = sample_rate
-        self.budget = budget if self.method == "theorem4" else None
-        if self.method == "theorem4" and budget is None:
+        self.threshold = threshold
+        self.budget = budget if self.method in ("theorem4", "algorithm1") else None
+        if self.method in ("theorem4", "algorithm1") and budget is None:
             raise InputError(
-                "amplification='theorem4' requires delta, the probability that its factor fails, "
-                "because the default of 1/n is useless for a single record; give delta, for "
+                f"amplification='{self.method}' requires delta, the probability that its factor "
+                "fails, because the default of 1/n is useless for a single record; give delta, for "
                 "instance 1e-5."
             )
         self._mixture = MixtureFactor(sample_rate)
@@ -180,7 +191,11 @@ class Amplification:
         norm of a clipped gradient. Steps are counted from one.
         """
         if self.budget is not None:
-            kappa = self._theorem4(self.budget, noise, sensitivity, step)
+            if self.method == "algorithm1":
+                epsilon = paper_epsilon(noise / self.threshold, self.budget.total)
+                kappa = theorem4_factor(self.sample_rate, epsilon)
+            else:
+                kappa = self._theorem4(self.budget, noise, sensitivity, step)
             return torch.full_like(lengths, kappa).double()
         if self.method == "mixture":
             # With Poisson sampling the alternative is a batch without the record; with sets of a

@@ -73,10 +73,9 @@ class SamplerCheck:
     """Checks batch sizes and repetitions of records, except for the sampler ``other``.
 
     Shuffled epochs repeat no record until the epoch ends, whereas independent draws soon repeat
-    records. Batches of constant size are not Poisson samples, and batches of varying size do not
-    have a fixed size. ``batch_size`` is the size, or mean size, of the batches in this process. If
-    each batch is divided among processes (``shared``), its parts vary in size even if the whole
-    batch does not.
+    records. Poisson samples do not all have the same size, whereas batches of the sampler ``fixed``
+    do. ``batch_size`` is the size, or mean size, of the batches in this process. If each batch is
+    divided among processes (``shared``), its parts vary in size even if the whole batch does not.
     """
 
     def __init__(

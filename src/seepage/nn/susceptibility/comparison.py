@@ -9,8 +9,8 @@ the noise (Mueller et al. 2022, equations 7 and 8):
                                 norm
     FIL       ‖J̃‖₂/s            what an adversary can learn about the attributes
 
-Defined by the largest singular value, JacSens is FIL times ``s``, so both rank records in the same
-order.
+If JacSens is defined as the largest singular value, it is FIL times ``s``, so both rank records in
+the same order.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Comparison(ResultTable):
         return correlations
 
     def columns(self) -> dict[str, Any]:
-        """Return JacSens and FIL of every record by name, with standard errors."""
+        """Return JacSens and FIL of every record as columns, with the Frobenius norm's error."""
         columns: dict[str, Any] = {
             "jacsens": np.asarray(self.jacsens),
             "jacsens_frobenius": np.asarray(self.jacsens_frobenius),
@@ -127,7 +127,7 @@ def compare(
     method: str,
     probes: int,
 ) -> Comparison:
-    """Measure JacSens and FIL of the gradients whose PLIS is ``values``, and compare them."""
+    """Measure JacSens and FIL of the gradients whose PLIS is ``values``; return a comparison."""
     check_choice(method, "compare", METHODS)
     leak = GradientLeakage(engine, x, y, 1.0)
     # Up to 128 unknowns, "auto" takes every column of the Jacobian.

@@ -70,7 +70,7 @@ class RunSusceptibility(Attribution):
         )
 
     def individual(self) -> IndividualLoss:
-        """Return ε, μ and Rényi divergence of each record over the run."""
+        """Return the privacy loss of each record over the run, as ε, μ and Rényi divergence."""
         return IndividualLoss(self.privacy_loss.double().cpu().numpy(), self.conditions)
 
     def table(  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Computes the privacy loss of each record in a batch, and PLIS, its gradient by attribute.
+"""Computes each record's privacy loss and PLIS, the gradient of that loss by attribute.
 
 A step releases ``Σ_i g̃_i + N(0, s² I)``, ``s = σC``. The privacy loss of record i is
 ``PL = ‖g̃_i‖²/s²`` (Mueller et al. 2022, equation 4). The gradient of ``PL`` with respect to the
@@ -71,7 +71,7 @@ class Susceptibility(Attribution):
         )
 
     def signal(self) -> Susceptibility:
-        """Return the variant without noise and clipping, ``∇‖g‖² = 2Jᵀg``."""
+        """Return PLIS for the gradient signal (no noise, no clipping), ``∇‖g‖² = 2Jᵀg``."""
         return replace(
             self,
             values=2 * self.pulls,
@@ -82,7 +82,7 @@ class Susceptibility(Attribution):
         )
 
     def individual(self) -> IndividualLoss:
-        """Return ε, μ and Rényi divergence of each record for this release."""
+        """Return the privacy loss of each record in this release, as ε, μ and Rényi divergence."""
         if self.noise is None:
             raise InputError("Without noise, the privacy loss is infinite; give noise_multiplier.")
         return IndividualLoss(self.privacy_loss.double().cpu().numpy())
@@ -158,9 +158,9 @@ def plis(
     net, loss
         The network and its loss: ``"cross_entropy"``, ``"mse"``, a torch loss module, or a function
         of output and target that returns one loss per record. For a model that computes its own
-        loss, give the data collator's batch in place of the loss. Or a model fitted with
-        :mod:`seepage.glm`, scikit-learn or statsmodels; ``loss=None`` then uses the model's own
-        loss.
+        loss, give the data collator's batch in place of the loss. Instead of a network, a model
+        fitted with :mod:`seepage.glm`, scikit-learn or statsmodels is also accepted; then give
+        ``loss=None`` to use the model's own loss.
     x, y
         The batch, with records along the first axis. Tables may be data frames, whose column names
         are then used.
@@ -172,8 +172,9 @@ def plis(
         The clipping threshold ``C``; ``None`` for no clipping.
     clip
         ``"smooth"`` (the GELU clip of Guo et al. 2022, as in Mueller et al. 2022), or ``"hard"``,
-        under which the privacy loss of a clipped record is constant and its PLIS zero. Or a
-        :mod:`seepage.nn` clip with its own threshold; leave out ``max_grad_norm`` then.
+        under which the privacy loss of a clipped record is constant and its PLIS zero. A
+        :mod:`seepage.nn` clip, which has its own threshold, is also accepted; then leave out
+        ``max_grad_norm``.
     view
         The view that selects the attributes: ``sp.nn.Input()`` (the default, or a part of it with
         ``mask=``), ``sp.nn.Label()`` or ``sp.nn.Embedding("module")``.
@@ -249,7 +250,7 @@ def _release(
 
 
 def named(result: Susceptibility, table: Table | None, view: View) -> Susceptibility:
-    """Return PLIS with a table's row names, and its column names if columns are attributes."""
+    """Return PLIS with a table's row names and, if its columns are the attributes, their names."""
     if table is None:
         return result
     about = isinstance(view, Input) and result.values.shape[1:] == (len(table.names),)
@@ -258,7 +259,7 @@ def named(result: Susceptibility, table: Table | None, view: View) -> Susceptibi
 
 
 def as_tensors(net: nn.Module, x: Any, y: Any) -> tuple[Any, Tensor, Table | None]:
-    """Return tensors on the network's device, and a table with the names of a data frame."""
+    """Return inputs and targets as tensors, and the table if the inputs are a data frame."""
     like = next(net.parameters(), None)
     if like is None:
         raise InputError(

@@ -1,5 +1,5 @@
-"""Private training with a leakage accountant, in seepage's own loop or in Opacus's.
+"""Private training with a leakage accountant, in seepage's own loop or in another loop.
 
-Contains the trainer, the code that attaches an accountant to Opacus, and checkpoints from which a
-run can resume.
+Contains the trainer, private gradients for any loop, a Lightning callback, the code that attaches
+an accountant to Opacus, and checkpoints from which a run can resume.
 """

@@ -117,7 +117,7 @@ class RecordBudgets:
 
 
 def checked_budget(budget: Any) -> Budget:
-    """Return a budget that a run can enforce; raise if no such budget exists."""
+    """Return the budget; raise if a run cannot enforce it."""
     if not isinstance(budget, Budget) or budget.neighbours != ADD_OR_REMOVE:
         raise InputError(
             "budget must be a guarantee for adding or removing a record, such as "

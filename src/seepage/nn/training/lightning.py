@@ -32,9 +32,10 @@ else:  # the class is documented all the same
 class PrivateCallback(Callback):  # type: ignore[misc]
     """Makes a Lightning run private, with an accountant of every record's leakage.
 
-    The network is the ``LightningModule``, called with a batch's inputs, and it runs without
-    dropout. Its ``training_step`` is only for the log. Checkpoints include the account, so that
-    ``fit(…, ckpt_path=…)`` continues with the same numbers. Several processes share every batch.
+    The network is the ``LightningModule``, which is called with a batch's inputs and runs without
+    dropout. Its ``training_step`` still runs, but only for the log. Checkpoints include the
+    account, so ``fit(…, ckpt_path=…)`` draws the same batches and noise as an uninterrupted run. If
+    there are several processes, they share every batch.
 
     Parameters
     ----------
@@ -42,9 +43,9 @@ class PrivateCallback(Callback):  # type: ignore[misc]
         The loss of a record, as for :class:`~seepage.nn.FisherAccountant`.
     settings
         Arguments of :class:`~seepage.nn.PrivateGradients`: ``sample_rate`` and ``expected_batch``,
-        ``noise_multiplier``, ``max_grad_norm`` and so on. Without a ``seed``, the key of batches
-        and noise is stored in the trainer's ``default_root_dir``, as ``_noise-….key``; delete it
-        after the run.
+        ``noise_multiplier``, ``max_grad_norm`` and so on. Without a ``seed``, the key from which
+        batches and noise are drawn is stored as ``_noise-….key`` in the trainer's
+        ``default_root_dir``; delete it after the run.
 
     Attributes
     ----------
@@ -64,13 +65,13 @@ class PrivateCallback(Callback):  # type: ignore[misc]
         self._batch: Any = None
 
     def loader(self, records: Any, collate: Collate = default_collate, **options: Any) -> _Epoch:
-        """Return the batches to give to ``fit``, as :meth:`PrivateGradients.loader` does."""
+        """Return an epoch's batches, to pass to ``fit``; see :meth:`PrivateGradients.loader`."""
         self._batches = _Epoch(self, records, collate, options)
         return self._batches
 
     @property
     def private_gradients(self) -> PrivateGradients:
-        """The gradients and the account of the run."""
+        """The object that computes the gradients and the account of the run."""
         if self._private is None:
             raise InputError("There is no account before training; call fit() first.")
         return self._private
@@ -81,13 +82,13 @@ class PrivateCallback(Callback):  # type: ignore[misc]
         return self.private_gradients.accountant_
 
     def setup(self, trainer: Any, pl_module: nn.Module, stage: str) -> None:
-        """Begin the run, once the processes know each other."""
+        """Begin the run; Lightning has connected its processes by now."""
         if stage != "fit":
             return
         if self._private is not None:
             raise InputError(
-                "This callback has already trained a model; a second run would not account for "
-                "the first. Create a new callback with a new model."
+                "This callback has already trained a model; the account of a second run would not "
+                "include the first. Create a new callback with a new model."
             )
         if self._batches is None:
             raise InputError(
@@ -113,10 +114,10 @@ class PrivateCallback(Callback):  # type: ignore[misc]
         return int(trainer.max_epochs) * epoch
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Check that the account is that of the model."""
+        """Raise unless the account has as many steps as the model has taken."""
         if trainer.global_step != self.private_gradients.steps:
             raise InputError(
-                f"The checkpoint has taken {trainer.global_step} steps, and the account "
+                f"The model has taken {trainer.global_step} steps, but the account contains "
                 f"{self.private_gradients.steps}; resume from a checkpoint of a run with "
                 "PrivateCallback."
             )
@@ -128,11 +129,11 @@ class PrivateCallback(Callback):  # type: ignore[misc]
         self._batch = batch
 
     def on_before_optimizer_step(self, *_: Any) -> None:
-        """Account for the batch, and replace the gradient by its noisy one."""
+        """Account for the batch, and replace its gradient by a noisy one."""
         self.private_gradients.backward(self._batch)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Give every process the whole account."""
+        """Give every process the account of all processes."""
         self.private_gradients.gather()
 
     def state_dict(self) -> dict[str, Any]:
@@ -140,7 +141,7 @@ class PrivateCallback(Callback):  # type: ignore[misc]
         return {} if self._private is None else self._private.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resume the run of a checkpoint."""
+        """Resume the run that a checkpoint stores."""
         self.private_gradients.load_state_dict(state_dict)
 
 
@@ -166,15 +167,15 @@ class _Epoch:
         return {"steps": self.callback.private_gradients.steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Do nothing: the callback's own state has been loaded."""
+        """Do nothing, because the callback restores the number of steps."""
 
 
 def _check(trainer: Any, module: Any) -> None:
     """Raise if a setting of Lightning's trainer would change the gradients."""
     if not module.automatic_optimization:
         raise InputError(
-            "In manual optimization the module itself steps; use sp.nn.PrivateGradients in its "
-            "training_step."
+            "In manual optimization the module calls the optimiser itself; use "
+            "sp.nn.PrivateGradients in its training_step."
         )
     if trainer.accumulate_grad_batches != 1:
         raise InputError(
@@ -184,10 +185,10 @@ def _check(trainer: Any, module: Any) -> None:
     if trainer.gradient_clip_val:
         raise InputError(
             "gradient_clip_val would clip the noisy gradient; leave it out, and give the threshold "
-            "of each record as max_grad_norm of PrivateCallback."
+            "for each record's gradient as max_grad_norm of PrivateCallback."
         )
     if str(trainer.precision).startswith("16"):
         raise InputError(
-            "The gradient scaling of 16-bit floats would rescale noisy gradients; set "
+            "In 16-bit precision, gradient scaling would rescale noisy gradients; set "
             "precision='bf16-mixed' or '32-true'."
         )

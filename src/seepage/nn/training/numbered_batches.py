@@ -27,19 +27,19 @@ class NumberedRecords(torch.utils.data.Dataset[tuple[int, Any]]):  # type: ignor
 
 
 class NumberedCollate:
-    """Makes a batch of numbered records, and returns the numbers with it.
+    """Collates numbered records into a batch, and returns the batch with the numbers.
 
-    Poisson batches may be empty, which collators do not expect. An empty batch has the form of the
-    batch of one record, without its rows.
+    Poisson batches may be empty, which collators do not expect. An empty batch is therefore made
+    from one record, whose rows are then removed.
 
     Parameters
     ----------
     collate
-        Makes a batch of a list of records.
+        A function that makes a batch from a list of records.
     example
-        One record.
+        A record from which empty batches are made.
     key
-        The name under which the numbers are added to a batch that is a mapping. By default, the
+        The key under which the numbers are added to a batch that is a mapping. Without a key, the
         result is a pair of the numbers and the batch.
     """
 
@@ -56,7 +56,7 @@ class NumberedCollate:
 
 
 def _plain(batch: Any) -> Any:
-    """Return a batch as a tree that torch knows; tokenizers make mappings of their own."""
+    """Return a mapping as a plain dict, which torch can traverse; other batches are unchanged."""
     return dict(batch) if isinstance(batch, Mapping) else batch
 
 
@@ -66,9 +66,9 @@ class StepBatches:
     Parameters
     ----------
     draw
-        Returns the records of a step.
+        A function that returns the positions of the records in a step's batch.
     first
-        Returns the first step to draw, when the pass begins.
+        A function that returns the first step to draw; it is called when the pass begins.
     length
         The number of steps in a pass.
     """

@@ -42,9 +42,9 @@ class SumCheck:
     """Compares an optimiser's clipped sum with the accountant's.
 
     If the sums differ (because of the clip, loss reduction, parameters or batch), the measured
-    leakage is not that of the release. The sums are compared in the first two steps, in one step of
-    every 64, and after the first eight changes of settings (a schedule may change them at every
-    step).
+    leakage is not that of the release. The sums are compared in the first two steps, in every 64th
+    step, and after each of the first eight changes of settings (a schedule may change the settings
+    at every step).
     """
 
     def __init__(self) -> None:
@@ -97,8 +97,8 @@ class SumCheck:
         worst = max(apart, key=lambda name: apart[name])
         raise InputError(
             "The optimiser does not release what the accountant measures: its clipped sum differs "
-            f"from the accountant's by {away / max(self._lengths, 1e-30):.2g} of the gradients' "
-            f"norms, {self._guess(sums, worst)}"
+            f"from the accountant's by {away / max(self._lengths, 1e-30):.2g} times the sum of the "
+            f"gradients' norms, {self._guess(sums, worst)}"
         )
 
     def _tolerance(self) -> float:
@@ -267,13 +267,13 @@ class OpacusAccountant(FisherAccountant):
         neighbours: str | None = None,
         group: int = 1,
     ) -> PrivacyGuarantee:
-        """Return the (ε, δ) of the run.
+        """Return the (ε, δ) guarantee of the run.
 
-        Opacus's sampling rate, ``1/len(data_loader)``, and its divisor, a batch size, follow from
-        the number of records. The number of records therefore counts as public, and by default ε is
-        for replacing a record. For Opacus's own ε, use ``neighbours="zero-out"``. Opacus's ε is
-        computed by Opacus's own method unless ``"rdp"`` or ``"pld"`` is given. It covers replacing
-        a record by one with zero gradient, not adding or removing a record.
+        Opacus's sampling rate, ``1/len(data_loader)``, and the batch size by which Opacus divides
+        follow from the number of records. The number of records therefore counts as public, and by
+        default ε is for replacing a record. For Opacus's own ε, use ``neighbours="zero-out"``.
+        Opacus's ε is computed by Opacus's own method unless ``"rdp"`` or ``"pld"`` is given. It
+        covers replacing a record by one with zero gradient, not adding or removing a record.
         """
         theirs = self._source.accountant()
         plain = method is None and group == 1 and neighbours == "zero-out"
@@ -377,11 +377,11 @@ class _OpacusSettings:
 
 
 class _Source:
-    """Reads noise, clipping and sums from an Opacus optimiser, and chains its step hook.
+    """Reads noise, clipping and sums from an Opacus optimiser, and adds a hook to its steps.
 
     In hooks mode the optimiser clips. In ghost mode the module clips, at its own threshold, and the
-    optimiser adds the noise. ``named`` contains the noise multiplier and threshold given for a
-    privacy engine; these must not change.
+    optimiser adds the noise. ``named`` contains the noise multiplier and threshold that were given
+    with a privacy engine; Opacus must use exactly these values.
     """
 
     def __init__(
@@ -423,9 +423,9 @@ class _Source:
         if self._named is not None and changed:
             raise InputError(
                 f"Opacus uses the noise multiplier {stated:.6g} and clips at {clipped_at:.6g}, "
-                f"with noise for {noise_for:.6g}, but {self._named[0]:.6g} and "
-                f"{self._named[1]:.6g} were given; pass attach() the optimiser, so that its "
-                "schedule is read."
+                f"with noise for the threshold {noise_for:.6g}, but the multiplier "
+                f"{self._named[0]:.6g} and the threshold {self._named[1]:.6g} were given; pass "
+                "attach() the optimiser, so that its schedule is read."
             )
         return _OpacusSettings(clipped_at, stated, noise_for, added * noise_for)
 
@@ -570,7 +570,7 @@ def attach(
     of_batch = not source.ghost and divides_by_the_batch(criterion)
     if of_batch and isinstance(accounting.get("view"), Label) and criterion.weight is not None:
         raise InputError(
-            "With class weights, the batch mean is divided by the weights of the batch's labels. A "
+            "With class weights, the batch's loss is divided by the sum of its labels' weights. A "
             "label then affects the gradients of all other records, which the accountant does not "
             "measure. Use reduction='none' and the mean over records, in the loop and in attach()."
         )

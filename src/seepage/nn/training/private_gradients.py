@@ -1,8 +1,8 @@
 """Private gradients for any training loop: Poisson batches, clipping, noise and the account.
 
-A step's gradient is ``(Σ g̃ + N(0, (σC)²))/B``. Whatever a loop's optimiser does with it adds no
-leakage (post-processing). The accountant has the sampling rate, the clip and the noise multiplier;
-everything here reads them from it.
+A step's gradient is ``(Σ g̃ + N(0, (σC)²))/B``. Nothing that a loop's optimiser does with this
+gradient adds leakage (post-processing). The clip and the noise multiplier are read from the
+accountant.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ Everyone = Callable[[], Iterable[tuple[Any, Any, Tensor]]]
 class PrivateGradients:
     """Draws batches, and writes noisy gradients for the optimiser of any training loop.
 
-    Three lines of a loop change: this object is created, :meth:`loader` takes the place of the
-    loader, and :meth:`backward` that of ``loss.backward()``. The network runs without dropout.
-    Several processes (``torchrun``) share every batch; each gets the same gradient.
+    Three lines of a loop change: this object is created, :meth:`loader` replaces the loader, and
+    :meth:`backward` replaces ``loss.backward()``. The network runs without dropout. If there are
+    several processes (``torchrun``), they share every batch, and all get the same gradient.
 
     Parameters
     ----------
@@ -77,18 +77,18 @@ class PrivateGradients:
         The number of steps, which ``target_epsilon`` and ``amplification="theorem4"`` require.
     sample_rate, expected_batch, batch_size, sampling
         As for :class:`~seepage.nn.PrivateSGD`: either the declared rate and divisor, or a batch
-        size, with which ``n`` counts as public.
+        size. With a batch size, ``n`` counts as public.
     noise_multiplier, max_grad_norm, clip
         σ (1 by default), C, and how gradients are clipped.
     target_epsilon, target_delta
         A privacy budget (ε, δ) for ``steps`` steps, instead of ``noise_multiplier``.
     seed, randomness
         As for :class:`~seepage.nn.PrivateSGD`. By default, batches and noise come from a 256-bit
-        key. The noise also depends on the sum that it is added to: if a run is resumed with other
-        data or settings, no noise is used twice.
+        key. The noise also depends on the sum to which it is added, so that no noise is used twice
+        if a run is resumed with other data or settings.
     key_folder
-        The folder in which :meth:`state_dict` stores that key, which is needed to resume. Keep the
-        file secret, and delete it after the run.
+        The folder in which :meth:`state_dict` stores that key. The key is needed to resume the run.
+        Keep its file secret, and delete it after the run.
     accounting
         Further arguments of :class:`~seepage.nn.FisherAccountant`.
 
@@ -198,7 +198,7 @@ class PrivateGradients:
         self._data: str | None = None
 
     def _follow(self, stream: KeyedStream) -> None:
-        """Take batches, noise and probes from a stream."""
+        """Set the stream from which batches, noise and probes are drawn."""
         self.stream = stream
         self.sampler = make_sampler(
             self._sampling, self.accountant_.n, self._batch_size, stream, self._rate
@@ -220,17 +220,18 @@ class PrivateGradients:
         return f"<PrivateGradients of {self.accountant_.n:,} records: {planned}>"
 
     def loader(self, records: Any, collate: Collate = default_collate, **options: Any) -> Loader:
-        """Return the batches of one epoch of a data set, as ``collate`` makes them of records.
+        """Return a loader for the batches of one epoch, which ``collate`` makes from records.
 
-        Iterate over it once per epoch. After :meth:`load_state_dict`, it continues with the next
-        step. Do not shard it: each process already reads its own part of every batch.
+        Iterate over the loader once per epoch. After :meth:`load_state_dict`, it continues with the
+        next step. Do not shard the loader: each process already reads its own part of every batch.
 
         Parameters
         ----------
         records
-            The training data, with a length and with records by number; the first number is 0.
+            The training data, such as a torch ``Dataset`` with a length; record k is
+            ``records[k]``, counted from 0.
         collate
-            Makes a batch of a list of records.
+            A function that makes a batch from a list of records.
         options
             Further arguments of torch's ``DataLoader``, for instance ``num_workers``.
         """
@@ -238,7 +239,7 @@ class PrivateGradients:
         return Loader(self, records, collate, options)
 
     def look(self, records: Any, collate: Collate) -> None:
-        """Look for kinks in the first records, and set the size of finite steps."""
+        """Look for kinks at the first records of the data, and set the size of finite steps."""
         if len(records) != self.accountant_.n:
             raise InputError(
                 f"The data set has {len(records)} records, but n is {self.accountant_.n}; give "
@@ -267,9 +268,9 @@ class PrivateGradients:
         self._everyone = everyone
 
     def look_at(self, x: Inputs, y: Tensor) -> None:
-        """Look for kinks in these records, and set the size of finite steps.
+        """Look for kinks at these records, and set the size of finite steps.
 
-        All processes do so with the same records, before they measure different ones.
+        All processes use the same records here, although they later measure different records.
         """
         engine = self.accountant_.engine
         engine.takes_finite_steps(x, y)
@@ -284,11 +285,11 @@ class PrivateGradients:
         return next(self.net.parameters()).device
 
     def serve(self, step: int, index: Tensor) -> None:
-        """Note that the batch of a step has been read, for :meth:`backward`."""
+        """Store which records are in a step's batch, for :meth:`backward`."""
         self._served.append((step, index))
 
     def forget_served(self) -> None:
-        """Forget batches that were read and not used."""
+        """Discard batches that were read but not used."""
         self._served.clear()
 
     def backward(self, x: Any, y: Tensor | None = None, *, index: Tensor | None = None) -> Step:
@@ -299,7 +300,7 @@ class PrivateGradients:
         x, y
             The batch as the loader returned it. The targets of a mapping are its ``labels``.
         index
-            The numbers of the records, unless they come from :meth:`loader`.
+            The numbers of the records; leave it out for batches from :meth:`loader`.
 
         Returns
         -------
@@ -329,7 +330,7 @@ class PrivateGradients:
     def noisy_mean(
         self, index: Tensor, x: Inputs, y: Tensor, everyone: Everyone | None = None
     ) -> tuple[Step, dict[str, Tensor]]:
-        """Account for a step, and return it with the noisy mean of its clipped gradients."""
+        """Account for a step; return its measurements and the noisy mean of clipped gradients."""
         accountant, step = self.accountant_, self.steps
         if accountant.passes is not None and everyone is not None:
             accountant.survey(everyone())
@@ -353,15 +354,16 @@ class PrivateGradients:
             self.accountant_.load_state_dict(whole_state(self.accountant_))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the run: tensors, and text under ``"facts"``; no key.
+        """Return the state of the run, without its key, as tensors and as text under ``"facts"``.
 
-        Every process must call this. The network and the optimiser are stored by the loop.
+        Every process must call this. The training loop itself must store the network and the
+        optimiser.
         """
         if not self._seeded:
             if self._key_folder is None:
                 raise InputError(
-                    "A run can be resumed only with its key; give key_folder=, the folder to store "
-                    "it in."
+                    "A run can be resumed only with its key; give key_folder=, the folder in which "
+                    "to store the key."
                 )
             if process_rank() == 0:
                 write_key(self._key_file(self.stream.fingerprint()), self.stream)
@@ -383,8 +385,8 @@ class PrivateGradients:
         if mark != self.stream.fingerprint() and not self._seeded:
             if self._key_folder is None:
                 raise InputError(
-                    "The state is that of another run's key; give key_folder=, the folder with "
-                    "the key."
+                    "The state belongs to a run with another key; give key_folder=, the folder "
+                    "with that key."
                 )
             self._follow(read_key(self._key_file(mark)))
         mine = {
@@ -416,7 +418,7 @@ class PrivateGradients:
 class Loader:
     """One epoch of batches, from the next step on; made by :meth:`PrivateGradients.loader`.
 
-    It is no torch ``DataLoader``, so that no library shards or shuffles it.
+    It is not a torch ``DataLoader``, so that no library shards or shuffles it.
     """
 
     def __init__(
@@ -438,13 +440,13 @@ class Loader:
 
 
 def write_gradients(released: Mapping[str, nn.Parameter], gradient: Mapping[str, Tensor]) -> None:
-    """Set the ``.grad`` of every parameter, sharded as the parameter is."""
+    """Set the ``.grad`` of every parameter; it is sharded like the parameter."""
     for name, parameter in released.items():
         parameter.grad = spread_like(parameter, gradient[name].to(parameter.dtype))
 
 
 def records_and_targets(batch: Any) -> tuple[Inputs, Tensor]:
-    """Return the inputs and the targets of a batch: a pair, or a mapping with its labels."""
+    """Return the inputs and the targets of a batch, which is a pair or a mapping with labels."""
     if isinstance(batch, Mapping):
         x = dict(batch)
         return x, labels_of(x)
@@ -452,7 +454,7 @@ def records_and_targets(batch: Any) -> tuple[Inputs, Tensor]:
         return batch[0], batch[1]
     raise InputError(
         "A batch must be a pair of inputs and targets, or a mapping with labels; set collate= to a "
-        "function that makes one of a list of records."
+        "function that makes such a batch from a list of records."
     )
 
 

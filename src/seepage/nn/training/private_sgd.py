@@ -163,7 +163,8 @@ class Progress:
     step
         The number of steps taken so far.
     accuracy
-        The accuracy on the test data; ``None`` without test data or classes.
+        The accuracy on the test data; ``None`` without test data, or if the targets are not
+        classes.
     worst_dfil
         The largest dFIL of any record.
     worst_mu
@@ -187,8 +188,8 @@ class PrivateSGD:
 
     If :mod:`torch.distributed` has been initialised, the processes train together: each process
     computes the clipped gradients of its share of a batch, and these are summed. All processes end
-    with the same network and the same account of the whole run as a single process would. A network
-    that does not fit on one device may be sharded (``torch.distributed.fsdp.fully_shard``).
+    with the same network and the same account, which covers the whole run. A network that does not
+    fit on one device may be sharded (``torch.distributed.fsdp.fully_shard``).
 
     Parameters
     ----------

@@ -2,9 +2,10 @@
 
 The noise is the same as that of :class:`~seepage.support.keyed_stream.KeyedStream`: ChaCha20 (RFC
 8439) with a key for each step and parameter, converted to normal numbers by the Box–Muller method.
-On the CPU, OpenSSL computes the cipher. On a GPU, one Triton kernel does (torch for CUDA includes
-Triton), because the CPU cannot generate noise fast enough for a GPU. Every sum is rounded to a grid
-after the noise is added (for the reason given in :func:`~seepage.support.keyed_stream.grid_of`).
+On the CPU, OpenSSL computes the cipher. On a GPU, a Triton kernel computes it (torch for CUDA
+includes Triton), because the CPU cannot generate noise fast enough for a GPU. Every sum is rounded
+to a grid after the noise is added (for the reason given in
+:func:`~seepage.support.keyed_stream.grid_of`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ AddNoise = Callable[
 
 
 def noisy(total: Tensor, deviation: float, stream: KeyedStream) -> Tensor:
-    """Add Gaussian noise to a sum, and return it rounded to its grid, in its own dtype."""
+    """Return a sum with Gaussian noise, rounded to the noise's grid, in the dtype of the sum."""
     if deviation == 0:
         return total.clone()
     step = grid_of(deviation)

@@ -146,7 +146,7 @@ class DaskRows(RowSource):
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
-        """Yield the function's result for every partition, on this machine."""
+        """Yield the function's result for every partition; the workers compute the results."""
         yield from fetch_each([task for _, task in self.answers(function, what, extra)])
 
     def taken(self, most: float, extra: Sequence[str] = ()) -> None:

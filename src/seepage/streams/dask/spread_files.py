@@ -64,7 +64,7 @@ class SpreadFiles(ParquetFiles):
     def sum_pieces(
         self, batches: Batches, columns: Sequence[str], function: Callable[[list[Piece]], Answer]
     ) -> Answer | None:
-        """Return the sum of the results over pieces of raw columns; ``None`` without rows."""
+        """Return the sum of the results over pieces of raw columns, or ``None`` if empty."""
         parts = [(part, 0) for part in batches.parts()]
         if not parts:
             return None

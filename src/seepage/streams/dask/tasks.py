@@ -103,12 +103,12 @@ def fill_folder(
     what: str,
     client: Any = None,
 ) -> None:
-    """Let workers write one Parquet file each into a new folder that all of them can access.
+    """Let workers write Parquet files into a new folder that all of them can access.
 
     The files are written to a hidden folder, which is renamed when all files are complete. Only the
     owner can read the files. ``asked`` contains each file's number and arguments. ``function``
-    accepts the number, the arguments and a path, writes the file and returns a number. If a worker
-    is lost, its task runs again and writes the same file.
+    accepts the arguments and a path, writes one file and returns a number. If a worker is lost, its
+    task runs again and writes the same file.
     """
     if path.exists():
         raise InputError(f"{path.name} already exists; choose a new folder.")
@@ -138,6 +138,6 @@ def _name(number: int) -> str:
 
 
 def write_one(table: pa.Table, path: str) -> int:
-    """Write a table to a separate file."""
+    """Write a table to one file and return 1, the number of files written."""
     write_tables(iter([table]), Path(path))
     return 1

@@ -51,7 +51,7 @@ class Batches(ABC):
         )
 
     def spread(self) -> Any:
-        """Return the cluster's files that contain these rows, or ``None`` if there are none.
+        """Return the files on a cluster that contain these rows, or ``None`` without a cluster.
 
         The workers process the rows of these files
         (:class:`~seepage.streams.dask.spread_files.SpreadFiles`).
@@ -167,7 +167,7 @@ class ParquetFiles(Batches):
 
 
 class DatasetBatches(Batches):
-    """A pyarrow data set, such as partitioned folders, other formats or filtered rows."""
+    """A pyarrow data set: partitioned folders, non-Parquet files, or a selection of rows."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset, self.schema = dataset, dataset.schema

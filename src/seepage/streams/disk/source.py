@@ -181,7 +181,7 @@ def sum_pieces(
     function: Callable[[list[Piece]], Answer],
     threads: int | None = None,
 ) -> Answer | None:
-    """Return the sum of the function's results over all pieces; ``None`` without rows."""
+    """Return the sum of the function's results over all pieces, or ``None`` without rows."""
     cluster = batches.spread()
     if cluster is not None:
         on_cluster: Answer | None = cluster.sum_pieces(batches, columns, function)
@@ -200,7 +200,7 @@ def chunk_rows(width: int) -> int:
 
 
 def gathered(pieces: Iterator[Piece], size: int) -> Iterator[list[Piece]]:
-    """Merge small pieces until they have at least half of ``size`` rows."""
+    """Yield lists of consecutive pieces; each list but the last has at least ``size / 2`` rows."""
     held: list[Piece] = []
     rows = 0
     for piece in pieces:

@@ -22,7 +22,7 @@ _SIGNATURE = inspect.signature(functional.multi_head_attention_forward)
 
 
 def attention(watcher: Watcher, *args: Any, **kwargs: Any) -> Any:
-    """Return the result of torch's function, with shape ``(length, batch, features)``."""
+    """Return the result of torch's function, or ``NotImplemented`` if ``vmap`` must be used."""
     bound = _SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
     given = SimpleNamespace(**bound.arguments)
@@ -64,7 +64,7 @@ def _project(
 
 
 def _mask(attention_mask: Tensor | None, padding: Tensor | None, scores: Tensor) -> Tensor | None:
-    """Join both masks into one to add to the scores, with minus infinity at hidden positions."""
+    """Return both masks as one that is added to the scores: minus infinity hides a position."""
     total = None
     if attention_mask is not None:
         total = _added(attention_mask, scores)

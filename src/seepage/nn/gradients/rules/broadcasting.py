@@ -1,4 +1,4 @@
-"""Per-record gradients of parameters that are added to, multiplied by or repeated for records.
+"""Per-record gradients of parameters that are added to records, multiply them or are repeated.
 
 Examples are position embeddings, class tokens, layer scales and hand-written normalising layers.
 """
@@ -21,7 +21,7 @@ class _ElementwiseRule(Rule):
         return Arguments(None, {"first": args[0], "second": args[1]})
 
     def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
-        """Return whether the parameters are constant along the records' axis."""
+        """Return whether exactly one of the operands is constant along the records' axis."""
         if layout.axis is None or layout.multiple != 1:
             return False
         place = layout.axis - len(shape)

@@ -220,7 +220,7 @@ class Geometry:
             )
 
     def _by_record(self, blocks: Tensor) -> Tensor:
-        """Return ``(N, groups, size, places)`` as ``(B, groups, size, positions)``."""
+        """Regroup ``(N, groups, size, places)`` of N images as ``(B, groups, size, positions)``."""
         if self.multiple == 1:
             return blocks
         return blocks.unflatten(0, (-1, self.multiple)).permute(0, 2, 3, 1, 4).flatten(3)
@@ -298,7 +298,7 @@ class _SquaredNorms(Function):  # type: ignore[misc]
 
 
 def _product(a: Tensor, b: Tensor, turned: bool) -> Tensor:
-    """Return ``ab``, in column order if ``turned`` (its transpose is needed next)."""
+    """Return ``ab``, stored by columns if ``turned``, because its transpose is then used next."""
     return (b.mT @ a.mT).mT if turned else a @ b
 
 

@@ -11,7 +11,7 @@ from seepage.nn.gradients.watching import Arguments, LayerCall, Layout, Rule
 
 
 class EmbeddingRule(Rule):
-    """A table indexed by tokens or by positions that all records share."""
+    """The rule for a table indexed by tokens, or by positions that all records share."""
 
     def bind(
         self,
@@ -23,7 +23,7 @@ class EmbeddingRule(Rule):
         scale_grad_by_freq: bool = False,
         sparse: bool = False,
     ) -> Arguments | None:
-        """Return tokens and table, or ``None`` if scaling by frequency would mix the records."""
+        """Return tokens and table, or ``None`` with ``max_norm`` or with scaling by frequency."""
         if max_norm is not None or scale_grad_by_freq:
             return None
         if padding_idx is not None and padding_idx < 0:
@@ -31,11 +31,11 @@ class EmbeddingRule(Rule):
         return Arguments(input, {"weight": weight}, {"padding": padding_idx})
 
     def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
-        """Return whether the tokens have a records' axis; shared positions are repeated."""
+        """Return whether the records' axis, if there is one, is not the axis of the features."""
         return layout.axis is None or layout.axis < len(shape) - 1
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
-        """Return one term per token."""
+        """Return one term, which contains the rows of all tokens."""
         layout = call.layout
         tokens = call.arguments.input
         rows = layout.by_record(delta).flatten(1, -2)[:, None]

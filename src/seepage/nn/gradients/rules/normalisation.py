@@ -1,4 +1,4 @@
-"""Per-record gradients of normalising layers: ``δ·x̂`` summed for the scale, ``δ`` for the shift.
+"""Per-record gradients of normalising layers: sums of ``δ·x̂`` (scale) and of ``δ`` (shift).
 
 ``x̂`` is the output of the layer's function without scale and shift. Recomputing it is cheap.
 """
@@ -20,7 +20,7 @@ from seepage.nn.gradients.watching import Arguments, LayerCall, Layout, Rule
 
 
 class NormRule(Rule):
-    """A torch function that normalises its input, then scales and shifts it.
+    """The rule for a torch function that normalises its input, then scales and shifts it.
 
     Scale and shift have the shape of the last axes (LayerNorm, RMSNorm). With ``channels``, they
     have one entry per entry of the second axis (GroupNorm, InstanceNorm, BatchNorm in eval mode).
