@@ -101,7 +101,9 @@ def run(name: str, data: Data, norm: bool, case: str, seed: int) -> dict[str, An
         own = x[rows]
         if case != "natural" and having[client]:
             share = int(case.removesuffix(" %")) / 100
-            own = bright_corner(own, torch.randperm(RECORDS, generator=draw)[: round(share * RECORDS)])
+            own = bright_corner(
+                own, torch.randperm(RECORDS, generator=draw)[: round(share * RECORDS)]
+            )
         clients.append((own, y[rows]))
     net, seen = network(x.shape[-1], norm, seed), []
     recipe = {"method": "fedavg", "lr": 0.1, "batch_size": 25, "local_epochs": 1}

@@ -156,7 +156,7 @@ def test_areas_count_pairs():
 
 
 def test_p_values_over_attackers_by_hand():
-    """Ranks of the best test of each attacker, the smaller of both, and its rank: in plain loops."""
+    """Ranks of the best test of each attacker, the smaller of both, and its rank."""
     draw = np.random.default_rng(1)
     first, second = draw.standard_normal((3, 20)), draw.standard_normal((2, 20))
     p_first, p_second = over_attackers([first, second])
@@ -257,7 +257,9 @@ def test_the_command_follows_the_attacker_with_data(folder):
 
 def test_the_headline_names_the_attacker_and_its_interval(folder):
     said = run(folder, "--out", str(folder / "out")).stdout
-    assert "The property leaks: An attacker with data of the same kind infers “scanner” from" in said
+    assert (
+        "The property leaks: An attacker with data of the same kind infers “scanner” from" in said
+    )
     assert "30 shadow clients" in said
     page = (folder / "out" / "report.html").read_text()
     assert "Attacker with auxiliary data" in page

@@ -176,16 +176,13 @@ class ShadowClients:
             for layer in recorded.layers:
                 moves, block = np.asarray(recorded[layer], float), np.asarray(seen[layer], float)
                 centred, scale, mean = _standard(moves)
-                real = block[rows]
-                if len(rows) >= 4:
-                    real = _standard(real)[0]
-                else:
-                    real = (real - mean) / scale
-                total[layer] = total.get(layer, 0.0) + centred / len(stages)
+                moved = block[rows]
+                moved = _standard(moved)[0] if len(rows) >= 4 else (moved - mean) / scale
+                total[layer] = total.get(layer, np.zeros(moves.shape)) + centred / len(stages)
                 own.setdefault(layer, np.zeros((len(who.clients), block.shape[1])))
-                np.add.at(own[layer], who.client[rows], real)
+                np.add.at(own[layer], who.client[rows], moved)
         shadow = {**total, JOINED: np.concatenate(list(total.values()), axis=1)}
-        real = {layer: moved / np.maximum(count, 1)[:, None] for layer, moved in own.items()}
+        real = {layer: each / np.maximum(count, 1)[:, None] for layer, each in own.items()}
         real[JOINED] = np.concatenate(list(real.values()), axis=1)
         classes, target = np.unique(values, return_inverse=True)
         found = []
@@ -361,9 +358,11 @@ def _models(recording: Recording, models: Any) -> Models:
     """Return the models sent, given by round or read from the recording."""
     if models is not None:
         return {
-            key if isinstance(key, Sent) else Sent(*key) if isinstance(key, tuple) else Sent(int(key)): {
-                name: torch.as_tensor(value) for name, value in state.items()
-            }
+            key
+            if isinstance(key, Sent)
+            else Sent(*key)
+            if isinstance(key, tuple)
+            else Sent(int(key)): {name: torch.as_tensor(value) for name, value in state.items()}
             for key, state in models.items()
         }
     found: Models = {}

@@ -1,9 +1,10 @@
 """Reads an attacker's data of the same kind, and the network that clients trained.
 
-The data are in one file without executable code: ``.npz`` or ``.safetensors`` with the arrays ``x``,
-``y`` and ``property`` (or the property's own name), or ``.parquet`` with a column ``y`` (or
-``label``), one for the property, and numbers in all others, which are ``x``. The network is made by
-a function without arguments in a Python file of the caller, named ``file.py:function``.
+The data are in one file without executable code. It is ``.npz`` or ``.safetensors`` with the arrays
+``x``, ``y`` and ``property`` (or the property's own name), or ``.parquet`` with a column ``y`` (or
+``label``), one for the property, and numbers in all others, which are ``x``. Bytes (uint8) are
+divided by 255. The network is made by a function without arguments in a Python file of the caller,
+named ``file.py:function``.
 """
 
 from __future__ import annotations
@@ -103,9 +104,7 @@ def load_network(name: str) -> Any:
     finally:
         sys.path.remove(str(path.parent))
     if not (hasattr(net, "state_dict") and hasattr(net, "named_parameters")):
-        raise InputError(
-            f"{name} returned {type(net).__name__}; it must return a torch.nn.Module."
-        )
+        raise InputError(f"{name} returned {type(net).__name__}; it must return a torch.nn.Module.")
     return net
 
 

@@ -30,6 +30,11 @@ class Sent(NamedTuple):
     round: int
     run: int = 0
 
+    @staticmethod
+    def of(key: Any) -> Sent:
+        """Return the round and run of a key: a round, or a pair of round and run."""
+        return Sent(*map(int, key)) if isinstance(key, tuple) else Sent(int(key))
+
 
 Models = dict[Sent, dict[str, Tensor]]
 
@@ -65,7 +70,7 @@ def model_arrays(models: Mapping[Any, Mapping[str, Any]]) -> dict[str, np.ndarra
     """Return models, by round or by round and run, as the arrays of a recording in one file."""
     arrays = {}
     for key, state in models.items():
-        sent = Sent(*key) if isinstance(key, tuple) else Sent(int(key))
+        sent = Sent.of(key)
         for name, value in state.items():
             tensor = torch.as_tensor(value).detach().cpu()
             # NumPy has no bfloat16.

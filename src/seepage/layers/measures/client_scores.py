@@ -8,8 +8,8 @@ test of the area under the ROC curve (AUC) is exact, and costs no training.
 *Layers.* The AUC of every layer is standardised by its mean and spread over the permutations;
 P-values are adjusted for the layers by the step-down method of Westfall and Young (1993).
 
-*Attackers.* For permutation π, let ``r_a(π)`` be the P-value of attacker a's best layer. A P-value p
-of any attacker becomes the share of permutations with ``min_a r_a(π) ≤ p``. If nothing leaks, the
+*Attackers.* For permutation π, let ``r_a(π)`` be the P-value of attacker a's best layer. A P-value
+p of any attacker becomes the share of permutations with ``min_a r_a(π) ≤ p``. If nothing leaks, the
 probability that any layer of any attacker is named is at most the level, and the attackers count
 alike, however many layers and rounds each of them tests.
 """
