@@ -84,5 +84,6 @@ if TYPE_CHECKING:
     from seepage.attacks.remedies_compared import RemedyComparison as RemedyComparison
     from seepage.attacks.remedies_compared import RemedyOutcome as RemedyOutcome
     from seepage.attacks.remedies_compared import compare_remedies as compare_remedies
+    from seepage.attacks.shadow_clients import ShadowClients as ShadowClients
 
 __getattr__, __dir__ = lazy_names(__name__, globals())

@@ -479,6 +479,7 @@ class Gate:
     # The 95 % interval of what was measured, of an attack
     low: float | None = None
     high: float | None = None
+    attacker: str | None = None  # which of several attackers gave the number
     # The part of a probability of membership that figures drawn beside the noisy numbers allow by
     # themselves, where that alone is over the limit
     beside: float | None = None

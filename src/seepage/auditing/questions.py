@@ -41,6 +41,8 @@ _GROUPS = {
     "Model and noise": "model model_kind model_file l2 intercept scale sigma sigma_epsilon "
     "target_eta public refit",
     "Attacker": "attacker",
+    "Attacker with data of the same kind": "auxiliary network loss optimizer learning_rate "
+    "local_epochs batch_size client_size shadow_clients",
     "Limits": "preset max_eta min_mse max_group_ratio max_membership max_guess_gain max_guess_tpr "
     "max_outsider",
     "Effort": "remedies quick dask workers",
@@ -297,7 +299,7 @@ class Limits:
 class RecordingQuestion:
     """A recording of federated rounds, and the settings of its audit."""
 
-    recording: Annotated[Path, "Recorded updates: .npz or .safetensors."]
+    recording: Annotated[Path, "Recorded updates: a recorder's folder, .npz or .safetensors."]
     property: Annotated[
         Path,
         "--property",
@@ -312,6 +314,24 @@ class RecordingQuestion:
     max_auc: Annotated[
         float | None, "Limit: largest AUC of property inference from any layer (chance: 0.5)."
     ] = None
+    auxiliary: Annotated[
+        Path | None,
+        "Attacker's own records: .npz or .safetensors with x, y and property, or .parquet.",
+    ] = None
+    network: Annotated[
+        str | None,
+        "file.py:function that returns the clients' network; the file is run. Needed with "
+        "--auxiliary.",
+    ] = None
+    loss: Annotated[str, "Loss of the clients' training: cross_entropy, mse, …"] = "cross_entropy"
+    optimizer: Annotated[str, "Optimiser of the clients: sgd, adam or adamw."] = "sgd"
+    learning_rate: Annotated[float, "Learning rate of the clients."] = 0.01
+    local_epochs: Annotated[int, "Number of passes of a client over its records in a round."] = 1
+    batch_size: Annotated[int, "Batch size of the clients."] = 32
+    client_size: Annotated[
+        int | None, "Number of records of a client (default: the metric num-examples)."
+    ] = None
+    shadow_clients: Annotated[int, "Number of shadow clients for each value of the property."] = 45
     show_values: Annotated[bool, "Show the property of each client in the report."] = False
     seed: Annotated[int, "Random seed."] = 0
 

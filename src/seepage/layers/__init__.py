@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     from seepage.layers.federated.rounds import Update as Update
     from seepage.layers.federated.rounds import simulate as simulate
     from seepage.layers.federated.stored_recordings import load_gradients as load_gradients
+    from seepage.layers.federated.stored_recordings import load_models as load_models
     from seepage.layers.federated.stored_recordings import save_gradients as save_gradients
     from seepage.layers.layer_audit import LayerAudit as LayerAudit
     from seepage.layers.layer_audit import audit as audit
     from seepage.layers.layer_audit import audit_updates as audit_updates
+    from seepage.layers.measures.client_scores import ClientScores as ClientScores
+    from seepage.layers.measures.client_scores import ScoreTest as ScoreTest
     from seepage.layers.measures.first_round import RoundByRound as RoundByRound
     from seepage.layers.measures.first_round import since_when as since_when
     from seepage.layers.measures.per_layer import PerLayer as PerLayer

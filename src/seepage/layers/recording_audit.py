@@ -17,7 +17,9 @@ from seepage.layers.federated.client_means import ClientRounds
 from seepage.layers.federated.gradients import LayerGradients, joined
 from seepage.layers.federated.stored_recordings import load_gradients
 from seepage.layers.layer_audit import LayerAudit, audit_updates
-from seepage.layers.measures.first_round import RoundByRound, since_when
+from seepage.layers.measures.client_scores import ClientScores, ScoreTest
+from seepage.layers.measures.first_round import RoundByRound, compare_attackers
+from seepage.layers.measures.independence_test import LEVEL
 from seepage.layers.measures.property_batches import read_property
 from seepage.layers.measures.standing_out import Reference, StandingOut, standing_out
 from seepage.support.text_table import text_table
@@ -60,6 +62,8 @@ class RecordingAudit(Reportable, ResultTable):
     set_aside
         A sentence about updates of other runs that were left out because their clients cannot be
         matched; empty if there are none.
+    auxiliary
+        The test of the attacker with auxiliary data; ``None`` if none was tried.
     """
 
     layers: LayerAudit
@@ -73,6 +77,7 @@ class RecordingAudit(Reportable, ResultTable):
     notes: tuple[str, ...]
     runs: int = 1
     set_aside: str = ""
+    auxiliary: ScoreTest | None = None
 
     value_column = "v_information"
 
@@ -87,14 +92,26 @@ class RecordingAudit(Reportable, ResultTable):
     def telling(self) -> tuple[str, ...]:
         """Return the layers that reveal the property at the 5 % level, the strongest first.
 
-        The result contains the layers that reveal the property after some round. If no layer leaks,
-        the probability that any layer is named is at most 5 %. If rounds were not tested, the
-        result contains the layers that the layer audit names.
+        The result contains the layers that reveal the property after some round, or to an attacker
+        with auxiliary data. If no layer leaks, the probability that any layer is named is at most
+        5 %. If rounds were not tested, the result contains the layers that the layer audit names.
         """
         if self.over_rounds is None:
             return self.layers.protect
         sure = {k for k in self.over_rounds.layers if self.over_rounds.first(k) is not None}
+        sure |= set(self.told_to_auxiliary())
         return tuple(k for k in self.layers.v_information.ranking() if k in sure)
+
+    def told_to_auxiliary(self) -> tuple[str, ...]:
+        """Return the layers, or ``"all layers"``, that tell an attacker with auxiliary data."""
+        if self.auxiliary is None:
+            return ()
+        found = zip(self.auxiliary.layers, self.auxiliary.p_values, strict=True)
+        return tuple(layer for layer, p_value in found if p_value <= LEVEL)
+
+    def reveals(self) -> bool:
+        """Return whether any attacker that was run infers the property at the 5 % level."""
+        return bool(self.telling() or self.told_to_auxiliary())
 
     def least_p_value(self) -> float:
         """Return the smallest P-value that permutations of the clients' labels can produce.
@@ -137,14 +154,23 @@ class RecordingAudit(Reportable, ResultTable):
         return "\n".join([*lines, "", *self.notes, NOTICE])
 
     def _opening(self) -> str:
-        telling = self.telling()
+        telling, other = self.telling(), self.auxiliary
+        if other is None:
+            first = "An attacker with data of the same kind was not tried (scores=). "
+        else:
+            k = other.best
+            first = (
+                f"An attacker with {other.shadows} shadow clients infers the property from "
+                f"{_called('layer', other.layers[k])} with an AUC of {other.auc[k]:.3f} (P = "
+                f"{other.p_values[k]:.3f}). "
+            )
         if not telling:
-            return "No layer reveals the property at the 5 % level."
+            return f"{first}No layer reveals the property at the 5 % level."
         since = self.over_rounds.first() if self.over_rounds is not None else None
         when = "" if since is None else f" in the test over rounds, the first after round {since}"
         names = [_called("layer", name) for name in telling[:5]]
         more = f" and {len(telling) - 5} more" if len(telling) > 5 else ""
-        return f"The property shows in {', '.join(names)}{more} at the 5 % level{when}."
+        return f"{first}The property shows in {', '.join(names)}{more} at the 5 % level{when}."
 
     def __repr__(self) -> str:
         return (
@@ -165,6 +191,7 @@ def audit_recording(
     unit: str = "bits",
     permutations: int = 999,
     reference: Reference | None = None,
+    scores: ClientScores | None = None,
     seed: int = 0,
 ) -> RecordingAudit:
     """Find layers that reveal a property, the first round in which they do, and outlying clients.
@@ -186,6 +213,10 @@ def audit_recording(
     reference
         Simulated clients, as for :func:`standing_out`; without them, clients are ranked, but none
         is named as outlying.
+    scores
+        The scores of an attacker with auxiliary data (``ShadowClients(…).scores(recording)`` of
+        :mod:`seepage.attacks`). P-values are then adjusted for both attackers, with clients as
+        units.
     seed
         The seed of all random draws.
 
@@ -219,7 +250,12 @@ def audit_recording(
     )
     rounds = known.seen.rounds
     sent = known.seen.with_metrics()
-    over_rounds = None
+    over_rounds, auxiliary = None, None
+    if scores is not None and (not known.by_client or rounds is None):
+        raise InputError(
+            "An attacker with auxiliary data needs a recording with rounds, and one value of the "
+            "property for each client."
+        )
     notes = [*layers.v_information.notes, *filter(None, [anew_in_a_run(known.seen)])]
     if known.alone:
         notes.append(
@@ -237,7 +273,10 @@ def audit_recording(
             "The recording has no rounds, so the first round that reveals the property is unknown."
         )
     if known.by_client and rounds is not None:
-        over_rounds = since_when(sent, known.values, permutations=permutations, seed=seed)
+        over_rounds, auxiliary = compare_attackers(
+            sent, known.values, scores, permutations=permutations, seed=seed
+        )
+        notes += () if scores is None else scores.notes
     return RecordingAudit(
         layers,
         over_rounds,
@@ -250,6 +289,7 @@ def audit_recording(
         tuple(notes),
         len(np.unique(known.who.run)),
         known.set_aside,
+        auxiliary,
     )
 
 

@@ -203,14 +203,14 @@ def test_every_round_adds_a_file_of_its_own_and_leaves_the_others(tmp_path):
     path = tmp_path / "there" / "updates"
     recorder = UpdateRecorder(NET, path)
     run_once(recorder, 1, rounds=1)
-    (first,) = path.iterdir()
+    (first,) = path.glob("round-*")
     before = first.stat()
     run_once(recorder, 1, first=2, rounds=39)
     files = sorted(path.iterdir())
-    assert len(files) == 40
+    assert len(files) == 80  # the updates, and the model sent
     assert (first.stat().st_ino, first.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    sizes = {file.stat().st_size for file in files}
-    assert len(sizes) == 1  # so the whole is linear in the rounds
+    sizes = {(file.suffix, file.stat().st_size) for file in files}
+    assert len(sizes) == 2  # so the whole is linear in the rounds
     assert not recorder._new  # what is written is not kept in memory
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(path.parent.stat().st_mode) == 0o700

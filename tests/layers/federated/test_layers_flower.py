@@ -83,7 +83,10 @@ def test_updates_are_what_the_clients_moved_by(apps, tmp_path):
     np.testing.assert_array_equal(found["0"], seen["0"])
     assert columns["node"].tolist() == recorder.nodes
     files = sorted((tmp_path / "updates").iterdir())
-    assert [file.name for file in files] == [f"round-00000{k}-part-00000{k}.npz" for k in (1, 2, 3)]
+    assert [file.name for file in files] == [
+        *(f"model-of-round-00000{k}-run-1.safetensors" for k in (1, 2, 3)),
+        *(f"round-00000{k}-part-00000{k}.npz" for k in (1, 2, 3)),
+    ]
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     assert stat.S_IMODE((tmp_path / "updates").stat().st_mode) == 0o700
 

@@ -16,11 +16,15 @@ from seepage.auditing.report.first_screen import (
     RemedyLine,
 )
 from seepage.auditing.report.words import bits, called, interval, number, short
+from seepage.auditing.rounds.words import PropertyAttack
+from seepage.layers.federated.gradients import JOINED
 from seepage.layers.measures.independence_test import LEVEL
 from seepage.layers.recording_audit import RecordingAudit
 
 
-def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScreen:
+def show_recording(
+    audit: RecordingAudit, name: str, limited: bool, attacks: tuple[PropertyAttack, ...] = ()
+) -> FirstScreen:
     """Return the first screen of an audit of recorded rounds, for the property of this name.
 
     Without limits (``limited`` is false), the screen states that none was set.
@@ -32,8 +36,20 @@ def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScre
     since = None if audit.over_rounds is None else audit.over_rounds.first()
     who = audit.clients
     furthest, count = int(who.order()[0]), len(who.clients)
+    first = attacks[0] if attacks and audit.auxiliary is not None else None
     cards = (
         Card(
+            f"“{short(name, 24)}” inferred with own data (AUC)",
+            "0.5",
+            f"{first.auc:.3f}",
+            "chance → "
+            + ("whole updates" if first.layer == JOINED else called(first.layer, "layer", 24)),
+            "bad" if audit.told_to_auxiliary() else "",
+            "beyond chance" if audit.told_to_auxiliary() else "not beyond chance (5 % level)",
+            (f"P {number(first.p_value or 0.0)}, 95 % CI {first.low:.3f} to {first.high:.3f}",),
+        )
+        if first is not None
+        else Card(
             f"“{short(name, 24)}” revealed by a layer",
             "0",
             f"{bits(float(found.values[k]))} {unit}",
@@ -79,9 +95,9 @@ def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScre
         _clients(audit),
         _left(audit),
         open=(
+            "stronger attackers" if first else "an attacker with own data (--auxiliary)",
             "accuracy after a change (train with it)",
             "other properties",
-            "stronger adversaries",
         ),
         standard=None if limited else ("Preset or limit (--max-bits, --max-auc):", "none set"),
     )

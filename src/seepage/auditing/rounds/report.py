@@ -16,13 +16,13 @@ from seepage.auditing.report.rendering import Report, render, to_plain
 from seepage.auditing.report.words import Verdict, interval, number
 from seepage.auditing.rounds.figures import draw_recording
 from seepage.auditing.rounds.first_screen import show_recording
-from seepage.auditing.rounds.words import advise, judge_recording
+from seepage.auditing.rounds.words import PropertyAttack, advise, judge_recording
 from seepage.core.result import NOTICE
 from seepage.layers.recording_audit import RecordingAudit
 from seepage.support.files import write_private
 from seepage.tables.names import shown
 
-SCHEMA = "seepage-rounds/2"
+SCHEMA = "seepage-rounds/3"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +36,14 @@ class RecordingReport(Report):
     gates: tuple[Gate, ...] = ()  # the limits that were set, and whether they were met
     values: Mapping[str, str] | None = None  # by client, the property's value, if it is shown
     versions: Mapping[str, str] = field(default_factory=dict)  # of the software that computed it
+    attacks: tuple[PropertyAttack, ...] = ()  # of every attacker that was run, the best layer
 
     screen = "rounds.txt.j2"
 
     @cached_property
     def verdict(self) -> Verdict:  # type: ignore[override]
         """The verdict: leaking layers, the first round that leaks, outlying clients, and advice."""
-        return judge_recording(self.audit, self.property, self.gates)
+        return judge_recording(self.audit, self.property, self.gates, self.attacks)
 
     def figures(self) -> tuple[Drawing, ...]:
         """Return the figures of the page."""
@@ -100,7 +101,12 @@ class RecordingReport(Report):
     def _layers(self) -> list[dict[str, Any]]:
         """Return the results of each layer, in the order of the network."""
         information, over = self.audit.layers.v_information, self.audit.over_rounds
-        telling = set(self.audit.telling())
+        telling, auxiliary = set(self.audit.telling()), self.audit.auxiliary
+        areas: dict[str, float] = {}
+        p_values: dict[str, float] = {}
+        if auxiliary is not None:
+            areas = dict(zip(auxiliary.layers, auxiliary.auc.tolist(), strict=True))
+            p_values = dict(zip(auxiliary.layers, auxiliary.p_values.tolist(), strict=True))
         return [
             {
                 "name": name,
@@ -112,6 +118,8 @@ class RecordingReport(Report):
                 "p_value": information.columns["p_value"][k],
                 "tells": name in telling,
                 "since": None if over is None else over.first(name),
+                "auc": None if auxiliary is None else areas.get(name),
+                "auc_p_value": None if auxiliary is None else p_values.get(name),
             }
             for k, name in enumerate(information.layers)
         ]
@@ -120,7 +128,7 @@ class RecordingReport(Report):
         """Return the page, one self-contained file that runs no script."""
         drawings = {figure.name: figure for figure in figures}
         values = self.about() | {"verdict": self.verdict, "drawings": drawings, "schema": SCHEMA}
-        screen = show_recording(self.audit, self.property, bool(self.gates))
+        screen = show_recording(self.audit, self.property, bool(self.gates), self.attacks)
         return render("rounds.html.j2", screen=screen, **values)
 
     def write_records(self, folder: Path) -> None:
@@ -147,6 +155,7 @@ class RecordingReport(Report):
                 "set_aside": audit.set_aside or None,
                 "metrics": audit.metrics,
             },
+            "attacks": [asdict(attack) for attack in self.attacks],
             "unit": audit.layers.v_information.unit,
             "entropy": audit.layers.v_information.columns["entropy"][0],
             "layers": [

@@ -15,6 +15,30 @@ from seepage.tables.names import counted
 _LITTLE = 0.05  # bits of a whole update: of less, what remedies leave is not worth a sentence
 
 
+WITH_DATA, WITH_CLIENTS = "auxiliary data", "other clients' property"  # what an attacker has
+
+
+@dataclass(frozen=True)
+class PropertyAttack:
+    """The best layer of one attacker on a property, with its area under the ROC curve."""
+
+    attacker: str  # what the attacker has
+    layer: str
+    auc: float
+    # The 95 % interval over clients, for this layer
+    low: float
+    high: float
+    p_value: float | None  # over all layers and attackers; ``None`` if it was not tested
+    chance: float | None = None  # the largest area of any layer in 95 % of random labellings
+    shadows: int = 0  # how many shadow clients the attacker trained
+
+
+def leading(audit: RecordingAudit, attacks: tuple[PropertyAttack, ...]) -> PropertyAttack | None:
+    """Return the attack with auxiliary data if it is significant; the headline follows it."""
+    found = [attack for attack in attacks if attack.attacker == WITH_DATA]
+    return found[0] if found and audit.told_to_auxiliary() else None
+
+
 def untestable(audit: RecordingAudit) -> bool:
     """Return whether there are too few clients for any P-value to reach the significance level."""
     return audit.over_rounds is not None and audit.least_p_value() > LEVEL
@@ -27,8 +51,14 @@ def told_by_all_updates(audit: RecordingAudit) -> frozenset[str]:
     return frozenset(name for name, p_value in pairs if p_value <= LEVEL)
 
 
-def judge_recording(audit: RecordingAudit, name: str, gates: tuple[Gate, ...]) -> Verdict:
+def judge_recording(
+    audit: RecordingAudit,
+    name: str,
+    gates: tuple[Gate, ...],
+    attacks: tuple[PropertyAttack, ...] = (),
+) -> Verdict:
     """Return the verdict on what a recording leaks about the property of this name."""
+    lead = leading(audit, attacks)
     what = f"“{short(name)}”"
     telling, apart = audit.telling(), audit.clients.named()
     failed = [gate for gate in gates if not gate.passed]
@@ -36,6 +66,9 @@ def judge_recording(audit: RecordingAudit, name: str, gates: tuple[Gate, ...]) -
     if failed:
         tone, label = "bad", "Over the limit"
         headline = f"The updates leak more about {what} than you allow."
+    elif lead is not None:
+        tone, label = "caution", "The property leaks"
+        headline = tell("lead", lead, what, JOINED, of="rounds.j2")
     elif telling:
         tone, label = "caution", "The property leaks"
         # The test over rounds may name layers that all updates together do not show to leak.
@@ -64,6 +97,7 @@ def judge_recording(audit: RecordingAudit, name: str, gates: tuple[Gate, ...]) -
         nobody = ", and no client stands out" if audit.clients.reference else ""
         headline = f"No layer reveals {what} at the 5 % level{nobody}."
     sentences = (
+        tell("attackers", audit, attacks, JOINED, of="rounds.j2"),
         tell("seen", audit, of="rounds.j2"),
         audit.set_aside,
         tell("most", audit, of="rounds.j2"),

@@ -28,11 +28,13 @@ from seepage.layers.federated.recording import (
     record_updates,
     with_scales,
 )
+from seepage.layers.federated.sent_models import Models, Sent, store_model
 from seepage.layers.federated.sent_names import with_own_names
 from seepage.layers.federated.stored_recordings import (
     RoundFile,
     append_part,
     load_gradients,
+    load_models,
     parts_of,
     read_columns,
 )
@@ -40,6 +42,7 @@ from seepage.layers.layer_parameters import layer_parameters
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.support.files import only_writer
 
+_SMALL = 1 << 28  # bytes of a model up to which that of every round is kept unasked
 PARTITION = "partition-id"  # Flower's name for the number of a client's share of the data
 
 if TYPE_CHECKING:
@@ -67,6 +70,10 @@ class UpdateRecorder:
         are kept in memory. Several recorders, even in several processes, may write to one folder.
     layers, width, seed
         As for :func:`seepage.layers.record_gradients`.
+    models
+        Whether to keep the model sent in every round, which an attacker with data of the same kind
+        starts from (:class:`seepage.attacks.ShadowClients`): that of its first client. By default
+        only if it is small, at most 256 MiB.
     resume
         Whether to add to an existing recording, with the same layers, width and seed; otherwise an
         existing recording raises an error. Flower draws new nodes in every simulation, so a second
@@ -83,12 +90,15 @@ class UpdateRecorder:
         layers: Sequence[str] | None = None,
         width: int = WIDTH,
         seed: int = 0,
+        models: bool | None = None,
         resume: bool = False,
     ) -> None:
         self.net, self.path = unwrapped(net), None if path is None else Path(path)
         layer_parameters(self.net, layers)  # refuses unknown names
         self._options: dict[str, Any] = {"layers": layers, "width": width, "seed": seed}
         self._real = real_names(self.net)
+        self._keeps_models = models
+        self._models: Models = {}  # those not written yet
         self._new: list[LayerGradients] = []
         self._read: dict[Path, list[Origin]] = {}  # of files, as far as they were needed
         self._like: LayerGradients | None = None  # the entries of all updates, without any
@@ -182,6 +192,15 @@ class UpdateRecorder:
             ) from error
         numbers = {name: np.array([float(value)]) for name, value in (metrics or {}).items()}
         self._new.append(replace(recorded, metrics=numbers, **origin.columns()))
+        key = Sent(origin.round, origin.run)
+        if key not in self._models and self._keeps(sent):
+            self._models[key] = {k: value.detach().cpu().clone() for k, value in sent.items()}
+
+    def _keeps(self, sent: Mapping[str, Tensor]) -> bool:
+        """Return whether a sent model is kept."""
+        if self._keeps_models is None:
+            return sum(value.numel() * value.element_size() for value in sent.values()) <= _SMALL
+        return self._keeps_models
 
     def gradients(self) -> LayerGradients:
         """Return the updates recorded so far, for :func:`seepage.layers.v_information`.
@@ -192,6 +211,12 @@ class UpdateRecorder:
         if not held and not self._new:
             raise InputError("No update has been recorded yet; run at least one round.")
         return joined([*held, *self._with_run()])
+
+    def models(self) -> Models:
+        """Return the models sent to the clients, by round and run, as far as they were kept."""
+        written = {} if self.path is None or not self._listed() else load_models(self.path)
+        new = {Sent(key.round, key.run or self._run): m for key, m in self._models.items()}
+        return written | new
 
     def save(self) -> None:
         """Append the updates recorded since the last write to the folder, if there is one."""
@@ -204,7 +229,10 @@ class UpdateRecorder:
                 for origin in _origins_of(part):
                     self._refuse_again(origin, self._origins(origin.round, written=True))
             append_part(joined(self._with_run()), self.path)
+            for key, state in self._models.items():
+                store_model(self.path, Sent(key.round, key.run or self._run), state)
             self._new.clear()
+            self._models.clear()
             self._parts = self._listed()
 
     def refuse_round(self, server_round: int) -> None:

@@ -409,6 +409,13 @@ class CountSketch:
         self.key = key_of(*key, size, width)
         self._places: tuple[Tensor, Tensor] | None = None
 
+    @staticmethod
+    def again(size: int, width: int, key: int | None) -> CountSketch:
+        """Return the projection of this key, which identifies it; ``None``: none."""
+        sketch = CountSketch(size, size if key is None else width)
+        sketch.key = sketch.key if key is None else key
+        return sketch
+
     def apply(self, vectors: Tensor) -> Tensor:
         """Return the projections of vectors, ``(n, size)``, on their device."""
         if not self.projects:

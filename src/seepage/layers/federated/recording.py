@@ -100,6 +100,7 @@ def record_updates(
     width: int = WIDTH,
     seed: int = 0,
     nodes: Any = None,
+    like: LayerGradients | None = None,
 ) -> LayerGradients:
     """Return observed updates, layer by layer, including buffers and other arrays sent.
 
@@ -112,7 +113,8 @@ def record_updates(
     :func:`record_gradients`; ``net`` determines the names and sizes of the layers. An
     :class:`Update` contains its clients and its round; unless ``nodes`` is given, the clients serve
     as the node. Integers (int8) in place of parameters raise an error unless their quantisation
-    scale is sent too.
+    scale is sent too. With ``like``, layers are projected as in that recording, whatever ``width``
+    and ``seed`` are.
 
     Examples
     --------
@@ -136,7 +138,7 @@ def record_updates(
                 f"{type(values).__name__}."
             )
         values = with_scales(with_own_names(net, values), real_names(net))
-        recorder = recorder or _Recorder(net, values, layers, width, seed)
+        recorder = recorder or _Recorder(net, values, layers, width, seed, like)
         recorder.add(values)
     if recorder is None:
         raise InputError("There is nothing to record; give at least one batch or update.")
@@ -282,6 +284,7 @@ class _Recorder:
         layers: Sequence[str] | None,
         width: int,
         seed: int,
+        like: LayerGradients | None = None,
     ) -> None:
         check_count(width, "width")
         self._net, self._layers, self._names = net, layers, set(first)
@@ -298,6 +301,10 @@ class _Recorder:
             for layer, names in self._layout.items()
         }
         self._sketches = {k: CountSketch(size, width, seed, k) for k, size in sizes.items()}
+        for layer, block in like.blocks.items() if like is not None else ():
+            if layer in self._sketches:
+                key = like.projections.get(layer)
+                self._sketches[layer] = CountSketch.again(sizes[layer], block.shape[1], key)
         trained = layer_parameters(net, layers)
         # Made before anything is recorded, so that bad names are refused at once.
         self.blank = LayerGradients(

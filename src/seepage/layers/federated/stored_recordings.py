@@ -20,6 +20,12 @@ import numpy as np
 
 from seepage.errors import InputError
 from seepage.layers.federated.gradients import LayerGradients, entries_of_buffers, joined
+from seepage.layers.federated.sent_models import (
+    Models,
+    model_arrays,
+    models_of_arrays,
+    models_of_folder,
+)
 from seepage.support.files import make_folders, write_private
 
 _SAFETENSORS = ".safetensors"
@@ -61,8 +67,16 @@ def read_columns(path: Path, *names: str) -> list[np.ndarray | None]:
         return [archive.get(name) for name in there]
 
 
-def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
+def save_gradients(
+    gradients: LayerGradients,
+    path: str | os.PathLike[str],
+    *,
+    models: Mapping[Any, Mapping[str, Any]] | None = None,
+    **columns: Any,
+) -> None:
     """Write recorded gradients to a file, with further columns that have one entry per gradient.
+
+    ``models`` are those sent to the clients, by round: ``run.snapshots`` of :func:`simulate`.
 
     The clients, nodes, rounds and runs of the recording, if known, are written as the columns
     ``client``, ``node``, ``round`` and ``run``, unless the caller passes these columns. A name
@@ -75,6 +89,7 @@ def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **co
     arrays |= {f"variance {k}": _compact(v) for k, v in enumerate(gradients.variances.values())}
     arrays |= {f"column {name}": np.asarray(values) for name, values in columns.items()}
     arrays |= {f"metric {k}": values for k, values in enumerate(gradients.metrics.values())}
+    arrays |= model_arrays(models or {})
     arrays["norms"] = gradients.norms
     arrays["metrics"] = _encoded(list(gradients.metrics))
     arrays["beside"] = _encoded(list(gradients.beside))
@@ -102,7 +117,7 @@ def _as_safetensors(arrays: Mapping[str, np.ndarray]) -> bytes:
     from safetensors.numpy import save
 
     texts = {name: values.tolist() for name, values in arrays.items() if values.dtype.kind == "U"}
-    numbers = {k: np.ascontiguousarray(v) for k, v in arrays.items() if k not in texts}
+    numbers = {k: np.require(v, None, "C") for k, v in arrays.items() if k not in texts}
     return bytes(save(numbers, metadata={"texts": json.dumps(texts)}))
 
 
@@ -122,6 +137,12 @@ def load_gradients(
     whole = joined([_load_file(part.path)[0] for part in parts])
     known = {k.removesuffix("s"): v for k, v in whole.origins().items() if v is not None}
     return whole, known
+
+
+def load_models(path: str | os.PathLike[str]) -> Models:
+    """Return the models sent to the clients that a recording holds, by round and run."""
+    place = Path(path)
+    return models_of_folder(place) if place.is_dir() else models_of_arrays(_read_arrays(place))
 
 
 def _load_file(path: Path) -> tuple[LayerGradients, dict[str, np.ndarray]]:

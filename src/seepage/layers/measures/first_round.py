@@ -22,6 +22,14 @@ import numpy as np
 from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.client_means import ClientRounds
 from seepage.layers.federated.gradients import LayerGradients
+from seepage.layers.measures.client_scores import (
+    ClientScores,
+    ScoreTest,
+    areas,
+    labellings,
+    over_attackers,
+    standardised,
+)
 from seepage.layers.measures.independence_test import LEVEL, TIE, left_out_errors, left_out_smoother
 from seepage.layers.measures.property_batches import read_property
 from seepage.support.number_check import check_count
@@ -124,9 +132,24 @@ def since_when(
     >>> found.first("fc1"), found.first("fc2")
     (3, None)
     """
+    return compare_attackers(gradients, property, None, permutations=permutations, seed=seed)[0]
+
+
+def compare_attackers(
+    gradients: LayerGradients,
+    property: Any,
+    scores: ClientScores | None,
+    *,
+    permutations: int,
+    seed: int,
+) -> tuple[RoundByRound, ScoreTest | None]:
+    """Test, with the same permutations, an attacker who knows other clients, and one with scores.
+
+    Both results are adjusted for both attackers (:mod:`seepage.layers.measures.client_scores`).
+    """
     check_count(permutations, "permutations")
     who = ClientRounds.of(gradients)
-    _, labels = read_property(property, len(gradients), "updates")
+    levels, labels = read_property(property, len(gradients), "updates")
     own = np.zeros(len(who.clients), dtype=int)
     own[who.client] = labels
     if (own[who.client] != labels).any():
@@ -134,8 +157,7 @@ def since_when(
             "A client has several values of the property, but the first round is defined only if "
             "each client has a single value; give each client one value."
         )
-    draw = np.random.default_rng((seed, 4))
-    tried = np.vstack([own, draw.permuted(np.tile(own, (permutations, 1)), axis=1)])
+    tried = labellings(own, permutations, seed)
     last = len(who.rounds) - 1
     stages = sorted({round(k) for k in np.linspace(0, last, min(last + 1, 24))})
     standings = np.zeros((len(stages), len(gradients.layers), len(tried)))
@@ -145,9 +167,19 @@ def since_when(
             if k in stages:
                 clients[stages.index(k)] = int(known.sum())
                 standings[stages.index(k), place] = _standing(means[known], tried[:, known])
-    p_values = _stepped_down(standings.reshape(-1, len(tried))).reshape(standings.shape[:2])
+    attackers = [standings.reshape(-1, len(tried))]
+    if scores is not None:
+        found = np.stack([areas(each, tried) for each in scores.of(who.clients, levels)])
+        attackers.append(standardised(found))
+    p_values, *others = over_attackers(attackers)
     rounds = tuple(who.rounds[k] for k in stages)
-    return RoundByRound(gradients.layers, rounds, p_values, tuple(clients))
+    by_round = RoundByRound(
+        gradients.layers, rounds, p_values.reshape(standings.shape[:2]), tuple(clients)
+    )
+    if scores is None:
+        return by_round, None
+    chance = float(np.quantile(found.max(axis=0), 1 - LEVEL, method="higher"))
+    return by_round, ScoreTest(scores.layers, found[:, 0], others[0], chance, scores.shadows)
 
 
 def _standing(means: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -161,13 +193,3 @@ def _standing(means: np.ndarray, labels: np.ndarray) -> np.ndarray:
     spread = float(errors.std())
     below = errors.mean() - errors
     return np.asarray(below / spread if spread > TIE else np.zeros(len(labels)))
-
-
-def _stepped_down(standings: np.ndarray) -> np.ndarray:
-    """Return each test's adjusted P-value; column 0 of ``standings`` is for the actual labels."""
-    order = np.argsort(-standings[:, 0], kind="stable")
-    highest = np.maximum.accumulate(standings[order][::-1], axis=0)[::-1]
-    as_high = highest >= standings[order][:, :1] - TIE
-    p_values = np.empty(len(standings))
-    p_values[order] = np.maximum.accumulate(as_high.mean(axis=1))
-    return p_values
