@@ -54,6 +54,7 @@ from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, nearest
 from seepage.support.lazy import offered
 from seepage.support.number_check import check_choice
+from seepage.tables.names import listed
 from seepage.tables.source import (
     Array,
     Chunk,
@@ -338,7 +339,9 @@ class Leakage(Generic[PerRecord]):
         for name in only or ():
             if name not in answers.seen:
                 unit = "in the group" if view == "groups" else "about the person"
-                raise InputError(f"No record is {unit} {name!r}{nearest(name, answers.seen)}.")
+                known = sorted(answers.seen, key=str)
+                advice = nearest(name, known) or f"; choose from {listed(known)}"
+                raise InputError(f"No record is {unit} {name!r}{advice}.")
         names = sorted(answers) if only is None else list(only)
         index = np.fromiter(names, object)
         blocks = [answers[name] for name in names]
@@ -737,7 +740,7 @@ def named_positions(rows: Any, count: int, table: Table | RowSource | None = Non
         raise InputError("No row was selected; select at least one.")
     outside = positions[(positions < -count) | (positions >= count)]
     if outside.size:
-        raise InputError(f"There is no row {outside[0]}: the table has {count} rows.")
+        raise InputError(f"There is no row {outside[0]}; choose rows from 0 to {count - 1}.")
     return np.asarray(positions % count)
 
 

@@ -348,8 +348,8 @@ def _check_covariance(sigma: np.ndarray) -> None:
 def _check_size(parameter: np.ndarray, size: int) -> None:
     if np.ndim(parameter) > 0 and np.shape(parameter)[0] != size:
         raise InputError(
-            f"The noise is for {np.shape(parameter)[0]} released numbers, but the release has "
-            f"{size} (an intercept counts); pass one number, or one entry per released number."
+            f"The release has {size} numbers (including an intercept), but the noise has "
+            f"{np.shape(parameter)[0]}; pass one number, or one entry per released number."
         )
 
 

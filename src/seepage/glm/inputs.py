@@ -52,7 +52,8 @@ def _numbers(X: Any) -> np.ndarray:
         )
     if values.ndim == 2 and values.shape[1] == 0:
         raise InputError(
-            f"X is empty: 0 feature(s) (shape={values.shape}) while a minimum of 1 is required."
+            f"X is empty: 0 feature(s) (shape={values.shape}) while a minimum of 1 is required. "
+            "Pass a table with at least one column."
         )
     if values.dtype.kind != "O" or values.ndim != 2:
         return values

@@ -114,7 +114,7 @@ def test_knowing_nothing():
 
 def test_other_tables_than_the_one_known():
     X, y, attribute = _known()
-    with pytest.raises(sp.InputError, match="X has 3 columns, but the adversary was fitted on 5"):
+    with pytest.raises(sp.InputError, match="a table with 5 columns, but X has 3"):
         Prior(attribute).fit(X, y).predict(X[:, :3], y)
     with pytest.raises(sp.InputError, match="is encoded in columns"):
         Prior(attribute).fit(X[:, :2], y)

@@ -149,7 +149,8 @@ class Canaries:
         check_count(self.guesses, "guesses")
         if self.guesses > count:
             raise InputError(
-                f"{count} canaries do not allow {self.guesses} guesses; choose a smaller guesses=."
+                f"guesses={self.guesses} exceeds the number of canaries, {count}; choose a smaller "
+                "guesses=."
             )
         stream = KeyedStream.fresh() if seed is None else KeyedStream.of_seed(seed)
         self.included = np.asarray(stream.child("canaries").words(count) >> np.uint64(63), bool)

@@ -98,7 +98,7 @@ def _read_text(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
     except csv.Error as error:
         raise InputError(f"{path.name} cannot be read: {error}; correct it.") from error
     if not lines:
-        raise InputError(f"{path.name} is empty.")
+        raise InputError(f"{path.name} is empty; check that it was saved.")
     head, *rest = [[cell.strip() for cell in line] for line in lines]
     for number, line in enumerate(rest, 2):
         if len(line) != len(head):

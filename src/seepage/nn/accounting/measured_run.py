@@ -33,6 +33,7 @@ from seepage.nn.privacy.run_privacy import (
 from seepage.nn.sampling.amplification import FailureBudget
 from seepage.nn.sampling.samplers import OTHER, POISSON
 from seepage.support.number_check import check_choice
+from seepage.tables.names import counted
 
 if TYPE_CHECKING:
     from seepage.nn.measures.estimate import Estimate
@@ -142,9 +143,9 @@ class RunReader(ABC):
         broken = np.flatnonzero(~np.isfinite(trace))
         if broken.size:
             raise InputError(
-                f"The leakage about record {broken[0]} (and {broken.size - 1} other records) is "
-                "not finite, because its loss or gradient overflowed during the run; clip the "
-                "gradients, or use a smaller learning rate."
+                f"The leakage is not finite for {counted(broken.size, 'record')} (the first is "
+                f"record {broken[0]}), because a loss or gradient overflowed during the run; clip "
+                "the gradients, or use a smaller learning rate."
             )
         size = self.unknowns if measure == "dfil" else 1
         measured = np.asarray(self.measured().cpu())
@@ -416,8 +417,8 @@ class MeasuredRun(RunReader):
         """
         if self.unobserved:
             raise InputError(
-                f"{self.unobserved} steps were taken without observe(), so their leakage is "
-                "unknown; call observe(index, x, y) before every step."
+                f"{counted(self.unobserved, 'step was', 'steps were')} taken without observe(), so "
+                "the leakage of the run is unknown; call observe(index, x, y) before every step."
             )
         if self.passes is not None:
             return self.passes.moments(self.steps, amplified)
