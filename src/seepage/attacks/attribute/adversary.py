@@ -282,8 +282,8 @@ class InversionResult(ResultNumbers):
         labels = as_numpy(groups)
         if labels.shape != self.hits.shape[1:]:
             raise InputError(
-                f"{self.hits.shape[1]} records were attacked, but groups has the shape "
-                f"{labels.shape}; give one label per record."
+                f"{counted(self.hits.shape[1], 'record was', 'records were')} attacked, but groups "
+                f"has the shape {labels.shape}; give one label per record."
             )
         return labels
 
