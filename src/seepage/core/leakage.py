@@ -54,7 +54,6 @@ from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, nearest
 from seepage.support.lazy import offered
 from seepage.support.number_check import check_choice
-from seepage.tables.names import listed
 from seepage.tables.source import (
     Array,
     Chunk,
@@ -340,7 +339,9 @@ class Leakage(Generic[PerRecord]):
             if name not in answers.seen:
                 unit = "in the group" if view == "groups" else "about the person"
                 known = sorted(answers.seen, key=str)
-                advice = nearest(name, known) or f"; choose from {listed(known)}"
+                first = ", ".join(repr(k) if isinstance(k, str) else str(k) for k in known[:5])
+                more = f" and {len(known) - 5} more" if len(known) > 5 else ""
+                advice = nearest(name, known) or f"; choose from {first}{more}"
                 raise InputError(f"No record is {unit} {name!r}{advice}.")
         names = sorted(answers) if only is None else list(only)
         index = np.fromiter(names, object)

@@ -455,7 +455,7 @@ def check_finite(table: Table) -> None:
             continue
         counts = xp.sum(xp.astype(~xp.isfinite(table.values), xp.int64), axis=0)
         named = [table.names[j] for j in range(d) if int(counts[j]) > 0]
-        more = f" and {len(named) - 5} more columns" if len(named) > 5 else ""
+        more = f" and {counted(len(named) - 5, 'more column')}" if len(named) > 5 else ""
         raise InputError(
             f"X contains NaN or infinity in {', '.join(map(repr, named[:5]))}{more} (first in row "
             f"{start + row}); drop those rows or fill in missing values before the audit."

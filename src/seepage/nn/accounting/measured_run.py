@@ -157,8 +157,9 @@ class RunReader(ABC):
         unseen: tuple[str, ...] = ()
         if not measured.all():
             unseen = (
-                f"{np.count_nonzero(~measured):,} of {self.n:,} records were in no batch and are "
-                "not measured (nan); the training procedure may still leak about them.",
+                f"{np.count_nonzero(~measured):,} of {self.n:,} records were in no batch and have "
+                "no measured leakage (nan); the training procedure may still leak about such "
+                "records.",
             )
         degrees = self.degrees(amplified)
         hidden = amplified and any(entry.sampler != OTHER for entry in self.ledger)
