@@ -311,7 +311,8 @@ def test_an_attack_prints_its_fields(attacked, capsys):
     low, high = map(in_100, best["auc_interval"])
     picks = f"identifies the member {in_100(best['auc'])} % of the time (95 % CI {low} to {high} %"
     for rate, found in best["tpr"].items():
-        picked = f"{100 * found['rate']:.2g} % of the members at {100 * float(rate):g} % false"
+        found_of = f"{100 * found['rate']:.2g} % of the members"
+        picked = f"{found_of} at a false positive rate of {100 * float(rate):g} % (95 % CI"
         assert picked in said
         assert picked in page
     for text in (picks, *(risk["text"] for risk in summary["structure"])):

@@ -83,7 +83,8 @@ class RemedyComparison(ResultTable):
         every = [one for run in runs for one in run.outcomes]
         if not every or any(one.runs != 1 for one in every):
             raise InputError(
-                "Only comparisons of single runs can be averaged; give at least one of these."
+                "Only comparisons of single runs can be averaged; give at least one comparison, "
+                "and none that is itself an average."
             )
         outcomes = []
         for name in dict.fromkeys(one.name for one in every):

@@ -194,7 +194,8 @@ def audit_table(
     rows = len(table.source)
     if rows < FEWEST_ROWS:
         raise InputError(
-            f"Only {rows} rows can be used, too few for an audit; provide at least {FEWEST_ROWS}."
+            f"An audit needs at least {FEWEST_ROWS} usable rows, but the table has {rows}; provide "
+            "more rows."
         )
     check_noise_or_target(sigma, target_eta)
     if tell is not None:
@@ -558,12 +559,12 @@ def find_risks(
     if not trained.settings.refits:
         raise InputError(
             "The risks need leave-one-out refits, but this model can be fitted only by its own "
-            "library."
+            "library; fit one of seepage.glm's models instead."
         )
     if not trained.held and anew is None:
         raise InputError(
-            "The preprocessing is learnt again when a record changes: audit the whole pipeline "
-            "with refit='pipeline'."
+            "The preprocessing is learnt from the records, so it changes if a record is left out; "
+            "audit the whole pipeline with refit='pipeline'."
         )
     leak = trained.leakage(source, sigma if shape is None else shape.scaled(sigma))
     changes = changes_of(leak)

@@ -352,7 +352,7 @@ def test_a_recording_with_buffers_goes_on(tmp_path):
     with pytest.raises(InputError, match=r"Round 2 is in .*updates already"):
         again.add(net.state_dict(), net.state_dict(), 2, 8)
     again.add(net.state_dict(), net.state_dict(), 3, 8)
-    with pytest.raises(InputError, match="Node 8 has an update of round 3"):
+    with pytest.raises(InputError, match="Node 8 already has an update for round 3"):
         again.add(net.state_dict(), net.state_dict(), 3, 8)
     with pytest.raises(InputError, match=r"cannot be continued.*different layers"):
         UpdateRecorder(net, path, layers=["0", "1"], resume=True)

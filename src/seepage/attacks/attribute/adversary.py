@@ -14,6 +14,7 @@ from seepage.attacks.intervals import ConfidenceInterval, accuracy_interval, str
 from seepage.attacks.noisy_releases import Releases
 from seepage.errors import InputError
 from seepage.support.chunks import row_slices
+from seepage.tables.names import counted
 from seepage.tables.result_table import PlottedNumbers, ResultNumbers
 from seepage.tables.source import (
     Table,
@@ -131,8 +132,9 @@ class AttributeInversion(ABC):
         table = read_table(X, check=False)
         if table.values.shape[1] != self.n_features_in_:
             raise InputError(
-                f"X has {table.values.shape[1]} columns, but the adversary was fitted on "
-                f"{self.n_features_in_}; pass rows of the same table."
+                "The adversary was fitted on a table with "
+                f"{counted(self.n_features_in_, 'column')}, but X has {table.values.shape[1]}; "
+                "pass rows of the same table."
             )
         labels = as_numpy(y)
         check_length(labels, table, "y")
@@ -280,8 +282,8 @@ class InversionResult(ResultNumbers):
         labels = as_numpy(groups)
         if labels.shape != self.hits.shape[1:]:
             raise InputError(
-                f"{self.hits.shape[1]} records were attacked, but groups has the shape "
-                f"{labels.shape}; give one label per record."
+                f"{counted(self.hits.shape[1], 'record was', 'records were')} attacked, but groups "
+                f"has the shape {labels.shape}; give one label per record."
             )
         return labels
 

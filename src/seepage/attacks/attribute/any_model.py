@@ -146,8 +146,9 @@ def plan_guesses(
 
 def _unique(table: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
     names = [name for name, _ in table]
-    if len(set(names)) < len(names):
-        raise InputError("Two columns of X have the same name; rename one of them.")
+    twice = next((name for k, name in enumerate(names) if name in names[:k]), None)
+    if twice is not None:
+        raise InputError(f"Two columns of X have the name {twice!r}; rename one of them.")
     return table
 
 

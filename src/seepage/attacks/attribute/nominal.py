@@ -10,6 +10,7 @@ import numpy as np
 
 from seepage.core.unknowns import Attributes
 from seepage.errors import InputError, nearest
+from seepage.tables.names import counted
 from seepage.tables.source import MemorySource, as_numpy, read_table
 
 _DROPPED = "none of these"
@@ -149,7 +150,8 @@ class NominalAttribute:
         if max(self.columns) >= values.shape[1] or min(self.columns) < 0:
             raise InputError(
                 f"{self.name!r} is encoded in columns {list(self.columns)}, but X has "
-                f"{values.shape[1]} columns; pass the table from which the attribute was defined."
+                f"{counted(values.shape[1], 'column')}; pass the table from which the attribute "
+                "was defined."
             )
         shown = as_numpy(values[:, list(self.columns)])
         positions = np.full(len(shown), -1, dtype=np.int64)

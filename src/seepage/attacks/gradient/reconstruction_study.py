@@ -115,7 +115,9 @@ def reconstruction_study(
     """
     x, y, _ = as_tensors(net, x, y)
     if len(x) < 4:
-        raise InputError(f"{len(x)} records are too few for a rank correlation; give more records.")
+        raise InputError(
+            f"A rank correlation needs at least 4 records, but got {len(x)}; give more records."
+        )
     shape = tuple(x.shape[1:])
     if attack is None:
         image = len(shape) > 1 and min(shape[-2:]) > 1

@@ -17,6 +17,7 @@ from seepage.nn.problem.problem import Loss
 from seepage.nn.susceptibility.plis import as_tensors
 from seepage.support.chunks import ACCELERATOR_CHUNK, row_slices
 from seepage.support.number_check import check_count, check_not_negative
+from seepage.tables.names import counted
 from seepage.tables.source import as_numpy
 
 
@@ -245,12 +246,13 @@ def _records(net: nn.Module, x: Any, y: Any, batch_size: Any) -> tuple[Tensor, T
         )
     if not isinstance(batch_size, int) or batch_size < 1 or len(x) == 0 or len(x) % batch_size:
         raise InputError(
-            f"{len(x)} records cannot be divided into batches of {batch_size!r}; choose a "
-            "batch_size that divides the number of records."
+            f"The number of records, {len(x)}, cannot be divided into batches of {batch_size!r}; "
+            "choose a batch_size that divides it."
         )
     if len(x) != len(y):
         raise InputError(
-            f"x has {len(x)} records, but y has {len(y)} labels; give one label for each record."
+            f"x has {counted(len(x), 'record')}, but y has {counted(len(y), 'label')}; give one "
+            "label for each record."
         )
     return x, y.long() if y.dtype == torch.bool else y
 

@@ -121,8 +121,8 @@ class SimulatedGradients:
         left, right = part.left, part.right
         if not isinstance(left, Tensor):
             raise InputError(
-                "The network looks up token embeddings, which cannot be varied continuously; this "
-                "attack needs real-valued inputs."
+                "The network looks up token embeddings, which cannot be varied continuously; "
+                "attack a network with real-valued inputs."
             )
         if weights is not None:
             right = right * weights[:, None, None, None]

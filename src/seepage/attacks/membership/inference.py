@@ -408,8 +408,8 @@ class MembershipInference:
         inside = as_numpy(had).astype(bool)
         if inside.shape != (models, records):
             raise InputError(
-                f"had must have the shape ({models}, {records}), one row per reference model, but "
-                f"has {inside.shape}."
+                f"had= must have the shape ({models}, {records}), one row per reference model, but "
+                f"it has the shape {inside.shape}."
             )
         sides = [~inside, inside] if self.online else [~inside]
         if not any(np.all([side.any(axis=0) for side in sides], axis=0)):

@@ -74,9 +74,9 @@ def check_attack_limits(limits: Limits) -> tuple[str, ...]:
         option = f"--{name.replace('_', '-')}"
         if preset is None or getattr(preset, name, None) != value:
             raise InputError(
-                f"{option} is for linear models, because attacks do not measure it; leave it out. "
-                "With --model-kind, use --max-membership and --max-guess-gain, which an attack can "
-                "exceed."
+                f"{option} applies only to linear models, because attacks do not measure it; leave "
+                "it out. With --model-kind, use --max-membership and --max-guess-gain, which an "
+                "attack can exceed."
             )
         left_out.append(option)
     return tuple(left_out)

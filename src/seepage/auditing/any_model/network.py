@@ -80,7 +80,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
             net = (self.train or self._train)(x, target)
         if not isinstance(net, nn.Module):
             raise InputError(
-                "train(X, y) must return a trained network, but it returned a "
+                "train(X, y) must return a trained network, but it returned an object of type "
                 f"{type(net).__name__}."
             )
         return self._as_fitted(net, y)

@@ -168,7 +168,7 @@ def audit(
     common: dict[str, Any] = {"preset": preset, "seed": seed}
     if isinstance(model, str | os.PathLike) or (is_frame(model) and not hasattr(model, "predict")):
         refused = ("sample_weight", "preprocessing", "refit")
-        whom = "a fitted model; without a model, one is fitted on the table"
+        whom = "a fitted model; leave it out, as a model will be fitted on the table"
         _refuse(by_attack | {name: linear.pop(name) for name in refused}, whom)
         if X is not None or y is not None or target is None:
             raise InputError(
@@ -199,10 +199,10 @@ def audit(
     if is_network(model):
         from seepage.auditing.any_model.network import as_estimator
 
-        _refuse(linear, "linear models; a network is audited by attack, without this option")
+        _refuse(linear, "linear models; leave it out, as a network is audited by attack")
         model, X, y, steps = as_estimator(model, X, y, train=train, seed=seed)
     elif train is None and _is_linear(model):
-        _refuse(by_attack, "models that are audited by attack; this one is measured exactly")
+        _refuse(by_attack, "models audited by attack; leave it out for a linear model")
         return audit_linear(
             model,
             X,
@@ -224,8 +224,8 @@ def audit(
         )
     else:
         called = type(model).__name__
-        _refuse({"train": train}, f"networks; {called} is fitted by its own method fit")
-        _refuse(linear, f"linear models; {called} is audited by attack, without this option")
+        _refuse({"train": train}, f"networks; leave it out, as {called} has its own method fit")
+        _refuse(linear, f"linear models; leave it out, as {called} is audited by attack")
         steps = ()
     return audit_estimator(
         model,
@@ -245,7 +245,7 @@ def _refuse(options: Mapping[str, Any], whom: str) -> None:
     """Raise an error if one of the given options does not apply to this kind of model."""
     for name, value in options.items():
         if value is not None:
-            raise InputError(f"{name}= is for {whom}.")
+            raise InputError(f"{name}= applies only to {whom}.")
 
 
 def _is_linear(model: Any) -> bool:

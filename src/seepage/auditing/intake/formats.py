@@ -189,7 +189,7 @@ def _one_of(path: Path, what: str, known: Sequence[str], wanted: str | None) -> 
             "--sheet."
         )
     if wanted not in known:
-        raise InputError(f"{path.name} has no {what} {shown(wanted)}; it has {listed(known)}.")
+        raise InputError(f"{path.name} has no {what} {shown(wanted)}; choose from {listed(known)}.")
     return wanted
 
 

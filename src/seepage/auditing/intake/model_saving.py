@@ -154,7 +154,9 @@ def load(path: str | Path) -> Any:
         ]
         steps = _steps_of(codings, getattr(model, "feature_names_in_", None), model)
     except (TypeError, ValueError) as problem:
-        raise InputError(f"{path.name}: its columns are invalid ({problem}).") from problem
+        raise InputError(
+            f"{path.name}: its columns are invalid ({problem}); save the model again with sp.save."
+        ) from problem
     return steps
 
 
@@ -426,8 +428,7 @@ def _levels(encoder: Any, names: list[str]) -> _Columns:
         if rare or first not in (None, 0):
             raise refusal(
                 "A model file can describe categories only with all levels or without the first "
-                "level, and "
-                "not with merged levels.",
+                "level, and not with merged levels.",
                 _IN_PYTHON,
             )
         texts = tuple(str(level) for level in levels)

@@ -255,13 +255,13 @@ class UpdateRecorder:
                     raise InputError(self._there_already(new.round))
             elif new.client and new.client == old.client:
                 raise InputError(
-                    f"Client {new.client} has an update of round {new.round} in the recording "
-                    "already; give every client its own key."
+                    f"Client {new.client} already has an update for round {new.round} in the "
+                    "recording; give every client its own key."
                 )
             elif new.node == old.node:
                 raise InputError(
-                    f"Node {new.node} has an update of round {new.round} in the recording already; "
-                    "give every round its own number, and every run its own recorder."
+                    f"Node {new.node} already has an update for round {new.round} in the "
+                    "recording; give every round its own number, and every run its own recorder."
                 )
 
     def _there_already(self, server_round: int) -> str:

@@ -33,6 +33,7 @@ from seepage.nn.privacy.run_privacy import (
 from seepage.nn.sampling.amplification import FailureBudget
 from seepage.nn.sampling.samplers import OTHER, POISSON
 from seepage.support.number_check import check_choice
+from seepage.tables.names import counted
 
 if TYPE_CHECKING:
     from seepage.nn.measures.estimate import Estimate
@@ -142,9 +143,9 @@ class RunReader(ABC):
         broken = np.flatnonzero(~np.isfinite(trace))
         if broken.size:
             raise InputError(
-                f"The leakage about record {broken[0]} (and {broken.size - 1} other records) is "
-                "not finite, because its loss or gradient overflowed during the run; clip the "
-                "gradients, or use a smaller learning rate."
+                f"The leakage is not finite for {counted(broken.size, 'record')} (the first is "
+                f"record {broken[0]}), because a loss or gradient overflowed during the run; clip "
+                "the gradients, or use a smaller learning rate."
             )
         size = self.unknowns if measure == "dfil" else 1
         measured = np.asarray(self.measured().cpu())
@@ -156,8 +157,9 @@ class RunReader(ABC):
         unseen: tuple[str, ...] = ()
         if not measured.all():
             unseen = (
-                f"{np.count_nonzero(~measured):,} of {self.n:,} records were in no batch and are "
-                "not measured (nan); the training procedure may still leak about them.",
+                f"{np.count_nonzero(~measured):,} of {self.n:,} records were in no batch and have "
+                "no measured leakage (nan); the training procedure may still leak about such "
+                "records.",
             )
         degrees = self.degrees(amplified)
         hidden = amplified and any(entry.sampler != OTHER for entry in self.ledger)
@@ -416,8 +418,8 @@ class MeasuredRun(RunReader):
         """
         if self.unobserved:
             raise InputError(
-                f"{self.unobserved} steps were taken without observe(), so their leakage is "
-                "unknown; call observe(index, x, y) before every step."
+                f"{counted(self.unobserved, 'step was', 'steps were')} taken without observe(), so "
+                "the leakage of the run is unknown; call observe(index, x, y) before every step."
             )
         if self.passes is not None:
             return self.passes.moments(self.steps, amplified)

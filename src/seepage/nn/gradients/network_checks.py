@@ -279,7 +279,8 @@ def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
             for value in leaves(x)
         )
         raise InputError(
-            f"The network does not run on these inputs (each {shapes}): {_first_line(error)}"
+            f"The network does not run on these inputs, each {shapes} ({_first_line(error)}); pass "
+            "inputs of the shape and type that the network accepts."
         ) from error
     axis, output = class_axis(problem.loss), numbers_of(output)
     if axis is None or not isinstance(output, Tensor) or output.dim() < 2:
@@ -384,8 +385,9 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             kind = str(batch.y.dtype).removeprefix("torch.")
             raise InputError(
-                f"The loss cannot be computed for targets of shape {tuple(batch.y.shape)} "
-                f"({kind}): {_first_line(error)}"
+                f"The loss cannot be computed for targets of shape {tuple(batch.y.shape)} and type "
+                f"{kind} ({_first_line(error)}); pass targets that this loss accepts, or another "
+                "loss."
             ) from error
         again = [problem.losses(parameters, batch, batch.z)]
         if _random_states() != before:  # a rare draw shows only in many runs of many records

@@ -35,6 +35,7 @@ from seepage.nn.sampling.batch_check import checked_index
 from seepage.nn.susceptibility.attribution import Attribution
 from seepage.nn.susceptibility.plis import Susceptibility, as_tensors, named, susceptibility
 from seepage.support.number_check import check_positive
+from seepage.tables.names import counted
 from seepage.tables.source import build_frame
 
 
@@ -256,8 +257,8 @@ class PlisOverTraining:
         """Restore a state that :meth:`state_dict` returned."""
         if len(state["uses"]) != self.records:
             raise InputError(
-                f"The state is for {len(state['uses'])} records, but n is {self.records}; give the "
-                "same n."
+                f"The state has {counted(len(state['uses']), 'record')}, but n is {self.records}; "
+                "use the n of the run that the state is from."
             )
         for name in self._kept:
             setattr(self, name, copy.deepcopy(state[name]))

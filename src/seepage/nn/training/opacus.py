@@ -560,7 +560,8 @@ def attach(
     if rate is None:
         warnings.warn(
             "The loader does not draw Poisson batches, so no amplification by sampling is claimed "
-            "for the leakage (κ = 1) or for (ε, δ). Opacus's own ε assumes Poisson batches.",
+            "for the leakage (κ = 1) or for (ε, δ). Opacus's own ε assumes Poisson batches; draw "
+            "them with make_private(poisson_sampling=True).",
             SamplerWarning,
             stacklevel=2,
         )

@@ -53,6 +53,7 @@ from seepage.support.number_check import (
     check_positive,
     check_share,
 )
+from seepage.tables.names import counted
 
 AT_A_TIME = 1000  # records processed together outside of batches
 OWN = ("n", "sampler")  # arguments of the accountant that are set for it
@@ -243,8 +244,8 @@ class PrivateGradients:
         """Look for kinks at the first records of the data, and set the size of finite steps."""
         if len(records) != self.accountant_.n:
             raise InputError(
-                f"The data set has {len(records)} records, but n is {self.accountant_.n}; give "
-                "n=len(data)."
+                f"The data set has {counted(len(records), 'record')}, but n is "
+                f"{self.accountant_.n}; give n=len(data)."
             )
         count = min(len(records), math.ceil(self.sampler.batch_size))
         first = records_and_targets(collate([records[k] for k in range(count)]))

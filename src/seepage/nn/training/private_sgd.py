@@ -81,6 +81,7 @@ from seepage.support.number_check import (
     check_number,
     check_positive,
 )
+from seepage.tables.names import counted
 
 Released = Mapping[str, nn.Parameter]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -389,8 +390,9 @@ class PrivateSGD:
         self.budget = None if budget is None else checked_budget(budget)
         if budget is not None and batch_size is not None:
             raise InputError(
-                "A budget is for adding or removing a record, which must not change the sampling "
-                "rate; declare sample_rate and expected_batch instead of batch_size."
+                "With batch_size, the sampling rate depends on the number of records, but budget= "
+                "requires a rate that does not change when a record is added or removed; declare "
+                "sample_rate and expected_batch instead."
             )
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_every = int(checkpoint_every)
@@ -475,7 +477,7 @@ class PrivateSGD:
         """
         if self.budget is None:
             raise InputError(
-                "promise() is only for runs with budget=; for this run, use "
+                "promise() applies only to runs with budget=; for this run, use "
                 "accountant_.privacy(delta)."
             )
         origin = conditions_of([self._randomness()])
@@ -700,8 +702,8 @@ def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:
         )
     if count != len(y):
         raise InputError(
-            f"{name} has {count} records, but {target} has {len(y)}; give one target for each "
-            "record."
+            f"{name} has {counted(count, 'record')}, but {target} has {len(y)}; give one target "
+            "for each record."
         )
     return X, y
 
