@@ -109,7 +109,7 @@ def test_what_shows_is_said_with_the_level_of_the_test(report, figures, page):
     drawn = " ".join(figure.alternative for figure in figures)
     assert "significant at the 5 % level in 1 layer" in drawn
     assert drawn.endswith("not tested.")
-    assert "stands out" not in page
+    assert ">stands out<" not in page  # no badge without a test
     assert '<span class="badge strong">' not in page  # no green for what was not shown
     for text in (page, drawn):
         assert "beyond doubt" not in text
