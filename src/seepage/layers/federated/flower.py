@@ -42,7 +42,6 @@ from seepage.layers.layer_parameters import layer_parameters
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.support.files import only_writer
 
-_SMALL = 1 << 28  # bytes of a model up to which that of every round is kept unasked
 PARTITION = "partition-id"  # Flower's name for the number of a client's share of the data
 
 if TYPE_CHECKING:
@@ -199,8 +198,9 @@ class UpdateRecorder:
     def _keeps(self, sent: Mapping[str, Tensor]) -> bool:
         """Return whether a sent model is kept."""
         if self._keeps_models is None:
-            return sum(value.numel() * value.element_size() for value in sent.values()) <= _SMALL
-        return self._keeps_models
+            size: int = sum(value.numel() * value.element_size() for value in sent.values())
+            return size <= 1 << 28
+        return bool(self._keeps_models)
 
     def gradients(self) -> LayerGradients:
         """Return the updates recorded so far, for :func:`seepage.layers.v_information`.

@@ -301,10 +301,10 @@ class _Recorder:
             for layer, names in self._layout.items()
         }
         self._sketches = {k: CountSketch(size, width, seed, k) for k, size in sizes.items()}
-        for layer, block in like.blocks.items() if like is not None else ():
-            if layer in self._sketches:
-                key = like.projections.get(layer)
-                self._sketches[layer] = CountSketch.again(sizes[layer], block.shape[1], key)
+        if like is not None:
+            for layer in [each for each in self._sketches if each in like.layers]:
+                width, key = like[layer].shape[1], like.projections.get(layer)
+                self._sketches[layer] = CountSketch.again(sizes[layer], width, key)
         trained = layer_parameters(net, layers)
         # Made before anything is recorded, so that bad names are refused at once.
         self.blank = LayerGradients(

@@ -16,7 +16,7 @@ alike, however many layers and rounds each of them tests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +54,7 @@ class ClientScores:
     shadows: int = 0
     notes: tuple[str, ...] = field(default=())
 
-    def of(self, clients: Sequence[object], classes: Sequence[object]) -> np.ndarray:
+    def of(self, clients: Iterable[object], classes: Iterable[object]) -> np.ndarray:
         """Return the scores of these clients and values of the property, in this order."""
         for wanted, there, what in (
             (clients, self.clients, "client"),
