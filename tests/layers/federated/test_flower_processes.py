@@ -83,7 +83,7 @@ class Deployment:
                 stop(shell)
                 shell.stdin.close()
 
-    def run(self, lines=None, timeout=250):
+    def run(self, lines=None, timeout=600):
         """Run what the page runs, and return its output."""
         done = subprocess.run(  # noqa: S603
             ["/bin/bash", "-euc", "\n".join(self.run_block.splitlines()[:lines])],
@@ -147,6 +147,7 @@ def wait_for(port):
 
 pytestmark = [
     pytest.mark.minutes,
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes by /proc"),
     pytest.mark.skipif(
         not (COMMANDS / "flower-superlink").exists(), reason="Flower's commands are elsewhere"
