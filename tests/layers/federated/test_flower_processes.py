@@ -83,7 +83,7 @@ class Deployment:
                 stop(shell)
                 shell.stdin.close()
 
-    def run(self, lines=None, timeout=250):
+    def run(self, lines=None, timeout=600):
         """Run what the page runs, and return its output."""
         done = subprocess.run(  # noqa: S603
             ["/bin/bash", "-euc", "\n".join(self.run_block.splitlines()[:lines])],
@@ -147,6 +147,7 @@ def wait_for(port):
 
 pytestmark = [
     pytest.mark.minutes,
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes by /proc"),
     pytest.mark.skipif(
         not (COMMANDS / "flower-superlink").exists(), reason="Flower's commands are elsewhere"
@@ -253,7 +254,8 @@ def test_secure_aggregation_in_real_processes(tmp_path):
     with np.load(tmp_path / "mean.npz") as mean:  # the server has the mean, and only the mean
         moved = np.concatenate([mean[name].ravel() for name in mean.files])
     start = np.concatenate([value.ravel() for value in started()])
-    np.testing.assert_allclose(moved - start, 0.2, atol=1e-4)
+    # SecAgg+ rounds what is weighted by 10 of 1,000 records to 2²² steps from −8 to 8.
+    np.testing.assert_allclose(moved - start, 0.2, atol=100 * 16 / 2**22)
 
 
 def started():
