@@ -319,6 +319,33 @@ def one_run_in_five_loops():
 
 
 @tied("docs/how-to/private-sgd.md")
+def what_private_fine_tuning_reveals_of_images():
+    found = kept("fine_tuning-images-cpu")
+    assert found["records not measured"] == found["records whose bound is below that variance"] == 0
+    assert found["epsilon"] <= 8
+    yield f"fine-tunes it on {found['records']:,} images of four others, with ε = 8"
+    before, private, plain = (
+        f"{100 * found['results'][name]['accuracy']:.0f}"
+        for name in ("before", "private", "without noise")
+    )
+    yield f"accuracy rises from {before} to {private} % (without noise: {plain} %)"
+    worst = found["most exposed"][0]
+    yield (
+        f"the median η̄ is {found['eta']['median']:.2f}, the largest {worst['eta']:.2f} "
+        f"(95 % CI {worst['low']:.2f} to {worst['high']:.2f})"
+    )
+    bound, variance = 1 / worst["eta"] ** 2, found["variance of an unknown"]
+    assert 1 / worst["high"] ** 2 > 10 * variance
+    yield f"a bound of {bound:.1f} per pixel, far above the pixels' variance ({variance:.2f})"
+    medians = found["medians of the most exposed 5 % and of the others"]
+    (loss, losses), (norm, norms) = medians["loss after"], medians["gradient norm after"]
+    yield (
+        f"for the most exposed 5 %, the median loss is {loss:.1f} (others: {losses:.1f}) and the "
+        f"median gradient norm {norm:.1f} (others: {norms:.1f})"
+    )
+
+
+@tied("docs/how-to/private-sgd.md")
 def an_eleventh_record():
     found = kept("promises")
     assert [(run["records"], run["rate"]) for run in found["opacus"]] == [(11, 0.5), (10, 1.0)]
