@@ -19,7 +19,7 @@ from seepage.attacks.gradient.releases import GradientReleases
 from seepage.errors import InputError
 
 
-class ImprintLayer(nn.Module):
+class ImprintLayer(nn.Module):  # type: ignore[misc]
     """A layer to put first in a network, which adds ``Σ_i relu(h(x) − c_i)/k`` to each entry.
 
     ``h(x)`` is the mean of the record's entries and ``c_1 < … < c_k`` are the thresholds. A record
