@@ -105,7 +105,8 @@ def check_options(given: Iterable[str], known: Iterable[str], call: str) -> None
     names = tuple(known)
     for name in given:
         if name not in names:
-            raise ArgumentError(f"{call} has no option {name!r}{nearest(name, names)}.")
+            advice = nearest(name, names) or f"; choose from {', '.join(names)}"
+            raise ArgumentError(f"{call} has no option {name!r}{advice}.")
 
 
 def _with_other_names(function: Any, called: str) -> Any:

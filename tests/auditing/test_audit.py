@@ -281,7 +281,7 @@ def test_what_makes_no_sense_is_refused(options, complaint):
 
 
 def test_a_handful_of_rows_is_refused():
-    with pytest.raises(InputError, match="too few"):
+    with pytest.raises(InputError, match="at least 10 usable rows, but the table has 8"):
         audit_table(encoded_people("linear", n=8), name="people")
 
 

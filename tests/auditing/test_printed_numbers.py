@@ -243,7 +243,9 @@ def test_the_card_prints_the_fields_in_coarse_bands(over):
     summary, card = AuditReport(over).summary(), AuditReport(over).card()
     assert f"λ = {number(summary['model']['l2'])}" in card
     assert f"standard deviation σ = {number(summary['release']['sigma'])}." in card
-    assert f"η of a record: at most {number(point_above(summary['records']['eta']['1']))}," in card
+    assert (
+        f"η of a record is at most {number(point_above(summary['records']['eta']['1']))};" in card
+    )
     ratio = point_above(summary["groupings"][0]["ratio"])
     assert f"by “town” up to {number(ratio)} (most for" in card
     for gate in summary["gates"]:
@@ -309,7 +311,8 @@ def test_an_attack_prints_its_fields(attacked, capsys):
     low, high = map(in_100, best["auc_interval"])
     picks = f"identifies the member {in_100(best['auc'])} % of the time (95 % CI {low} to {high} %"
     for rate, found in best["tpr"].items():
-        picked = f"{100 * found['rate']:.2g} % of the members at {100 * float(rate):g} % false"
+        found_of = f"{100 * found['rate']:.2g} % of the members"
+        picked = f"{found_of} at a false positive rate of {100 * float(rate):g} % (95 % CI"
         assert picked in said
         assert picked in page
     for text in (picks, *(risk["text"] for risk in summary["structure"])):

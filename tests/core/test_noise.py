@@ -75,7 +75,7 @@ def test_without_a_seed_no_two_draws_agree_and_with_one_they_do():
         (lambda: sp.Gaussian(np.ones((2, 3))), "square covariance"),
         (lambda: sp.Gaussian([[1.0, 2.0], [0.0, 1.0]]), "symmetric"),
         (lambda: sp.Gaussian(np.ones((2, 2))), "without noise"),
-        (lambda: sp.Gaussian([1.0, 2.0]).information(3), "noise is for 2 released numbers"),
+        (lambda: sp.Gaussian([1.0, 2.0]).information(3), "the noise has 2"),
         (lambda: sp.Gaussian(1.0).scaled(0.0), "factor must be"),
     ],
 )

@@ -391,9 +391,7 @@ def test_identities_are_refused_with_a_sentence(tmp_path):
     panel = Panel("gaussian")
     X, y, model = panel.table, panel.y, sp.glm.LinearRegression().fit(panel.table, panel.y)
     gaps = pd.Series(panel.ids, dtype="Int64").mask([i in (3, 8) for i in range(len(X))])
-    assert "2 of 68 records have no identity (the first is row 3)" in refusal(
-        model, X, y, person=gaps
-    )
+    assert "missing for 2 of 68 records (first in row 3)" in refusal(model, X, y, person=gaps)
     assert "person has 67 entries" in refusal(model, X, y, person=panel.ids[1:])
     assert "mix text and numbers" in refusal(
         model, X, y, person=pd.Series(["a", 1] * 34, dtype=object)
@@ -409,7 +407,7 @@ def test_identities_are_refused_with_a_sentence(tmp_path):
     leak = sp.leakage(model, tmp_path / "p.parquet", "y", noise=sp.Gaussian(1.0), person="id")
     for ask, said in (
         (leak.people, "'id' has no value in 2 of the rows read so far"),
-        (leak.membership, "2 of 68 records have no identity"),
+        (leak.membership, "missing for 2 of 68 records"),
     ):
         with pytest.raises(sp.InputError, match=said):
             ask()

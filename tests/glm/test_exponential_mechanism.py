@@ -87,7 +87,7 @@ def test_bad_input_is_refused():
         ((candidates, X, y, 0.0, "bernoulli"), "above zero"),
         ((candidates[:1], X, y, 1.0, "bernoulli"), "at least two rows"),
         ((candidates[:, :1], X, y, 1.0, "bernoulli"), "at least two rows"),
-        ((candidates, X, y[:3], 1.0, "bernoulli"), "12 records, but 3 labels"),
+        ((candidates, X, y[:3], 1.0, "bernoulli"), "12 records, but y has 3 labels"),
         ((candidates * np.nan, X, y, 1.0, "bernoulli"), "finite"),
         ((candidates, X, y + 5, 1.0, "bernoulli"), "is not valid for"),
         ((candidates, X, y, "abc", "bernoulli"), "sharpness must be a finite number above zero"),

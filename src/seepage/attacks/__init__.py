@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from seepage.attacks.gradient.image_similarity import haarpsi as haarpsi
     from seepage.attacks.gradient.image_similarity import psnr as psnr
     from seepage.attacks.gradient.image_similarity import ssim as ssim
+    from seepage.attacks.gradient.imprint import ImprintLayer as ImprintLayer
     from seepage.attacks.gradient.inversion import GradientInversion as GradientInversion
     from seepage.attacks.gradient.inversion import GradientReconstruction as GradientReconstruction
     from seepage.attacks.gradient.labels import recover_labels as recover_labels
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from seepage.attacks.gradient.releases import GradientReleases as GradientReleases
     from seepage.attacks.gradient.releases import release_gradients as release_gradients
     from seepage.attacks.gradient.releases import release_updates as release_updates
+    from seepage.attacks.gradient.tokens import RecoveredTokens as RecoveredTokens
+    from seepage.attacks.gradient.tokens import recover_tokens as recover_tokens
     from seepage.attacks.membership.inference import MembershipInference as MembershipInference
     from seepage.attacks.membership.inference import (
         MembershipInferenceResult as MembershipInferenceResult,

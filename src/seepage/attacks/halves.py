@@ -18,7 +18,9 @@ Answer = TypeVar("Answer")
 def random_halves(records: int, models: int, seed: int) -> np.ndarray:
     """Return whether each model trains on each record, (models, n): half of the models do."""
     if records < 8:
-        raise InputError(f"{records} records are too few for this attack; give more records.")
+        raise InputError(
+            f"This attack needs at least 8 records, but got {records}; give more records."
+        )
     rng = np.random.default_rng(seed)
     order = np.argsort(rng.uniform(size=(models, records)), axis=0)
     return np.asarray(order < models / 2)

@@ -31,9 +31,9 @@ distribution but is too small near 1 (DeLong, DeLong and Clarke-Pearson 1988).
 Scores may be grouped (a batch at several snapshots, or the updates of one client). The deviations
 of ``v`` are then summed over each group before they are squared (Obuchowski 1997). If groups have
 records of both kinds, a jackknife over groups replaces this variance. In the first interval, n and
-m are replaced by the effective numbers ``n / (1 + (k − 1)ρ)`` for groups of k records, with ρ the
-intraclass correlation of the scores' normal ranks (Kish 1965), which is known even if the order is
-perfect.
+m are replaced by the effective numbers ``n / (1 + (k − 1)ρ)`` for groups of k records (Kish 1965).
+Here ρ is the intraclass correlation of the scores' normal ranks, which can be estimated even if the
+order is perfect.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def contrast(values: np.ndarray, inside: np.ndarray) -> Contrast:
         V = var_i(a_i − b_i) / n  +  var_m(A_m − B_m) / M
 
     as in :func:`mean_variance`. Each record is compared with itself, so differences in difficulty
-    between records cancel out. If a side's means are all equal, its standard error is the range of
-    the values (1 if that is zero) divided by n.
+    between records cancel out. If the means show no variance, the standard error is the range of
+    the values (1 if the range is zero) divided by n.
     """
     sides = []
     for which in (inside, ~inside):
@@ -285,11 +285,11 @@ class RankCorrelation(NamedTuple):
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> RankCorrelation:
-    """Return Spearman's correlation of two numbers of each record, with its confidence interval.
+    """Return Spearman's correlation of two values per record, with its confidence interval.
 
     The interval is the percentile bootstrap over records (Efron 1979), with a fixed seed. A
-    resample in which either number is constant has no correlation and is left out. If either number
-    is constant over all records, the correlation and its interval are NaN.
+    resample in which ``a`` or ``b`` is constant has no correlation and is left out. If ``a`` or
+    ``b`` is constant over all records, the correlation and its interval are NaN.
 
     Examples
     --------

@@ -13,6 +13,7 @@ from seepage.errors import InputError, accepts_other_names
 from seepage.glm.adapters.registry import kind_of
 from seepage.glm.estimators import GLMRegressor, LinearModel, LogisticRegression
 from seepage.support.number_check import check_count
+from seepage.tables.names import counted
 from seepage.tables.source import as_numpy
 
 
@@ -108,8 +109,8 @@ def parameters_of(release: Any, size: int) -> np.ndarray:
             )
     if theta.ndim != 2 or theta.shape[1] != size:
         raise InputError(
-            f"The release has {theta.shape[-1]} parameters, but the model has {size} (including an "
-            "intercept); pass a release of this model."
+            f"The release has {counted(theta.shape[-1], 'parameter')}, but the model has {size} "
+            "(including an intercept); pass a release of this model."
         )
     return np.asarray(theta, dtype=float)
 

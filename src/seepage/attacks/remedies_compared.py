@@ -2,7 +2,7 @@
 
 The network is trained again with each remedy. The benefit is measured by a property inference
 attack on the sent updates, and by V-information: how well the attack's family of predictors can
-infer the property. The cost is measured by the accuracy of the trained network.
+infer the property. The cost is the loss in accuracy of the trained network.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class RemedyComparison(ResultTable):
         every = [one for run in runs for one in run.outcomes]
         if not every or any(one.runs != 1 for one in every):
             raise InputError(
-                "Only comparisons of single runs can be averaged; give at least one of these."
+                "Only comparisons of single runs can be averaged; give at least one comparison, "
+                "and none that is itself an average."
             )
         outcomes = []
         for name in dict.fromkeys(one.name for one in every):
@@ -203,9 +204,8 @@ def compare_remedies(
     layers
         The layers to which the remedies apply.
     remedies
-        The remedies to try. There are four by default: the layers' updates get noise as large as
-        the median update, are not sent (frozen layers), are sent every 5 rounds, or have rank 4
-        (LoRA).
+        The remedies to try. By default there are four: noise as large as the median update, frozen
+        layers (which are not sent), sending every 5 rounds, and updates of rank 4 (LoRA).
     rounds, lr, batch_size
         The training settings.
     snapshots

@@ -1,9 +1,10 @@
 """The audit: fit, measure, choose the noise, compute its cost, and try remedies.
 
 The same steps apply to a table in memory and to a table read in chunks. Stages that need refits
-(penalty and weight remedies, all bounds on the most exposed record) run only for tables in memory;
-the report states when they were left out. The risks are success rates of membership and attribute
-inference. Attribute inference is judged by its gain over the best guess without the release.
+(penalty and weight remedies, and all bounds on attacks against the most exposed record) run only
+for tables in memory; the report states when they were left out. The risks are success rates of
+membership and attribute inference. Attribute inference is judged by its gain over the best guess
+without the release.
 """
 
 from __future__ import annotations
@@ -183,17 +184,18 @@ def audit_table(
     nor ``target_eta`` is given, for a release without noise.
 
     ``sensitive`` names columns (the target may be one) for which the error on every record is
-    reported; by default those of ``table``. ``fitted`` is a model of :mod:`seepage.glm` to audit
-    instead of fitting one. With ``show_values``, the audit stores the caller's own values, for a
-    table in memory. ``effort`` selects the optional stages; ``seed`` sets the held-out rows and the
-    noise in the privacy–utility curve. ``encode_anew`` encodes only the records at given positions;
-    with it, membership is inferred from the whole procedure. ``tell`` is called with the name of
-    each stage.
+    reported; by default those of ``table``. ``fitted`` is a fitted model of :mod:`seepage.glm` to
+    audit; if it is omitted, a model is fitted. With ``show_values``, the audit stores the caller's
+    own values, for a table in memory. ``effort`` selects the optional stages; ``seed`` sets the
+    held-out rows and the noise in the privacy–utility curve. ``encode_anew`` encodes only the
+    records at given positions; with it, membership is inferred from the whole procedure. ``tell``
+    is called with the name of each stage.
     """
     rows = len(table.source)
     if rows < FEWEST_ROWS:
         raise InputError(
-            f"Only {rows} rows can be used, too few for an audit; provide at least {FEWEST_ROWS}."
+            f"An audit needs at least {FEWEST_ROWS} usable rows, but the table has {rows}; provide "
+            "more rows."
         )
     check_noise_or_target(sigma, target_eta)
     if tell is not None:
@@ -261,8 +263,9 @@ def audit_model(
     """Measure a fitted model and return the findings; parameters as for :func:`audit_table`.
 
     With ``anew``, which reruns the whole procedure, membership is inferred from that procedure.
-    ``beside`` is the (ε, δ) of all figures published beside the noisy numbers, for the removal of a
-    record; ``guessing`` is that for a change of class or category. Every risk includes them.
+    ``beside`` is the (ε, δ), for the removal of a record, of all figures published beside the noisy
+    numbers. ``guessing`` is their (ε, δ) for a change of class or category. Every risk includes
+    these figures.
     """
 
     def say(words: str) -> None:
@@ -483,10 +486,11 @@ def _choose_noise(
 
 
 def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
-    """Return the bounds on the record with the largest dFIL, in standard deviations.
+    """Return error bounds, in standard deviations, for reconstructing one record.
 
-    Return ``None`` if they are unknown: if the unit is the person, if columns are not features
-    themselves, or if the computation would take minutes.
+    The record is the one with the largest dFIL. Return ``None`` if the bounds are unknown: if the
+    unit is the person, if columns are not features themselves, or if the computation would take
+    minutes.
     """
     if trained.refit_work > _TOO_HEAVY or trained.basis() is not None:
         return None
@@ -555,12 +559,12 @@ def find_risks(
     if not trained.settings.refits:
         raise InputError(
             "The risks need leave-one-out refits, but this model can be fitted only by its own "
-            "library."
+            "library; fit one of seepage.glm's models instead."
         )
     if not trained.held and anew is None:
         raise InputError(
-            "The preprocessing is learnt again when a record changes: audit the whole pipeline "
-            "with refit='pipeline'."
+            "The preprocessing is learnt from the records, so it changes if a record is left out; "
+            "audit the whole pipeline with refit='pipeline'."
         )
     leak = trained.leakage(source, sigma if shape is None else shape.scaled(sigma))
     changes = changes_of(leak)
@@ -830,8 +834,8 @@ def _told_apart(mu: float, epsilon: float = 0.0, delta: float = 0.0) -> dict[str
 def _asked(ask: Callable[..., Any], refits: bool | int, work: float) -> Any:
     """Return the risks, computed with as many refits as the effort allows.
 
-    If the effort allows none, one refit is still made, if possible, when the risk of the most
-    exposed record is uncertain by more than half a percentage point. ``work`` is the cost of one
+    The effort may allow none. If the risk of the most exposed record is then uncertain by more than
+    half a percentage point, one refit is still made, if possible. ``work`` is the cost of one
     refit.
     """
     answer = ask(exact=refits)

@@ -179,8 +179,8 @@ def planned(question: Asked) -> Asked:
         named = {key: names for key in ("sensitive", "group") if (names := getattr(plan, key))}
         if not own.issuperset(named):
             raise InputError(
-                "A release accepts no sensitive columns or groups: check them with seepage audit "
-                "first."
+                "A release accepts no sensitive columns or groups; remove them from the plan, and "
+                "check them with `seepage audit` first."
             )
         changes: dict[str, Any] = {
             "target": target,

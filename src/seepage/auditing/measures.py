@@ -1,7 +1,7 @@
 """All measures of a release that an audit needs, computed once at σ = 1 and rescaled.
 
-With noise of standard deviation σ, the leakage at σ = 1 is divided by σ, and the minimum error of
-an attack at σ = 1 is multiplied by σ (the information is ``JᵀJ/σ²``).
+The information is ``JᵀJ/σ²`` for noise of standard deviation σ. Leakage at σ = 1 is therefore
+divided by σ, and the minimum error of an attack multiplied by σ.
 
 The audit sends a list of queries to a :class:`~seepage.core.leakage.Leakage`, which answers all of
 them in one pass over the records. Per-record results are stored in memory or on disk; medians and

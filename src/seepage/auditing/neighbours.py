@@ -39,7 +39,7 @@ def other_labels(own: Any, known: Sequence[Any]) -> list[Any]:
 
 
 def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> DisclosureCheck | None:
-    """Return which of the most exposed records would change the coarse σ, or ``None`` if unchecked.
+    """Return which of the most exposed records would change the rounded σ; ``None`` if unchecked.
 
     The encoding is treated as fixed, since its means and deviations count as public constants in an
     audit. A record that is the only one of its class is also listed: without it, the model has one

@@ -307,7 +307,7 @@ def _groups(groups: Mapping[str, Any] | Sequence[str] | None, frame: Any) -> dic
 
 
 def _as_ours(model: Any, settings: FitSettings, fit: FittedGLM, y: np.ndarray) -> Any:
-    """Return a fitted model, ours or another library's, as a seepage model.
+    """Return a fitted model, of seepage or another library, as a seepage model.
 
     If the model was fitted with class weights or sample weights, ``weighted_`` of the result is
     true.

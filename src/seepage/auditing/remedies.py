@@ -366,11 +366,12 @@ def with_noise(risks: RiskFinding, sigma: float, noise: float) -> RiskFinding:
     """Convert the risks of a model from the noise ``sigma`` to ``noise``, as upper limits.
 
     Distances μ between releases are inversely proportional to the noise, and membership inference
-    succeeds ``Φ(μ/2)`` of the time. For any prior, a guess among K levels, no two of which are
-    farther apart than μ, gains at most ``(1 − 1/K)(2Φ(μ/2) − 1)``: with the most common level ``k``
-    of prior ``p``, ``∫ maxⱼ pⱼfⱼ ≤ p + Σⱼ pⱼ∫(fⱼ − fₖ)₊``. A guess also gains at most the largest
-    gain on the curve at the nearest smaller noise. All risks include the figures published beside
-    the noisy numbers.
+    succeeds ``Φ(μ/2)`` of the time. Suppose that no two of K levels are farther apart than μ. Then
+    a guess among them gains at most ``(1 − 1/K)(2Φ(μ/2) − 1)``, for any prior. The reason is ``∫
+    maxⱼ pⱼfⱼ ≤ p + Σⱼ pⱼ∫(fⱼ − fₖ)₊``, where ``fⱼ`` is the density of the release at level j of
+    prior ``pⱼ``, and k is the most common level, of prior ``p``. A guess also gains at most the
+    largest gain on the curve at the nearest smaller noise. All risks include the figures published
+    beside the noisy numbers.
     """
     times, most = noise / sigma, math.inf
     absent, values = (risks.epsilon, risks.delta), (risks.guess_epsilon, risks.guess_delta)

@@ -135,8 +135,9 @@ def check(
     named = {role: Path(file) for role, file in (files or {}).items()}
     if LEAVES in named:
         raise InputError(
-            f"No file of an audit can have the role {LEAVES!r}: an audit covers the model with "
-            "noise, and `seepage release --check` writes and checks the published files."
+            f"No file of an audit can have the role {LEAVES!r}, because an audit publishes "
+            "nothing; leave this role out, or use `seepage release --check` to publish and check "
+            "files."
         )
     pending = PendingCheck(Path(path), named, ())
     pending.write(report, "audit", {})

@@ -1,8 +1,8 @@
 """The privacy–utility trade-off: held-out error against noise.
 
-A model is fitted without some records and tested on them with noise. The error is a sum of losses
-over those records, computed where they are stored; only the noise draws, a few parameter vectors,
-are sent there. The leakage in the curve is that of the release itself.
+A model is fitted without some records and tested on them with noise. The error follows from a sum
+of losses over those records, computed where they are stored; only the noise draws, a few parameter
+vectors, are sent there. The leakage in the curve is that of the release itself.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from seepage.auditing.trained_model import FitSettings, LabelFacts, TrainedModel
 from seepage.core.result import round_up
 from seepage.errors import InputError
 from seepage.glm.losses import class_positions
+from seepage.tables.names import counted
 from seepage.tables.source import Chunk, RowSource, distinct
 
 DRAWS = 20  # of the noise
@@ -134,8 +135,8 @@ class HeldOutTrial:
         """Return the advantage, from the mean losses and the mean square of their difference.
 
         The interval is over held-out records, each with its own difference (paired). Records of one
-        person are dependent: the variance of their sum is at most ``largest`` times that of
-        independent records.
+        person are dependent: the variance of their sum is at most ``largest``, the most records of
+        one person, times that of independent records.
         """
         if not math.isfinite(square):  # so wrong that the square of it overflows
             return UsefulnessFinding(-math.inf, -math.inf, -math.inf, 1)
@@ -387,8 +388,8 @@ def split(
     wanted = min(wanted, len(rest) - 1)
     if wanted < 1:
         raise InputError(
-            f"The table has {n} usable rows, too few to fit a model on some and test it on others; "
-            "add rows."
+            f"The table has {counted(n, 'usable row')}, too few to fit a model on some rows and "
+            "test it on others; add rows."
         )
     return np.sort(np.concatenate([train, rest[wanted:]])), np.sort(rest[:wanted])
 
@@ -405,8 +406,8 @@ def _split_of_people(
             held_out[owner == owner[np.flatnonzero(y == label)[0]]] = False
     if not held_out.any():
         raise InputError(
-            f"The table has {len(first)} usable people, too few to fit a model on some and test it "
-            "on others; add people."
+            f"The table has usable rows of {counted(len(first), 'person', 'people')}, too few to "
+            "fit a model on some people and test it on others; add people."
         )
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 

@@ -449,7 +449,10 @@ def _averaged(
 
     def line() -> Guarantee:
         if not sought:
-            raise InputError("No column varies, so there is nothing to reconstruct.")
+            raise InputError(
+                "No column varies, so there is nothing to reconstruct; use a table in which some "
+                "column varies."
+            )
         found = van_trees_rows(leak, prior, [position], sought, **sampling)
         return Guarantee(name, share * float(found[0]), EVERY_ADVERSARY, found.assumptions)
 

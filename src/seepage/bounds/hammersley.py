@@ -92,7 +92,7 @@ def hammersley_chapman_robbins(
     unknowns, about = leak.unknowns(column, False)
     assert unknowns.columns is not None  # noqa: S101 - told to the type checker
     if len(unknowns.columns) != 1:
-        raise InputError("The bound is for one cell; name a single column.")
+        raise InputError("This bound applies to one cell; name a single column.")
     (j,) = unknowns.columns
     position = int(leak.row_positions([row])[0])
     limits = Domain.of_column(domain, leak.source, j)

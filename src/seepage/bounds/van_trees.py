@@ -225,7 +225,8 @@ class GaussianPrior:
             return np.diag(std**2)
         if std.shape != (size, size):
             raise InputError(
-                f"The prior's covariance has shape {std.shape}, but there are {size} unknowns."
+                f"The prior's covariance has shape {std.shape}; pass a matrix of shape ({size}, "
+                f"{size}), with one row and one column for each unknown."
             )
         if not np.allclose(std, std.T) or np.linalg.eigvalsh(std)[0] <= 0:
             raise InputError("A prior's covariance must be symmetric and positive definite.")
@@ -339,7 +340,8 @@ class EmpiricalPrior:
 def _spread(values: np.ndarray, size: int, what: str) -> np.ndarray:
     if values.ndim > 1 or (values.ndim == 1 and values.shape[0] != size):
         raise InputError(
-            f"The prior's {what} have shape {values.shape}, but there are {size} unknowns."
+            f"The prior's {what} have shape {values.shape}; pass one number, or {size}, one for "
+            "each unknown."
         )
     if not np.all(np.isfinite(values)):
         raise InputError(f"The prior's {what} must be finite.")

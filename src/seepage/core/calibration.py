@@ -119,7 +119,10 @@ def calibrate(
     else:
         now = _summary(result, over)
         if now == 0:
-            raise InputError("Nothing leaks in this view, so the target is met without noise.")
+            raise InputError(
+                "Nothing leaks in this view, so the target is met without noise; calibrate with "
+                "another view."
+            )
         if right is not None and math.isinf(now):
             raise InputError(
                 "No amount of noise is enough: without some record the model has no unique fit, so "

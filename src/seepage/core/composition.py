@@ -103,7 +103,7 @@ def _check_same_table(first: Leakage, other: Leakage) -> None:
         raise InputError(
             f"Only releases about the same table can be composed: one has {len(mine)} rows and "
             f"columns {', '.join(mine.names[:3])}…, another {len(yours)} rows and columns "
-            f"{', '.join(yours.names[:3])}…."
+            f"{', '.join(yours.names[:3])}…; measure each release on the same table."
         )
     if not _same(mine.values, yours.values):
         raise InputError(

@@ -338,7 +338,11 @@ class Leakage(Generic[PerRecord]):
         for name in only or ():
             if name not in answers.seen:
                 unit = "in the group" if view == "groups" else "about the person"
-                raise InputError(f"No record is {unit} {name!r}{nearest(name, answers.seen)}.")
+                known = sorted(answers.seen, key=str)
+                first = ", ".join(repr(k) if isinstance(k, str) else str(k) for k in known[:5])
+                more = f" and {len(known) - 5} more" if len(known) > 5 else ""
+                advice = nearest(name, known) or f"; choose from {first}{more}"
+                raise InputError(f"No record is {unit} {name!r}{advice}.")
         names = sorted(answers) if only is None else list(only)
         index = np.fromiter(names, object)
         blocks = [answers[name] for name in names]
@@ -738,7 +742,7 @@ def named_positions(rows: Any, count: int, table: Table | RowSource | None = Non
         raise InputError("No row was selected; select at least one.")
     outside = positions[(positions < -count) | (positions >= count)]
     if outside.size:
-        raise InputError(f"There is no row {outside[0]}: the table has {count} rows.")
+        raise InputError(f"There is no row {outside[0]}; choose rows from 0 to {count - 1}.")
     return np.asarray(positions % count)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from seepage.errors import InputError, accepts_other_names
 from seepage.support.keyed_stream import KeyedStream, grid_of
 from seepage.support.number_check import check_count, check_number
+from seepage.tables.names import counted
 from seepage.tables.source import row_labels
 
 Source = KeyedStream | np.random.Generator
@@ -348,8 +349,8 @@ def _check_covariance(sigma: np.ndarray) -> None:
 def _check_size(parameter: np.ndarray, size: int) -> None:
     if np.ndim(parameter) > 0 and np.shape(parameter)[0] != size:
         raise InputError(
-            f"The noise is for {np.shape(parameter)[0]} released numbers, but the release has "
-            f"{size} (an intercept counts); pass one number, or one entry per released number."
+            f"The release has {counted(size, 'number')} (an intercept counts), but the noise has "
+            f"{np.shape(parameter)[0]}; pass one number, or one entry per released number."
         )
 
 

@@ -93,8 +93,8 @@ def identities(values: Any, source: RowSource) -> np.ndarray:
     gaps = [row for row, value in enumerate(labels.tolist()) if is_missing(value)]
     if gaps:
         raise InputError(
-            f"{len(gaps):,} of {len(labels):,} records have no identity (the first is row "
-            f"{gaps[0]:,}); leave them out before the fit, or give each record its own identity."
+            f"The identity is missing for {len(gaps):,} of {len(labels):,} records (first in row "
+            f"{gaps[0]:,}); leave such records out before the fit, or give each its own identity."
         )
     try:
         np.unique(labels)

@@ -37,6 +37,7 @@ from seepage.risks.guessing import Success, best_guess, checked_prior, guess_lim
 from seepage.risks.tolerance import Within, best_within, windows
 from seepage.support.chunks import progress, row_slices
 from seepage.support.room import computed
+from seepage.tables.names import counted
 from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import Chunk, RowSource, as_numpy, build_frame, looked_up
 from seepage.tables.table_file import write_frame
@@ -738,7 +739,8 @@ def _by_given_refit(
     size = leak.release.template.size
     if len(here) != size:
         raise InputError(
-            f"refit returned {len(here)} numbers, but the release has {size}; return one for each."
+            f"refit returned {counted(len(here), 'number')}, but the release has {size}; return "
+            "one for each released number."
         )
     moves = np.full((len(sets), size), np.inf)
     for k, rows in enumerate(progress(sets, "refits")):

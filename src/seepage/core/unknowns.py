@@ -100,8 +100,8 @@ class Attributes:
             for j in members:
                 if j in owner:
                     raise InputError(
-                        f"Column {self.names[j]!r} belongs to both {owner[j]!r} and {name!r}; a "
-                        "column can belong to one attribute only."
+                        f"Column {self.names[j]!r} belongs to both {owner[j]!r} and {name!r}; "
+                        "remove it from one of these attributes."
                     )
                 owner[j] = name
             self.declared[str(name)] = members
@@ -157,7 +157,7 @@ class Attributes:
         d = len(self.names)
         if isinstance(name, int | np.integer) and not isinstance(name, bool):
             if not -d <= name < d:
-                raise InputError(f"There is no column {name}: the table has {d} columns.")
+                raise InputError(f"There is no column {name}; choose columns from 0 to {d - 1}.")
             return int(name) % d
         if str(name) not in self._positions:
             known = [*self.declared, *self.names] if hasattr(self, "declared") else []

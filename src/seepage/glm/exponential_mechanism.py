@@ -24,6 +24,7 @@ from seepage.core.result import Result
 from seepage.errors import InputError, accepts_other_names
 from seepage.glm.losses import Categorical, Family, get_family
 from seepage.support.number_check import check_positive
+from seepage.tables.names import counted
 from seepage.tables.source import as_numpy, read_table
 
 
@@ -86,7 +87,8 @@ class ExponentialMechanism:
         (n, d), wide = self.X.shape, self.candidates.shape[-1]
         if len(self.y) != n:
             raise InputError(
-                f"There are {n:,} records, but {len(self.y):,} labels; pass one label per record."
+                f"X has {counted(n, 'record')}, but y has {counted(len(self.y), 'label')}; pass "
+                "one label per record."
             )
         if self.candidates.ndim > 2 or len(self.candidates) < 2 or wide not in (d, d + 1):
             raise InputError(

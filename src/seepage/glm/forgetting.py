@@ -182,11 +182,11 @@ class Forgotten:
         if len(frame) != self.records:
             raise InputError(
                 f"The table has {counted(len(frame), 'row')}, but the model was fitted on "
-                f"{self.records:,}; pass the table of all people, in the same order."
+                f"{self.records:,}; pass the table of all people, in the order of the fit."
             )
         if person is None and self.removed > 1:
             raise InputError(
-                f"μ covers {self.removed} records together, but a ledger entry is for one person; "
+                f"μ covers {self.removed} records together, but a ledger entry covers one person; "
                 "forget one person at a time, and set person= to the column that identifies "
                 "people."
             )

@@ -15,6 +15,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from seepage.errors import InputError
 from seepage.glm.losses import class_positions
 from seepage.support.library_classes import is_pipeline, is_search, own_name
+from seepage.tables.names import counted
 from seepage.tables.source import (
     Array,
     MemorySource,
@@ -52,7 +53,8 @@ def _numbers(X: Any) -> np.ndarray:
         )
     if values.ndim == 2 and values.shape[1] == 0:
         raise InputError(
-            f"X is empty: 0 feature(s) (shape={values.shape}) while a minimum of 1 is required."
+            f"X is empty: 0 feature(s) (shape={values.shape}) while a minimum of 1 is required. "
+            "Pass a table with at least one column."
         )
     if values.dtype.kind != "O" or values.ndim != 2:
         return values
@@ -202,10 +204,13 @@ def _other_name(what: str, position: int, given: str, fitted: str) -> str:
 def _other_count(what: str, given: int, fitted: int) -> str:
     if what == "X":
         return (
-            f"X has {given} columns, but the model was fitted on {fitted}; pass the table it was "
-            "fitted on."
+            f"X has {counted(given, 'column')}, but the model was fitted on {fitted}; pass the "
+            "table it was fitted on."
         )
-    return f"The queries have {given} columns, but the model has {fitted}."
+    return (
+        f"The queries have {counted(given, 'column')}, but the model has {fitted}; pass the "
+        "columns the model was fitted on."
+    )
 
 
 def is_streamed(X: Any) -> bool:

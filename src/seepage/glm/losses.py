@@ -23,6 +23,7 @@ from array_api_compat import array_namespace, device
 
 from seepage.core.unknowns import simplex_basis
 from seepage.errors import InputError, nearest
+from seepage.tables.names import counted
 from seepage.tables.source import Array, looked_up
 
 Elementwise = Callable[[Array, Array], Array]
@@ -90,7 +91,9 @@ class Family:
         problem = self.problem_with(labels)
         if problem is not None:
             whom = f"the {self.name} family" if model is None else model
-            raise InputError(f"y is not valid for {whom}: {problem}.")
+            raise InputError(
+                f"y is not valid for {whom}: {problem}; correct these labels, or fit another model."
+            )
 
 
 def _zero(m: Array, y: Array) -> Array:
@@ -137,14 +140,16 @@ def _outside_unit_interval(y: Array) -> str | None:
 def _negative_counts(y: Array) -> str | None:
     xp = array_namespace(y)
     if bool(xp.any(y < 0)):
-        return f"{int(xp.sum(xp.astype(y < 0, xp.int64)))} of the counts are negative"
+        below = int(xp.sum(xp.astype(y < 0, xp.int64)))
+        return f"{counted(below, 'count is', 'counts are')} negative"
     return None
 
 
 def _not_positive(y: Array) -> str | None:
     xp = array_namespace(y)
     if bool(xp.any(y <= 0)):
-        return f"{int(xp.sum(xp.astype(y <= 0, xp.int64)))} of the labels are not positive"
+        below = int(xp.sum(xp.astype(y <= 0, xp.int64)))
+        return f"{counted(below, 'label is', 'labels are')} not positive"
     return None
 
 
@@ -324,7 +329,7 @@ def check_derivatives(family: Family) -> None:
             raise InputError(
                 f"{name} of family {family.name!r} is not {_MEANING[name]}: at m = "
                 f"{margins[worst]:g}, y = {labels[worst]:g} it is {stated[worst]:.6g}, but the "
-                f"loss implies {truth[worst]:.6g} (difference {error[worst]:.2g})."
+                f"loss implies {truth[worst]:.6g} (difference {error[worst]:.2g}); correct {name}."
             )
     curvature = _stated(family, "curvature", margins, labels)
     if np.any(curvature < 0):
@@ -469,7 +474,8 @@ def class_positions(labels: np.ndarray, classes: np.ndarray, start: int = 0) -> 
         row = int(np.argmax(unknown))
         raise InputError(
             f"Row {start + row:,} has the label {labels[row : row + 1].tolist()[0]!r}, which is "
-            f"not one of the model's classes ({', '.join(map(repr, classes.tolist()[:10]))})."
+            f"not one of the model's classes ({', '.join(map(repr, classes.tolist()[:10]))}); pass "
+            "the labels on which the model was fitted."
         )
     return np.asarray(positions)
 

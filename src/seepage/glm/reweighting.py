@@ -240,7 +240,10 @@ def _group_targets(target: Any, labels: np.ndarray) -> np.ndarray:
     known = labels.tolist()
     for label in target:
         if label not in known:
-            raise InputError(f"No record is in the group {label!r}{nearest(label, known)}.")
+            raise InputError(
+                f"No record is in the group {label!r}{nearest(label, known)}; leave it out of "
+                "target."
+            )
     missing = [label for label in known if label not in target]
     if missing:
         raise InputError(
@@ -516,8 +519,8 @@ def reweight(
     """
     if not isinstance(model, LinearModel):
         raise InputError(
-            "Reweighting refits the model many times and supports only seepage.glm models, not a "
-            f"{type(model).__name__}."
+            "Reweighting refits the model many times and supports only seepage.glm models; pass "
+            f"one, such as sp.glm.LogisticRegression(l2=1e-2), not a {type(model).__name__}."
         )
     kind_of(model)  # refuses a derived class that overrides what is differentiated here
     check_count(rounds, "rounds", 0)

@@ -13,6 +13,7 @@ from seepage.errors import InputError
 from seepage.layers.federated.buffers import kept_buffers
 from seepage.nn.problem.problem import Loss, class_axis, per_record, without_output
 from seepage.nn.problem.views import Inputs, batch_size, call, rows_of
+from seepage.tables.names import counted
 from seepage.tables.source import as_numpy
 
 
@@ -63,8 +64,8 @@ def read_pair(
     x, y = read_inputs(pair[0], net), read_targets(pair[1], net, loss)
     if len(y) == 0 or batch_size(x) != len(y):
         raise InputError(
-            f"{where} has {batch_size(x)} records but {len(y)} labels; give one label for each "
-            "record, and at least one record."
+            f"{where} has {counted(batch_size(x), 'record')} but {counted(len(y), 'label')}; give "
+            "one label for each record, and at least one record."
         )
     if not is_finite((x, y)):
         raise InputError(f"{where} contains NaN or infinity; drop those records.")

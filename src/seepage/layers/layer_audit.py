@@ -61,12 +61,12 @@ class LayerAudit(ResultTable):
         ``refused``).
     protect
         The layers whose V-information is clearly above zero and whose interval overlaps that of the
-        highest layer. "Clearly" means that the test is significant after adjustment for the number
-        of layers, and that either the interval is above zero or the estimate is at least half the
-        highest one. If no layer is named, layers may still leak: with few groups the test has low
-        power. The rule considers each layer alone. The remedies show how much the update leaks
-        without these layers; :func:`seepage.attacks.compare_remedies` shows this over a whole
-        training run.
+        layer with the highest V-information. "Clearly" means that the test is significant after
+        adjustment for the number of layers. In addition, the interval must be above zero, or the
+        estimate at least half the highest one. If no layer is named, layers may still leak: with
+        few groups the test has low power. The rule considers each layer alone. The remedies show
+        how much the update leaks without the named layers; :func:`seepage.attacks.compare_remedies`
+        shows the effect over a whole training run.
     remedies
         The V-information of the whole update, unchanged and after each remedy.
     mix
@@ -89,7 +89,7 @@ class LayerAudit(ResultTable):
     value_column = "v_information"
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with one row per layer and one column per measure."""
+        """Return a data frame with one row per layer: its measures, and whether to protect it."""
         information = self.v_information
         sensitive = {} if self.sensitivity is None else {"sensitivity": self.sensitivity.values}
         columns = {
@@ -158,11 +158,12 @@ def audit(
 
     Batches with and without the property are drawn from the records with the same mix of labels
     (unless ``mix`` is changed). There is one pool of records per fold, and pools share no record.
-    Remedies are tested on the recorded gradients: dropping each layer to protect (if there are at
-    most 8), dropping all of them (if others remain), clipping the gradients to their median norm,
-    and clipping with Gaussian noise of ``noise`` times that norm. The network is used in its
-    current mode. In training mode, with BatchNorm or dropout, per-record gradients are not defined.
-    Sensitivity is then not measured, and the result states this.
+    Remedies are tested on the recorded gradients: dropping the layers to protect, and clipping the
+    gradients to their median norm, without noise and with Gaussian noise of ``noise`` times that
+    norm. The layers are dropped one by one (if there are at most 8) and all together (if others
+    remain). The network is used in its current mode. In training mode, with BatchNorm or dropout,
+    per-record gradients are not defined. Sensitivity is then not measured, and the result states
+    this.
 
     Parameters
     ----------

@@ -60,8 +60,8 @@ class RecordingAudit(Reportable, ResultTable):
     runs
         The number of runs that were analysed together.
     set_aside
-        A sentence that says so if updates of other runs were left out because their clients cannot
-        be matched; otherwise empty.
+        A sentence about updates of other runs that were left out because their clients cannot be
+        matched; empty if there are none.
     auxiliary
         The test of the attacker with auxiliary data; ``None`` if none was tried.
     """
@@ -194,13 +194,13 @@ def audit_recording(
     scores: ClientScores | None = None,
     seed: int = 0,
 ) -> RecordingAudit:
-    """Find the layers that reveal a property, the first round in which they do, and outliers.
+    """Find layers that reveal a property, the first round in which they do, and outlying clients.
 
     Parameters
     ----------
     recording
         A recording with nodes, or its folder or file; or a list of these, one for each run. A
-        client that takes part in several runs is one unit. Clients of several runs are matched by
+        client that takes part in several runs counts once. Clients of several runs are matched by
         their keys, or by their nodes if these are the same in all runs; otherwise only the longest
         run is used, and the result says so.
     property
@@ -211,8 +211,8 @@ def audit_recording(
     permutations
         The number of permutations of the tests over rounds.
     reference
-        Simulated clients, as for :func:`standing_out`; without them, no client is said to stand
-        out.
+        Simulated clients, as for :func:`standing_out`; without them, clients are ranked, but none
+        is named as outlying.
     scores
         The scores of an attacker with auxiliary data (``ShadowClients(…).scores(recording)`` of
         :mod:`seepage.attacks`). P-values are then adjusted for both attackers, with clients as

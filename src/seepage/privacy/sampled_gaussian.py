@@ -90,8 +90,8 @@ class SampledGaussianDP(PrivacyStatement):
         check_count(self.group, "group")
         if self.group > 1 and self.neighbours == "replace":
             raise InputError(
-                "The guarantee for a group is for adding or removing it; omit neighbours=. To "
-                "replace k records, account for removing k and adding k."
+                "The guarantee for a group covers only adding or removing the group; omit "
+                "neighbours=. To replace k records, account for removing k and adding k."
             )
 
     @property

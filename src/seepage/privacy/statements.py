@@ -336,7 +336,10 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
     try:
         accountant.compose(event)
     except dp_accounting.UnsupportedEventError as error:
-        raise InputError(f"The accountant does not support this event: {error}") from None
+        raise InputError(
+            f"The Rényi accountant of dp_accounting does not support this event ({error}); give a "
+            "guarantee from seepage.privacy instead, such as sp.privacy.DifferentialPrivacy(1.0)."
+        ) from None
     pairs = zip(accountant.orders.tolist(), accountant.rdp.tolist(), strict=True)
     curve = [(order, epsilon) for order, epsilon in pairs if math.isfinite(epsilon)]
     if not curve:

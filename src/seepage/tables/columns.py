@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seepage.errors import InputError
-from seepage.tables.names import printable, shown, unique
+from seepage.tables.names import counted, printable, shown, unique
 from seepage.tables.source import Chunk, check_column, first_not_finite
 
 MOST_LEVELS = 1000  # the most different values that are counted
@@ -564,7 +564,8 @@ def class_levels(sums: ColumnSums, kind: pa.DataType, target: str) -> np.ndarray
     """Return the distinct labels in a scan, sorted."""
     if sums.missing:
         raise InputError(
-            f"The label column {target!r} has {sums.missing:,} missing values; drop those rows."
+            f"The label column {target!r} has {counted(sums.missing, 'missing value')}; drop all "
+            "rows without a label."
         )
     if sums.levels is None:
         raise InputError(

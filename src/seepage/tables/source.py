@@ -21,6 +21,7 @@ from array_api_compat import array_namespace, device, is_torch_array
 from seepage.errors import InputError, nearest
 from seepage.support.library_classes import library_class, own_name
 from seepage.support.number_check import check_choice
+from seepage.tables.names import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -398,7 +399,7 @@ def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table
         raise InputError(f"X is empty: it has {n} rows and {d} columns; pass a table with data.")
     xp = array_namespace(table.values)
     if xp.isdtype(table.values.dtype, "complex floating"):
-        raise InputError("Complex data not supported: X contains complex numbers.")
+        raise InputError("Complex data not supported: X contains complex numbers; pass real ones.")
     values = xp.astype(table.values, getattr(xp, wanted), copy=False)
     table = replace(table, values=values, names=table.names or tuple(f"x{j}" for j in range(d)))
     if check:
@@ -454,7 +455,7 @@ def check_finite(table: Table) -> None:
             continue
         counts = xp.sum(xp.astype(~xp.isfinite(table.values), xp.int64), axis=0)
         named = [table.names[j] for j in range(d) if int(counts[j]) > 0]
-        more = f" and {len(named) - 5} more columns" if len(named) > 5 else ""
+        more = f" and {counted(len(named) - 5, 'more column')}" if len(named) > 5 else ""
         raise InputError(
             f"X contains NaN or infinity in {', '.join(map(repr, named[:5]))}{more} (first in row "
             f"{start + row}); drop those rows or fill in missing values before the audit."
@@ -501,7 +502,8 @@ def check_length(vector: Any, table: Sized, what: str) -> None:
         raise InputError(f"{what} must be one-dimensional, not of shape {shape}; flatten it.")
     if shape[0] != len(table):
         raise InputError(
-            f"X has {len(table)} rows but {what} has {shape[0]} entries; pass one entry per row."
+            f"X has {counted(len(table), 'row')} but {what} has "
+            f"{counted(shape[0], 'entry', 'entries')}; pass one entry per row."
         )
 
 

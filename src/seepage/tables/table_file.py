@@ -24,7 +24,8 @@ def write_tables(tables: Iterator[pa.Table], path: Path) -> None:
         write_private(path, partial(write_each, tables))
     except OSError as error:
         raise InputError(
-            f"{path.name} cannot be written: {error.strerror or error}; no partial file remains."
+            f"{path.name} cannot be written: {error.strerror or error}; no partial file remains. "
+            "Choose another path."
         ) from error
 
 

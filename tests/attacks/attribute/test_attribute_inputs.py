@@ -114,7 +114,7 @@ def test_knowing_nothing():
 
 def test_other_tables_than_the_one_known():
     X, y, attribute = _known()
-    with pytest.raises(sp.InputError, match="X has 3 columns, but the adversary was fitted on 5"):
+    with pytest.raises(sp.InputError, match="a table with 5 columns, but X has 3"):
         Prior(attribute).fit(X, y).predict(X[:, :3], y)
     with pytest.raises(sp.InputError, match="is encoded in columns"):
         Prior(attribute).fit(X[:, :2], y)
@@ -165,7 +165,7 @@ def test_white_box_targets_that_are_not_training_rows():
         white.predict(other, y, white.model_)
     with pytest.raises(sp.InputError, match="Row 0 of X, or its label, does not match row 0"):
         white.predict(X, y + 1, white.model_)
-    with pytest.raises(sp.InputError, match="X has 10 rows, but fit was given 40 rows"):
+    with pytest.raises(sp.InputError, match="X has 10 rows, but fit was given 40 to attack"):
         white.predict(X[:10], y[:10], white.model_)
 
 

@@ -134,7 +134,7 @@ def test_releases_that_do_not_fit():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batch_size": 3}, "4 records cannot be divided into batches of 3"),
+        ({"batch_size": 3}, "records, 4, cannot be divided into batches of 3"),
         ({"batch_size": 0}, "cannot be divided"),
         ({"noise_multiplier": -1.0}, "must not be negative"),
     ],

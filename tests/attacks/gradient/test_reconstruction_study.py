@@ -98,7 +98,7 @@ def test_without_an_attack_images_are_attacked_with_their_total_variation(monkey
 
 def test_what_cannot_be_studied_is_refused():
     net, x, y = small_problem()
-    with pytest.raises(sp.InputError, match="3 records are too few"):
+    with pytest.raises(sp.InputError, match="at least 4 records, but got 3"):
         study_of(net, x[:3], y[:3])
     for wrong in (np.zeros(9), np.full(10, np.nan)):
         with pytest.raises(sp.InputError, match=r"scores\['mine'\] must hold 10 finite numbers"):

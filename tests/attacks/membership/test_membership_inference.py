@@ -111,7 +111,7 @@ def test_what_cannot_be_attacked_is_refused() -> None:
 
 def test_too_few_records_and_odd_rates_are_refused() -> None:
     attack = sp.attacks.MembershipInference(Ridge(), shadows=8)
-    with pytest.raises(sp.InputError, match="5 records are too few for this attack"):
+    with pytest.raises(sp.InputError, match="at least 8 records, but got 5"):
         attack.run(X[:5], Y[:5])
     found = MembershipInferenceResult("LiRA", np.zeros((1, 4)), np.arange(4)[None] < 2)
     for fpr in (0.0, 1.0):

@@ -187,7 +187,7 @@ def test_references_apart_from_the_records_need_no_memberships(family: tuple) ->
     assert np.isfinite(offline.against(target, x, y, members, references).scores).all()
     with pytest.raises(sp.InputError, match="pass online=False"):
         sp.attacks.MembershipInference().against(target, x, y, members, references)
-    with pytest.raises(sp.InputError, match=r"had must have the shape \(8, 64\)"):
+    with pytest.raises(sp.InputError, match=r"had= must have the shape \(8, 64\)"):
         offline.against(target, x, y, members, references, np.ones((2, 64)))
 
 

@@ -74,7 +74,7 @@ def test_what_does_not_apply_is_counted_and_says_why() -> None:
 
 
 def test_rows_and_labels_of_two_lengths_are_refused() -> None:
-    with pytest.raises(sp.InputError, match="X has 160 rows and y has 159; pass one"):
+    with pytest.raises(sp.InputError, match="X has 160 rows, but y has 159 labels; pass one"):
         sp.audit_estimator(DecisionTreeClassifier(), X, Y[:-1])
 
 
@@ -181,9 +181,12 @@ def test_the_command_line_audits_by_attack_and_refuses_what_it_cannot_do(tmp_pat
     assert "member vs non-member" in done.output
     assert (out / "report.html").exists()
     for extra, words in (
-        (["--sigma", "1"], "is for linear models"),
-        (["--show-values"], "--show-values is for linear models"),
-        (["--max-eta", "1"], "--max-eta is for linear models, because attacks do not measure it"),
+        (["--sigma", "1"], "applies only to linear models"),
+        (["--show-values"], "--show-values applies only to linear models"),
+        (
+            ["--max-eta", "1"],
+            "--max-eta applies only to linear models, because attacks do not measure it",
+        ),
     ):
         refused = CliRunner().invoke(app, [*command, *extra])
         assert refused.exit_code == 2

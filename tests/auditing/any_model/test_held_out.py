@@ -197,7 +197,7 @@ def test_labels_are_numbered_for_what_takes_only_numbers() -> None:
         (DecisionTreeClassifier(), X, NUMBER, "Unknown label type: continuous"),
         (DecisionTreeRegressor(), X, CLASS, "could not convert string to float"),
         (RandomForestRegressor(), X[:, 0], NUMBER, r"X has the shape \(90,\)"),
-        (DecisionTreeRegressor(), X, NUMBER[:-1], "X has 90 rows and y has 89"),
+        (DecisionTreeRegressor(), X, NUMBER[:-1], "X has 90 rows, but y has 89"),
         (
             DecisionTreeRegressor(),
             pd.DataFrame(X[:, :2], columns=["a", "a"]),

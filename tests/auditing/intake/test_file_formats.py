@@ -400,7 +400,7 @@ def test_sheets_and_dialects_are_for_files_that_have_them(tmp_path):
     with pytest.raises(InputError, match="columns and types are fixed"):
         read_file(tmp_path / "t.parquet", FileOptions(decimal=","))
     sqlite(tmp_path / "t.db")
-    with pytest.raises(InputError, match="has no table 'animals'; it has 'people'"):
+    with pytest.raises(InputError, match="has no table 'animals'; choose from 'people'"):
         read_file(tmp_path / "t.db", FileOptions(sheet="animals"))
 
 
@@ -517,7 +517,7 @@ def test_a_column_with_another_decimal_mark_than_the_named_one_stays_text(tmp_pa
 
 def test_what_is_no_ordinary_file_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "t.csv")
-    with pytest.raises(InputError, match="is not an ordinary file; save the table as one first"):
+    with pytest.raises(InputError, match="is not an ordinary file; save its table in a file first"):
         read_file(tmp_path / "t.csv")
 
 

@@ -114,7 +114,7 @@ def test_a_release_takes_no_groups_or_sensitive_columns(run, tmp_path):
     written(run, tmp_path, replace=edits)
     result = run("release", "people.csv", "--plan", "plan.toml", "--sigma", "1")
     assert result.exit_code == 2
-    assert "A release accepts no sensitive columns or groups: check them" in result.stderr
+    assert "A release accepts no sensitive columns or groups; remove them" in result.stderr
     assert not (tmp_path / "seepage-release").exists()
 
 

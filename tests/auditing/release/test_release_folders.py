@@ -197,7 +197,7 @@ def test_the_column_that_tells_records_apart_is_no_feature():
     assert [part.name for part in fitted.table.coding.parts] == ["age", "job"]
     with pytest.raises(InputError, match="least-holders must be at least 1, not 0"):
         Procedure(target="ill", least_holders=0).fit(people())
-    with pytest.raises(InputError, match="Only 4 rows are usable, too few for a release"):
+    with pytest.raises(InputError, match="10 usable rows, but the table has 4"):
         Procedure(target="response", least_holders=1).fit(patients().slice(0, 4))
 
 

@@ -182,7 +182,7 @@ def test_the_card_names_no_record_and_no_value():
 def test_the_card_tells_figures_in_coarse_bands_and_names_no_small_group():
     audit = make_audit()
     card = AuditReport(audit).card()
-    assert f"η of a record: at most {point_above(audit.eta.max()):g}," in card
+    assert f"η of a record is at most {point_above(audit.eta.max()):g};" in card
     assert f"at most {point_above(np.median(audit.eta)):g}." in card
     assert "fitted to 500 records or more" in card
     assert "569" not in card

@@ -376,7 +376,7 @@ def test_statsmodels_that_are_refused():
 
 def test_labels_that_do_not_suit_the_family():
     model = linear_model.PoissonRegressor().fit(X, COUNTS)
-    with pytest.raises(InputError, match="is not valid for the poisson family: 1 of the counts"):
+    with pytest.raises(InputError, match="is not valid for the poisson family: 1 count is"):
         describe(model, read_table(X), np.r_[-1, COUNTS[1:]])
 
 

@@ -390,7 +390,7 @@ def test_rows_with_gaps_that_a_formula_left_out():
     frame = MIXED.assign(outcome=REAL)
     frame.loc[3, "age"] = np.nan
     results = smf.ols("outcome ~ age + dose", frame).fit()
-    with pytest.raises(sp.InputError, match="dropped 1 rows with missing values; drop them"):
+    with pytest.raises(sp.InputError, match="dropped 1 row with missing values; drop all"):
         sp.leakage(results, frame, noise=sp.Gaussian(1.0))
 
 

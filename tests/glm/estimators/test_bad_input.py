@@ -240,7 +240,7 @@ def test_three_classes_are_sent_to_softmax():
 def test_negative_counts():
     y = Y.copy()
     y[:2] = -1
-    with pytest.raises(InputError, match="PoissonRegression: 2 of the counts are negative"):
+    with pytest.raises(InputError, match="PoissonRegression: 2 counts are negative"):
         PoissonRegression(l2=0.1).fit(X, y)
 
 

@@ -184,5 +184,5 @@ def test_tweedie_lies_between_poisson_and_gamma():
 
 def test_gamma_takes_positive_labels_only():
     model = GeneralizedLinearRegression("gamma")
-    with pytest.raises(InputError, match=r"is not valid for .*: 2 of the labels are not positive"):
+    with pytest.raises(InputError, match=r"is not valid for .*: 2 labels are not positive"):
         model.fit(np.arange(6.0)[:, None], np.array([1.0, 0.0, 2.0, -1.0, 1.0, 3.0]))

@@ -562,7 +562,7 @@ def test_few_others_hide_nobody_in_a_way_that_can_be_estimated():
     X, y = drawn("gaussian", n=29)
     model = sp.glm.LinearRegression(l2=0.02).fit(X, y)
     own = sp.leakage(model, X, y, attacker=OUTSIDER, release=sp.Predictions())
-    with pytest.raises(sp.InputError, match="There are only 28 other people"):
+    with pytest.raises(sp.InputError, match="other people is only 28"):
         own.membership(exact=0)
 
 

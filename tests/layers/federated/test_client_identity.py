@@ -187,7 +187,7 @@ def test_a_round_is_recorded_once(tmp_path):
         UpdateRecorder(NET, path)
     state = {"weight": torch.zeros(1, 6)}
     again = UpdateRecorder(NET, path, resume=True)
-    with pytest.raises(InputError, match="Client hospital 3 has an update of round 2"):
+    with pytest.raises(InputError, match="Client hospital 3 already has an update for round 2"):
         again.add(state, state, 2, 99, run=7, client="hospital 3")
     with pytest.raises(InputError, match=r"Round 2 is in .*updates already, from another run"):
         again.add(state, state, 2, 99, run=8)

@@ -254,9 +254,9 @@ def test_files_that_are_no_recording(apps, tmp_path):
     net = apps.server.network()
     np.save(tmp_path / "one.npy", np.ones(3))
     np.savez(tmp_path / "other.npz", layers=np.frombuffer(b"5", dtype=np.uint8))
-    with pytest.raises(InputError, match=r"one\.npy is one file.*name a folder"):
+    with pytest.raises(InputError, match=r"one\.npy is a single file.*name a folder"):
         UpdateRecorder(net, tmp_path / "one.npy", resume=True)
-    with pytest.raises(InputError, match="is a folder with other files"):
+    with pytest.raises(InputError, match="contains files other than recorded rounds"):
         UpdateRecorder(net, tmp_path, resume=True)
     for name in ("one.npy", "other.npz"):
         with pytest.raises(InputError, match="does not contain recorded gradients"):
@@ -352,7 +352,7 @@ def test_a_recording_with_buffers_goes_on(tmp_path):
     with pytest.raises(InputError, match=r"Round 2 is in .*updates already"):
         again.add(net.state_dict(), net.state_dict(), 2, 8)
     again.add(net.state_dict(), net.state_dict(), 3, 8)
-    with pytest.raises(InputError, match="Node 8 has an update of round 3"):
+    with pytest.raises(InputError, match="Node 8 already has an update for round 3"):
         again.add(net.state_dict(), net.state_dict(), 3, 8)
     with pytest.raises(InputError, match=r"cannot be continued.*different layers"):
         UpdateRecorder(net, path, layers=["0", "1"], resume=True)

@@ -235,7 +235,7 @@ def test_classes_beyond_the_outputs():
 
 
 def test_targets_must_match():
-    with pytest.raises(InputError, match="4 records but 3 labels"):
+    with pytest.raises(InputError, match="records is 4, but y has 3 labels"):
         sensitivity(mlp(), "cross_entropy", torch.randn(4, 4), torch.tensor([0, 1, 2]))
 
 

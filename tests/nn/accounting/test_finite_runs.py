@@ -73,7 +73,7 @@ def test_an_accountant_measures_kinks_at_a_scale_and_says_so() -> None:
     found = run.records("dfil")
     assert_probed(found, truth(net, x, y, STEP))
     assert found.about == f"a part of the input, over steps of {STEP:g}"
-    assert any(f"a step of {STEP:g}" in condition for condition in found.conditions)
+    assert any(f"over steps of {STEP:g}" in condition for condition in found.conditions)
 
 
 def test_the_method_is_the_accountants_to_choose() -> None:

@@ -105,7 +105,7 @@ def test_losses_that_are_not_finite() -> None:
 
 @pytest.mark.parametrize(("y", "labels"), [(Y[:2], "2"), (Y[0], "no")])
 def test_every_record_needs_a_label(y: Tensor, labels: str) -> None:
-    with pytest.raises(sp.InputError, match=f"There are 5 records but {labels} labels"):
+    with pytest.raises(sp.InputError, match=f"records is 5, but y has {labels} labels"):
         Engine(small(), "cross_entropy").norms(X, y)
 
 

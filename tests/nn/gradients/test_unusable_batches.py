@@ -56,8 +56,8 @@ def changed(tensor: Tensor, row: int, value: float) -> Tensor:
         ({"y": Y.tolist()}, "y must be a torch tensor, not of type list"),
         ({"y": Y.float(), "loss": "mse"}, "the same number of entries per record"),
         ({"y": changed(torch.zeros(10, 3), 6, torch.nan), "loss": "mse"}, "Record 6 .* in y"),
-        ({"y": Y[:4]}, "There are 10 records but 4 labels"),
-        ({"y": torch.tensor(1)}, "There are 10 records but no labels"),
+        ({"y": Y[:4]}, "records is 10, but y has 4 labels"),
+        ({"y": torch.tensor(1)}, "records is 10, but y has no labels"),
         ({"x": ()}, "x has no records"),
         ({"x": torch.tensor(1.0)}, "x has no records"),
         (

@@ -204,7 +204,7 @@ def test_conservative_rows_are_called_a_bound(problem: tuple) -> None:
         ({"noise_multiplier": 0.0}, "noise_multiplier"),
         ({"max_grad_norm": -1.0}, "max_grad_norm"),
         ({"clip": "soft"}, "clip must be"),
-        ({"y": torch.zeros(2, dtype=torch.long)}, "6 records but 2 labels"),
+        ({"y": torch.zeros(2, dtype=torch.long)}, "records is 6, but y has 2 labels"),
     ],
 )
 def test_bad_input(problem: tuple, change: dict, message: str) -> None:

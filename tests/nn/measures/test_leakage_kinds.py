@@ -107,6 +107,45 @@ def test_intervals_of_few_probes_cover(problem: Problem) -> None:
         assert 0.93 <= float(np.mean((low <= true) & (true <= high))) <= 0.97
 
 
+def test_dropout_is_off_and_said_to_be_off(problem: Problem) -> None:
+    net, x, y = problem
+    dropping = nn.Sequential(*list(net)[:2], nn.Dropout(0.5), net[2])
+    with pytest.warns(snn.FallbackWarning, match=r"Dropout is off \(Dropout '2'\)"):
+        leak = leak_of((dropping, x, y))
+    found = leak.records("dfil", method="exact")
+    assert "without random masks" in found.conditions[1]
+    wanted = information(problem).diagonal(dim1=1, dim2=2).mean(1).sqrt()
+    torch.testing.assert_close(found.values, wanted)
+    assert dropping[2].training  # the network itself is left as it was
+    assert leak.engine.net[0].weight is net[0].weight  # and trained on, it is measured anew
+    assert leak_of((dropping.eval(), x, y)).records("dfil").conditions[1:] == ()
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.MultiheadAttention])
+def test_dropout_within_a_module_is_off_too(kind: type) -> None:
+    class Net(nn.Module):
+        def __init__(self, p: float) -> None:
+            super().__init__()
+            recurrent = {"num_layers": 2} if kind is nn.LSTM else {}
+            size = 4 if kind is nn.LSTM else 2
+            self.inner = kind(4, size, dropout=p, batch_first=True, **recurrent)
+            self.last = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out = self.inner(x) if kind is nn.LSTM else self.inner(x, x, x, need_weights=False)
+            return self.last(out[0].mean(1))
+
+    torch.manual_seed(0)
+    net, plain = Net(0.4).double(), Net(0.0).double()
+    plain.load_state_dict(net.state_dict())
+    x, y = torch.randn(3, 2, 4, dtype=torch.float64), torch.arange(3)
+    with pytest.warns(snn.FallbackWarning, match="Dropout is off"):
+        found = leak_of((net, x, y)).records("dfil", method="exact")
+    torch.testing.assert_close(
+        found.values, leak_of((plain, x, y)).records("dfil", method="exact").values
+    )
+
+
 def test_parts_count_unknown_entries_only(problem: Problem) -> None:
     diagonal = information(problem).diagonal(dim1=1, dim2=2)
     leak = leak_of(problem, view=snn.Input.features([0, 1, 5], 24))

@@ -110,7 +110,7 @@ def test_a_record_of_another_size_is_named() -> None:
     net, x, y = made(torch.tanh, 5, 8, 3, records=12)
     x[7] = 1e30
     leak = sp.nn.leakage(net, "cross_entropy", x, y, **NOISE)
-    with pytest.raises(sp.InputError, match=r"record 7 have the size 1e\+30.*leave it out"):
+    with pytest.raises(sp.InputError, match=r"record 7 have the size 1e\+30.*leave the record out"):
         leak.records("dfil")
     x[7] = 1e3
     assert leak.records("dfil").about == "the input"
@@ -129,7 +129,7 @@ def test_a_dict_is_told_its_own_names() -> None:
     both = {"left": x, "right": x}
     with pytest.raises(sp.InputError, match=r"\(left, right\).*Input\(key='left'\)"):
         sp.nn.leakage(Sum(), "cross_entropy", both, y, **NOISE).records("dfil")
-    with pytest.raises(sp.InputError, match=r"in a dict .*forward\(\)"):
+    with pytest.raises(sp.InputError, match=r"give a dict of tensors.*forward\(\)"):
         sp.nn.leakage(Sum(), "cross_entropy", (x, x), y, **NOISE).records("dfil")
     view = sp.nn.Input(key="left")
     found = sp.nn.leakage(Sum(), "cross_entropy", both, y, view=view, **NOISE)

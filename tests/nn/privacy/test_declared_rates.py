@@ -238,7 +238,7 @@ def test_a_group_is_the_mixture_of_how_many_took_part():
     assert statement.renyi() == math.inf
     with pytest.raises(sp.InputError, match="covers only adding or removing the records together"):
         guarantee(Ledger((entry(),)), 1e-3, group=2, neighbours="replace")
-    with pytest.raises(sp.InputError, match="for a group is for adding or removing it"):
+    with pytest.raises(sp.InputError, match="for a group covers only adding or removing"):
         sp.privacy.SampledGaussianDP(1.0, 0.1, 2, "replace", group=2)
 
 

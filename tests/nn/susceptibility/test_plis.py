@@ -232,7 +232,7 @@ def test_bad_input_is_refused(problem: tuple) -> None:
     for options, message in bad:
         with pytest.raises(sp.InputError, match=message):
             sp.nn.plis(net, "cross_entropy", x, y, **options)
-    with pytest.raises(sp.InputError, match="12 records but 3 labels"):
+    with pytest.raises(sp.InputError, match="records is 12, but y has 3 labels"):
         sp.nn.plis(net, "cross_entropy", x, y[:3])
     with pytest.raises(sp.InputError, match="no records"):
         sp.nn.plis(net, "cross_entropy", x[:0], y[:0])

@@ -183,7 +183,7 @@ def test_batches_that_a_run_refuses(problem: tuple) -> None:
             watch.observe(index, x[:2], y[:2])
     with pytest.raises(sp.InputError, match="names 0 records"):
         watch.observe([], x[:2], y[:2])
-    with pytest.raises(sp.InputError, match="9 records but 2 labels"):
+    with pytest.raises(sp.InputError, match="records is 9, but y has 2 labels"):
         watch.observe([0, 1], x, y[:2])
     with pytest.raises(sp.InputError, match="y contains <U1 values"):
         watch.observe([0, 1], x[:2], ["a", "b"])

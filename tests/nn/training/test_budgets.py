@@ -170,7 +170,7 @@ def test_leakage_is_refused_where_records_stop():
     other.ledger = type(other.ledger).from_json(accountant.ledger.to_json())
     with pytest.raises(sp.InputError, match="Fisher information is infinite"):
         other.records("dfil")
-    with pytest.raises(sp.InputError, match="only for runs with budget="):
+    with pytest.raises(sp.InputError, match="only to runs with budget="):
         trainer(None).promise()
 
 

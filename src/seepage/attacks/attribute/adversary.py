@@ -14,6 +14,7 @@ from seepage.attacks.intervals import ConfidenceInterval, accuracy_interval, str
 from seepage.attacks.noisy_releases import Releases
 from seepage.errors import InputError
 from seepage.support.chunks import row_slices
+from seepage.tables.names import counted
 from seepage.tables.result_table import PlottedNumbers, ResultNumbers
 from seepage.tables.source import (
     Table,
@@ -57,7 +58,7 @@ class AttributeInversion(ABC):
         return self
 
     def _prepare(self, release: Any) -> tuple[Any, int]:
-        """Return what scoring needs to know of the releases, and the number of releases.
+        """Return the properties of the releases that scoring needs, and the number of releases.
 
         An adversary who ignores the releases makes the same guess for all of them.
         """
@@ -88,8 +89,8 @@ class AttributeInversion(ABC):
         Returns
         -------
         numpy.ndarray
-            The position of the guessed level in ``attribute.levels``, (n,); (T, n) for
-            :class:`Releases`. If levels tie, the first is guessed.
+            The position of the guessed level in ``attribute.levels``, (n,); (T, n) for T releases
+            (:class:`Releases`). If levels tie, the first is guessed.
         """
         guesses = self._guess(X, y, release)
         if isinstance(release, Releases):
@@ -99,8 +100,8 @@ class AttributeInversion(ABC):
     def attack(self, X: Any, y: Any, release: Any = None) -> InversionResult:
         """Guess the level of every target row and compare the guess with the true level.
 
-        The parameters are those of :meth:`predict`, but the attribute's columns contain the true
-        values.
+        The parameters are those of :meth:`predict`, but the attribute's columns must contain the
+        true values.
         """
         truth = self.attribute.read(X)
         hits = self._guess(X, y, release) == truth
@@ -131,8 +132,9 @@ class AttributeInversion(ABC):
         table = read_table(X, check=False)
         if table.values.shape[1] != self.n_features_in_:
             raise InputError(
-                f"X has {table.values.shape[1]} columns, but the adversary was fitted on "
-                f"{self.n_features_in_}; pass rows of the same table."
+                "The adversary was fitted on a table with "
+                f"{counted(self.n_features_in_, 'column')}, but X has {table.values.shape[1]}; "
+                "pass rows of the same table."
             )
         labels = as_numpy(y)
         check_length(labels, table, "y")
@@ -280,8 +282,8 @@ class InversionResult(ResultNumbers):
         labels = as_numpy(groups)
         if labels.shape != self.hits.shape[1:]:
             raise InputError(
-                f"{self.hits.shape[1]} records were attacked, but groups has the shape "
-                f"{labels.shape}; give one label per record."
+                f"{counted(self.hits.shape[1], 'record was', 'records were')} attacked, but groups "
+                f"has the shape {labels.shape}; give one label per record."
             )
         return labels
 

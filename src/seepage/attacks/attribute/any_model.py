@@ -1,18 +1,18 @@
 """Attribute inference for every column of a table, with any model that can be refitted.
 
-The attacker knows the model, a record's label and all of its columns but one, and infers which
-value ``k`` of the unknown column best explains the model's output. The baseline without the model
-is imputation: a random forest fitted on other records predicts ``q(k)``, the probability of each
-value given the other columns and the label. The gain over this baseline is attribute inference
+The attacker knows the model, a record's label and all of its columns but one. The attacker infers
+which value ``k`` of the unknown column best explains the model's output. The baseline without the
+model is imputation: a random forest fitted on other records predicts ``q(k)``, the probability of
+each value given the other columns and the label. The gain over this baseline is attribute inference
 beyond imputation (Jayaraman and Evans 2022).
 
-The evidence from the model is membership inference for each candidate record (Yeom et al. 2018),
-with the likelihood ratio of Carlini et al. (2022). Let ``ℓ(k)`` be the attacked model's log-odds of
-the record's true label with the value ``k`` in the column, and ``μ(k)`` the mean log-odds over
-shadow models not fitted on the record. At a record's true value, ``δ`` is the mean increase in
-log-odds in models fitted on the record, and ``σ²`` is the variance of the log-odds in models not
-fitted on it. If both distributions are normal, the log-likelihood ratio is ``(δ/σ²)(ℓ(k) − μ(k))``
-up to a constant, and the guess is::
+The evidence from the model comes from membership inference on each candidate record (Yeom et al.
+2018), with the likelihood ratio of Carlini et al. (2022). Let ``ℓ(k)`` be the attacked model's
+log-odds of the record's true label with the value ``k`` in the column, and ``μ(k)`` the mean
+log-odds over shadow models not fitted on the record. At a record's true value, ``δ`` is the mean
+increase in log-odds in models fitted on the record, and ``σ²`` is the variance of the log-odds in
+models not fitted on it. If both distributions are normal, the log-likelihood ratio is ``(δ/σ²)(ℓ(k)
+− μ(k))`` up to a constant, and the guess is::
 
     argmax_k  log q(k) + (δ/σ²)(ℓ(k) − μ(k))
 
@@ -69,7 +69,7 @@ class GuessingPlan:
     rows
         The positions of the attacked records, ``(m,)``.
     priors
-        The logarithm of ``q(k)`` for each column, ``(m, K)``.
+        The log-probability of each candidate value without a model, for each column, ``(m, K)``.
     tried, labels
         The attacked records with every value of every column in turn, and their labels. Rows are
         ordered by column, then by record, then by value.
@@ -146,8 +146,9 @@ def plan_guesses(
 
 def _unique(table: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
     names = [name for name, _ in table]
-    if len(set(names)) < len(names):
-        raise InputError("Two columns of X have the same name; rename one of them.")
+    twice = next((name for k, name in enumerate(names) if name in names[:k]), None)
+    if twice is not None:
+        raise InputError(f"Two columns of X have the name {twice!r}; rename one of them.")
     return table
 
 
@@ -312,7 +313,9 @@ class ColumnGuesses(SummaryTable):
 def guess_columns(
     plan: GuessingPlan, answers: Sequence[list[np.ndarray]], signals: np.ndarray, inside: np.ndarray
 ) -> tuple[ColumnGuesses, ...]:
-    """Return how often each column is guessed with each model; the other models are shadows.
+    """Return how often each column is guessed correctly with each model, and without a model.
+
+    For each attacked model, all other models serve as shadow models.
 
     Parameters
     ----------

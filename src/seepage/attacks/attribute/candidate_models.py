@@ -12,9 +12,9 @@ so that one Newton step, with ``G = UᵀH⁻¹U``, is::
 
     Δ = −H'⁻¹ g = −H⁻¹U (I + S G)⁻¹ c
 
-This step is a combination of ``H⁻¹x`` and one of a few vectors ``H⁻¹δ``, with coefficients from 2×2
-systems. For linear regression the objective is quadratic and ``w + Δ`` is the refit itself (a
-rank-two update).
+This step is a combination of ``H⁻¹x`` and ``H⁻¹δ``, with coefficients from 2×2 systems; there are
+only a few different ``δ``. For linear regression the objective is quadratic and ``w + Δ`` is the
+refit itself (a rank-two update).
 
 Families other than linear regression need two Newton steps. After the first step the gradient is::
 
@@ -44,9 +44,10 @@ _AFFORDABLE = 1 << 20
 
 
 class RankTwo(NamedTuple):
-    """The rank-two changes for a chunk of b rows with K candidate levels each.
+    """The rank-two changes of the Hessian for b rows with K candidate levels each.
 
-    The second axis is the candidate level; the change for a row's actual level is zero.
+    The second axis of the arrays is the candidate level; the change for a row's actual level is
+    zero.
     """
 
     x: np.ndarray  # (b, P): the rows, with a last 1 for an intercept

@@ -10,6 +10,7 @@ import numpy as np
 
 from seepage.core.unknowns import Attributes
 from seepage.errors import InputError, nearest
+from seepage.tables.names import counted
 from seepage.tables.source import MemorySource, as_numpy, read_table
 
 _DROPPED = "none of these"
@@ -26,8 +27,8 @@ class NominalAttribute:
     columns
         The positions of the attribute's columns in the table.
     codes
-        The entries of these columns for each level, (K, t): rows of the identity matrix for a
-        one-hot attribute, and a row of zeros for a level without a column.
+        The entries of the attribute's columns for each level, (K, t): rows of the identity matrix
+        for a one-hot attribute, and a row of zeros for a level without a column.
     levels
         The names of the levels, in the order of ``codes``.
 
@@ -126,8 +127,8 @@ class NominalAttribute:
         name
             The attribute's name; by default, the name of the first column.
         levels
-            The names of the levels in the order described; by default, from the columns or their
-            values.
+            The names of the levels in the order described above; by default, the names of the
+            columns or their values.
         """
         table = read_table(X)
         named, _ = Attributes(MemorySource(table, None)).unknowns(list(columns), False)
@@ -144,12 +145,13 @@ class NominalAttribute:
         return f"<{self.name}: {', '.join(self.levels)}>"
 
     def read(self, X: Any) -> np.ndarray:
-        """Return the position of every row's level, (n,), in a table with the attribute."""
+        """Return every row's level, (n,), as a position in ``levels``."""
         values = read_table(X, check=False).values
         if max(self.columns) >= values.shape[1] or min(self.columns) < 0:
             raise InputError(
                 f"{self.name!r} is encoded in columns {list(self.columns)}, but X has "
-                f"{values.shape[1]} columns; pass the table from which the attribute was defined."
+                f"{counted(values.shape[1], 'column')}; pass the table from which the attribute "
+                "was defined."
             )
         shown = as_numpy(values[:, list(self.columns)])
         positions = np.full(len(shown), -1, dtype=np.int64)

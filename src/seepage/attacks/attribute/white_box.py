@@ -17,6 +17,7 @@ from seepage.glm.adapters.registry import describe
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.leakage import leakage
 from seepage.glm.losses import Family
+from seepage.tables.names import counted
 from seepage.tables.source import Table, as_numpy
 
 
@@ -146,8 +147,8 @@ class WhiteBox(AttributeInversion):
         table, labels = super()._read_targets(X, y)
         if len(table) != len(self._rows):
             raise InputError(
-                f"X has {len(table)} rows, but fit was given {len(self._rows)} rows to attack; "
-                "pass those rows in the same order."
+                f"X has {counted(len(table), 'row')}, but fit was given {len(self._rows)} to "
+                "attack; pass the rows given to fit, in the same order."
             )
         return table, labels
 

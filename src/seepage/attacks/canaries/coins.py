@@ -14,6 +14,7 @@ from seepage.attacks.canaries.one_run import epsilon_lower_bound
 from seepage.errors import InputError, accepts_other_names
 from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_count, check_not_negative, check_share
+from seepage.tables.names import counted
 from seepage.tables.result_table import SummaryTable
 from seepage.tables.source import as_numpy
 
@@ -149,7 +150,8 @@ class Canaries:
         check_count(self.guesses, "guesses")
         if self.guesses > count:
             raise InputError(
-                f"{count} canaries do not allow {self.guesses} guesses; choose a smaller guesses=."
+                f"guesses={self.guesses} exceeds the number of canaries, {count}; choose a smaller "
+                "guesses=."
             )
         stream = KeyedStream.fresh() if seed is None else KeyedStream.of_seed(seed)
         self.included = np.asarray(stream.child("canaries").words(count) >> np.uint64(63), bool)
@@ -196,7 +198,7 @@ class Canaries:
         """Return the included canaries, given the records of all canaries."""
         if len(records) != len(self):
             raise InputError(
-                f"There are {len(self)} canaries, but {len(records)} records; pass one record for "
-                "each canary."
+                f"There are {len(self)} canaries, but {counted(len(records), 'record')}; pass one "
+                "record for each canary."
             )
         return [record for record, is_in in zip(records, self.included, strict=True) if is_in]

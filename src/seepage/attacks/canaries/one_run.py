@@ -1,14 +1,14 @@
 """A lower bound on ε from guesses about one run (Steinke, Nasr and Jagielski 2023).
 
 Each of m canaries is included by a fair coin flip. An attacker guesses r of the coin flips and
-abstains from the remaining coin flips; v guesses are correct. If the procedure is (ε,
-δ)-differentially private for adding or removing one record, then the main theorem of the paper,
-with ``W ~ Binomial(r, e^ε/(1 + e^ε))``, states::
+abstains from guessing the others; v guesses are correct. If the procedure is (ε, δ)-differentially
+private for adding or removing one record, then the main theorem of the paper, with ``W ~
+Binomial(r, e^ε/(1 + e^ε))``, states::
 
     P[v or more right] ≤ P[W ≥ v] + 2mδ · max_{1 ≤ i ≤ v} P[v > W ≥ v − i]/i
 
-An ε is refuted with 95 % confidence if this probability is below 5 %. The coin flips are
-independent, so one run with many canaries replaces many runs with one canary each.
+An ε is refuted with 95 % confidence if the right side is below 5 %. The coin flips are independent,
+so one run with many canaries replaces many runs with one canary each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from seepage.support.number_check import check_count, check_not_negative, check_
 def chance_of_guesses(
     correct: int, guesses: int, *, abstentions: int = 0, epsilon: float, delta: float
 ) -> float:
-    """Return an upper bound on the probability of at least this many correct guesses.
+    """Return an upper bound on the probability of ``correct`` or more correct guesses.
 
     The bound holds under (ε, δ)-differential privacy. The number of guesses must have been chosen
     without knowing the coin flips.

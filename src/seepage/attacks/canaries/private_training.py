@@ -4,8 +4,8 @@ A step releases ``ĝ = (Σ_i b_i g̃_i + Σ_j c_j g̃_j + N(0, s²))/D``: the no
 records and canaries, with ``b`` and ``c`` zero or one. The attacker knows the parameters, and
 therefore all clipped gradients, but not which records were sampled. The attacker subtracts the
 expected sum of the known records and estimates the ``c_j`` by the best linear predictor. The rows
-of ``G`` are the canaries' gradients, and ``p`` is the rate at which a canary takes part in a step
-(half of the sampling rate)::
+of ``G`` are the canaries' gradients, ``q`` is the sampling rate, and ``p = q/2`` is the rate at
+which a canary takes part in a step::
 
     ĉ = (G Gᵀ + s²/(p(1 − p)) I)⁻¹ G (D ĝ − q Σ_i g̃_i − p Σ_j g̃_j)
 
@@ -48,7 +48,7 @@ class StepFacts:
     clip
         The clipping norm of the gradients.
     noise
-        The standard deviation of the noise added to the sum.
+        The standard deviation of the noise added to the sum of clipped gradients.
     sample_rate
         The probability that a record is sampled into the batch.
     divisor
@@ -64,7 +64,8 @@ class StepFacts:
 class GradientScores:
     """Scores canaries from the noisy gradients of an optimiser's steps.
 
-    ``scores`` contains the sum of ``ĉ`` so far for each canary.
+    ``scores`` contains, for each canary, the sum of its estimated contributions ``ĉ`` to the steps
+    so far (see the module).
     """
 
     def __init__(self, loss: str | nn.Module | Loss, known: Records, canaries: Records) -> None:

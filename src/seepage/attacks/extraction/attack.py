@@ -70,8 +70,8 @@ class Extraction:
 
     For every secret ``x`` preceded by text ``c``, a sampler with next-token distribution ``q``
     emits the secret's tokens with the exact probability ``P = Π_t q(x_t | c, x_<t)`` (Hayes et al.
-    2024, arXiv:2410.19482). The sum of ``P`` and the probabilities of token sequences that run past
-    the end of the secret is a lower bound on the probability of the text.
+    2024, arXiv:2410.19482). Adding the probabilities of token sequences that spell the secret and
+    run past its end gives a lower bound on the probability of the text.
 
     Parameters
     ----------
@@ -144,8 +144,7 @@ class Extraction:
             (:func:`~seepage.attacks.extraction.secrets.find_secrets`).
         near, distance
             The number of continuations sampled to find near-verbatim copies of every secret (0 for
-            none), and the largest edit distance that counts as a copy, as a share of the secret's
-            characters.
+            none), and the largest edit distance of a copy, as a share of the secret's characters.
         exposure, candidates
             The number of candidates with which every secret is compared (0: exposure is not
             measured), and the candidates; by default, all strings of the secret's shape. If there

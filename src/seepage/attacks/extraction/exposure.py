@@ -9,7 +9,7 @@ The maximum, ``log2 |R|``, means that the model prefers the secret to every othe
 secret that the model has never seen has an exposure of 1.4 bits on average. If there are few
 candidates, all of them are ranked. Otherwise a random sample is ranked. The share of candidates
 that are more probable than the secret has an exact confidence interval (Clopper and Pearson); the
-negative logarithm to base 2 of its ends is the interval in bits.
+negative logarithms to base 2 of its ends are the ends of the interval in bits.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def measure_exposure(
     candidates
         The alternatives; by default, all strings of the secret's shape (:func:`alphabets`).
     most
-        The largest number of candidates that are all ranked.
+        The largest number of candidates for which all are ranked.
     draws
-        The sample size if there are more candidates.
+        The number of candidates to sample if there are more than ``most``.
     seed
         The seed of the sample.
     special

@@ -102,7 +102,7 @@ def count_near_copies(
 
 
 def edit_distance(goal: str, text: str) -> int:
-    """Return the smallest Levenshtein distance between a string and any prefix of another string.
+    """Return the smallest Levenshtein distance between ``goal`` and any prefix of ``text``.
 
     Examples
     --------

@@ -57,8 +57,8 @@ class TokenScores:
     def with_endings(self) -> tuple[float, float]:
         """The bounds on the log-probability of the tokens or any accepted ending.
 
-        An ending may replace the tokens from any position on. The resulting sequences exclude one
-        another, so their probabilities are added.
+        An ending may replace the tokens from any position on. The resulting sequences are mutually
+        exclusive, so their probabilities are added.
         """
         return _with(self.low, self.ending_low), _with(self.high, self.ending_high)
 

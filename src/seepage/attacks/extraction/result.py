@@ -64,8 +64,8 @@ class ExtractedSecret:
     record, kind, text
         The number of the record, the kind of secret, and the secret itself.
     given, emitted
-        The text that the attacker supplies, and the target text: the secret, and any text between
-        it and the last joint token boundary.
+        The text that the attacker supplies, and the target text: the secret, with any text between
+        it and the supplied text.
     copies
         The number of records that contain this secret.
     tokens, token_probability, rank
@@ -123,8 +123,8 @@ class ExtractedSecret:
     def within_reach(self, tries: float) -> bool:
         """Return whether this many tries are expected to suffice.
 
-        One try must also be at least ten times as likely to succeed as a random guess, which finds
-        a four-digit code once in 10,000 tries.
+        One try must also be at least ten times as likely to succeed as a random guess. A four-digit
+        code, for example, is guessed at random once in 10,000 tries.
         """
         return self.tries <= tries and self.probability >= 10 * self.guess
 
@@ -164,7 +164,7 @@ class ExtractedSecret:
 
 
 class GainComparison(NamedTuple):
-    """The mean gain of members beyond held-out secrets of the same kinds, in bits per secret."""
+    """The mean gain of members minus that of held-out secrets of the same kinds, in bits."""
 
     members: float  # mean
     held_out: float

@@ -63,10 +63,11 @@ class TokenSampler:
     temperature
         The divisor of the logits.
     top_k
-        The number of tokens selected, plus those that tie with the last one; 0 selects all tokens.
+        The number of most probable tokens to select, in addition to ties with the last one; 0
+        selects all tokens.
     top_p
-        The smallest set of tokens whose probabilities sum to more than this is selected; 1 selects
-        all.
+        The smallest set of tokens whose probabilities sum to more than this value is selected; 1
+        selects all.
     greedy
         Whether to choose the most probable token; the other settings then have no effect.
 

@@ -122,7 +122,7 @@ def haarpsi(
     if min(a.shape[-2:]) < _HAARPSI_SMALLEST:
         raise InputError(
             f"HaarPSI needs images of at least {_HAARPSI_SMALLEST} pixels in height and width, not "
-            f"{a.shape[-2]}×{a.shape[-1]}."
+            f"{a.shape[-2]}×{a.shape[-1]}; use larger images, or psnr."
         )
     if colour and any(side.ndim < 3 or side.shape[-3] != 3 for side in (a, b)):
         raise InputError(
@@ -218,7 +218,7 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
     Parameters
     ----------
     images, originals
-        Equal numbers of images and originals.
+        The images and their originals, in arrays of the same shape.
     data_range
         The range of pixel values; by default, 255 for uint8 and 1 for real numbers.
 
@@ -278,8 +278,8 @@ def _check_images(
     for side, what in ((a, "image"), (b, "reference")):
         if not np.isfinite(side).all():
             raise InputError(
-                f"The {what} contains NaN or infinity, so it cannot be compared; remove the "
-                "affected images."
+                f"The {what} contains NaN or infinity, so it cannot be compared; leave out images "
+                "with such pixels."
             )
     return a, b, full
 

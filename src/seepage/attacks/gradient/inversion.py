@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from seepage.attacks.gradient.image_similarity import ImageQuality, compare_images
 from seepage.attacks.gradient.labels import is_plain_cross_entropy, recover_labels
 from seepage.attacks.gradient.minimisers import Descent, QuasiNewton
+from seepage.attacks.gradient.priors import BatchNormPrior, OneHotColumns, Statistics
 from seepage.attacks.gradient.releases import GradientReleases
 from seepage.attacks.gradient.simulation import COSTS, GradientCost
 from seepage.errors import InputError, accepts_other_names
@@ -187,6 +189,18 @@ class GradientInversion:
         The lower and upper limits of all entries of a record. Starting points are drawn around the
         midpoint of these limits. ``"lbfgs"`` searches without limits; its records are clipped to
         the limits before their cost is computed.
+    batch_norm
+        The weight of the distance between the candidates' BatchNorm statistics and known ones,
+        ``Σ_l ‖μ_l − m_l‖ + ‖s_l − v_l‖`` over BatchNorm layers (Yin et al. 2021, "See through
+        gradients"); 0 by default.
+    statistics
+        The known mean and variance by layer name, such as ``{"norm": (mean, variance)}``; by
+        default, the network's running statistics. A client that sends its buffers after one step
+        with momentum ``a`` reveals its batch's: ``(sent back − (1 − a) received)/a``.
+    categories
+        For tables, the columns that encode each category, such as ``[(2, 3, 4), (5, 6)]``: exactly
+        one of them is 1. They are varied as a softmax and rounded at the end (Vero et al. 2023,
+        "TabLeak"); the mismatch is that before rounding.
     tolerance
         The mismatch of gradients below which a release counts as solved.
     seed
@@ -218,6 +232,9 @@ class GradientInversion:
     step_size: float = 0.1
     restarts: int = 1
     bounds: tuple[float, float] = (0.0, 1.0)
+    batch_norm: float = 0.0
+    statistics: Statistics | None = None
+    categories: Sequence[Sequence[int]] = ()
     tolerance: float = 1e-10
     seed: int = 0
 
@@ -236,6 +253,14 @@ class GradientInversion:
             raise InputError(
                 f"bounds must be a lower limit and a larger upper limit, not {self.bounds!r}."
             )
+        check_not_negative(self.batch_norm, "batch_norm")
+        self._prior = BatchNormPrior(self.net, self.statistics) if self.batch_norm else None
+        if self.categories and len(self.shape) > 1:
+            raise InputError(
+                f"categories are columns of a table, but records have the shape {self.shape}."
+            )
+        span = self.bounds[1] - self.bounds[0]
+        self._hot = OneHotColumns(self.categories, self.shape[0], span) if self.categories else None
 
     def reconstruct(self, releases: GradientReleases, labels: Any = None) -> GradientReconstruction:
         """Return the records whose simulated gradients best match the releases.
@@ -270,12 +295,23 @@ class GradientInversion:
         parts = []
         for rows in row_slices(len(releases), width, chunk=chunk):
             cost = GradientCost(
-                simulated, targets[rows], y[rows], self.shape, self.cost, self.total_variation
+                simulated,
+                targets[rows],
+                y[rows],
+                self.shape,
+                self.cost,
+                self.total_variation,
+                self.batch_norm,
+                self._prior,
+                self._hot,
             )
             parts.append(self._search(cost, self._starts(rows, d, targets)))
         records, mismatch, taken, curve = (torch.cat(values) for values in zip(*parts, strict=True))
+        records = records.reshape(*y.shape[:2], *self.shape)
+        if self._hot is not None:
+            records = self._hot.rounded(records)
         return GradientReconstruction(
-            records.reshape(*y.shape[:2], *self.shape).cpu(),
+            records.cpu(),
             y.cpu(),
             mismatch.cpu(),
             taken.cpu(),
@@ -353,7 +389,7 @@ class GradientInversion:
         return around.clamp(low, high).to(like)
 
     def _outputs(self, like: Tensor) -> Tensor:
-        """Return the network's outputs for five records, each with a single value throughout."""
+        """Return the network's outputs for five records, in each of which all entries are equal."""
         refuse_modes(self.net)  # running the network must not change it
         low, high = self.bounds
         own = low + (high - low) * torch.linspace(0.1, 0.9, 5).to(like)

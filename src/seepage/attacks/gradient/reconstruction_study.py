@@ -1,9 +1,9 @@
 """Tests which scores predict how well gradient inversion reconstructs a record.
 
-A score of a record (PLIS, FIL, the norm of its gradient) is cheap; an attack is not. This study
-computes both for the same records and network, and the rank correlation of each score with the
-reconstruction error. A score predicts reconstruction if this correlation is negative and its
-interval excludes zero.
+A score of a record (PLIS, FIL, the norm of its gradient) is cheap to compute; an attack is not.
+This study computes both for the same records and network, and the rank correlation of each score
+with the reconstruction error. A score predicts reconstruction if this correlation is negative and
+its interval excludes zero.
 """
 
 from __future__ import annotations
@@ -115,7 +115,9 @@ def reconstruction_study(
     """
     x, y, _ = as_tensors(net, x, y)
     if len(x) < 4:
-        raise InputError(f"{len(x)} records are too few for a rank correlation; give more records.")
+        raise InputError(
+            f"A rank correlation needs at least 4 records, but got {len(x)}; give more records."
+        )
     shape = tuple(x.shape[1:])
     if attack is None:
         image = len(shape) > 1 and min(shape[-2:]) > 1

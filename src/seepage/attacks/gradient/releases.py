@@ -17,6 +17,7 @@ from seepage.nn.problem.problem import Loss
 from seepage.nn.susceptibility.plis import as_tensors
 from seepage.support.chunks import ACCELERATOR_CHUNK, row_slices
 from seepage.support.number_check import check_count, check_not_negative
+from seepage.tables.names import counted
 from seepage.tables.source import as_numpy
 
 
@@ -24,8 +25,9 @@ from seepage.tables.source import as_numpy
 class GradientReleases:
     """Released gradients, each the mean over one batch, with their clipping and noise.
 
-    A release is ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``: the gradient of a single record (b = 1),
-    the update of a federated client, or a step of private SGD. You can also construct this class
+    A release is ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``, with b records, the clip ``φ``, its
+    threshold C and the noise multiplier σ. It is the gradient of a single record (b = 1), the
+    update of a federated client, or a step of private SGD. You can also construct this class
     directly from recorded gradients. With ``training``, the releases are FedAvg updates, ``θ_sent −
     θ_returned``, after local steps that the adversary knows.
 
@@ -88,7 +90,7 @@ class GradientReleases:
         return replace(self, gradients={k: v[which] for k, v in self.gradients.items()})
 
     def flat(self, like: Mapping[str, Tensor]) -> Tensor:
-        """Return the gradients as one row per release, in the order of these parameters."""
+        """Return the gradients as one row per release, in the order of the parameters ``like``."""
         missing = [name for name in like if name not in self.gradients]
         if missing:
             raise InputError(
@@ -244,12 +246,13 @@ def _records(net: nn.Module, x: Any, y: Any, batch_size: Any) -> tuple[Tensor, T
         )
     if not isinstance(batch_size, int) or batch_size < 1 or len(x) == 0 or len(x) % batch_size:
         raise InputError(
-            f"{len(x)} records cannot be divided into batches of {batch_size!r}; choose a "
-            "batch_size that divides the number of records."
+            f"The number of records, {len(x)}, cannot be divided into batches of {batch_size!r}; "
+            "choose a batch_size that divides it."
         )
     if len(x) != len(y):
         raise InputError(
-            f"x has {len(x)} records, but y has {len(y)} labels; give one label for each record."
+            f"x has {counted(len(x), 'record')}, but y has {counted(len(y), 'label')}; give one "
+            "label for each record."
         )
     return x, y.long() if y.dtype == torch.bool else y
 

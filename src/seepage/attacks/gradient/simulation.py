@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from seepage.attacks.gradient.priors import BatchNormPrior, OneHotColumns
 from seepage.errors import InputError
 from seepage.layers.federated.local_training import LocalTraining, Parameters
 from seepage.nn.gradients.network_checks import Validator, unwrapped
@@ -120,8 +121,8 @@ class SimulatedGradients:
         left, right = part.left, part.right
         if not isinstance(left, Tensor):
             raise InputError(
-                "The network looks up token embeddings, which cannot be varied continuously; this "
-                "attack needs real-valued inputs."
+                "The network looks up token embeddings, which cannot be varied continuously; "
+                "attack a network with real-valued inputs."
             )
         if weights is not None:
             right = right * weights[:, None, None, None]
@@ -199,8 +200,9 @@ class GradientCost:
     """The cost of candidates for the given releases: ``"cosine"`` or ``"euclidean"``.
 
     ``targets`` contains the observed gradients, (G, size), and ``labels`` the records' labels, (G,
-    b, …). ``shape`` is the shape of one record, and ``total_variation`` the weight of the
-    candidates' total variation.
+    b, …). ``shape`` is the shape of one record, and ``total_variation`` and ``batch_norm`` are the
+    weights of the candidates' total variation and of the distance of their BatchNorm statistics
+    from those of ``prior``. With ``hot``, candidates are what its records are relaxed from.
     """
 
     simulated: SimulatedGradients
@@ -209,6 +211,9 @@ class GradientCost:
     shape: tuple[int, ...]
     cost: str
     total_variation: float
+    batch_norm: float = 0.0
+    prior: BatchNormPrior | None = None
+    hot: OneHotColumns | None = None
 
     def keep(self, which: Tensor) -> None:
         """Keep only the selected releases."""
@@ -218,14 +223,21 @@ class GradientCost:
         """Return the costs of candidates, (G, R, d), with their gradients."""
         G, R = candidates.shape[:2]
         labels = self.labels[:, None].expand(G, R, *self.labels.shape[1:]).flatten(0, 2)
-        z = self.simulated.variable(candidates.reshape(-1, *self.shape), labels)
+        points = candidates.reshape(-1, *self.shape)
+        records = points if self.hot is None else self.hot.relaxed(points)
+        z = self.simulated.variable(records, labels)
         pieces = self.simulated.pieces(z, labels)
         with torch.enable_grad():
             match = self._match(pieces, G, R)
             total = match
             if self.total_variation:
                 total = total + self.total_variation * roughness(z).reshape(G, R, -1).mean(2)
+            if self.prior is not None:
+                apart = self.prior.distance(z, self.simulated.batch_size)
+                total = total + self.batch_norm * apart.reshape(G, R)
             (slopes,) = torch.autograd.grad(total.sum(), z)
+        if self.hot is not None:
+            slopes = self.hot.slopes(points, slopes)
         return Evaluation(total.detach(), match.detach(), slopes.reshape(candidates.shape))
 
     def _match(self, pieces: list[Piece], G: int, R: int) -> Tensor:

@@ -223,9 +223,9 @@ class MembershipInference:
     ----------
     estimator
         Any classifier (preferably with probabilities) or regressor with ``fit`` and ``predict``; it
-        is cloned. Alternatively, a training function ``train(X, y)``, or ``train(X)`` if ``y`` is
-        None, that returns a trained model: a torch module, a Hugging Face model or any object with
-        ``predict``. An estimator is not needed if reference models are given.
+        is cloned. Alternatively, a training function ``train(X, y)`` (``train(X)`` if ``y`` is
+        None). It must return a trained model: a torch module, a Hugging Face model or any object
+        with ``predict``. An estimator is not needed if reference models are given.
     method
         ``"lira"``, ``"rmia"`` or ``"loss"``. With few reference models RMIA is stronger than LiRA.
         The loss alone (Yeom et al. 2018) needs no reference model and is the weakest.
@@ -319,7 +319,7 @@ class MembershipInference:
     def run(self, X: Any, y: Any = None, *, targets: int = 4) -> MembershipInferenceResult:
         """Attack ``targets`` models; these and the reference models are trained on random halves.
 
-        With fewer than 16 reference models, every attacked model is compared with these only. With
+        With fewer than 16 reference models, every attacked model is compared only with them. With
         16 or more reference models, the other attacked models also serve as reference models.
         """
         check_count(targets, "targets")
@@ -408,8 +408,8 @@ class MembershipInference:
         inside = as_numpy(had).astype(bool)
         if inside.shape != (models, records):
             raise InputError(
-                f"had must have the shape ({models}, {records}), one row per reference model, but "
-                f"has {inside.shape}."
+                f"had= must have the shape ({models}, {records}), one row per reference model, but "
+                f"it has the shape {inside.shape}."
             )
         sides = [~inside, inside] if self.online else [~inside]
         if not any(np.all([side.any(axis=0) for side in sides], axis=0)):
@@ -442,7 +442,7 @@ class MembershipInference:
     def _by_loss(
         self, answers: Sequence[ModelAnswers], members: np.ndarray
     ) -> MembershipInferenceResult:
-        """Return the result of taking records with small losses for members."""
+        """Return the result of an attack that classifies records with small losses as members."""
         scores = np.stack([answer.values.mean(axis=1) for answer in answers])
         return MembershipInferenceResult("loss", scores, members)
 

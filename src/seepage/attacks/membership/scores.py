@@ -10,7 +10,7 @@ in the record with that of reference models. The score is the share of other pop
 whose ratio is lower by at least a factor γ. Offline, ``½((1 + a)p_out + 1 − a)`` replaces ``p(x)``;
 the constant ``a`` is tuned on the reference models alone.
 
-The score is NaN if the record lacks a kind of reference model that the score needs.
+The score is NaN if no reference model of a needed kind (with the record, or without it) exists.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ def lira(
     online
         Whether to use reference models trained with the record as well.
     own_variance
-        Whether each record has its own variance over models, ``(2, n)``: models trained without the
-        record, then with it. By default, at least 16 such models are needed.
+        Whether to use each record's own variance over models, ``(2, n)``: first over models trained
+        without the record, then over models trained with it. By default, this needs at least 16
+        such models.
     """
     own = (None, None) if own_variance is None else own_variance
     mean_out, spread_out = _moments(shadows, ~inside, own[0])

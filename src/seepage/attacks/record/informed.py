@@ -59,9 +59,9 @@ class InformedAdversary:
     """Reconstructs a record from released parameters and all other records.
 
     At a minimiser the gradient is zero, so the known records and the penalty determine the unknown
-    record's gradient, which is a multiple of the record itself (Balle, Cherubin and Hayes 2022,
-    "Reconstructing training data with informed adversaries"). A column known to be constant, such
-    as the intercept column, reveals the multiple and the label. If the label is known, the
+    record's gradient. That gradient is a multiple of the record itself (Balle, Cherubin and Hayes
+    2022, "Reconstructing training data with informed adversaries"). A column known to be constant,
+    such as the intercept column, reveals the multiple and the label. If the label is known, the
     reconstruction is more accurate and needs no constant column. The attack refits no model. All
     rows are attacked at once, each as if all other rows were known.
 
@@ -75,8 +75,8 @@ class InformedAdversary:
     label
         Whether the label is ``"known"`` or ``"unknown"`` to the adversary.
     noise
-        The noise of the release, which the adversary knows and uses to weight the equations; by
-        default, it is taken to be small and equal on all parameters.
+        The noise of the release, which the adversary knows and uses to weight the equations. By
+        default, the noise is assumed to be small and equal on all parameters.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ which, up to noise, is ``ρ x̃``, where ``ρ = ω ∂ℓ/∂m`` for this row at
 is ``x = B/ρ``, and only ρ is still unknown. There are three cases.
 
 *A coordinate κ is known*: an intercept's 1, or a constant column's c. It determines ``ρ = B_κ/c``.
-This ratio makes the estimate heavy-tailed if ρ is no larger than its noise.
+If ρ is no larger than its noise, division by ρ makes the estimate heavy-tailed.
 
 *The label is known as well.* Then both ``ρ`` and ``v = θ_Fᵀ(ρ x) = ρ(m) (m − μ₀)`` are functions of
 the margin m alone, where F are the unknown columns and μ₀ is the contribution of κ to the margin.
@@ -60,7 +60,10 @@ class Solved(NamedTuple):
 
 
 class InformedAttack:
-    """The base class of both attacks: the model fitted on all records, and a known coordinate."""
+    """The base class of :class:`MarginAttack` and of the attack on softmax models.
+
+    It stores the model fitted on all records, and a parameter whose column is known.
+    """
 
     def __init__(self, fit: FittedGLM, X: np.ndarray, label_known: bool) -> None:
         self.fit, self.X, self.label_known = fit, X, label_known
@@ -373,7 +376,8 @@ def nearest_length(
 def covariance_times(noise: Noise | None, vectors: np.ndarray) -> np.ndarray:
     """Return ``Σ`` times the vectors, (P, k); without known noise, Σ is the identity.
 
-    The covariance is the inverse of the noise's Fisher information only for Gaussian noise.
+    Σ is the covariance of the noise. It is computed from the noise's own parameters, because it
+    equals the inverse of the noise's Fisher information only for Gaussian noise.
     """
     if isinstance(noise, Gaussian):
         sigma = np.asarray(noise.sigma)

@@ -28,7 +28,8 @@ class ReconstructionErrors(RankedResult):
     rows
         The names or positions of the attacked records, (m,).
     mse
-        The mean over the trials of ``‖ẑ − z‖²/d``, (m,).
+        The mean over the trials of ``‖ẑ − z‖²/d``, (m,), with ``z`` the d unknowns of a record and
+        ``ẑ`` their reconstruction.
     standard_error
         The standard error of the mean over the trials.
     median_error

@@ -96,11 +96,11 @@ def audit_estimator(
         the success rate of guesses in each group.
     limits, preset
         Limits on attack success, or the name of a preset. An attack that exceeds a limit fails the
-        audit; staying within the limit proves nothing.
+        audit; an attack within a limit does not prove that the limit is met.
     steps
         Sentences about earlier processing of the data.
     tell
-        Called with the name of each stage.
+        A function that is called with the name of each stage.
 
     Examples
     --------

@@ -49,7 +49,7 @@ def run_attack_audit(
     for option in _LINEAR_ONLY:
         if getattr(question, option) not in (None, False):
             raise InputError(
-                f"--{option.replace('_', '-')} is for linear models; leave it out with "
+                f"--{option.replace('_', '-')} applies only to linear models; leave it out with "
                 "--model-kind."
             )
     question = planned(question)

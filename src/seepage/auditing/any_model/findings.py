@@ -38,7 +38,7 @@ class AttackAudit(Reportable, ResultTable):
     by_record
         The per-record values of the structural risks, by name.
     guesses
-        How often each column of a record is guessed, with the model and without it.
+        How often each column of a record is guessed correctly, with the model and without it.
     held_out
         The held-out error, and the generalisation gap.
     steps
@@ -52,7 +52,7 @@ class AttackAudit(Reportable, ResultTable):
     preset
         The preset of the limits.
     verdict
-        Returns the verdict in words, as the report states it.
+        A function that returns the verdict in words, as the report states it.
     """
 
     source: str
@@ -105,7 +105,7 @@ class AttackAudit(Reportable, ResultTable):
 
     @property
     def most_guessed(self) -> ColumnGuesses | None:
-        """The column with the largest gain of guesses for members over non-members."""
+        """The column with the largest gain in correct guesses for members over non-members."""
         return max(self.guesses, key=lambda one: one.with_model.difference, default=None)
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """Errors of a model on training and held-out records: its usefulness, and the generalisation gap.
 
-All errors are those of shadow models fitted on random halves of the records, which tend to be a
-little worse than a model fitted on all records.
+All errors are those of shadow models fitted on random halves of the records. Such models tend to be
+a little worse than a model fitted on all records.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone, is_classifier
 from seepage.attacks.halves import first_line
 from seepage.errors import InputError
 from seepage.tables.frames import as_labels, columns_as_they_are, is_frame
-from seepage.tables.names import listed
+from seepage.tables.names import counted, listed
 from seepage.tables.source import as_numpy
 
 
@@ -72,7 +72,7 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.hstack(made)
 
     def _columns(self, X: Any) -> list[tuple[bool, np.ndarray]]:
-        """Return every column as floats or as text; in text columns a gap is a separate value."""
+        """Return every column as floats or as text; missing text counts as a separate value."""
         columns = columns_as_they_are(X, self.text)
         return [
             (text, np.array([str(cell) for cell in values.tolist()]) if text else values)
@@ -95,7 +95,10 @@ def prepare(estimator: Any, X: Any, y: Any) -> FittedInputs:
     """Fit an estimator on all records, with an encoding step before it if needed."""
     X, y = _as_given(X), as_labels(y)
     if len(X) != len(y):
-        raise InputError(f"X has {len(X)} rows and y has {len(y)}; pass one label per row.")
+        raise InputError(
+            f"X has {counted(len(X), 'row')}, but y has {counted(len(y), 'label')}; pass one label "
+            "per row."
+        )
     labels = y
     if is_classifier(estimator) and y.dtype.kind == "f" and np.all(y == np.round(y)):
         labels = y.astype(np.int64)
@@ -136,7 +139,7 @@ def prepare(estimator: Any, X: Any, y: Any) -> FittedInputs:
 def _encoded(estimator: Any, X: Any) -> tuple[Any, tuple[str, ...]]:
     """Return the estimator with an encoding step before it, and a sentence about that step.
 
-    An array of numbers without gaps gets no encoding step.
+    An array of numbers without missing values gets no encoding step.
     """
     from sklearn.pipeline import make_pipeline
 

@@ -60,7 +60,10 @@ def _best_threshold(scores: np.ndarray, members: np.ndarray) -> float:
 
 
 def check_attack_limits(limits: Limits) -> tuple[str, ...]:
-    """Reject limits that attacks do not measure; return those that only a preset sets."""
+    """Return the preset's limits that attacks do not measure.
+
+    Raise an error for such a limit that the caller set.
+    """
     check_limits(limits, grouped=True)
     preset = PRESETS.get(limits.preset or "")
     left_out = []
@@ -71,9 +74,9 @@ def check_attack_limits(limits: Limits) -> tuple[str, ...]:
         option = f"--{name.replace('_', '-')}"
         if preset is None or getattr(preset, name, None) != value:
             raise InputError(
-                f"{option} is for linear models, because attacks do not measure it; leave it out. "
-                "With --model-kind, use --max-membership and --max-guess-gain, which an attack can "
-                "exceed."
+                f"{option} applies only to linear models, because attacks do not measure it; leave "
+                "it out. With --model-kind, use --max-membership and --max-guess-gain, which an "
+                "attack can exceed."
             )
         left_out.append(option)
     return tuple(left_out)

@@ -1,7 +1,7 @@
 """A trained network as an estimator, from which shadow models can be cloned.
 
 An attack with shadow models runs the same training procedure on other records. A network does not
-record how it was trained. Its owner therefore passes a training function; without one, copies are
+record how it was trained. Its owner therefore passes a training function. Without one, copies are
 trained with Adam until they fit their records as well as the given network fits all records.
 """
 
@@ -80,7 +80,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
             net = (self.train or self._train)(x, target)
         if not isinstance(net, nn.Module):
             raise InputError(
-                "train(X, y) must return a trained network, but it returned a "
+                "train(X, y) must return a trained network, but it returned an object of type "
                 f"{type(net).__name__}."
             )
         return self._as_fitted(net, y)

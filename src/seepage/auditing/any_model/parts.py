@@ -109,9 +109,9 @@ def _staged_leaves(model: Any, X: Any) -> np.ndarray | None:
 def numbers_learnt(model: Any, X: Any, leaves: np.ndarray | None = None) -> int | None:
     """Return the number of parameters that a model has learnt; ``None`` if unknown.
 
-    A tree with L leaves has L − 1 splits, each a column and a threshold, and one number per leaf; a
-    leaf with the shares of K classes has K − 1 numbers. For a model that stores records, all stored
-    values count.
+    A tree with L leaves has L − 1 splits, each with two parameters (a column and a threshold), and
+    one parameter per leaf. A leaf with the shares of K classes has K − 1 parameters. For a model
+    that stores records, all stored values count.
     """
     leaves = leaves_of(model, X) if leaves is None else leaves
     if leaves is not None:

@@ -164,7 +164,8 @@ def all_columns(audit: AttackAudit) -> float:
 def surely_leaked(audit: AttackAudit) -> tuple[ColumnGuesses, ...]:
     """Return the columns that are guessed right significantly more often for members.
 
-    The 95 % intervals hold for all columns at once, because one of many may differ by chance.
+    The 95 % intervals hold for all columns at once, because one of many columns may differ by
+    chance.
     """
     level = all_columns(audit)
     found = (one for one in audit.guesses if one.with_model.interval("difference", level).low > 0)
@@ -228,7 +229,7 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
 
 
 def _standard(audit: AttackAudit) -> tuple[str, str] | None:
-    """Return the preset of the limits, and whether an attack exceeds one."""
+    """Return the preset of the limits, and whether an attack exceeds one of them."""
     if audit.preset is None:
         return None if audit.gates else ("Preset or limit:", "none set")
     exceeded = not all(gate.passed for gate in audit.gates)

@@ -1,10 +1,10 @@
 """Settings of tree models that are needlessly risky for any data.
 
-The rules are those of SACRO-ML 2.0.1. The rules come from a study of membership inference against
+The rules are those of SACRO-ML 2.0.1. They come from a study of membership inference against
 decision trees, random forests and XGBoost with many settings (Preen and Smith 2025,
-https://arxiv.org/abs/2502.09396), and describe the fifth of the settings for which the attack's
+https://arxiv.org/abs/2502.09396). They describe the fifth of the settings for which the attack's
 area under the ROC curve was largest. A model matches a rule if it has all settings that the rule
-names. The rules apply to these three models only.
+names. The rules apply to these three kinds of model only.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _XGBOOST: dict[str, float] = {"n_estimators": 100, "max_depth": 6, "min_child_we
 
 
 def rules_met(model: Any, records: int) -> int | None:
-    """Return how many rules a model's settings match; ``None`` if there is no rule for the model.
+    """Return how many rules on risky settings a model matches; ``None`` if no rule applies to it.
 
     A fraction of the records, such as ``min_samples_leaf=0.01``, is converted to a number of
     ``records``.

@@ -85,7 +85,7 @@ def recommend(verdict: Verdict, leaving: bool) -> str:
 
 @dataclass(frozen=True)
 class Check:
-    """The contents of a check.
+    """The contents of a check: whether to release, with reasons, for an output checker.
 
     Parameters
     ----------
@@ -252,7 +252,10 @@ class PendingCheck:
             self.before = checked_files(inputs)
 
     def compare(self) -> None:
-        """Raise an error if an input changed during the audit, as its version would be unknown."""
+        """Raise an error if an input changed during the audit.
+
+        It would be unknown which version was audited.
+        """
         if self.path is not None and checked_files(self.inputs) != self.before:
             raise InputError(
                 "A file changed while it was audited, so no check was written; run the command "

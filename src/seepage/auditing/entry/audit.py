@@ -75,7 +75,8 @@ def audit(
         The standard deviation of the Gaussian noise on every released number; by default the
         smallest noise that meets ``target_eta``.
     target_eta
-        The leakage that no record should exceed; by default 1, which is one standard deviation.
+        The leakage that no record should exceed. At the default, 1, an unbiased attack errs by at
+        least one standard deviation.
     attacker
         An attacker who does not know all other records, such as ``sp.Attacker(knows=0.0)``. The
         success rate of membership inference is then also estimated for this attacker
@@ -105,14 +106,15 @@ def audit(
         Whether the values that the steps learnt from the data count as public (``"frozen"``), or
         are learnt again when a record changes (``"refitted"``).
     refit
-        By default, if more than the model was learnt from the data (scaling, levels, class weights,
-        a penalty), membership is inferred from the whole procedure, refitted without each of the
-        most exposed records. ``"model"`` keeps everything but the model fixed; ``"pipeline"``
-        raises an error for a model without preceding steps. ``risks.held`` of the audit lists these
-        fixed quantities.
+        By default, the whole procedure is refitted without each of the most exposed records if more
+        than the model was learnt from the data (scaling, levels, class weights, a penalty).
+        Membership is then inferred from that procedure. ``"model"`` keeps everything but the model
+        fixed; ``risks.held`` of the audit lists the fixed quantities. ``"pipeline"`` always refits
+        the whole procedure, and raises an error for a model without preceding steps.
     preset
         Limits by the recipients of the release, ``"open"``, ``"partners"`` or ``"internal"``:
-        ``gates`` of the audit states whether they are met. These are our defaults, not law.
+        ``gates`` of the audit states whether they are met. The presets are recommendations of
+        seepage, not law.
     source
         The name of the table in the result.
     seed
@@ -166,7 +168,7 @@ def audit(
     common: dict[str, Any] = {"preset": preset, "seed": seed}
     if isinstance(model, str | os.PathLike) or (is_frame(model) and not hasattr(model, "predict")):
         refused = ("sample_weight", "preprocessing", "refit")
-        whom = "a fitted model; without a model, one is fitted on the table"
+        whom = "a fitted model; leave it out, as a model will be fitted on the table"
         _refuse(by_attack | {name: linear.pop(name) for name in refused}, whom)
         if X is not None or y is not None or target is None:
             raise InputError(
@@ -197,10 +199,10 @@ def audit(
     if is_network(model):
         from seepage.auditing.any_model.network import as_estimator
 
-        _refuse(linear, "linear models; a network is audited by attack, without this option")
+        _refuse(linear, "linear models; leave it out, as a network is audited by attack")
         model, X, y, steps = as_estimator(model, X, y, train=train, seed=seed)
     elif train is None and _is_linear(model):
-        _refuse(by_attack, "models that are audited by attack; this one is measured exactly")
+        _refuse(by_attack, "models audited by attack; leave it out for a linear model")
         return audit_linear(
             model,
             X,
@@ -222,8 +224,8 @@ def audit(
         )
     else:
         called = type(model).__name__
-        _refuse({"train": train}, f"networks; {called} is fitted by its own method fit")
-        _refuse(linear, f"linear models; {called} is audited by attack, without this option")
+        _refuse({"train": train}, f"networks; leave it out, as {called} has its own method fit")
+        _refuse(linear, f"linear models; leave it out, as {called} is audited by attack")
         steps = ()
     return audit_estimator(
         model,
@@ -243,7 +245,7 @@ def _refuse(options: Mapping[str, Any], whom: str) -> None:
     """Raise an error if one of the given options does not apply to this kind of model."""
     for name, value in options.items():
         if value is not None:
-            raise InputError(f"{name}= is for {whom}.")
+            raise InputError(f"{name}= applies only to {whom}.")
 
 
 def _is_linear(model: Any) -> bool:

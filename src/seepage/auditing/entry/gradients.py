@@ -61,7 +61,10 @@ def leakage_of_batch(
 
 
 def _inputs(X: Any, like: torch.Tensor) -> Any:
-    """Return the inputs in the form that the network accepts: numbers in its parameters' type."""
+    """Return the inputs as tensors on the network's device; a mapping is copied unchanged.
+
+    Tables of floating-point numbers get the type of the network's parameters.
+    """
     if isinstance(X, Mapping):
         return dict(X)
     if not isinstance(X, torch.Tensor):

@@ -137,8 +137,8 @@ def leakage(
     release
         The published quantity, if not the exact parameters: :class:`Predictions`, or
         :class:`Parameters` rounded to printed digits. For an attacker who knows all other records,
-        the noise is on the margins of the predictions, and rounding after the noise does not reduce
-        the measured leakage.
+        the noise is added to the margins of the predictions. Rounding after the noise does not
+        reduce the measured leakage.
     loss
         For a network: ``"cross_entropy"`` (the default for whole-number targets), ``"mse"`` (the
         default for other targets), a torch loss module, or a function of output and target.
@@ -180,7 +180,9 @@ def leakage(
         }
         for name, value in only_linear.items():
             if value is not None:
-                raise InputError(f"{name}= is for linear models; leave it out for a network.")
+                raise InputError(
+                    f"{name}= applies only to linear models; leave it out for a network."
+                )
         from seepage.auditing.entry.gradients import leakage_of_batch
 
         return leakage_of_batch(
@@ -200,8 +202,8 @@ def leakage(
     for name, value in given.items():
         if value is not None:
             raise InputError(
-                f"{name}= is for networks, but this is a {type(model).__name__}; leave it out. "
-                "Pass noise=sp.Gaussian(sigma), the noise on its parameters."
+                f"{name}= applies only to networks; leave it out for a {type(model).__name__}, and "
+                "pass the noise on its parameters: noise=sp.Gaussian(sigma)."
             )
     measure: Any = linear_leakage  # of an attacker or none: its overloads tell them apart
     found: Leakage[Any] | OutsiderLeakage = measure(

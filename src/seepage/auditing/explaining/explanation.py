@@ -177,12 +177,12 @@ def explain(
     neighbours: str = "add-or-remove",
     prior: float = 0.5,
 ) -> Explanation:
-    """Return upper limits on an attacker who knows all other records, under a privacy budget.
+    """Return upper limits on the success of an informed attacker, under a privacy budget.
 
-    All limits follow from the trade-off between true and false positives under the guarantee. For
-    (ε, δ) it is ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``: membership inference is
-    right at most ``1 − (1 − δ)/(1 + e^ε)`` of the time. For a training run, the trade-off follows
-    from its steps.
+    The informed attacker knows all other records. All limits follow from the trade-off between true
+    and false positives under the guarantee. For (ε, δ) it is ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε
+    (1 − δ − FPR))``: membership inference succeeds at most ``1 − (1 − δ)/(1 + e^ε)`` of the time.
+    For a training run, the trade-off follows from its steps.
 
     A guarantee covers the worst-case record of any table. For your own records,
     ``leak.membership()`` of :func:`seepage.leakage`, or of a measured run, returns each record's

@@ -121,7 +121,7 @@ def read_file(path: Path, options: FileOptions | None = None) -> pa.Table:
     if table.num_columns == 0 or table.num_rows == 0:
         raise InputError(
             f"{path.name} has {counted(table.num_rows, 'row')} and "
-            f"{counted(table.num_columns, 'column')}; an audit needs both rows and columns."
+            f"{counted(table.num_columns, 'column')}; give a file with rows and columns."
         )
     # Memory used by parsing, as much as the table itself, would otherwise stay with the process.
     pa.default_memory_pool().release_unused()
@@ -142,7 +142,7 @@ def table_of_frame(frame: Any) -> pa.Table:
             "give each column a single type."
         ) from problem
     if table.num_columns == 0 or table.num_rows == 0:
-        raise InputError("The table is empty; an audit needs rows and columns.")
+        raise InputError("The table is empty; pass a table with rows and columns.")
     names_now, changed = good_names([str(name) for name in read.columns])
     return with_steps(_with_clean(table, numbers=False).rename_columns(names_now), changed)
 
@@ -170,7 +170,7 @@ def _kind(path: Path) -> tuple[str, str | None]:
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the path of the file in it.")
     if not path.is_file():
-        raise InputError(f"{path} is not an ordinary file; save the table as one first.")
+        raise InputError(f"{path} is not an ordinary file; save its table in a file first.")
     try:
         with path.open("rb") as file:
             start = file.read(16)
@@ -239,7 +239,7 @@ class _TextFile:
         if names is not None and len(names) != len(first):
             raise InputError(
                 f"{path.name} has {counted(len(first), 'column')}, but "
-                f"{counted(len(names), 'name')} were given; give one name per column."
+                f"{counted(len(names), 'name')} in --names; give one name per column."
             )
         if header and all(len(n) > 2 and n[0] == n[-1] == "'" for n in first):
             first = [name[1:-1] for name in first]

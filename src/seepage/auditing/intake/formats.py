@@ -189,7 +189,7 @@ def _one_of(path: Path, what: str, known: Sequence[str], wanted: str | None) -> 
             "--sheet."
         )
     if wanted not in known:
-        raise InputError(f"{path.name} has no {what} {shown(wanted)}; it has {listed(known)}.")
+        raise InputError(f"{path.name} has no {what} {shown(wanted)}; choose from {listed(known)}.")
     return wanted
 
 
@@ -239,7 +239,7 @@ def _read_json_lines(path: Path, packed: str | None) -> pa.Table:
 
 
 def _check_depth(path: Path, packed: str | None) -> None:
-    """Raise for deep nesting, since Arrow's recursive parser overflows at about 10,000 levels."""
+    """Raise an error for deep nesting: Arrow's parser overflows at about 10,000 levels."""
     most = 100  # no table of people is nested like that
     with pa.input_stream(str(path), compression=packed) as file:
         for row, line in enumerate(io.BufferedReader(file)):

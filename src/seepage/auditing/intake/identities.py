@@ -60,7 +60,7 @@ def people_of_rows(identities: Column | Sequence[object], name: str) -> np.ndarr
 
 
 def is_same_within(cells: Column | np.ndarray, person: np.ndarray) -> bool:
-    """Return whether each person has the same value in all of their rows; gaps count as values."""
+    """Return whether each person has one value in all rows; missing entries count as a value."""
     if isinstance(cells, np.ndarray):
         values = np.unique(cells.astype(str), return_inverse=True)[1].reshape(-1)
     else:
@@ -90,7 +90,7 @@ def is_named_like_identifier(name: str) -> bool:
 def check_identifiers(
     features: Sequence[str], profiles: Mapping[str, ColumnProfile], settled: Sequence[str]
 ) -> None:
-    """Raise for columns named like identifiers, unless their role is ``settled``.
+    """Raise an error for columns named like identifiers, unless their role is ``settled``.
 
     If a column has few values, each in many rows (such as the party identification ``PID`` in
     anes96), no error is raised, and :func:`panel_notices` yields a notice.

@@ -118,7 +118,9 @@ def match_features(model: Any, names: Sequence[str]) -> None:
         missing = f"has no coefficient for {listed(lacking)}" if lacking else ""
         beyond = f"has coefficients for {listed(extra)}, not in the table" if extra else ""
         both = " and " if lacking and extra else ""
-        raise InputError(f"The model {missing}{both}{beyond}; model and table must match.")
+        raise InputError(
+            f"The model {missing}{both}{beyond}; give the table on which the model was fitted."
+        )
     order = [place[name] for name in names]
     model.coef_ = model.coef_[..., order]
     model.feature_names_in_ = np.asarray(names, dtype=object)

@@ -81,8 +81,8 @@ def save(model: Any, path: str | Path) -> Path:
         }
 
     ``family`` is ``linear``, ``logistic``, ``poisson`` or ``softmax``. For softmax,
-    ``coefficients`` has one list per class, and ``intercept`` one number per class. ``classes`` is
-    for logistic and softmax models; of two classes, a larger score favours the second.
+    ``coefficients`` has one list per class, and ``intercept`` one number per class. Logistic and
+    softmax models have ``classes``; of two classes, a larger score favours the second.
     ``intercept``, ``features`` and ``columns`` are optional. ``columns`` states how raw columns are
     scaled, in this example ``(age − 50)/10``; without it, the coefficients apply to the raw
     columns. ``ridge``, nλ, may be given instead of ``l2``, λ. A ``.safetensors`` file contains the
@@ -154,7 +154,9 @@ def load(path: str | Path) -> Any:
         ]
         steps = _steps_of(codings, getattr(model, "feature_names_in_", None), model)
     except (TypeError, ValueError) as problem:
-        raise InputError(f"{path.name}: its columns are invalid ({problem}).") from problem
+        raise InputError(
+            f"{path.name}: its columns are invalid ({problem}); save the model again with sp.save."
+        ) from problem
     return steps
 
 
@@ -396,7 +398,7 @@ def _only_step(part: Any) -> Any:
 
 
 def _check_coded(part: Any) -> None:
-    """Raise for a transformer that the file format cannot describe."""
+    """Raise an error for a transformer that the file format cannot describe."""
     part = _only_step(part)
     kind = own_name(part, "sklearn", _CODED)
     curved = kind == "FunctionTransformer" and part.func is not None
@@ -426,8 +428,7 @@ def _levels(encoder: Any, names: list[str]) -> _Columns:
         if rare or first not in (None, 0):
             raise refusal(
                 "A model file can describe categories only with all levels or without the first "
-                "level, and "
-                "not with merged levels.",
+                "level, and not with merged levels.",
                 _IN_PYTHON,
             )
         texts = tuple(str(level) for level in levels)

@@ -1,7 +1,7 @@
 """Reads Parquet data for an audit in chunks, with cleaned names and text.
 
-At most 1,000 different values of a column are counted, so text columns with more must be dropped by
-name. Missing numbers cannot be replaced by the median, which needs a whole column.
+At most 1,000 different values of a column are counted, so name text columns with more values in
+``drop``. Missing numbers cannot be replaced by the median, which needs a whole column.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TableInChunks(TableToAudit):
         return with_steps(pa.concat_tables(tables, promote_options="permissive"), self.steps)
 
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
-        """Return the sum of a function's results over all pieces; :data:`ROW` may be a column."""
+        """Return a function's results, summed over all pieces; columns may include :data:`ROW`."""
         return sum_pieces(self._batches, columns, function)
 
     def complete(self, needed: Sequence[str]) -> TableInChunks:

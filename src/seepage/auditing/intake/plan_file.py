@@ -92,7 +92,7 @@ class PlanFile:
         )
 
     def check(self, table: TableToAudit, target: str) -> None:
-        """Raise if plan and table differ in columns, or a boolean column is not two-valued."""
+        """Raise an error if plan and table differ in columns or in which are boolean."""
         if self.person is not None and self.person not in table.names:
             close = nearest(self.person, table.names)
             raise InputError(

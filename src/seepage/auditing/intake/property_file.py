@@ -19,7 +19,7 @@ from typing import Any
 from seepage.auditing.intake.files import read_file
 from seepage.errors import InputError, nearest
 from seepage.support.files import check_input
-from seepage.tables.names import listed, shown
+from seepage.tables.names import counted, listed, shown
 
 _WHOSE = ("node", "client", "node_id", "client_id")
 _WHEN = ("round", "server-round", "server_round")
@@ -98,13 +98,13 @@ def _read_text(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
     except csv.Error as error:
         raise InputError(f"{path.name} cannot be read: {error}; correct it.") from error
     if not lines:
-        raise InputError(f"{path.name} is empty.")
+        raise InputError(f"{path.name} is empty; check that it was saved.")
     head, *rest = [[cell.strip() for cell in line] for line in lines]
     for number, line in enumerate(rest, 2):
         if len(line) != len(head):
             raise InputError(
-                f"{path.name} has {len(line)} cells in line {number}, but the first line has "
-                f"{len(head)}; correct that line."
+                f"{path.name} has {counted(len(line), 'cell')} in line {number}, but the first "
+                f"line has {len(head)}; correct that line."
             )
     return [dict(zip(head, line, strict=True)) for line in rest]
 

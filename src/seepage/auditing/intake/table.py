@@ -136,7 +136,7 @@ class TableToAudit(ABC):
 
     @abstractmethod
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
-        """Return the sum of a function's results over all pieces; :data:`ROW` may be a column."""
+        """Return a function's results, summed over all pieces; columns may include :data:`ROW`."""
 
     @abstractmethod
     def complete(self, needed: Sequence[str]) -> TableToAudit:
@@ -156,7 +156,7 @@ class TableToAudit(ABC):
         )
 
     def group_count(self, name: str, sums: ColumnSums) -> int | None:
-        """Return the number of groups, where gaps form a group; ``None`` if there are too many."""
+        """Return the number of groups, with missing values as a group; ``None`` if too many."""
         if sums.levels is not None:
             return len(sums.levels) + (sums.missing > 0)
         if self.raw is None:
@@ -372,7 +372,7 @@ def plan_columns(
 
 
 def _check_person(person: str | None, target: str, sensitive: Sequence[str]) -> None:
-    """Raise if the identifying column is also the target or sensitive."""
+    """Raise an error if the identifying column is also the target or sensitive."""
     if person is not None and person == target:
         raise InputError(
             f"The target {shown(target)} cannot also identify people; name another column."
@@ -385,7 +385,7 @@ def _check_person(person: str | None, target: str, sensitive: Sequence[str]) -> 
 
 
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
-    """Raise for names that are not columns; the first of ``asked`` lists the dropped columns."""
+    """Raise an error for names that are not columns; the first list holds dropped columns."""
     refuse_repeated(known)
     for name in [target, *(n for names in asked for n in names)]:
         if name in known:
@@ -507,7 +507,7 @@ def _many(profile: ColumnProfile) -> str:
 
 
 def check_groups(sizes: Mapping[str, int | None]) -> None:
-    """Raise for group columns with too many different values."""
+    """Raise an error for group columns with too many different values."""
     most = 1000  # the information about each is a matrix
     for name, size in sizes.items():
         if size is None or size > most:
@@ -619,7 +619,7 @@ def _alike(table: TableInMemory, coding: TableEncoding, labels: LabelCoding) -> 
 
 
 def _encoding(table: TableToAudit, name: str, kind: str, sums: ColumnSums) -> ColumnEncoding:
-    """Return a column's encoding, including the value that fills its gaps."""
+    """Return a column's encoding, including the value that replaces missing values."""
     if kind == "categorical":
         stored = table.schema.field(name).type
         return ColumnEncoding.of_category(name, stored, sums, fill_gaps=True)

@@ -1,8 +1,9 @@
-"""Attacks on the model and on others trained with one change: protection and price of each.
+"""Attacks on a model and on models trained with one change: each change's benefit and cost.
 
-Every model gets the same two attacks on the same records: extraction of the secrets, with one
-forward pass per secret, and membership inference with held-out records as non-members. The price of
-a change is the changed model's loss on the held-out records, in bits per token.
+The same two attacks are run on every model and the same records. One is extraction of the secrets,
+with one forward pass per secret. The other is membership inference, with held-out records as
+non-members. The cost of a change is measured by the changed model's loss on the held-out records,
+in bits per token.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ FPR = 0.01  # the false positive rate at which recognised records are counted
 
 @dataclass(frozen=True, eq=False)
 class AttackedModel:
-    """What two attacks found in one model, and its loss on held-out records.
+    """The results of extraction and membership inference on one model, and its held-out loss.
 
     Parameters
     ----------
     name
-        What was changed, or ``this model``.
+        The change in training, or ``this model`` for the audited model.
     within, most_exposed
         The number of secrets within reach of 10,000 tries, and the probability that one try emits
         the most exposed secret.
@@ -90,7 +91,7 @@ class TextRecognition:
     references: Sequence[Any] = ()
 
     def attack(self, net: Any, *, by_loss: bool = False) -> MembershipInferenceResult | None:
-        """Attack a model; None without held-out records."""
+        """Return the membership inference attack on a model; None without held-out records."""
         if not self.held_out:
             return None
         texts = [*self.records, *self.held_out]

@@ -22,8 +22,8 @@ changes. If a published figure differs between the tables, it discloses the chan
 Two further bounds are reported. The first uses the ε and δ of σ for this pair of tables
 (:meth:`~seepage.auditing.release.noise_vote.NoiseDraw.beside`); a ledger entry must state at least
 these values. The second uses ``ε = ε₀ + log 1/a`` from one table, without δ. Here ε₀ is the ε of a
-vote, and a is the probability that one vote is enough. A changed table that needs more noise can
-refute the second bound.
+vote, and a is the probability that the σ of one vote is enough. A changed table that needs more
+noise can refute the second bound.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Attack:
         return float(betaincinv(self.right, 2 * self.releases - self.right + 1, 1 - level))
 
     def exceeds(self, level: float = 0.999) -> bool:
-        """Return whether the success rate is significantly above a bound that uses ε and δ."""
+        """Return whether the success rate is significantly above the bound that uses ε and δ."""
         return self.seen_at_least(level) > min(self.stated, self.of_pair)
 
     def refutes_epsilon(self, level: float = 0.999) -> bool:
@@ -359,7 +359,7 @@ def _listed(folder: Path, ledger: Path | None) -> tuple[ReleaseLedger, ReleaseLe
 
 
 def _check_same(procedure: Procedure, raw: pa.Table, folder: Path, listed: ReleaseLedger) -> None:
-    """Raise if a folder was made from another table, or with other options."""
+    """Raise an error if a folder was made from another table, or with other options."""
     published, about = read_release(folder), listed.entries[0].about
     trained = procedure.fit(raw)
     items = {item.name: item for item in published.items}

@@ -116,7 +116,7 @@ def release_entry(procedure: Procedure, made: MadeRelease) -> PastRelease:
 
 
 def _keep_apart(out: Path, report: Path, ledger: Path) -> None:
-    """Raise if a private file would be written into the release folder."""
+    """Raise an error if a private file would be written into the release folder."""
     for path in (out, report, ledger):
         check_path(path)
     shared, private = out.resolve(), report.resolve()

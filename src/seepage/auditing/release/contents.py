@@ -146,8 +146,8 @@ class Release(Listing):
         """Return the release of a noisy model from :func:`seepage.release`.
 
         The model predicts from features; their encoding from raw columns is not included. Names,
-        classes, noise and constructor parameters are listed as "declared public": whether they
-        depend on the data cannot be checked, so the author of the release answers for them.
+        classes, noise and constructor parameters are listed as "declared public". Whether they
+        depend on the data cannot be checked, so the author of the release is responsible for them.
         """
         record = getattr(model, "release_", None)
         if record is None:
@@ -243,7 +243,7 @@ class Release(Listing):
 
 
 def _declared(model: Any) -> list[Item]:
-    """Return the names and settings of a model, which are listed as declared by its user."""
+    """Return the names and settings of a model, which its author declares public."""
     items = []
     names = getattr(model, "feature_names_in_", None)
     if names is not None:

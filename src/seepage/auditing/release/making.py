@@ -434,8 +434,8 @@ def _with_guesses(
 ) -> LedgerFinding:
     """Return the finding with the largest attribute-inference gain over all releases.
 
-    If two values of a record can be distinguished over all releases with accuracy A at even odds, a
-    guess among K levels gains at most ``(1 − 1/K)(2A − 1)`` for any prior (see
+    Let A be the accuracy, at even odds, with which two values of a record can be distinguished over
+    all releases. A guess among K levels then gains at most ``(1 − 1/K)(2A − 1)`` for any prior (see
     :func:`~seepage.auditing.remedies.with_noise`).
     """
     if audit.risks is None or recognition is None or not finding.known:

@@ -19,8 +19,9 @@ of it.
 A private vote cannot always yield enough noise for the most exposed record. Suppose that, for every
 table, an ε-private mechanism draws a σ below the table's need with probability at most β. Then, for
 any table, the probability of a σ below the need of a table that differs in k records is at most
-``β exp(kε)``. Private noise that is *always* enough is therefore enough for every possible table.
-For this reason, votes have a margin, and σ is redrawn until it is enough for the table T::
+``β exp(kε)``. If private noise is *always* enough for its own table (β = 0), it is therefore enough
+for every possible table, and far too large for most. For this reason, votes have a margin, and σ is
+redrawn until it is enough for the table T::
 
     P_T(s) = p_T(s) 1[s ≥ need(T)] / a(T),    a(T) = p_T(s ≥ need(T))
 
@@ -108,7 +109,7 @@ def noise_grid(unit: float, records: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Seats:
-    """The seat of each row in the vote: a number below one that determines its block.
+    """The seat of each row in the vote: a random number in [0, 1) that determines its block.
 
     The seats need not be secret. Removing a row does not change the seats of other rows.
     """
@@ -133,7 +134,7 @@ class Seats:
 
 @dataclass(frozen=True, eq=False)
 class NoiseDraw:
-    """The distribution of σ for a table; votes are repeated until one is enough."""
+    """The distribution of σ for a table; votes are repeated until the σ of one is large enough."""
 
     grid: np.ndarray
     chance: np.ndarray  # with which one vote draws every point
@@ -144,7 +145,7 @@ class NoiseDraw:
 
     @property
     def probability(self) -> float:
-        """The probability that one vote is enough."""
+        """The probability that the σ of one vote is enough for the table."""
         return float(self.chance[self.grid >= self.least].sum())
 
     @property
@@ -160,9 +161,11 @@ class NoiseDraw:
         factor ``e^±ε₀``. An event with probability q for this table has, for the other table, a
         probability between ``max(e^-ε₀ q, 1 − e^ε₀ (1 − q))`` and
         ``min(e^ε₀ q, 1 − e^-ε₀ (1 − q))``. Let C be the event that a vote is enough for both
-        tables. If the other table needs more noise, a draw for this table rules out the other with
-        probability ``1 − p(C)/a``. If the other table needs less, a draw for it rules out this
-        table with probability ``p'(M)/(p'(M) + p'(C))``, with M the votes between the two needs.
+        tables; p and p' are the probabilities for this and for the other table, and a is
+        :attr:`probability`. If the other table needs more noise, a draw for this table rules out
+        the other with probability ``1 − p(C)/a``. If the other table needs less noise, a draw for
+        it rules out this table with probability ``p'(M)/(p'(M) + p'(C))``. Here M is the event that
+        a vote is enough for the other table but not for this one.
         """
         both = float(self.chance[self.grid >= max(self.least, other)].sum())
         between = float(self.chance[self.grid >= min(self.least, other)].sum()) - both

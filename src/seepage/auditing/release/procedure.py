@@ -2,8 +2,8 @@
 
 All data-dependent figures published without noise are on a coarse grid: the scaling of the columns,
 the number of records, and σ, which is drawn from the grid. The penalty, the target and the model
-family are declared. So a small change of a record changes only the coefficients; given the figures
-on the grid, only the coefficients leak.
+family are declared. A small change of a record therefore changes only the coefficients, so given
+the figures on the grid, only the coefficients leak.
 """
 
 from __future__ import annotations
@@ -179,11 +179,15 @@ class Procedure(ReleaseQuestion):
         encoded = encode(TableInMemory(settled), plan, public=self.domains)
         rows = len(encoded.source)
         if rows < FEWEST_ROWS:
-            raise InputError(f"Only {rows} rows are usable, too few for a release; provide more.")
+            raise InputError(
+                f"A release needs at least {FEWEST_ROWS} usable rows, but the table has {rows}; "
+                "provide more rows."
+            )
         people = len(np.unique(cast(RecordsInMemory, encoded.source).owner))
         if people < FEWEST_ROWS:
             raise InputError(
-                f"Only {people} people have usable rows, too few for a release; provide more."
+                f"A release needs at least {FEWEST_ROWS} people with usable rows, but the table "
+                f"has {people}; provide rows of more people."
             )
         return replace(encoded, steps=(*encoded.steps, *steps))
 

@@ -6,8 +6,8 @@ texts that differ only in case and white space. Two records count as the same pe
 in every column that both tables have. Columns may therefore be reordered, added or dropped, and
 their names may be written in capitals. In case of doubt, records count as the same person: a false
 match costs noise, whereas a missed match breaks the guarantee. So a record without a full match is
-also matched to records that differ from it in only one column, such as a filled gap or a corrected
-value.
+also matched to records that differ from it in only one column, such as a missing value that was
+filled in, or a corrected value.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _TRUTH = {"true": 1, "false": 0}
 def canonical(value: Any, *, cased: bool = False) -> tuple[str, str]:
     """Return a value's canonical forms for comparison: in single precision, and exact.
 
-    Case and white space in texts are ignored unless ``cased``, as in an earlier version.
+    Case and white space in texts are ignored, except with ``cased``, for digests of an earlier
+    version.
 
     The two forms differ for integers from 2²⁴ on, such as patient numbers, because single precision
     cannot represent all of them.

@@ -3,7 +3,7 @@
 ``summary.json`` is the machine-readable audit, in a documented, versioned format without the table
 of records. ``leakage.parquet`` contains one row per record. ``model-card.md`` is a page to paste
 into a model card or a data-protection impact assessment. The card names no record and no small
-group. The card gives data-dependent figures in coarse bands, and held-out errors to two digits.
+group. It gives data-dependent figures in coarse bands, and held-out errors to two digits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The figures of the report, and the style of every figure in the project.
 
 Figures are deterministic SVG with real text and colours that follow the page's theme, drawn for a
-wide page and for a phone. The papers' figures are drawn in the same style.
+wide page and for a phone. The figures reproduced from papers have the same style.
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ def draw_grouping(grouping: GroupingFinding, place: int, who: str = "record") ->
 
 
 def draw_curve(audit: Audit) -> Drawing | None:
-    """Draw test error and leakage against the noise; nothing if there is no curve."""
+    """Draw test error and leakage against the noise; ``None`` if there is no curve."""
     curve, limit = audit.curve, find_limit(audit)
     sigma = np.asarray(curve.sigma, float)
     usable = sigma > 0

@@ -1,7 +1,7 @@
 """Terminal output of an audit: the verdict, the risks, the remedies and the files.
 
 The output fits a screen of 25 lines and 80 columns; ``--verbose`` and the page show everything.
-Colour is for terminals only. Numbers and wording match the report.
+Colour is used on terminals only. Numbers and wording match the report.
 """
 
 from __future__ import annotations

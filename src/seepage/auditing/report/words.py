@@ -219,8 +219,9 @@ def level_error(attribute: AttributeFinding) -> float | None:
     A category changes by whole levels, so an estimate need be unbiased only at the category's
     values, and ``1/η`` does not bound the estimate's error. For two values whose releases are ``μ``
     noise deviations apart, the bound is ``1/√(exp(μ²) − 1)`` (Hammersley 1950; Chapman and Robbins
-    1951); it agrees with Cramér–Rao for small μ only. μ is the distance for the finite change; the
-    two values are distinguished with the true positive rate ``Φ(Φ⁻¹(0.01) + μ)``.
+    1951); it agrees with the Cramér–Rao bound for small μ only. At 1 % false positives, the two
+    values are distinguished with the true positive rate ``Φ(Φ⁻¹(0.01) + μ)``, from which μ is
+    computed.
     """
     if attribute.tpr is None:
         return None
@@ -235,7 +236,7 @@ def protection(attribute: AttributeFinding) -> str:
     percentage points, weak from 20. A guess of a rare level gains little even if the level is
     recognised. The true positive rate at 1 % false positives therefore counts as well: strong up to
     10 %, weak from 50 %. A number has strong protection if the best unbiased attack errs by at
-    least the spread of the column, so that a normal prior of that spread keeps at least 0.71 of its
+    least the spread of the column. A normal prior of that spread then keeps at least 0.71 of its
     width. The protection is weak if the attack errs by less than half of the spread.
     """
     if attribute.gain is not None:

@@ -119,7 +119,7 @@ def judge_recording(
 
 @dataclass(frozen=True)
 class LayerAdvice:
-    """One piece of advice, with a whole update's remaining leakage if the advice was tried."""
+    """A piece of advice, with the remaining leakage of a whole update, if the advice was tried."""
 
     name: str
     layers: tuple[str, ...] = ()  # those it is about
@@ -152,7 +152,7 @@ def advise(audit: RecordingAudit) -> tuple[LayerAdvice, ...]:
             )
         )
     apart = audit.clients.named()
-    if telling or apart:
+    if audit.reveals() or apart:
         advice.append(LayerAdvice("Aggregate securely", telling))
     if apart:
         advice.append(LayerAdvice("Look at who stands out"))

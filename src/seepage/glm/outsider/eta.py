@@ -19,6 +19,7 @@ from seepage.glm.outsider.refusals import refuse_names
 from seepage.glm.outsider.seen import SeenRelease
 from seepage.glm.outsider.words import assumptions
 from seepage.glm.outsider.worlds import inverse_root
+from seepage.tables.names import counted
 
 
 def eta_of_each(
@@ -74,9 +75,9 @@ def eta_of_groups(
         left = int(outside.sum())
         if left < 10 * worlds.numbers:
             raise TooFewPeopleError(
-                f"Only {left:,} people are outside one of the groups, too few for "
-                f"{worlds.numbers:,} released numbers: with fewer than 10 people per number, "
-                "their variance cannot be estimated. Use smaller groups."
+                f"One of the groups leaves too few other people ({left:,}) for "
+                f"{counted(worlds.numbers, 'released number')}: with fewer than 10 people per "
+                "number, their variance cannot be estimated. Use smaller groups."
             )
         g = gradients[outside & ~others.alone]
         half = (g - g.mean(axis=0)) @ inverse

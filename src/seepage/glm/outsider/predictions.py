@@ -11,6 +11,7 @@ import numpy as np
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
 from seepage.support.number_check import check_count
+from seepage.tables.names import counted
 
 ANSWERS = (
     "The noise is on the margins of the model's answers to queries. Directions of the parameters "
@@ -67,8 +68,8 @@ def check_queries(queries: np.ndarray, columns: int) -> None:
     """Raise an error unless the queries are a table of finite numbers with the model's columns."""
     if queries.ndim != 2 or queries.shape[1] != columns:
         raise InputError(
-            f"The queries have {queries.shape[-1]} columns, but the model has {columns}; pass the "
-            "columns the model was fitted on."
+            f"The queries have {counted(queries.shape[-1], 'column')}, but the model has "
+            f"{columns}; pass the columns the model was fitted on."
         )
     if not np.isfinite(queries).all():
         raise InputError("The queries must be finite numbers; drop or fill in missing values.")

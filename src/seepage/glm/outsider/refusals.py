@@ -12,6 +12,7 @@ from seepage.errors import InputError, TooFewPeopleError
 from seepage.glm.outsider.predictions import Parameters, Predictions
 from seepage.glm.outsider.streamed import StreamedWorlds
 from seepage.glm.outsider.worlds import Worlds
+from seepage.tables.names import counted
 
 
 def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
@@ -34,8 +35,9 @@ def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
         )
     if everything and isinstance(release, Predictions) and release.queries is None:
         raise InputError(
-            "Each record's own prediction can be measured only for an attacker who does not know "
-            "all other records; pass attacker=sp.Attacker(knows=0.0), or pass queries."
+            "The leakage of each record's own prediction can be measured only for an attacker who "
+            "does not know all other records; pass attacker=sp.Attacker(knows=0.0), or pass "
+            "queries to sp.Predictions."
         )
     if everything and release is not None and not isinstance(noise, Gaussian):
         raise InputError("Noise on predictions must be Gaussian; use sp.Gaussian.")
@@ -58,16 +60,16 @@ def check_people(worlds: Worlds | StreamedWorlds, attacker: Attacker) -> None:
     # With ten people a number μ² is about twice too high (least squares), and soon useless.
     if not worlds.own and others.count < 10 * worlds.numbers:
         raise TooFewPeopleError(
-            f"{others.count:,} people{whom} are too few for {worlds.numbers:,} released numbers: "
-            "with fewer than 10 people per number, the variance due to other people cannot be "
-            "estimated. Measure each record's own prediction instead, with "
-            "release=sp.Predictions()."
+            f"{others.count:,} people{whom} are too few for "
+            f"{counted(worlds.numbers, 'released number')}: with fewer than 10 people per number, "
+            "the variance due to other people cannot be estimated. Measure each record's own "
+            "prediction instead, with release=sp.Predictions()."
         )
     named, rest = attacker.names_records, others.present_count - 1
     unknown = others.count - 1 if named else round((1 - attacker.knows) * rest, 6)
     # Fewer are not normal together: a test that knows their law is right more often.
     if unknown < max(30, worlds.numbers):
-        there = f"There are only {rest:,} other people"
+        there = f"The number of other people is only {rest:,}"
         if unknown < rest:
             there = (
                 f"The attacker would know all but {math.floor(unknown)} of {rest:,} other "
@@ -103,7 +105,7 @@ def refuse_answers(several: bool, form: Predictions | Parameters | None) -> None
     if form is not None:
         raise InputError(
             "For an attacker who does not know all other records, only membership() supports "
-            "predictions and rounded numbers."
+            "predictions and rounded numbers; call membership(), or measure unrounded parameters."
         )
 
 

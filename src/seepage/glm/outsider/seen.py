@@ -135,9 +135,12 @@ class SeenRelease:
         if which is None:
             asked = asked[~known[asked]]
         elif known[asked].any():
+            units = {"people": "person", "groups": "group"}
+            unit = "record" if together is None else units[together.view]
             raise InputError(
-                f"The attacker already knows {index[asked[known[asked]][0]]!s} (knows=), so there "
-                "is no membership to infer; choose records that knows= does not list."
+                f"The attacker already knows {unit} {index[asked[known[asked]][0]]!s} (listed in "
+                "knows=), so there is no membership to infer; choose records that knows= does not "
+                "list."
             )
         return asked, index[asked]
 
@@ -150,7 +153,7 @@ class SeenRelease:
             raise InputError(
                 "For an attacker who does not know all other records, releases can be composed "
                 "only for tables in memory, and only if they are unrounded parameters or "
-                "noiseless answers to given queries."
+                "noiseless answers to given queries; measure other releases separately."
             )
         mine, yours = self.informed, other.informed
         if len(mine.source) != len(yours.source):

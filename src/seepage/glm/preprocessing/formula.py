@@ -17,6 +17,7 @@ from seepage.core.result import LEVELS
 from seepage.errors import InputError
 from seepage.glm.adapters.kinds import refusal
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences
+from seepage.tables.names import counted
 
 _LEARNT = "preprocessing"  # what functions such as center keep, in a word
 
@@ -35,8 +36,8 @@ class FormulaStep(FeatureStep):
         data = results.model.data
         if getattr(data, "missing_row_idx", None):
             raise InputError(
-                f"The formula dropped {len(data.missing_row_idx)} rows with missing values; drop "
-                "them from the data frame and from y, and fit again."
+                f"The formula dropped {counted(len(data.missing_row_idx), 'row')} with missing "
+                "values; drop all such rows from the data frame and from y, and fit again."
             )
         spec = getattr(data, "model_spec", None)
         return cls(getattr(data, "design_info", None) if spec is None else spec, data.const_idx)

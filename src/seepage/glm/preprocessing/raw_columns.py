@@ -63,7 +63,8 @@ def read_frame(X: Any) -> tuple[nw.DataFrame[Any], bool]:
             frame = nw.from_native(X, eager_only=True)
         except TypeError as problem:
             raise InputError(
-                f"X has type {type(X).__name__}, which is not a table: {problem}"
+                f"X has type {type(X).__name__}, which cannot be read as a table "
+                f"({str(problem).rstrip('.')}); pass a data frame in memory."
             ) from problem
         check_names(frame)
         return frame, True

@@ -17,6 +17,7 @@ import numpy as np
 
 from seepage.core.people import Together, identities
 from seepage.errors import InputError
+from seepage.tables.names import counted
 
 _OUTCOME = " (endogenous)"
 _REMEDY = (
@@ -69,8 +70,9 @@ def people_of(person: Any, index: np.ndarray) -> Together:
         values = by_label(person, index, "person", "identity")
     if values.shape != index.shape:
         raise InputError(
-            f"person has {len(values):,} identities (shape {values.shape}), but the table has "
-            f"{len(index):,} records; pass a pandas series with the labels of all rows."
+            f"person has {counted(len(values), 'identity', 'identities')} (shape {values.shape}), "
+            f"but the table has {counted(len(index), 'record')}; pass a pandas series with the "
+            "labels of all rows."
         )
     source: Any = index
     together = Together.of("people", identities(values, source))

@@ -42,6 +42,7 @@ from seepage.risks import guessing
 from seepage.risks.two_normals import TwoNormals
 from seepage.support.chunks import progress, row_slices
 from seepage.support.number_check import check_choice, check_count
+from seepage.tables.names import counted
 from seepage.tables.source import as_numpy, row_labels
 
 
@@ -157,8 +158,8 @@ class RegressionTable:
         attacker = Attacker(knows=0.0) if attacker is None else attacker
         if not isinstance(attacker, Attacker) or attacker.knows_all:
             raise InputError(
-                "membership() is for an attacker who does not know all other records, such as "
-                "sp.Attacker(knows=0.0); for an attacker who does, use informed()."
+                "membership() needs an attacker who does not know all other records, such as "
+                "sp.Attacker(knows=0.0); for an attacker who knows them all, use informed()."
             )
         if attacker.names_records:
             raise InputError(
@@ -326,9 +327,10 @@ class RegressionTable:
         N = len(self.sets)
         if 10 * self.size > N:
             raise InputError(
-                f"{N:,} people are too few for {self.size:,} printed numbers: with fewer than 10 "
-                "people per number, the variance due to other people cannot be estimated. Use "
-                "informed() for the risk from an attacker who knows all other records."
+                f"There are too few people ({N:,}) for "
+                f"{counted(self.size, 'printed number')}: with fewer than 10 people per number, "
+                "the variance due to other people cannot be estimated. Use informed() for the "
+                "risk from an attacker who knows all other records."
             )
         u = attacker.unknown(N)
         if attacker.knows > 0 and (1 - attacker.knows) * (N - 1) < max(30, self.size):

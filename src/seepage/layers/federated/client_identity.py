@@ -1,6 +1,6 @@
 """Identifies the updates of the same client, over the rounds and over several runs.
 
-Clients are the units of every interval and every test, so if clients count twice, chance
+Clients are the units of every interval and every test, so if a client is counted twice, chance
 differences look significant. Flower draws a new number for every node in each simulation. Clients
 of several runs are therefore matched by a key that stays the same (a hospital, a partition), or by
 their nodes if these are the same in all runs. Otherwise only one run can be analysed.
@@ -75,9 +75,9 @@ def one_run(gradients: LayerGradients) -> tuple[np.ndarray, str]:
 def separate_runs(gradients: LayerGradients) -> np.ndarray:
     """Return the run of every update, ``(n,)``.
 
-    Recordings of earlier versions do not state the run. There, a new run begins where the round
-    number decreases and all nodes are new. Several nodes must take part before and after, because
-    updates may also be listed client by client.
+    Recordings by earlier versions do not state the run. In these recordings, a new run is assumed
+    to begin where the round number decreases and all nodes are new. Several nodes must take part
+    before and after this point, because updates may also be listed client by client.
     """
     if gradients.runs is not None and np.any(gradients.runs):
         return np.asarray(gradients.runs)

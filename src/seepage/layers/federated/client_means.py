@@ -2,8 +2,8 @@
 
 From every update, the mean over its round (the common course of training) is subtracted. Every
 round is then rescaled, so that late, small updates count as much as early, large ones. Then a
-client's updates are averaged over the rounds of all runs. Rounds of different runs start from
-different models, so their means are subtracted separately.
+client's updates are averaged over the rounds of all runs. Runs start from different models, so the
+mean over a round is subtracted separately in each run.
 """
 
 from __future__ import annotations
@@ -74,9 +74,10 @@ class ClientRounds:
         return ClientRounds(who, tuple(int(r) for r in rounds), client, number, runs)
 
     def means(self, block: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the clients' deviations after every round, and a mask of clients that have one.
+        """Yield the clients' mean deviations from the means of their rounds, after every round.
 
-        A round with a single update has no other updates for comparison and is skipped.
+        The second result is a mask of the clients that have a deviation. A round with a single
+        update has no other updates for comparison and is skipped.
         """
         total = np.zeros((len(self.clients), block.shape[1]))
         count = np.zeros(len(self.clients))

@@ -150,10 +150,10 @@ class UpdateRecorder:
 
         Everything that the client returned is recorded: the change of every array that was sent to
         it, other arrays as they are, and metrics (numbers of records, losses). ``run`` is Flower's
-        run number; the default is a number of the recording's own. ``client`` is a key that stays
+        run number; by default, the recorder's own number is used. ``client`` is a key that stays
         the same in every run (the name of a hospital, the number of a partition), by which clients
-        of several runs are matched. A second update of a client in a round raises an error, as does
-        a round of another run without keys.
+        of several runs are matched. A second update of a client in a round raises an error. Without
+        client keys, so does an update of a round that was recorded in another run.
         """
         origin = Origin(int(server_round), int(node), int(run), str(client))
         self._refuse_again(origin, self._origins(origin.round))
@@ -255,13 +255,13 @@ class UpdateRecorder:
                     raise InputError(self._there_already(new.round))
             elif new.client and new.client == old.client:
                 raise InputError(
-                    f"Client {new.client} has an update of round {new.round} in the recording "
-                    "already; give every client its own key."
+                    f"Client {new.client} already has an update for round {new.round} in the "
+                    "recording; give every client its own key."
                 )
             elif new.node == old.node:
                 raise InputError(
-                    f"Node {new.node} has an update of round {new.round} in the recording already; "
-                    "give every round its own number, and every run its own recorder."
+                    f"Node {new.node} already has an update for round {new.round} in the "
+                    "recording; give every round its own number, and every run its own recorder."
                 )
 
     def _there_already(self, server_round: int) -> str:
@@ -273,7 +273,7 @@ class UpdateRecorder:
         )
 
     def _with_run(self) -> list[LayerGradients]:
-        """Return the updates not yet written; those without a run get the recording's own."""
+        """Return the updates not yet written; those without a run get the recorder's own run."""
         own = np.array([self._run], dtype=np.uint64)
         return [part if np.any(part.runs) else replace(part, runs=own) for part in self._new]
 

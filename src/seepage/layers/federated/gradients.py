@@ -134,7 +134,7 @@ class LayerGradients:
     def of(
         blocks: Mapping[str, Any] | LayerGradients, *, width: int = WIDTH, seed: int = 0
     ) -> LayerGradients:
-        """Return a recording of each layer's gradients, ``{name: (n, size)}``, projected if wide.
+        """Return a recording of gradients ``{layer: (n, size)}``, projected if above ``width``.
 
         Arrays are read in chunks, so they may be memory-mapped.
         """

@@ -107,8 +107,8 @@ class LocalTraining:
             for number, rows in enumerate(steps):
                 if int(rows.min()) < 0 or int(rows.max()) >= records:
                     raise InputError(
-                        f"Local step {number} uses a record that does not exist; the client has "
-                        f"{records} records, numbered from 0."
+                        f"Local step {number} uses a record that does not exist; number the "
+                        f"client's records from 0 to {records - 1}."
                     )
             return steps
         if self.batch_size is None or self.batch_size >= records:

@@ -133,7 +133,7 @@ class LowRankChange(nn.Module):  # type: ignore[misc]
     base
         The layer, of type ``nn.Linear`` or ``nn.Conv2d``; it is frozen.
     rank
-        The rank of the change, which is zero initially.
+        The rank of the change; the change itself is zero initially.
     name
         The layer's name, for the error message.
     """
@@ -155,7 +155,7 @@ class LowRankChange(nn.Module):  # type: ignore[misc]
         else:
             raise InputError(
                 "A low-rank change needs an nn.Linear, or an nn.Conv2d without groups, but "
-                f"{name} is {type(base).__name__}."
+                f"{name} is of type {type(base).__name__}; name another layer."
             )
         nn.init.zeros_(self.up.weight)
 

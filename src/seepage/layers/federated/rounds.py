@@ -192,8 +192,8 @@ def simulate(
     beyond = [number for number in wanted if not 0 <= number <= rounds]
     if beyond:
         raise InputError(
-            f"snapshots contains round {beyond[0]}, but rounds are numbered from 0, and {rounds} "
-            "is the end of training."
+            f"snapshots contains round {beyond[0]}, which does not exist; choose rounds from 0, "
+            f"the start of training, to {rounds}, its end."
         )
     kept: dict[int, State] = {}
     for number in progress(range(rounds), method):

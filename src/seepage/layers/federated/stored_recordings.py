@@ -1,6 +1,6 @@
 """Recordings on the disk: one file, or a folder that grows by one file per round.
 
-Adding a round to a folder costs the same, however many rounds it contains. The file
+The cost of adding a round does not grow with the number of rounds in the folder. The file
 ``round-000003-part-000007.npz`` contains updates of round 3 and was written seventh. Several
 processes may add to one folder. Files and folders are readable only by their owner.
 """
@@ -33,7 +33,7 @@ _PART = re.compile(r"round-(-?\d+)-part-(\d+)\.npz")
 
 
 class RoundFile(NamedTuple):
-    """A file of a folder: its round, its place in the order of writing, and its path."""
+    """A file of a recording's folder: its round, its position in writing order, and its path."""
 
     round: int
     number: int
@@ -74,7 +74,7 @@ def save_gradients(
     models: Mapping[Any, Mapping[str, Any]] | None = None,
     **columns: Any,
 ) -> None:
-    """Write recorded gradients, and further columns with one entry per gradient.
+    """Write recorded gradients to a file, with further columns that have one entry per gradient.
 
     ``models`` are those sent to the clients, by round: ``run.snapshots`` of :func:`simulate`.
 

@@ -183,7 +183,7 @@ def compare_attackers(
 
 
 def _standing(means: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return how far each permutation's error is below their mean, in standard deviations."""
+    """Return how far each permutation's error is below the mean error, in standard deviations."""
     if len(means) < 3:
         return np.zeros(len(labels))
     smoother = left_out_smoother(means, np.arange(len(means)))

@@ -59,7 +59,7 @@ class OutputKeeper:
 
 @dataclass(frozen=True)
 class Multiples:
-    """One gradient, and the factors by which all columns are multiples of it."""
+    """One gradient, and the factors by which all columns of the Jacobian are multiples of it."""
 
     gradients: Gradients  # the common gradient, parameter by parameter
     columns: Tensor  # the factors of the columns, ``(B, K)``
@@ -93,7 +93,7 @@ class TargetColumns:
         self._keeper = network.problem.loss
 
     def multiples(self) -> Multiples | None:
-        """Return the factors if all columns are multiples of one gradient, otherwise ``None``."""
+        """Return the factors if all Jacobian columns are multiples of one gradient, or ``None``."""
         keeper, batch = self._keeper, len(self._slopes)
         if not (isinstance(keeper, OutputKeeper) and isinstance(keeper.output, Tensor)):
             return None

@@ -150,7 +150,7 @@ class JacobianNorms:
         return _drawn_columns(key, places, z)
 
     def _columns(self, source: Source, directions: Tensor) -> list[dict[str, Tensor]]:
-        """Return, for each direction, what the change along it adds to every layer's norm."""
+        """Return the contribution of the change along each direction to every layer's norm."""
         out: list[dict[str, Tensor]] = [{} for _ in directions]
         for k, (name, _), gradient in source.along(directions):
             if name in self.home:

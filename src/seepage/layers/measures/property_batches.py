@@ -145,7 +145,7 @@ def read_property(
     if raw.shape != (count,):
         raise InputError(
             f"There are {count} {what}, but {called} has the shape {raw.shape}; give one label for "
-            "each."
+            f"each of the {what}."
         )
     missing = _missing(raw)
     if missing.any():

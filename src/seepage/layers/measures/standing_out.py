@@ -7,13 +7,14 @@ distance in a layer is the root mean square over the entries j of ::
     |z_cj − m_j| / mean over the others c′ of |z_c′j − m_j|
 
 so that an outlier does not inflate its own scale. The logarithm of the distance is standardised by
-the mean and the spread of the nearest three quarters of the clients, so outliers have no effect if
-they are at most a quarter of the clients. A client's score is the largest standardised value over
-the layers.
+the mean and the spread of the nearest three quarters of the clients. Outliers have no effect on
+these if they are at most a quarter of the clients. A client's score is the largest standardised
+value over the layers.
 
-*Without a reference*, it is unknown how far the furthest of K similar clients would be. A client's
-rounds do not help, because its data stay the same. The share of clients that are at least as far is
-a P-value only for a client chosen in advance; it is never below ``1/K``, and no client is named.
+*Without a reference*, it is unknown how far the furthest of K similar clients would be. More rounds
+of a client do not show this, because its data stay the same. The share of clients that are at least
+as far is a P-value only for a client chosen in advance; it is never below ``1/K``, and no client is
+named.
 
 *With a reference*, a client is compared with N clients simulated from the common population, with
 as many records and the same training from the same models. Client and reference are exchangeable if

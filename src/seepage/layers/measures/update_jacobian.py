@@ -1,9 +1,9 @@
 """Local training as a map from a client's records to its update, and the map's Jacobian.
 
-Let ``u(z) = θ_sent − θ_returned`` after all local steps. Its Jacobian ``J = s ∂u/∂z``, scaled by
-``s``, has no closed form, because a record's effect on an early step propagates through all later
-steps. Small runs are differentiated exactly through all steps, in float64. For larger runs, a
-product with one direction needs two plain runs: ``Jv ≈ s (u(z + hv) − u(z − hv))/2h``.
+Let ``u(z) = θ_sent − θ_returned`` after all local steps. The Jacobian of the sent update ``s u``,
+``J = s ∂u/∂z``, has no closed form, because a record's effect on an early step propagates through
+all later steps. Small runs are differentiated exactly through all steps, in float64. For larger
+runs, a product with one direction needs two plain runs: ``Jv ≈ s (u(z + hv) − u(z − hv))/2h``.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ class UpdateRelease(MeasuredRelease):
 
     @property
     def sensitivity(self) -> float | None:
-        """Twice ``max_norm``, or ``None`` if it is not set."""
+        """The largest distance between two updates: twice ``max_norm``, or ``None`` without it."""
         reach = self.template.run.max_norm
         return None if reach is None else 2 * reach
 

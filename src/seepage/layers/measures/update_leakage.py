@@ -122,7 +122,7 @@ def update_leakage(
 
 
 def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Tensor) -> bool:
-    """Return whether records of a batch interact; refuse updates that cannot be measured."""
+    """Return whether records of a batch interact; raise an error if they cannot be measured."""
     mixed = False
     for module in net.modules():
         meeting = any(_meets(inner) for inner in module.modules())
@@ -159,9 +159,9 @@ class UpdateLeakage(Leakage):
     The class has :meth:`layers` and all methods of the leakage of a table (``records``, ``cells``,
     ``columns``, ``groups``, ``subset``, ``information``, …). Results are exact and computed in
     float64, through all local steps. Bounds and calibration therefore work as for any other
-    leakage. For networks with kinks, and runs too large for exact computation, :meth:`records`,
-    :meth:`layers` and :meth:`dataset` accept ``method="finite"``, which measures the change of the
-    update over steps of a stated size.
+    leakage. For networks with kinks, and runs too large for exact computation, pass
+    ``method="finite"`` to :meth:`records`, :meth:`layers` or :meth:`dataset`. It measures the
+    change of the update over steps of a stated size.
 
     Parameters
     ----------

@@ -290,9 +290,10 @@ class PropertyTask:
     ) -> tuple[np.ndarray, float]:
         """Return log-probabilities, (n, K), recalibrated on other folds, and the learning cost.
 
-        The loss of predictors trained on m gradients is modelled as ``L + c/m``. The constant c is
-        estimated from the losses, on the same gradients, of predictors trained only on the
-        ``earlier`` folds; :meth:`recalibration_cost` is then added.
+        The loss of predictors trained on m gradients is modelled as ``L + c/m``, with L the loss
+        for unlimited training data. The constant c is estimated from the losses, on the same
+        gradients, of predictors trained only on the ``earlier`` folds; :meth:`recalibration_cost`
+        is then added.
         """
         logs = np.empty_like(held_out)
         lost = apart = 0.0

@@ -1,9 +1,10 @@
 """The accountant for private SGD, which sums the leakage of every step about each record.
 
-By theorem 3 of Guo et al. (2022), a whole run's information about a record is at most the expected
-sum of its steps' information. Quantities computed from the noisy gradients (momentum, averages, the
-model itself) add no information. For each step and record, ``I = κ J̃ᵀJ̃/(σC)²``, where
-``J̃ = ∂g̃/∂z`` and κ is the amplification by hidden batches (``sampling/amplification``).
+By theorem 3 of Guo et al. (2022), the information of a whole run about a record is at most the
+expected sum of the information of its steps. Quantities computed from the noisy gradients
+(momentum, averages, the model itself) add no information. For each step and record, ``I = κ
+J̃ᵀJ̃/(σC)²``, where ``J̃ = ∂g̃/∂z`` and κ is the amplification by hidden batches
+(``sampling/amplification``).
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class FisherAccountant(MeasuredRun):
     batch_size, sample_rate
         The (mean) batch size, or the probability that a record is in a batch; give one of the two.
         A sampling rate is *declared*: neither the rate nor the number by which the loop divides its
-        sums may depend on ``n``, and guarantees are for adding or removing a record. With a batch
-        size, the rate is ``batch_size/n``, ``n`` counts as public, and guarantees are for replacing
-        a record.
+        sums may depend on ``n``. Guarantees then cover adding or removing a record. With a batch
+        size, the rate is ``batch_size/n``, ``n`` counts as public, and guarantees cover replacing a
+        record.
     noise_multiplier
         The noise multiplier σ. The noise added to the *sum* of clipped gradients has the standard
         deviation σC. σ may be changed between steps.
@@ -88,9 +89,9 @@ class FisherAccountant(MeasuredRun):
         How the clip factor's dependence on the record is computed: ``"exact"``, or
         ``"conservative"``, a cheaper upper bound.
     method, scale
-        How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`: over finite
-        steps of size ``scale`` if the network has kinks or ``method="finite"`` is given, otherwise
-        by derivatives. By default, the first batch determines the scale;
+        How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`. Finite steps
+        of size ``scale`` are used if the network has kinks or ``method="finite"`` is given, and
+        derivatives otherwise. By default, the first batch determines the scale;
         :class:`~seepage.nn.PrivateSGD` uses the first records of its data. Sketches always use
         derivatives.
     directions
@@ -102,9 +103,9 @@ class FisherAccountant(MeasuredRun):
         store them, for their FIL over the run.
     survey_every
         On average, one step in ``survey_every``, chosen at random, is preceded by a pass over all
-        records (:meth:`survey`). The run then estimates, for every record, the mean over batches
-        redrawn at the run's iterates instead of the sum over the batches drawn. A pass costs as
-        much as measuring ``n/batch_size`` steps.
+        records (:meth:`survey`). The result for every record is then the mean leakage over batches
+        redrawn at the run's iterates, not the leakage of the batches actually drawn. A pass costs
+        as much as measuring ``n/batch_size`` steps.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed

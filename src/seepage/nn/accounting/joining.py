@@ -214,7 +214,7 @@ def merge_runs(runs: Sequence[MeasuredRun]) -> MergedRuns:
 
 
 def _check_alike(runs: Sequence[MeasuredRun]) -> None:
-    """Raise unless the measured runs have the same settings and the same steps."""
+    """Raise an error unless the measured runs have the same settings and the same steps."""
     if len({id(run) for run in runs}) < len(runs):
         raise InputError("The same run is given twice; give different runs.")
     for other in runs[1:]:

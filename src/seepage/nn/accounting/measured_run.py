@@ -33,6 +33,7 @@ from seepage.nn.privacy.run_privacy import (
 from seepage.nn.sampling.amplification import FailureBudget
 from seepage.nn.sampling.samplers import OTHER, POISSON
 from seepage.support.number_check import check_choice
+from seepage.tables.names import counted
 
 if TYPE_CHECKING:
     from seepage.nn.measures.estimate import Estimate
@@ -142,9 +143,9 @@ class RunReader(ABC):
         broken = np.flatnonzero(~np.isfinite(trace))
         if broken.size:
             raise InputError(
-                f"The leakage about record {broken[0]} (and {broken.size - 1} other records) is "
-                "not finite, because its loss or gradient overflowed during the run; clip the "
-                "gradients, or use a smaller learning rate."
+                f"The leakage is not finite for {counted(broken.size, 'record')} (the first is "
+                f"record {broken[0]}), because a loss or gradient overflowed during the run; clip "
+                "the gradients, or use a smaller learning rate."
             )
         size = self.unknowns if measure == "dfil" else 1
         measured = np.asarray(self.measured().cpu())
@@ -156,8 +157,9 @@ class RunReader(ABC):
         unseen: tuple[str, ...] = ()
         if not measured.all():
             unseen = (
-                f"{np.count_nonzero(~measured):,} of {self.n:,} records were in no batch and are "
-                "not measured (nan); the training procedure may still leak about them.",
+                f"{np.count_nonzero(~measured):,} of {self.n:,} records were in no batch and have "
+                "no measured leakage (nan); the training procedure may still leak about such "
+                "records.",
             )
         degrees = self.degrees(amplified)
         hidden = amplified and any(entry.sampler != OTHER for entry in self.ledger)
@@ -194,7 +196,7 @@ class RunReader(ABC):
         return condition, before
 
     def _refuse_if_filtered(self) -> None:
-        """Raise if records stopped once their budgets were spent.
+        """Raise an error if records stopped once their budgets were spent.
 
         The step at which a record stops depends on the record. Two nearly equal records can stop at
         different steps, after which their releases differ by a whole gradient. Fisher information,
@@ -220,7 +222,7 @@ class RunReader(ABC):
         return _HIDDEN, may_fail
 
     def worst(self) -> float:
-        """Return the largest dFIL of any measured record; nan for a run with budgets."""
+        """Return the largest dFIL of any measured record; nan if budgets make it unavailable."""
         if self.ledger.filtered:
             return math.nan
         trace, _ = self.information()
@@ -252,7 +254,7 @@ class RunReader(ABC):
             The Rényi orders to choose from; by default those of dp-accounting.
         neighbours
             The neighbouring relation of ε. ``"add-or-remove"``, to add or remove one record, is the
-            default if the sampling rate was declared; it raises an error if the rate follows from
+            default if the sampling rate was declared. It raises an error if the rate follows from
             the number of records, as with a batch size. ``"replace"``, to replace one record, is
             the default otherwise. ``"zero-out"``, to replace one record by a record with zero
             gradient, is the relation of Opacus's ε for a given batch size.
@@ -416,8 +418,8 @@ class MeasuredRun(RunReader):
         """
         if self.unobserved:
             raise InputError(
-                f"{self.unobserved} steps were taken without observe(), so their leakage is "
-                "unknown; call observe(index, x, y) before every step."
+                f"{counted(self.unobserved, 'step was', 'steps were')} taken without observe(), so "
+                "the leakage of the run is unknown; call observe(index, x, y) before every step."
             )
         if self.passes is not None:
             return self.passes.moments(self.steps, amplified)

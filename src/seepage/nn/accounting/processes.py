@@ -1,8 +1,8 @@
 """Shares state and divides work between the processes of a training run.
 
 The processes of :mod:`torch.distributed` are started by a launcher (``torchrun``) and joined by
-``init_process_group``. A single process exchanges nothing. Only tensors are exchanged, so no object
-is pickled.
+``init_process_group``. Only tensors are exchanged, so no object is pickled; a single process
+exchanges nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def shared_stream() -> KeyedStream:
 
 
 def check_agreement(facts: Any) -> None:
-    """Raise in every process unless ``facts`` is the same in all processes."""
+    """Raise an error in every process unless ``facts`` is the same in all processes."""
     mark = torch.tensor(key_of(facts) >> 2)  # an int64 that can be negated
     most, least = reduced(torch.stack((mark, -mark)), dist.ReduceOp.MAX)
     if most != -least:

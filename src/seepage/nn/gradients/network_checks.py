@@ -6,6 +6,7 @@ computed by rules must equal gradients computed one record at a time.
 
 from __future__ import annotations
 
+import copy
 import random
 import warnings
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from seepage.nn.gradients.norms import norms, record_gradients
 from seepage.nn.gradients.per_record_gradients import at_least_single
 from seepage.nn.gradients.watching import WatchedNetwork, differentiable_backends
 from seepage.nn.problem.problem import Batch, NetworkProblem, class_axis, without_output
+from seepage.nn.problem.sharding import is_sharded
 from seepage.nn.problem.views import (
     Inputs,
     Label,
@@ -123,7 +125,7 @@ class Validator:
         return (structure, kinds, modes, tuple(self.problem.released()))
 
     def _checked(self, x: Inputs, y: Tensor) -> tuple[Any, Batch]:
-        """Raise if no method can measure the network; else return the key and a small batch."""
+        """Return the key and a small batch; raise an error if no method can measure the network."""
         _refuse_values(x, y)
         key = self.key(x, y)
         if key in self._sound:
@@ -175,7 +177,7 @@ class Validator:
             warnings.warn(text, category, stacklevel=6)
 
     def _compare(self, network: WatchedNetwork, batch: Batch) -> None:
-        """Raise if gradient norms from rules differ from norms computed one record at a time.
+        """Raise an error if norms from rules differ from norms computed one record at a time.
 
         In 16-bit precision, rounding alone causes differences of about 1 %.
         """
@@ -196,7 +198,7 @@ class Validator:
 
 
 def _refuse_parameters(problem: NetworkProblem) -> None:
-    """Raise if the network has no trainable parameter, or if a trainable parameter is complex."""
+    """Raise an error if the network has no trainable parameter, or a complex one."""
     if not problem.released():
         raise InputError(
             "The network has no parameter with requires_grad, so no gradient is released; unfreeze "
@@ -218,8 +220,8 @@ def _changing_buffers(net: nn.Module, x: Inputs) -> tuple[str, ...]:
 
     def look(module: nn.Module, args: Any, output: Any) -> None:
         now = dict(net.named_buffers())
-        for name, copy in copies.items():
-            if copy._version > 0 or now.get(name) is not copy:
+        for name, kept in copies.items():
+            if kept._version > 0 or now.get(name) is not kept:
                 replaced.append(name)
 
     if not copies:
@@ -246,7 +248,7 @@ def _random_states() -> tuple[Any, ...]:
 
 
 def _refuse_values(x: Inputs, y: Any) -> None:
-    """Raise unless inputs and targets are finite tensors with equal numbers of records."""
+    """Raise an error unless inputs and targets are finite tensors with equal numbers of records."""
     tensors = leaves(x)
     if not isinstance(y, Tensor):
         raise InputError(
@@ -277,7 +279,8 @@ def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
             for value in leaves(x)
         )
         raise InputError(
-            f"The network does not run on these inputs (each {shapes}): {_first_line(error)}"
+            f"The network does not run on these inputs, each {shapes} ({_first_line(error)}); pass "
+            "inputs of the shape and type that the network accepts."
         ) from error
     axis, output = class_axis(problem.loss), numbers_of(output)
     if axis is None or not isinstance(output, Tensor) or output.dim() < 2:
@@ -291,7 +294,7 @@ def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
 
 
 def _refuse_classes(problem: NetworkProblem, y: Tensor, classes: int | None) -> None:
-    """Raise if a class number has no corresponding output."""
+    """Raise an error if a class number has no corresponding output."""
     if classes is None or y.is_floating_point() or not y.numel():
         return
     if bool(without_output(problem.loss, y, classes).any()):
@@ -323,7 +326,7 @@ def module_label(name: str, module: nn.Module) -> str:
 
 
 def refuse_modes(net: nn.Module) -> None:
-    """Raise if a module mixes records or draws random numbers in its current mode."""
+    """Raise an error if a module mixes records or draws random numbers in its current mode."""
     for name, module in net.named_modules():
         label = module_label(name, module)
         if isinstance(module, _NORMS) and (module.training or module.running_mean is None):
@@ -331,17 +334,46 @@ def refuse_modes(net: nn.Module) -> None:
                 f"{label} mixes the records of a batch, so per-record gradients are not defined; "
                 "use GroupNorm or LayerNorm, or running statistics and .eval() on the module."
             )
-        random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
-        within = isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0
-        if module.training and (random or within):
+        if _drops_values(module):
             raise InputError(
                 f"{label} drops values at random in training mode; call .eval() on the module, or "
                 "set its probability to 0."
             )
 
 
+def without_dropout(net: nn.Module) -> tuple[nn.Module, str]:
+    """Return the network with dropout off, and a sentence that says so, empty if there is none.
+
+    The caller's network is left in its mode: the one returned has modules of its own, which share
+    all parameters and buffers with it.
+    """
+    net = unwrapped(net)
+    names = [name for name, module in net.named_modules() if _drops_values(module)]
+    if not names or is_sharded(net):
+        return net, ""
+    shared: dict[int, Any] = {id(t): t for t in (*net.parameters(), *net.buffers())}
+    try:
+        own = copy.deepcopy(net, shared)
+    except Exception:  # a network need not allow copies; its dropout is then refused by name
+        return net, ""
+    for name in names:
+        own.get_submodule(name).training = False
+    labels = [module_label(name, own.get_submodule(name)) for name in names]
+    more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
+    return own, (
+        f"Dropout is off ({labels[0]}{more}): the numbers are for gradients without random masks."
+    )
+
+
+def _drops_values(module: nn.Module) -> bool:
+    """Return whether a module in its current mode sets random values to zero."""
+    random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+    within = isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0
+    return module.training and (random or within)
+
+
 def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
-    """Raise if two runs differ, records influence one another, or losses are not finite."""
+    """Raise an error if two runs differ, records interact, or losses are not finite."""
     parameters, strays = problem.detached(), _Strays(problem)
     with torch.no_grad(), differentiable_backends(problem.net):
         before = _random_states()
@@ -353,8 +385,9 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             kind = str(batch.y.dtype).removeprefix("torch.")
             raise InputError(
-                f"The loss cannot be computed for targets of shape {tuple(batch.y.shape)} "
-                f"({kind}): {_first_line(error)}"
+                f"The loss cannot be computed for targets of shape {tuple(batch.y.shape)} and type "
+                f"{kind} ({_first_line(error)}); pass targets that this loss accepts, or another "
+                "loss."
             ) from error
         again = [problem.losses(parameters, batch, batch.z)]
         if _random_states() != before:  # a rare draw shows only in many runs of many records
@@ -383,7 +416,7 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
 
 
 class _Strays(TorchFunctionMode):  # type: ignore[misc]
-    """Raises if a network uses a parameter through a reference outside the parameter's module.
+    """Raises an error if a network uses a parameter by a reference outside its module.
 
     Gradients are computed with other tensors in place of the parameters, and such a reference would
     still point to the original.

@@ -1,7 +1,7 @@
-"""Computes per-record gradient norms and the clipped sum that is released.
+"""Computes per-record gradient norms and the sum of clipped gradients, which is released.
 
-Per-record gradients are formed only in layers where this is cheaper. If they were formed in all
-layers, a batch would need many times the memory of the network. To save memory,
+Per-record gradients are formed only in layers where this is cheaper than Gram matrices. If they
+were formed in all layers, a batch would need many times the memory of the network. To save memory,
 :func:`layer_by_layer` frees every layer once its gradients are processed.
 """
 

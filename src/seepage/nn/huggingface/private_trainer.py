@@ -212,7 +212,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _check(args: Any, options: Mapping[str, Any]) -> None:
-    """Raise if a setting would change the gradients, or publish what must stay secret."""
+    """Raise an error if a setting would change the gradients, or publish secret values."""
     for name, (neutral, instead) in _REFUSED.items():
         value = getattr(args, name, neutral)
         if value != neutral and value:

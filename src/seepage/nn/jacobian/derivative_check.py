@@ -52,7 +52,7 @@ _HIDING: dict[Any, str] = {
 def check_derivative(
     network: WatchedNetwork, batch: Batch, *, scale: float, way: str, kinked: bool
 ) -> None:
-    """Raise if the derivative of any record's gradient disagrees with a finite difference.
+    """Raise an error if the derivative of any record's gradient disagrees with a finite difference.
 
     ``scale`` is the size of the unknowns; the steps are a small fraction of it. ``way`` states how
     derivatives will be computed: ``"tangents"`` along record directions, ``"pulls"`` by a

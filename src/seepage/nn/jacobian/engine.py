@@ -153,21 +153,22 @@ class Engine:
         ``"exact"``, or ``"conservative"`` for the bound ``max(1, ρ²)‖J‖_F²/φ²``, which needs no
         derivative of the norms.
     method
-        How changes of the gradients are measured: as a ``"derivative"``; over a ``"finite"`` step,
-        which works for any network that can be trained; or ``"thin"``, over a finite step in one
-        plain pass, with the gradients of wide weights narrowed by random matrices. ``"auto"`` uses
-        finite steps if the network has kinks (ReLU, max pooling) or cannot be differentiated twice,
-        thin steps if it is wide and runs on an accelerator in TF32 or 16 bits, and derivatives
-        otherwise. Finite steps give traces and squared changes; pullbacks to the record always use
-        derivatives.
+        How changes of the gradients are measured. ``"derivative"`` uses derivatives. ``"finite"``
+        uses finite steps, which work for any network that can be trained. ``"thin"`` takes a finite
+        step in one plain pass, with the gradients of wide weights narrowed by random matrices.
+        ``"auto"`` uses finite steps if the network has kinks (ReLU, max pooling), cannot be
+        differentiated twice or hides a dependence from torch (``.detach()``). Otherwise it uses
+        thin steps for a wide network on an accelerator in TF32 or 16 bits, and derivatives for all
+        other networks. Finite steps give traces and squared changes; pullbacks to the record always
+        use derivatives.
     scale
         The size ``h`` of a finite step, in the units of the unknowns. The default is a hundredth of
         the first batch's root mean square, to one digit. For thin steps, the default is the size
         whose results change least when it is halved or doubled.
     directions
         How probes move a record: all unknowns at once along random ``"signs"``, or one of the
-        ``"coordinates"`` drawn at random, as in algorithm 1 of Guo et al. 2022, which scatters
-        more.
+        ``"coordinates"`` drawn at random, as in algorithm 1 of Guo et al. 2022. Estimates from
+        coordinates have a larger variance.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
@@ -233,7 +234,7 @@ class Engine:
         update: bool = False,
         pulls: bool = False,
     ) -> Step:
-        """Return a batch's gradient norms, estimates of the traces, and clipped sum.
+        """Return a batch's gradient norms, trace estimates and sum of clipped gradients.
 
         Parameters
         ----------
@@ -422,10 +423,10 @@ class Engine:
         return "derivative" if whole and self.has_derivatives(x, y) else "finite"
 
     def has_derivatives(self, x: Inputs, y: Tensor) -> bool:
-        """Return whether torch can differentiate the gradients; this is tried on two records.
+        """Return whether derivatives of the gradients exist and agree with differences.
 
-        If not, a warning gives the reason. A dependence that is hidden from torch is reported
-        later, when all records are checked.
+        Two records are tried first, then the first batch as in every other check. If there are no
+        derivatives, or the code hides a dependence from torch, a warning gives the reason.
         """
         if self._differentiable is None:
             some = slice(min(2, batch_size(x)))
@@ -437,10 +438,16 @@ class Engine:
             batch, scale = self.problem.batch(*first), self.view.scale(self.net, x, y)
             try:
                 check_derivative(network, batch, scale=scale, way=kind, kinked=False)
+                if self.method == "auto":
+                    self._check(network, x, y, kind)
+                    self.passes -= 1  # the pass itself follows, and needs no other check
             except UndifferentiableError as refusal:
                 return self._without_derivatives(refusal)
-            except InputError:
-                pass  # the check of all records reports it
+            except InputError as refusal:
+                # Several processes must not change to finite steps one by one.
+                if self.method == "auto" and world_size() == 1:
+                    return self._without_derivatives(refusal)
+                # Otherwise the check of all records reports it.
             self._differentiable = True
         return self._differentiable
 
@@ -573,7 +580,7 @@ class Engine:
         return replace(plain, traces=squared.T)
 
     def _refuse_coordinates(self, way: str, pulls: bool) -> None:
-        """Raise an error unless single coordinates answer the question."""
+        """Raise an error for a sketch or finite steps, which single coordinates cannot measure."""
         if pulls:
             raise InputError(
                 "A sketch needs probes along the parameters; give directions='signs', or leave out "
@@ -668,7 +675,8 @@ class Engine:
         kind = self._validator.key(x, y), way
         # Batches of ever new shapes (texts) must not be checked every time.
         new = kind not in self._checked and len(self._checked) < 8
-        if not new and self.passes != 10 ** round(math.log10(self.passes)):
+        later = self.passes > 1 and self.passes == 10 ** round(math.log10(self.passes))
+        if not (new or later):
             return
         first = not any(each == way for _, each in self._checked)
         kinked, scale = self._kinked(network, x, y), self.view.scale(self.net, x, y)
@@ -716,7 +724,7 @@ class Engine:
         return values
 
     def _keep_together(self, x: Inputs, y: Tensor) -> None:
-        """Raise in all processes if any process would run different passes."""
+        """Raise an error in all processes if any process would run different passes."""
         names = x if isinstance(x, Mapping) else map(str, range(len(leaves(x))))
         kinds = [
             (name, tuple(t.shape[1:]), str(t.dtype))
@@ -759,7 +767,7 @@ class Engine:
     def _unprobed(
         self, network: WatchedNetwork | None, update: bool, batch: Batch, _: slice | None = None
     ) -> Step:
-        """Return norms and losses, and the clipped sum if requested.
+        """Return norms and losses, and the sum of clipped gradients if requested.
 
         If the network cannot be traced, the records are run one by one.
         """

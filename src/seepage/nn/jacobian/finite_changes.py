@@ -5,10 +5,10 @@ Leakage over finite steps, for records, cells, tokens and runs alike, is **defin
 
     D(h) = E‖g̃(z + hv) − g̃(z)‖²/h²,      v independent random signs, one for each unknown
 
-These unknowns all move at once, each by ``h`` up or down, and everything else is fixed.
-``D(h) = ‖J̃‖_F² + O(h²)`` where the gradient is smooth. A probe is one ``v``, and an *exact* result
-is the mean over all ``2^d`` sign vectors. The dFIL is ``√(D(h)/d)`` divided by the standard
-deviation of the noise. If ``Δ`` is the difference between the two points and a bar their mean, then
+These unknowns all move at once, each by ``+h`` or ``−h``, and everything else is fixed. ``D(h) =
+‖J̃‖_F² + O(h²)`` where the gradient is smooth. A probe is one ``v``, and an *exact* result is the
+mean over all ``2^d`` sign vectors. The dFIL is ``√(D(h)/d)`` divided by the standard deviation of
+the noise. If ``Δ`` is the difference between the two points and a bar their mean, then
 
     δ₊t₊ᵀ − δ₋t₋ᵀ = Δδ t̄ᵀ + δ̄ Δtᵀ
 
@@ -35,9 +35,9 @@ and of the change, so they *add* to the squared quotient of record i:
 
 because a gradient's rounding error is proportional to its norm. Steps of several sizes
 (:class:`StepLadder`) give ``c`` and ``r``, and :class:`StepErrors` removes both from every record.
-``h`` is chosen so that the result changes little when the step is halved or doubled, and little has
-to be removed. In networks of 0.1 to 7 billion parameters, ``1/(1 + c h²)`` fits the change measured
-in float32 within 0.01 where it is above a sixth (``benchmarks/step_ladders.py``).
+``h`` is chosen so that the result changes little when the step is halved or doubled, and the
+corrections are small. In networks of 0.1 to 7 billion parameters, ``1/(1 + c h²)`` fits the change
+measured in float32 within 0.01 where it is above a sixth (``benchmarks/step_ladders.py``).
 """
 
 from __future__ import annotations
@@ -134,9 +134,9 @@ def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
 def measured_type(net: nn.Module) -> torch.dtype | None:
     """Return float32 for a 16-bit network that is small enough, or ``None``.
 
-    The release consists of the network's gradients as computed. Rounding does not affect their
-    leakage, but it changes second derivatives by several per cent. Larger networks on an
-    accelerator run in their own type.
+    The release consists of the gradients that the network computes in its own type. Rounding in
+    that type does not affect their leakage, but it would change second derivatives by several per
+    cent. Larger networks run in their own type.
     """
     if is_sharded(net):
         return None
@@ -209,7 +209,7 @@ class StepErrors:
         return squared * (1 + self.curvature * h**2)
 
     def removed_share(self, squared: Tensor, norms: Tensor, h: float) -> float:
-        """Return how much of the squared quotients the removal changes, as a share of the rest."""
+        """Return the relative change of the squared quotients when their errors are removed."""
         rest = squared.mean() - self.rounding / h**2 * norms.mean()
         added = self.rounding / h**2 * float(norms.mean() / rest.clamp(min=1e-300))
         return self.curvature * h**2 + added
@@ -386,9 +386,10 @@ class StepLadder:
     def errors(self, o: float) -> StepErrors:
         """Return the errors of steps near a step, fitted to those from its double to its quarter.
 
-        ``s = A' − c h²s + r‖g‖²/h²`` with ``A' = A + c r‖g‖²`` is linear in what is unknown: ``A'``
-        of every record, ``c`` and ``r``, none of them negative. Relative residuals are minimised.
-        Much smaller steps would fail, because nearly equal numbers have correlated rounding errors.
+        ``s = A' − c h²s + r‖g‖²/h²`` with ``A' = A + c r‖g‖²`` is linear in its unknowns: ``A'`` of
+        every record, ``c`` and ``r``, none of them negative. Relative residuals are minimised. Much
+        smaller steps would not fit this model, because nearly equal numbers have correlated
+        rounding errors.
         """
         near = [k for k in self.sizes if o - 1 <= k <= o + 2]
         squares = torch.stack([self.squared[k] for k in near], 1).cpu().numpy()
@@ -412,9 +413,9 @@ class StepLadder:
         """Return the relative uncertainty of the squared change over a step, without its errors.
 
         The uncertainty is the largest relative difference in a record's squared change when the
-        step is halved or doubled, plus a tenth of what was removed, because other records may need
-        more or less. The difference is relative to the record's squared change or to a tenth of the
-        mean over the records, whichever is larger.
+        step is halved or doubled. A tenth of the removed errors is added, because the errors of
+        other records may be larger or smaller. The difference is relative to the record's squared
+        change or to a tenth of the mean over the records, whichever is larger.
         """
         errors = self.errors(o)
         twice, own, half = (

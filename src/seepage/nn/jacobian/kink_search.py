@@ -60,10 +60,10 @@ def kinks_between(
 ) -> bool | None:
     """Return whether the losses have kinks, or jump, along lines from these records to others.
 
-    ``scale``, the size of the unknowns, is used only if all records are equal, as in a batch of
-    one, so that no line can end at another record. ``in_chunks`` applies work to slices of a given
-    number of rows. Returns ``None`` if the network does not run in float64, or at points other than
-    its records.
+    ``scale`` is the size of the unknowns. It is used only if no line can end at another record,
+    because all records are equal or there is only one. ``in_chunks`` applies work to slices of a
+    given number of rows. Returns ``None`` if the network does not run in float64, or at points
+    other than its records.
     """
     if not _in_double(problem, batch):
         return None
@@ -162,7 +162,7 @@ class _Lines:
 
 
 def jumps_somewhere(values: Values, lines: int, device: torch.device) -> bool:
-    """Return whether a function of the place in [0, 1], or its slope, jumps on some line."""
+    """Return whether a function of the position in [0, 1], or its slope, jumps on some line."""
     if not lines:
         return False
     which = torch.arange(lines, device=device)

@@ -62,9 +62,10 @@ class ClippedProbes:
 def dense_probe(
     network: WatchedNetwork, batch: Batch, clip: Clip, draw: Draw, keep: bool = False
 ) -> ClippedProbes:
-    """Return ``J̃ᵀu`` for every direction, clipped exactly; with ``keep``, also the clipped sum.
+    """Return ``J̃ᵀu`` for every direction; with ``keep``, also the sum of clipped gradients.
 
-    ``J̃ᵀu = Jᵀu/φ − (φ′/(φ²n))(g·u) Jᵀg``. Per-layer rules are needed only for clipping.
+    The clip is exact: ``J̃ᵀu = Jᵀu/φ − (φ′/(φ²n))(g·u) Jᵀg``. Per-layer rules are
+    needed only for clipping.
     """
     pulls, along, losses = _unclipped(network, batch, draw())
     if isinstance(clip, NoClip):
@@ -146,7 +147,7 @@ class _ForwardOverParameters(TorchFunctionMode):  # type: ignore[misc]
 def thin_probe(
     network: WatchedNetwork, batch: Batch, clip: Clip, draw: Draw, keep: bool = False
 ) -> ClippedProbes:
-    """Return ``J̃ᵀu`` for every direction, clipped exactly; with ``keep``, also the clipped sum."""
+    """Return ``J̃ᵀu`` for every direction; with ``keep``, also the sum of clipped gradients."""
     z = batch.z.detach().requires_grad_()
     losses, terms = network.differentiable_terms(batch, z)
     with torch.enable_grad():

@@ -65,7 +65,8 @@ class ExposureScores:
         None unless the loss is the cross-entropy of the last layer's outputs, with one row per
         record, and this layer has at most 8,000 weights.
     damping, sketch
-        The damping, ``λ`` divided by the mean eigenvalue, and the size of the sketch.
+        The damping (``λ``, which is added to the eigenvalues, divided by their mean), and the size
+        of the sketch.
     kind
         ``estimate``: the scores estimate the order in which attacks recognise the records.
     """

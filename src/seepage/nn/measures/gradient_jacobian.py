@@ -249,7 +249,7 @@ class GradientRelease(MeasuredRelease):
 
     @property
     def sensitivity(self) -> float | None:
-        """Twice the largest norm of a clipped gradient, for replacing one record."""
+        """The sensitivity to replacing one record: twice the largest norm of a clipped gradient."""
         reach = 2 * self.template.engine.clip.sensitivity
         return reach if math.isfinite(reach) else None
 
@@ -278,7 +278,7 @@ class GradientMoves:
         self.theta = self._flat(jacobian.inputs, jacobian.target)
 
     def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return the clipped sum for each replacement of a row, ``(K, P)``."""
+        """Return the sum of clipped gradients for each replacement of a row, ``(K, P)``."""
         return np.asarray(self.theta + self.moves(row, features, labels))
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:

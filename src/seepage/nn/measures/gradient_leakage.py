@@ -10,6 +10,7 @@ The release is ``Σ_i g̃_i + N(0, (σC)² I)``. The information about a record'
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from seepage.core.noise import Gaussian
 from seepage.core.result import Result
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, accepts_other_names
+from seepage.nn.gradients.network_checks import FallbackWarning, without_dropout
 from seepage.nn.gradients.per_record_gradients import at_least_single
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.jacobian.finite_changes import condition_of_steps, over_steps
@@ -77,8 +79,9 @@ def leakage(
     ----------
     net, loss
         The network and its loss: ``"cross_entropy"``, ``"mse"``, a torch loss module, or a function
-        of output and target that returns one loss per record. For a model that computes its own
-        loss (as Hugging Face models do), pass the data collator's batch instead of the loss:
+        of output and target that returns one loss per record. Modules that drop
+        values at random are measured without dropout, which a warning states. For a model that
+        computes its own loss (as Hugging Face models do), pass the data collator's batch instead:
         ``sp.nn.leakage(model, batch, noise_multiplier=…)``.
     x, y
         The batch, with records along the first axis.
@@ -106,7 +109,8 @@ def leakage(
         ``"derivative"`` uses derivatives. ``"finite"`` uses plain training passes to measure the
         change of the clipped gradient over a step of a stated size; it works for any network that
         can be trained. ``"auto"`` measures dFIL over finite steps if the network has kinks (ReLU,
-        max pooling), where a derivative understates finite changes; otherwise it uses derivatives.
+        max pooling), where a derivative understates finite changes, or hides a dependence from
+        torch (``.detach()``); otherwise it uses derivatives.
         The result states the step size.
     scale
         The size ``h`` of a finite step. The leakage is then computed from
@@ -139,8 +143,11 @@ def leakage(
             "labels: sp.nn.leakage(model, batch, noise_multiplier=…)."
         )
     chosen = choose_clip(clip, max_grad_norm)
+    measured, dropout_off = without_dropout(net)
+    if dropout_off:
+        warnings.warn(dropout_off, FallbackWarning, stacklevel=3)
     engine = Engine(
-        net,
+        measured,
         loss,
         clip=chosen,
         view=view,
@@ -151,11 +158,11 @@ def leakage(
         seed=seed,
     )
     noise = noise_multiplier * chosen.max_grad_norm
-    return GradientLeakage(engine, x, y, noise, attributes)
+    return GradientLeakage(engine, x, y, noise, attributes, (dropout_off,) if dropout_off else ())
 
 
 def check_view(view: Any) -> None:
-    """Raise unless the argument is a view or ``None``."""
+    """Raise an error unless the argument is a view or ``None``."""
     if view is not None and not isinstance(view, View):
         raise InputError(
             f"view must be sp.nn.Input(), sp.nn.Label() or sp.nn.Embedding('module'), not {view!r}."
@@ -163,7 +170,7 @@ def check_view(view: Any) -> None:
 
 
 def check_batch(x: Inputs, y: Tensor) -> None:
-    """Raise unless there is at least one record and each has a label."""
+    """Raise an error unless there is at least one record and each has a label."""
     check_labels(x, y)
     if not len(y):
         raise InputError("The batch contains no records; give at least one.")
@@ -189,6 +196,8 @@ class GradientLeakage(Leakage):
         The standard deviation of the noise on the sum of the clipped gradients.
     attributes
         Named groups of columns that belong together, such as the one-hot columns of a category.
+    conditions
+        Assumptions to state with estimated results, in words.
     """
 
     jacobian: GradientJacobian
@@ -200,9 +209,11 @@ class GradientLeakage(Leakage):
         y: Tensor,
         noise: float,
         attributes: Mapping[str, Sequence[str | int]] | None = None,
+        conditions: tuple[str, ...] = (),
     ) -> None:
         check_batch(x, y)
         self.engine, self.x, self.y = engine, x, y
+        self.conditions = (*CONDITIONS, *conditions)
         jacobian = GradientJacobian(engine, x, y, noise)
         names = tuple(f"x{j}" for j in jacobian.entries.tolist())
         source = MemorySource(Table(jacobian.X, names, None, "torch"), y)
@@ -246,8 +257,8 @@ class GradientLeakage(Leakage):
         measure
             ``"dfil"``, the average over a record's unknowns, or ``"fil"``, the largest over all
             directions. dFIL takes one pass per probe; FIL takes up to 100 iterations over the
-            batch. If the iteration stops before it converges, the kind is ``estimate``, the value
-            is a lower bound, and its stated error is the gap to the upper bound.
+            batch. If the iteration stops before it converges, the kind is ``estimate``. The value
+            is then a lower bound, and its stated error is the gap to the upper bound.
         method
             For the dFIL: ``"rademacher"`` (random signs, the default), ``"hutch++"``, or
             ``"exact"`` (with finite steps, only for up to 10 unknowns).
@@ -446,7 +457,9 @@ class GradientLeakage(Leakage):
         if view == "cells":
             names = tuple(f"x{j}" for j in range(values.shape[1]))
         about = about or self.engine.view.describe()
-        conditions = (*CONDITIONS, _FROM_ABOVE) if kind == "bound" else CONDITIONS
+        conditions = self.conditions
+        if kind == "bound":
+            conditions = (*conditions, _FROM_ABOVE)
         if finite:
             h = self.engine.step_size(self.x, self.y)
             about = over_steps(about, h)

@@ -4,8 +4,8 @@ Let ``A = J̃ᵀJ̃`` for d unknowns. For the *trace*, a probe of random signs h
 ``2(‖A‖_F² − ΣA_ii²)``. The sampled coordinates of Guo et al. (2022) have the variance
 ``dΣA_ii² − tr²``, which is far larger if a few entries dominate the diagonal. Hutch++ (Meyer,
 Musco, Musco and Woodruff 2021) computes the trace exactly on a subspace that contains most of
-``A``, and estimates only the remainder. With d unit vectors, the trace is exact. Finite steps have
-no matrix; their exact value is the mean over all ``2^d`` sign vectors.
+``A``, and estimates only the remainder. With d unit vectors, the trace is exact. For finite steps
+there is no matrix; the exact value is the mean over all ``2^d`` sign vectors.
 
 The *largest eigenvalue*, with a certified upper bound, is computed by the Lanczos method with a
 random start. The computed value ``θ`` never exceeds the eigenvalue ``λ``, and ``λ ≤ θ/(1 − ε)``
@@ -43,7 +43,7 @@ Trace = tuple[Tensor, Tensor, float]
 
 
 def check_probes(probes: int) -> None:
-    """Raise unless there are enough probes for a standard error."""
+    """Raise an error unless there are enough probes for a standard error."""
     if isinstance(probes, bool) or not isinstance(probes, Integral) or probes < 2:
         raise InputError(
             f"probes must be a whole number of at least 2, not {probes!r}; a single "
@@ -271,7 +271,7 @@ def lanczos(
 
 
 def _upper(leading: Tensor, residual: Tensor, length: Tensor, steps: int, size: int) -> Tensor:
-    """Return the upper bound; exact once the whole space or an invariant part is spanned."""
+    """Return the upper bound, which is exact once the steps span an invariant subspace."""
     if steps >= size:
         return leading
     slack = (math.log(1.648 * math.sqrt(size) / FAILURE) / (2 * steps - 1)) ** 2

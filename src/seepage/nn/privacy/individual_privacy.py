@@ -24,6 +24,7 @@ from seepage.nn.privacy.randomness import marked
 from seepage.nn.privacy.run_membership import RunMembership, ShiftGroup, own_membership
 from seepage.nn.privacy.run_privacy import Ledger, conditions_of_relation
 from seepage.support.number_check import check_share
+from seepage.tables.names import counted
 from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import build_frame
 
@@ -135,7 +136,7 @@ class IndividualPrivacy(RankedResult):
 
     If the number of records counts as public, the record is zeroed out instead of removed. The
     result is an estimate for the run that took place. A guarantee in advance requires a filter that
-    stops a record when its budget is spent (Feldman and Zrnic 2021).
+    excludes a record once its budget is spent (Feldman and Zrnic 2021).
 
     Parameters
     ----------
@@ -255,8 +256,8 @@ class IndividualPrivacy(RankedResult):
         places = np.flatnonzero(self.labels() == record)
         if not len(places):
             raise InputError(
-                f"There is no record {record}; the run has {len(self.costs)} records, counted from "
-                "0."
+                f"There is no record {record} among the {counted(len(self.costs), 'record')} of "
+                "this result; choose one of its labels()."
             )
         held = self.norms[places[0]].astype(float)
         groups = [

@@ -47,7 +47,7 @@ _MARKS = {
 
 
 def check_randomness(randomness: str) -> None:
-    """Raise unless ``randomness`` is a known origin of noise and batches."""
+    """Raise an error unless ``randomness`` is a known origin of noise and batches."""
     check_choice(randomness, "randomness", tuple(_CONDITIONS))
 
 
@@ -71,7 +71,7 @@ def mark_of(conditions: Sequence[str]) -> str:
 
 
 def refuse_experiment(conditions: Sequence[str]) -> None:
-    """Raise if the conditions are those of an experiment, which must not be published."""
+    """Raise an error if the conditions are those of an experiment, which must not be published."""
     mark = mark_of(conditions)
     if mark:
         raise InputError(

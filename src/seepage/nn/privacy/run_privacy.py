@@ -4,12 +4,12 @@ A :class:`Ledger` records the steps so far, with their noise, clip and batches. 
 follow from the ledger. The smooth clip allows gradients of norm up to 1.11522 C, so the effective
 noise multiplier is ``σC/sensitivity``.
 
-The guarantee depends on the settings that were declared before the data were seen. If each record
-is drawn with a declared probability, and sums are divided by a declared number, adding or removing
-a record changes no setting, and the guarantee covers that change. If the sampling rate or
-divisor depends on the number of records (a batch size, shuffled epochs, Opacus), adding a record
-changes the rate for all records. The number of records then counts as public, and the guarantee
-covers replacing a record.
+The guarantee depends on the settings that were declared before the data were seen. Suppose that
+each record is drawn with a declared probability, and sums are divided by a declared number. Adding
+or removing a record then changes no setting, and the guarantee covers that change. If the sampling
+rate or divisor depends on the number of records (a batch size, shuffled epochs, Opacus), adding a
+record changes the rate for all records. The number of records then counts as public, and the
+guarantee covers replacing a record.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from seepage.errors import InputError
+from seepage.tables.names import counted
 
 IGNORED = -100  # the class number of ignored targets, in torch and Hugging Face
 LABELS = ("labels", "label", "label_ids", "start_positions")
@@ -57,8 +58,8 @@ class OwnLoss:
         if loss.shape != (len(target),):
             raise InputError(
                 f"The model's own loss has the shape {tuple(loss.shape)} and cannot be split into "
-                f"losses of {len(target)} records; give a function of output and target that "
-                "returns one loss per record: sp.nn.leakage(model, loss, x, y, …)."
+                f"losses of {counted(len(target), 'record')}; give a function of output and target "
+                "that returns one loss per record: sp.nn.leakage(model, loss, x, y, …)."
             )
         return loss
 

@@ -30,6 +30,7 @@ from torch.utils import checkpoint as checkpointing
 from seepage.errors import InputError, nearest
 from seepage.nn.problem.own_loss import IGNORED
 from seepage.nn.problem.sharding import gathered
+from seepage.tables.names import listed
 
 Placed = AbstractContextManager[tuple[Any, Tensor]]  # yields inputs and target
 Inputs = Any  # a tensor, or a tuple or dict of tensors, records along the first axis
@@ -133,7 +134,7 @@ class Input(View):
         outside = [c for c in columns if not -width <= c < width]
         if outside:
             raise InputError(
-                f"There is no column {outside[0]}; records have {width} columns, counted from 0."
+                f"There is no column {outside[0]}; choose columns from 0 to {width - 1}."
             )
         mask[list(columns)] = True
         return Input(mask)
@@ -150,7 +151,10 @@ class Input(View):
         if self.key is not None:
             if not isinstance(x, Mapping) or self.key not in x:
                 names = list(x) if isinstance(x, Mapping) else []
-                raise InputError(f"The batch has no input {self.key!r}{nearest(self.key, names)}.")
+                raise InputError(
+                    f"The batch has no input {self.key!r}{nearest(self.key, names)}; "
+                    + (f"choose from {listed(names)}." if names else "leave out key=.")
+                )
             x = x[self.key]
         if isinstance(x, Mapping):
             names = [n for n, v in x.items() if isinstance(v, Tensor) and v.is_floating_point()]
@@ -325,7 +329,8 @@ class Embedding(View):
         modules = dict(net.named_modules())
         if self.module not in modules or not self.module:
             raise InputError(
-                f"The network has no module {self.module!r}{nearest(self.module, modules)}."
+                f"The network has no module {self.module!r}{nearest(self.module, modules)}; use a "
+                "name from net.named_modules()."
             )
         return modules[self.module]
 
@@ -502,13 +507,13 @@ def leaves(x: Inputs) -> list[Tensor]:
 
 
 def check_labels(x: Inputs, y: Any) -> None:
-    """Raise unless there is one label for each record."""
+    """Raise an error unless there is one label for each record."""
     counts = {len(value) for value in leaves(x)}
     labels = "no" if isinstance(y, Tensor) and y.dim() == 0 else len(y)
     if counts != {labels}:
         raise InputError(
-            f"There are {' and '.join(map(str, sorted(counts)))} records but {labels} labels; give "
-            "one label for each record."
+            f"The number of records is {' and '.join(map(str, sorted(counts)))}, but y has "
+            f"{labels} {'label' if labels == 1 else 'labels'}; give one label for each record."
         )
 
 

@@ -1,9 +1,9 @@
 """Amplification by subsampling: the factor κ by which hidden batches scale the information.
 
 One step releases ``Σ g̃ + N(0, s²)``. If the release has information ``I = J̃ᵀJ̃/s²`` about a
-record in the batch, and the batch is secret, the information in the step is at most ``κ q I``. The
-accountant therefore counts ``κ I`` in the steps in which the record takes part. There are three
-factors, from the loosest to the tightest:
+record in the batch, and the batch is secret, the information in the step is at most ``κ q I``, with
+q the sampling rate. The accountant therefore counts ``κ I`` in the steps in which the record takes
+part. There are three factors, from the loosest to the tightest:
 
 * ``κ = 1`` (Guo et al. 2022, theorem 4, equation 2), for any batches chosen independently of the
   data.
@@ -12,8 +12,8 @@ factors, from the loosest to the tightest:
   fails with probability δ in each step.
 * :class:`MixtureFactor`, which needs no δ and uses the norm of the record's own gradient.
 
-Algorithm 1 of the same paper uses the second with another ε (:func:`paper_epsilon`), which need not
-bound that ratio. It is offered for comparison only, and results say so.
+Algorithm 1 of Guo et al. uses the second factor with another ε (:func:`paper_epsilon`), which need
+not bound the ratio of the densities. It is offered for comparison only, and results say so.
 """
 
 from __future__ import annotations
@@ -154,11 +154,11 @@ class Amplification:
     """Computes κ for a step's records, each of which is drawn with probability ``sample_rate``.
 
     The method is ``"mixture"`` (:class:`MixtureFactor`), ``"theorem4"`` (equation 3 of Guo et al.
-    2022), ``"algorithm1"`` (as printed in that paper, no bound), or ``"none"`` for κ = 1 (equation
-    2). With ``"theorem4"``, ``budget`` gives the probability that κ fails in each step; with
-    ``"algorithm1"``, its total is the δ of every step, and ``threshold`` the clipping threshold.
-    The sampler is ``"poisson"``, ``"fixed"`` (a set of fixed size), or ``"other"``, for which only
-    κ = 1 is known to be valid.
+    2022), ``"algorithm1"`` (as printed in that paper, which is not a bound), or ``"none"`` for κ =
+    1 (equation 2). With ``"theorem4"``, ``budget`` gives the probability that κ fails in each step;
+    with ``"algorithm1"``, its total is the δ of every step, and ``threshold`` the clipping
+    threshold. The sampler is ``"poisson"``, ``"fixed"`` (a set of fixed size), or ``"other"``, for
+    which only κ = 1 is known to be valid.
     """
 
     def __init__(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from seepage.errors import InputError
 from seepage.nn.sampling.samplers import FIXED, OTHER, POISSON
+from seepage.tables.names import counted
 
 _FACTS = ("steps", "entries", "same_size", "last_size", "warned")
 
@@ -40,13 +41,14 @@ def checked_index(index: Any, size: int, records: int, before: Tensor | None = N
     chosen = given.to(torch.int64)
     if len(chosen) != size:
         raise InputError(
-            f"index names {len(chosen)} records, but the batch has {size}; give one number per "
-            "record."
+            f"index names {counted(len(chosen), 'record')}, but the batch has {size}; give one "
+            "number per record."
         )
     if len(chosen) and (int(chosen.min()) < 0 or int(chosen.max()) >= records):
         odd = int(chosen.min()) if int(chosen.min()) < 0 else int(chosen.max())
         raise InputError(
-            f"There is no record {odd}; n is {records}, and records are counted from 0."
+            f"There is no record {odd}; n is {records}, so number the records from 0 to "
+            f"{records - 1}."
         )
     values, counts = torch.unique(chosen, return_counts=True)
     if len(values) < len(chosen):

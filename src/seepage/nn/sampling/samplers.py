@@ -22,9 +22,9 @@ SAMPLERS = (POISSON, FIXED, OTHER)
 class Sampler(ABC):
     """Draws batches of a given size, or mean size, from a data set.
 
-    A seed fixes all batches and is for experiments. By default, batches differ in every run,
-    because they are drawn with a new key from the operating system. Keep the seed or key secret: an
-    attacker who knows the batches learns more than the accountant states.
+    A seed fixes all batches; give one only for experiments. By default, batches differ in every
+    run, because they are drawn with a new key from the operating system. Keep the seed or key
+    secret: an attacker who knows the batches learns more than the accountant states.
     """
 
     name: str
@@ -122,6 +122,6 @@ def make_sampler(
 
 
 def check_rate(sample_rate: float) -> None:
-    """Raise unless the sampling rate is above zero and at most one."""
+    """Raise an error unless the sampling rate is above zero and at most one."""
     if not 0 < sample_rate <= 1:
         raise InputError(f"The sampling rate must be above 0 and at most 1, not {sample_rate!r}.")

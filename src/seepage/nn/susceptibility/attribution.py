@@ -18,6 +18,7 @@ from torch import Tensor
 from seepage.core.noise import Gaussian, Noise
 from seepage.core.result import Result
 from seepage.errors import InputError, nearest
+from seepage.tables.names import listed
 from seepage.tables.result_table import PlottedNumbers, ResultTable
 from seepage.tables.source import as_numpy
 
@@ -270,7 +271,8 @@ def _position(
         )
     if isinstance(column, str):
         if column not in columns:
-            raise InputError(f"There is no column {column!r}{nearest(column, columns)}.")
+            advice = nearest(column, columns) or f"; choose from {listed(columns)}"
+            raise InputError(f"There is no column {column!r}{advice}.")
         return columns.index(column)
     if not isinstance(column, numbers.Integral) or isinstance(column, bool):
         raise InputError(
@@ -280,6 +282,6 @@ def _position(
     place = int(column)
     if not -len(columns) <= place < len(columns):
         raise InputError(
-            f"There is no column {place}; records have {len(columns)} columns, counted from 0."
+            f"There is no column {place}; choose columns from 0 to {len(columns) - 1}."
         )
     return place

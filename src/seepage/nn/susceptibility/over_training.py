@@ -3,7 +3,7 @@
 The privacy losses of steps with independent noise can be added (``individual_loss``), and so can
 their gradients with respect to a record's attributes. Mueller et al. (2022) require full-batch
 gradients, because amplification by subsampling cannot be assigned to one record. This module
-therefore claims no amplification.
+therefore counts no amplification.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ from seepage.nn.sampling.batch_check import checked_index
 from seepage.nn.susceptibility.attribution import Attribution
 from seepage.nn.susceptibility.plis import Susceptibility, as_tensors, named, susceptibility
 from seepage.support.number_check import check_positive
+from seepage.tables.names import counted
 from seepage.tables.source import build_frame
 
 
 class SampledBatchWarning(UserWarning):
-    """Warns that a step used only some records; PLIS claims no amplification by subsampling."""
+    """Warns that a step used only some records; PLIS does not account for subsampling."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -256,8 +257,8 @@ class PlisOverTraining:
         """Restore a state that :meth:`state_dict` returned."""
         if len(state["uses"]) != self.records:
             raise InputError(
-                f"The state is for {len(state['uses'])} records, but n is {self.records}; give the "
-                "same n."
+                f"The state has {counted(len(state['uses']), 'record')}, but n is {self.records}; "
+                "use the n of the run that the state is from."
             )
         for name in self._kept:
             setattr(self, name, copy.deepcopy(state[name]))
@@ -277,7 +278,7 @@ class PlisOverTraining:
             )
 
     def _refuse_other_attributes(self, found: Susceptibility) -> None:
-        """Raise if the attributes differ from those of earlier steps."""
+        """Raise an error if the attributes differ from those of earlier steps."""
         if self.values is not None and self.values.shape[1:] != found.values.shape[1:]:
             raise InputError(
                 f"The records have attributes of shape {tuple(found.values.shape[1:])}, but in "

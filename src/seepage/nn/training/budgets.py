@@ -1,8 +1,8 @@
 """Individual privacy budgets in private SGD: a record takes part until its budget is spent.
 
-A record's privacy loss in a step follows from its clipped gradient ``g̃`` at the current
-parameters, which an earlier step released, and from the noise's standard deviation ``s``. There are
-two valid ways to charge this loss:
+A record's privacy loss in a step follows from its clipped gradient ``g̃`` and from the noise's
+standard deviation ``s``. The gradient is taken at the current parameters, which an earlier step
+released. There are two valid ways to charge this loss:
 
 * a Gaussian budget charges ``‖g̃‖²/s²`` to the records that were *drawn*, as if the attacker knew
   the batches; the releases are then a filtered stream of Gaussian mechanisms;
@@ -11,8 +11,8 @@ two valid ways to charge this loss:
 
 Charging the sampled divergence only to the records drawn would be wrong by a factor of about
 ``1/q``. Charging a record by its gradient norm at its last draw, and clipping to that norm, would
-also be wrong, because the time of that draw is secret and not part of an earlier release. Without
-sampling, the two budgets charge the same.
+also be wrong. The time of that draw is secret and not part of an earlier release. Without sampling,
+the two budgets charge the same.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class RecordBudgets:
     Attributes
     ----------
     filter
-        The :class:`~seepage.privacy.PrivacyFilter`, with each record's spent budget. Secret.
+        The :class:`~seepage.privacy.PrivacyFilter`, with each record's spent budget. Keep it
+        secret.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ def _key_file(path: Path) -> Path:
 def check_same_run(
     path: Path, stored: Mapping[str, Any], mine: Mapping[str, Any], steps: int
 ) -> None:
-    """Raise unless the run can resume from a checkpoint, for ``steps`` steps."""
+    """Raise an error unless the run can resume from a checkpoint, for ``steps`` steps."""
     stored = {OTHER_NAMES.get(name, name): value for name, value in stored.items()}
     if "loss" not in stored:
         raise InputError(

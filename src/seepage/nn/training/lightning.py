@@ -20,6 +20,7 @@ from seepage.nn.accounting.accountant import FisherAccountant
 from seepage.nn.problem.problem import Loss
 from seepage.nn.training.numbered_batches import Collate
 from seepage.nn.training.private_gradients import PrivateGradients
+from seepage.tables.names import counted
 
 if find_spec("lightning") is not None:
     from lightning.pytorch import Callback
@@ -114,11 +115,11 @@ class PrivateCallback(Callback):  # type: ignore[misc]
         return int(trainer.max_epochs) * epoch
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Raise unless the account has as many steps as the model has taken."""
+        """Raise an error unless the account has as many steps as the model has taken."""
         if trainer.global_step != self.private_gradients.steps:
             raise InputError(
-                f"The model has taken {trainer.global_step} steps, but the account contains "
-                f"{self.private_gradients.steps}; resume from a checkpoint of a run with "
+                f"The model has taken {counted(trainer.global_step, 'step')}, but the account "
+                f"contains {self.private_gradients.steps}; resume from a checkpoint of a run with "
                 "PrivateCallback."
             )
 
@@ -171,7 +172,7 @@ class _Epoch:
 
 
 def _check(trainer: Any, module: Any) -> None:
-    """Raise if a setting of Lightning's trainer would change the gradients."""
+    """Raise an error if a setting of Lightning's trainer would change the gradients."""
     if not module.automatic_optimization:
         raise InputError(
             "In manual optimization the module calls the optimiser itself; use "

@@ -1,4 +1,4 @@
-"""Attaches seepage's accountant to an Opacus training loop, beside Opacus's own."""
+"""Attaches seepage's accountant to an Opacus training loop, beside Opacus's own accountant."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ReleaseWarning(UserWarning):
 
 
 class SumCheck:
-    """Compares an optimiser's clipped sum with the accountant's.
+    """Compares an optimiser's sum of clipped gradients with the accountant's.
 
     If the sums differ (because of the clip, loss reduction, parameters or batch), the measured
     leakage is not that of the release. The sums are compared in the first two steps, in every 64th
@@ -69,7 +69,7 @@ class SumCheck:
         return self._due
 
     def add(self, part: Step, clip: Clip) -> None:
-        """Add the clipped sum and the norms of one part of the step's batch."""
+        """Add the sum of clipped gradients and the norms of one part of the step's batch."""
         for name, tensor in part.gradient.items():
             before = self._ours.get(name)
             self._ours[name] = tensor.clone() if before is None else before + tensor
@@ -78,7 +78,7 @@ class SumCheck:
         self._clip = clip.max_grad_norm
 
     def compare(self, theirs: Mapping[str, Tensor | None]) -> None:
-        """Raise unless the optimiser's sum equals the accountant's for every parameter."""
+        """Raise an error unless the optimiser's sum equals the accountant's for every parameter."""
         self._due = False
         sums = {}
         for name, own in self._ours.items():
@@ -185,9 +185,9 @@ class OpacusAccountant(FisherAccountant):
 
     Call :meth:`observe` with every batch of the loader, even an empty one, before
     ``optimizer.step()``. The noise and the clipping threshold are read from Opacus at every batch,
-    so schedules are accounted for. A batch in several parts (Opacus's ``BatchMemoryManager``) is
-    one step. Opacus's clipped sum is compared with the accountant's in the first steps, after
-    changes of settings and at intervals. Created by :func:`attach`.
+    so schedules are accounted for. A batch in several parts (Opacus's ``BatchMemoryManager``)
+    counts as one step. Opacus's sum of clipped gradients is compared with the accountant's in the
+    first steps, after changes of settings and at intervals. Created by :func:`attach`.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class OpacusAccountant(FisherAccountant):
 
         Opacus's sampling rate, ``1/len(data_loader)``, and the batch size by which Opacus divides
         follow from the number of records. The number of records therefore counts as public, and by
-        default ε is for replacing a record. For Opacus's own ε, use ``neighbours="zero-out"``.
+        default ε covers replacing a record. For Opacus's own ε, use ``neighbours="zero-out"``.
         Opacus's ε is computed by Opacus's own method unless ``"rdp"`` or ``"pld"`` is given. It
         covers replacing a record by one with zero gradient, not adding or removing a record.
         """
@@ -430,7 +430,7 @@ class _Source:
         return _OpacusSettings(clipped_at, stated, noise_for, added * noise_for)
 
     def sums(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | None] | None:
-        """Return Opacus's clipped sum for each parameter, without noise.
+        """Return Opacus's sum of clipped gradients for each parameter, without noise.
 
         Returns ``None`` if the sums are no longer available: with several processes, all but the
         first divide their sums in place before the hook runs. The first process compares the sums
@@ -560,7 +560,8 @@ def attach(
     if rate is None:
         warnings.warn(
             "The loader does not draw Poisson batches, so no amplification by sampling is claimed "
-            "for the leakage (κ = 1) or for (ε, δ). Opacus's own ε assumes Poisson batches.",
+            "for the leakage (κ = 1) or for (ε, δ). Opacus's own ε assumes Poisson batches; draw "
+            "them with make_private(poisson_sampling=True).",
             SamplerWarning,
             stacklevel=2,
         )

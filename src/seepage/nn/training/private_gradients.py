@@ -53,6 +53,7 @@ from seepage.support.number_check import (
     check_positive,
     check_share,
 )
+from seepage.tables.names import counted
 
 AT_A_TIME = 1000  # records processed together outside of batches
 OWN = ("n", "sampler")  # arguments of the accountant that are set for it
@@ -79,13 +80,14 @@ class PrivateGradients:
         As for :class:`~seepage.nn.PrivateSGD`: either the declared rate and divisor, or a batch
         size. With a batch size, ``n`` counts as public.
     noise_multiplier, max_grad_norm, clip
-        σ (1 by default), C, and how gradients are clipped.
+        The noise multiplier σ (1 by default), the clipping threshold C, and how gradients are
+        clipped.
     target_epsilon, target_delta
         A privacy budget (ε, δ) for ``steps`` steps, instead of ``noise_multiplier``.
     seed, randomness
         As for :class:`~seepage.nn.PrivateSGD`. By default, batches and noise come from a 256-bit
-        key. The noise also depends on the sum to which it is added, so that no noise is used twice
-        if a run is resumed with other data or settings.
+        key. The noise also depends on the sum to which it is added. No noise is therefore used
+        twice if a run is resumed with other data or settings.
     key_folder
         The folder in which :meth:`state_dict` stores that key. The key is needed to resume the run.
         Keep its file secret, and delete it after the run.
@@ -242,8 +244,8 @@ class PrivateGradients:
         """Look for kinks at the first records of the data, and set the size of finite steps."""
         if len(records) != self.accountant_.n:
             raise InputError(
-                f"The data set has {len(records)} records, but n is {self.accountant_.n}; give "
-                "n=len(data)."
+                f"The data set has {counted(len(records), 'record')}, but n is "
+                f"{self.accountant_.n}; give n=len(data)."
             )
         count = min(len(records), math.ceil(self.sampler.batch_size))
         first = records_and_targets(collate([records[k] for k in range(count)]))
@@ -499,7 +501,7 @@ def noise_for_target(
 
 
 def check_declared(rate: Any, expected: Any, batch_size: Any, sampling: str) -> None:
-    """Raise unless batches are declared either by sampling rate and divisor or by size alone."""
+    """Raise an error unless batches are declared by sampling rate and divisor, or by size alone."""
     if batch_size is not None:
         if rate is not None or expected is not None:
             raise InputError(
@@ -525,7 +527,7 @@ def check_declared(rate: Any, expected: Any, batch_size: Any, sampling: str) -> 
 
 
 def check_target(epsilon: Any, delta: Any, noise: Any, budget: Any = None) -> None:
-    """Raise unless a privacy target for the run has both ε and δ, without other noise settings."""
+    """Raise an error unless a privacy target has both ε and δ, without other noise settings."""
     if epsilon is None and delta is None:
         return
     if epsilon is None or delta is None:

@@ -81,6 +81,7 @@ from seepage.support.number_check import (
     check_number,
     check_positive,
 )
+from seepage.tables.names import counted
 
 Released = Mapping[str, nn.Parameter]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -204,23 +205,24 @@ class PrivateSGD:
         ``1/sample_rate`` steps, in which every record is drawn once on average.
     sample_rate, expected_batch
         The probability that a record is in a Poisson batch, and the number ``B`` by which the noisy
-        sums are divided. Both are declared before the data are seen, so guarantees are for adding
-        or removing a record. Batches have ``sample_rate · n`` records on average. An inaccurate
-        ``B`` only rescales the learning rate.
+        sums are divided. Both are declared before the data are seen, so guarantees cover adding or
+        removing a record. Batches have ``sample_rate · n`` records on average. An inaccurate ``B``
+        only rescales the learning rate.
     batch_size
         The batch size (for Poisson batches, its mean), instead of the two settings above. Sampling
-        rate and divisor then follow from ``n``, which counts as public, and guarantees are for
+        rate and divisor then follow from ``n``, which counts as public, and guarantees cover
         replacing a record.
     lr, momentum, weight_decay
-        ρ, m and λ. By default ρ is 0.1, and m and λ are zero.
+        The learning rate ρ (0.1 by default), the momentum m and the weight decay λ (both 0 by
+        default).
     optimizer
         A function that creates any torch optimiser from the parameters, instead of ``lr``,
         ``momentum`` and ``weight_decay``, for example
         ``functools.partial(torch.optim.AdamW, lr=1e-3)``.
     noise_multiplier, max_grad_norm, clip
-        σ (1 by default), C, and how gradients are clipped: ``"hard"``, ``"smooth"`` as in Guo et
-        al. 2022, ``"none"``, or a clip from :mod:`seepage.nn.problem.clipping`, which has its own
-        C.
+        The noise multiplier σ (1 by default), the clipping threshold C, and how gradients are
+        clipped: ``"hard"``, ``"smooth"`` as in Guo et al. 2022, ``"none"``, or a clip from
+        :mod:`seepage.nn.problem.clipping`, which has its own C.
     target_epsilon, target_delta
         A privacy budget (ε, δ) for the whole run, instead of ``noise_multiplier``. σ is then the
         smallest multiple of 0.001 for which ``accountant_.privacy()`` is within the budget. σ
@@ -388,8 +390,9 @@ class PrivateSGD:
         self.budget = None if budget is None else checked_budget(budget)
         if budget is not None and batch_size is not None:
             raise InputError(
-                "A budget is for adding or removing a record, which must not change the sampling "
-                "rate; declare sample_rate and expected_batch instead of batch_size."
+                "With batch_size, the sampling rate depends on the number of records, but budget= "
+                "requires a rate that does not change when a record is added or removed; declare "
+                "sample_rate and expected_batch instead."
             )
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_every = int(checkpoint_every)
@@ -474,7 +477,7 @@ class PrivateSGD:
         """
         if self.budget is None:
             raise InputError(
-                "promise() is only for runs with budget=; for this run, use "
+                "promise() applies only to runs with budget=; for this run, use "
                 "accountant_.privacy(delta)."
             )
         origin = conditions_of([self._randomness()])
@@ -699,8 +702,8 @@ def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:
         )
     if count != len(y):
         raise InputError(
-            f"{name} has {count} records, but {target} has {len(y)}; give one target for each "
-            "record."
+            f"{name} has {counted(count, 'record')}, but {target} has {len(y)}; give one target "
+            "for each record."
         )
     return X, y
 

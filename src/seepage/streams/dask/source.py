@@ -37,6 +37,7 @@ from seepage.tables.columns import (
     plain_type,
     scan,
 )
+from seepage.tables.names import counted
 from seepage.tables.source import Chunk, RowSource, check_column, first_not_finite
 
 Answer = TypeVar("Answer")
@@ -295,7 +296,8 @@ def _beside(X: Any, array: Any, what: str) -> Any:
     array = _known(array)
     if array.shape[0] != X.shape[0]:
         raise InputError(
-            f"X has {X.shape[0]:,} rows, but {what} has {array.shape[0]:,}; pass one entry per row."
+            f"X has {counted(X.shape[0], 'row')}, but {what} has {array.shape[0]:,}; pass one "
+            "entry per row."
         )
     return array.rechunk((X.chunks[0],))
 
@@ -368,7 +370,8 @@ def _as_piece(frame: Any, schema: pa.Schema, number: int) -> Piece:
         batch = pa.RecordBatch.from_pandas(frame, wanted, preserve_index=False)
     except (pa.ArrowException, TypeError) as error:
         raise InputError(
-            f"Partition {number} differs in column types from the whole collection: {error}."
+            f"Partition {number} differs in column types from the whole collection ({error}); give "
+            "each column the same type in all partitions."
         ) from error
     return Piece(batch, f"partition {number}", 0)
 

@@ -212,7 +212,7 @@ class Geometry:
         return functional.pad(inputs, sides) if any(sides) else inputs
 
     def _windows(self) -> Iterator[tuple[slice, ...]]:
-        """Yield, for each kernel entry, the inputs that it multiplies at all places."""
+        """Yield, for each kernel entry, slices that select the inputs that it multiplies."""
         for offset in product(*map(range, self.kernel)):
             yield tuple(
                 slice(o * d, o * d + s * (n - 1) + 1, s)

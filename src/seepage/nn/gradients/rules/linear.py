@@ -26,7 +26,7 @@ class LinearRule(Rule):
         return Arguments(input, {"weight": weight, "bias": bias}) if weight.dim() == 2 else None
 
     def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
-        """Return whether the records have an axis, other than the features' axis."""
+        """Return whether the records have an axis that is not the features' axis."""
         return layout.axis is not None and layout.axis < len(shape) - 1
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:

@@ -1,0 +1,105 @@
+"""A malicious server's layer, from whose gradient records are read without any search.
+
+The server that sends the network may change it. Fowl, Geiping, Czaja, Goldblum and Goldstein (2022,
+"Robbing the Fed") insert one layer whose rows all measure the same number of a record, with a
+different threshold each; the difference of two neighbouring rows' gradients is then the record
+whose number lies between their thresholds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from scipy.stats import norm
+from torch import Tensor, nn
+
+from seepage.attacks.gradient.releases import GradientReleases
+from seepage.errors import InputError
+
+
+class ImprintLayer(nn.Module):  # type: ignore[misc]
+    """A layer to put first in a network, which adds ``Σ_i relu(h(x) − c_i)/k`` to each entry.
+
+    ``h(x)`` is the mean of the record's entries and ``c_1 < … < c_k`` are the thresholds. A record
+    with gradient ``δ`` after the sum contributes ``δ`` to the bias's gradient ``b_i``, and ``δ x``
+    to row ``w_i`` of the weight's, for every ``c_i < h(x)``. If exactly one record of the batch has
+    ``c_i < h(x) ≤ c_{i+1}``, it is ``x = (w_i − w_{i+1})/(b_i − b_{i+1})``, exactly; if there are
+    several, a weighted mean of them comes out. Of ``n`` records in ``k`` equally likely bins,
+    ``n (1 − 1/k)^(n−1)`` are expected to be alone.
+
+    Secure aggregation does not help: a sum over clients is a larger batch, for which the server
+    chooses more thresholds.
+
+    Parameters
+    ----------
+    shape
+        The shape of one record, such as (1, 28, 28).
+    thresholds
+        The thresholds in ascending order; quantiles of ``h`` for public records are the best.
+
+    Examples
+    --------
+    >>> import torch, seepage as sp
+    >>> _ = torch.manual_seed(0)
+    >>> x, y = torch.rand(4, 6), torch.tensor([0, 1, 1, 0])
+    >>> imprint = sp.attacks.ImprintLayer((6,), torch.linspace(0, 1, 200))
+    >>> net = torch.nn.Sequential(imprint, torch.nn.Linear(6, 2)).double()
+    >>> sums = torch.nn.functional.cross_entropy(net(x.double()), y)
+    >>> slopes = torch.autograd.grad(sums, list(net.parameters()))
+    >>> names = [name for name, _ in net.named_parameters()]
+    >>> seen = {name: slope[None] for name, slope in zip(names, slopes)}
+    >>> (found,) = imprint.recover(sp.attacks.GradientReleases(seen, batch_size=4), "0")
+    >>> order = x.mean(1).argsort()
+    >>> bool(torch.allclose(found.float(), x[order], atol=1e-5))
+    True
+    """
+
+    def __init__(self, shape: tuple[int, ...], thresholds: Any) -> None:
+        super().__init__()
+        edges = torch.as_tensor(thresholds, dtype=torch.get_default_dtype())
+        if edges.dim() != 1 or len(edges) < 2 or not bool((edges.diff() > 0).all()):
+            raise InputError("thresholds must be at least two numbers in ascending order.")
+        self.shape = tuple(shape)
+        d, k = math.prod(self.shape), len(edges)
+        self.entry, self.exit = nn.Linear(d, k), nn.Linear(k, d, bias=False)
+        with torch.no_grad():
+            self.entry.weight.fill_(1 / d)
+            self.entry.bias.copy_(-edges)
+            self.exit.weight.fill_(1 / k)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the records, with the sum over thresholds added to every entry."""
+        flat = x.flatten(1)
+        out: Tensor = flat + self.exit(torch.relu(self.entry(flat)))
+        return out.reshape(x.shape)
+
+    def recover(self, releases: GradientReleases, name: str) -> list[Tensor]:
+        """Return the content of every bin that is not empty, for each release: (bins, …).
+
+        Parameters
+        ----------
+        releases
+            The gradients, or updates, of the network with this layer.
+        name
+            The name of this layer in the network, such as ``"0"`` or ``"imprint"``.
+        """
+        try:
+            weights, biases = (releases.gradients[f"{name}.entry.{w}"] for w in ("weight", "bias"))
+        except KeyError:
+            raise InputError(
+                f"The release has no gradients of {name + '.entry'!r}; give the name of the "
+                "imprint layer within the network."
+            ) from None
+        last = torch.zeros_like(biases[:, :1])
+        each = biases - torch.cat([biases[:, 1:], last], 1)
+        rows = weights - torch.cat([weights[:, 1:], last[..., None].expand_as(weights[:, :1])], 1)
+        # What an empty bin can hold: rounding, and noise in one of k bins at the 5 % level.
+        rounding = 64 * torch.finfo(biases.dtype).eps * biases.abs().amax(1, keepdim=True)
+        noise = releases.noise * 2**0.5 * float(norm.isf(0.05 / (2 * each.shape[1])))
+        there = each.abs() > rounding + noise
+        return [
+            (row[kept] / size[kept, None]).reshape(-1, *self.shape)
+            for row, size, kept in zip(rows, each, there, strict=True)
+        ]
