@@ -92,8 +92,11 @@ def _row(parameter: Any) -> str:
     remarks = ["required"] * parameter.required
     if not parameter.is_flag and not parameter.required and parameter.default not in (None, ""):
         remarks.append(f"default `{parameter.default}`")
-    remark = f" ({', '.join(remarks)})" if remarks else ""
-    return f"- `{names[0]}{value}`: {parameter.help}{remark}"
+    words = parameter.help
+    if remarks:
+        stop = "." * words.endswith(".")
+        words = f"{words.removesuffix('.')} ({', '.join(remarks)}){stop}"
+    return f"- `{names[0]}{value}`: {words}"
 
 
 if __name__ == "__main__":

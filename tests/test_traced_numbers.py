@@ -268,21 +268,19 @@ def images_rebuilt_from_updates():
     }
     assert steps == [1, 5, 10]
     assert {x for (_, way), all_ in middle.items() if way == "modelled" for x in all_} == {"1.000"}
-    yield "Modelling gives 1.000 throughout"
-    first, second, third = middle["Euclidean", "divided"]
-    yield f"dividing gives {first} after one local step, {second} after five and {third} after ten"
-    first, second, third = middle["cosine", "divided"]
-    yield f"with the cosine, {first}, {second} and {third}"
+    yield row("median SSIM after local steps", *steps)
+    for cost in ("Euclidean", "cosine"):
+        yield row(f"divided, {cost} cost", *middle[cost, "divided"])
+    yield row("modelled, either cost", *middle["cosine", "modelled"])
     (cost,) = {cost for count, _, cost, _ in found if count == 2}
     divided, few, many = (
         found[2, steps, cost, way]
         for steps, way in ((2, "divided"), (2, "modelled"), (10, "modelled"))
     )
-    yield (
-        f"reconstructs all ten after two steps (smallest SSIM {min(few):.3f}, divided "
-        f"{min(divided):.3f} to {max(divided):.3f}), and none after ten (median "
-        f"{statistics.median(many):.3f})"
-    )
+    yield f"After two steps, modelling reconstructs all ten (smallest SSIM {min(few):.3f})"
+    yield f"dividing gives {min(divided):.3f} to {max(divided):.3f}."
+    middle_one = f"{statistics.median(many):.3f}"
+    yield f"After ten steps, modelling reconstructs none (median {middle_one})"
 
 
 @tied("docs/how-to/gradient-inversion.md")
@@ -296,10 +294,10 @@ def images_that_look_alike_anyway():
 @tied("docs/how-to/neural-networks.md")
 def how_far_the_conservative_clip_is_from_the_exact_one():
     found = kept("accountant-cpu")["mnist"]["conservative over exact"]
-    yield f"is {found['at the start']:.3f} times the exact one on the untrained MNIST network"
-    yield f"{found['when trained']:.2f} times when fitted to 200 images"
+    yield row("MNIST network of Guo et al. 2022, untrained", f"{found['at the start']:.3f}")
+    yield row("the same, fitted to 200 images", f"{found['when trained']:.2f}")
     wide = kept("accountant-cuda")["wide"]["conservative over exact"]
-    yield f"{wide:.3f} times on an untrained WideResNet-16-4"
+    yield row("WideResNet-16-4, untrained", f"{wide:.3f}")
 
 
 @tied("docs/how-to/neural-networks.md")
@@ -343,6 +341,33 @@ def one_run_in_five_loops():
     yield "give every record the same η̄ as a loop by hand, to 1e-6"
     apart = f"{found['Opacus']['off from the first row']:.1e}".replace("e-06", "e-6")
     yield f"Opacus divides by the norm plus 1e-6, so its η̄ differs by {apart}"
+
+
+@tied("docs/how-to/private-sgd.md")
+def what_private_fine_tuning_reveals_of_images():
+    found = kept("fine_tuning-images-cpu")
+    assert found["records not measured"] == found["records whose bound is below that variance"] == 0
+    assert found["epsilon"] <= 8
+    yield f"fine-tunes it on {found['records']:,} images of four others, with ε = 8"
+    before, private, plain = (
+        f"{100 * found['results'][name]['accuracy']:.0f}"
+        for name in ("before", "private", "without noise")
+    )
+    yield f"accuracy rises from {before} to {private} % (without noise: {plain} %)"
+    worst = found["most exposed"][0]
+    yield (
+        f"the median η̄ is {found['eta']['median']:.2f}, the largest {worst['eta']:.2f} "
+        f"(95 % CI {worst['low']:.2f} to {worst['high']:.2f})"
+    )
+    bound, variance = 1 / worst["eta"] ** 2, found["variance of an unknown"]
+    assert 1 / worst["high"] ** 2 > 10 * variance
+    yield f"a bound of {bound:.1f} per pixel, far above the pixels' variance ({variance:.2f})"
+    medians = found["medians of the most exposed 5 % and of the others"]
+    (loss, losses), (norm, norms) = medians["loss after"], medians["gradient norm after"]
+    yield (
+        f"for the most exposed 5 %, the median loss is {loss:.1f} (others: {losses:.1f}) and the "
+        f"median gradient norm {norm:.1f} (others: {norms:.1f})"
+    )
 
 
 @tied("docs/how-to/private-sgd.md")
@@ -414,9 +439,10 @@ def an_attacker_of_a_record_that_stops():
     )
     chance = f"{100 * right['doubt']:.1f} points"
     yield (
-        f"finds {told} of members at 1 % false positives where the budget allows {most} "
-        f"(sampling error: {chance}), and {control} if only half of every cost is charged"
+        f"finds {told} of members at 1 % false positives; the budget allows {most} "
+        f"(sampling error: {chance})."
     )
+    yield f"If only half of every cost is charged, the attack finds {control}."
 
 
 @tied("docs/how-to/budgets.md")
@@ -439,7 +465,10 @@ def what_canaries_show():
         "{}, {} and {}".format(*(f"{one[what]:{form}}" for one in runs))
         for what, form in (("promised", ".0f"), ("shown", ".2f"))
     )
-    yield f"runs that claim ε = {promised} show at least ε = {shown} with 95 % confidence"
+    yield (
+        f"runs that claim ε = {promised} show at least ε = {shown}, respectively, with 95 % "
+        "confidence"
+    )
 
 
 @tied("docs/how-to/layers.md")
@@ -585,12 +614,14 @@ def membership_of_networks():
             *(f"{each['members'][0]:.2f}" for each in ranks),
             *(f"{each['mean rank over 8']:.2f}" for each in ranks),
         )
-    halves = ", ".join(f"{one['rank correlations']['split-half of μ']:.2f}" for one in sets)
-    yield f"with a correlation of {halves}"
-    for seconds in zip(
+    halves = (f"{one['rank correlations']['split-half of μ']:.2f}" for one in sets)
+    yield row("correlation of LiRA's distances from two halves of the shadow models", *halves)
+    seconds = zip(
         *(one["seconds of training and of scores, a network"] for one in sets), strict=True
-    ):
-        yield f"{seconds[0]:.2f}, {seconds[1]:.2f} and {seconds[2]:.2f} s"
+    )
+    names = ("training a network on an H200, seconds", "scoring it")
+    for name, each in zip(names, seconds, strict=True):
+        yield row(name, *(f"{one:.2f}" for one in each))
 
 
 @tied("docs/how-to/gradient-inversion.md")
@@ -708,7 +739,7 @@ def what_comes_out_of_a_language_model():
     assert all(name in run for name, (run, _) in zip(names, others, strict=True))
     few, once, forgotten = (two_digits(rows[3]["tries, median"]) for _, rows in others)
     yield f"With 16 copies, 5 epochs instead of 20 raise the tries to {few}"
-    yield f"deduplicating to {once}, unlearning by gradient ascent to {forgotten}"
+    yield f"deduplicating to {once}. Unlearning by gradient ascent gives {forgotten}"
     rates = kept("extraction-cuda")["rates"]
     closed, drawn = (
         f"{rates[f'{name}, sampling at temperature 1']['a second']:.0f}"
@@ -733,11 +764,12 @@ def how_far_an_interval_can_shrink():
 def what_would_change_with_the_most_exposed_records():
     found = kept("release_folder")
     demo, iwpc = found["demo"], found["iwpc"]
-    disclosed = [f"{x['records with a disclosed change']}" for x in (demo, iwpc)]
-    yield f"of the 50, {' and '.join(disclosed)} are listed"
+    changed = "records with a disclosed change"
+    assert iwpc[changed] == 0
+    yield f"for {demo[changed]} of the 50 records of the demo's patients, and for none of IWPC's"
     least = "least sigma of the grid that meets the target"
     assert all(x["sigma"] == x[least] for x in (demo, iwpc))
-    yield f"was drawn ({demo['sigma']:g} and {iwpc['sigma']:g})"
+    yield f"was drawn: {demo['sigma']:g} and {iwpc['sigma']:g}, respectively"
 
 
 @tied("docs/how-to/release.md")
@@ -789,7 +821,7 @@ def limits_by_who_will_see_a_release():
         "for `internal`"
     )
     first, second, third = map(math.log, odds)
-    yield f"allows the same odds with ε = {first:.2f}, {second:.1f} and {third:.1f}"
+    yield f"allows the same odds with ε = {first:.2f}, {second:.1f} and {third:.1f}, respectively"
     first, second, third = (round(100 * share) for share in found)
     yield (
         f"at most {first} % have it for `open`, {second} % for `partners` and {third} % for "

@@ -24,7 +24,8 @@ _SETTING = (
     f"{RUNS} releases. The paper prints ε = 2/(nλσ) for output perturbation. Replacing a record "
     "moves the minimiser by up to 2L/(nλ), with L the largest norm of a record for logistic loss, "
     "so the Rényi divergence of order 2 is ε = 4L²/(nλσ)². Here L is 17.2, not 1: differential "
-    "privacy guarantees almost nothing. dFIL describes only these records."
+    "privacy guarantees almost nothing. dFIL can be smaller because it describes only these "
+    "records."
 )
 
 

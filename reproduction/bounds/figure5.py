@@ -198,8 +198,9 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             f"its longest run ({longest:,} steps) it is {rdp.rdp:.2f}, where the accuracy is "
             f"{_accuracies(found, rdp)}. The most accurate setting is {_hyper(rdp.row)} "
             f"({_spread(rdp)}), between {_beside(found, rdp)}; none reaches {_PRINTED_RDP} %. For "
-            f"replacing a record, the settings run give at least {crossing(found, 'replaced'):.1f} "
-            "% (private_sgd_cifar10_as_run*.json).",
+            "replacing a record, the bound is at least 1 up to an accuracy of "
+            f"{crossing(found, 'replaced'):.1f} % in our runs "
+            "(private_sgd_cifar10_as_run*.json).",
         ),
         Quantity(
             "CIFAR-10: accuracy to which the bound from the largest dFIL is at least 0.1",

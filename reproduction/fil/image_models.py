@@ -26,10 +26,10 @@ LOADERS = {"MNIST": load_mnist, "CIFAR-10": load_cifar10}
 CLASSES = {"MNIST": ("digit 0", "digit 1"), "CIFAR-10": ("plane", "car")}
 MODELS = ("linear", "logistic")
 SETTING = (
-    "MNIST digits 0 and 1 (12,665 records) and CIFAR-10 planes and cars (10,000), in the unit ball "
-    "and projected onto 20 principal components, without an intercept. Linear regression with "
-    "targets −1 and 1 and no penalty; logistic regression with λ = 0.0008 on MNIST and 0.00008 on "
-    "CIFAR-10. Noise σ = 1; η is about all features and the label."
+    "MNIST digits 0 and 1 (12,665 records) and CIFAR-10 planes and cars (10,000), scaled to the "
+    "unit ball and projected onto 20 principal components, without an intercept. Linear regression "
+    "with targets −1 and 1 and no penalty; logistic regression with λ = 0.0008 on MNIST and "
+    "0.00008 on CIFAR-10. Noise σ = 1; η is about all features and the label."
 )
 _PENALTY = {"MNIST": 8e-4, "CIFAR-10": 8e-5}
 

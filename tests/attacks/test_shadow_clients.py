@@ -271,7 +271,7 @@ def test_without_data_the_first_sentence_says_what_was_not_tried(folder):
     said = run(folder, "--out", str(folder / "out"), auxiliary=None, network=None).stdout
     answer = next(k for k, line in enumerate(said.splitlines()) if ": " in line)
     assert said.splitlines()[answer + 1].strip() == (
-        "An attacker with data of the same kind was not tried; add --auxiliary."
+        "No attacker with data of the same kind was tested; add --auxiliary."
     )
     assert json.loads(found.stdout)["attacks"] == []
 

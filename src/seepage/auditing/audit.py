@@ -549,9 +549,9 @@ def find_risks(
 
     ``records`` stores the leakage of every record or person; if not all can be examined, only the
     most exposed are. Unknown risks raise an error with the reason. ``rows`` stores the leakage of
-    single records, for guesses of values that differ within a person. With ``anew``, membership is
-    inferred from the whole procedure, which is rerun without each record in turn. The risks are
-    also computed for the other ``noises``. ``effort`` is the fraction of the work allowed for
+    single records, for guesses of values that differ within a person. With ``anew``, membership
+    risks are those of the whole procedure, which is rerun without each record in turn. The risks
+    are also computed for the other ``noises``. ``effort`` is the fraction of the work allowed for
     refits, and ``shape`` the noise covariance at σ = 1. ``moves`` converts distances at fixed nλ
     into distances of a procedure that fixes λ.
     """

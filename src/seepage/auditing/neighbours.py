@@ -39,11 +39,11 @@ def other_labels(own: Any, known: Sequence[Any]) -> list[Any]:
 
 
 def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> DisclosureCheck | None:
-    """Return which of the most exposed records would change the rounded σ; ``None`` if unchecked.
+    """Return which of the most exposed records change the rounded σ if left out or replaced.
 
-    The encoding is treated as fixed, since its means and deviations count as public constants in an
-    audit. A record that is the only one of its class is also listed: without it, the model has one
-    class fewer, even if σ does not change.
+    The result is ``None`` if this was not checked. The encoding is treated as fixed, since its
+    means and deviations count as public constants in an audit. A record that is the only one of its
+    class is also listed: without it, the model has one class fewer, even if σ does not change.
     """
     if trained.refit_work > _MANY_REFITS:
         return None

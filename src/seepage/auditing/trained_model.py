@@ -146,7 +146,7 @@ class Attribute:
 
     @property
     def scale(self) -> float:
-        """The unit of the column in the leakage of a record."""
+        """The unit in which a record's leakage measures this column."""
         return self.spread if self.kind == "numeric" and self.spread > 0 else 1.0
 
     @property

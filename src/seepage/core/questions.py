@@ -105,7 +105,7 @@ def _put(chunk: Chunk, release: MeasuredRelease, questions: Mapping[str, ChunkQu
 
 @dataclass(frozen=True, eq=False)
 class RecordNumbers:
-    """The numbers of a chunk's records, which addition merges into one array for all records."""
+    """The numbers of a chunk's records; ``+`` merges chunks into one array for all records."""
 
     values: Array  # (m,), or (m, k)
     accuracy: Any  # as :class:`~seepage.core.result.Result` has it
@@ -260,7 +260,7 @@ class Blocks(ChunkQuestion):
         return (jacobian.block_sums(self.unknowns, where) for where in rows)
 
     def _errors(self, jacobian: ReleaseJacobian, rows: list[Array], whole: bool) -> list[Any]:
-        """Return the terms of each block's error; for a whole table, functions that compute it."""
+        """Return the terms of each block's error; for a whole table, functions returning errors."""
         stated = self.stated and jacobian.accuracy.stated
         if not (rows and stated) or (whole and len(rows) > _MANY_GROUPS):
             return [None] * len(rows)

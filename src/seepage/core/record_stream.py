@@ -1,4 +1,4 @@
-"""One number per record of data read in chunks, computed when it is read or written."""
+"""One number per record of data read in chunks, computed on demand."""
 
 from __future__ import annotations
 

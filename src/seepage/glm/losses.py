@@ -87,7 +87,7 @@ class Family:
     curvature_bend: Elementwise | None = None
 
     def check_labels(self, labels: Array, model: str | None = None) -> None:
-        """Raise an error unless the labels are valid for this family; name the model, if given."""
+        """Raise an error, which names ``model`` if given, unless the labels suit this family."""
         problem = self.problem_with(labels)
         if problem is not None:
             whom = f"the {self.name} family" if model is None else model

@@ -156,7 +156,7 @@ class RecordingAudit(Reportable, ResultTable):
     def _opening(self) -> str:
         telling, other = self.telling(), self.auxiliary
         if other is None:
-            first = "An attacker with data of the same kind was not tried (scores=). "
+            first = "No attacker with data of the same kind was tested (scores=). "
         else:
             k = other.best
             first = (

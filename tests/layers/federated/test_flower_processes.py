@@ -22,6 +22,7 @@ from seepage.layers.federated.stored_recordings import load_gradients
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "flower.md"
 COMMANDS = Path(sys.executable).parent
+WATCH = "read -r _ || { trap '' TERM; kill 0; sleep 5; kill -9 0; }\n"
 
 
 def blocks(kind):
@@ -68,7 +69,7 @@ class Deployment:
         with (self.folder / "log").open("ab") as log:
             shell = subprocess.Popen(  # noqa: S603
                 # It ends all when its input closes: even where this process is killed.
-                ["/bin/bash", "-euc", self.here(self.start_block) + "read -r _ || kill 0\n"],
+                ["/bin/bash", "-euc", self.here(self.start_block) + WATCH],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

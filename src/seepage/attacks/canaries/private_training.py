@@ -266,8 +266,8 @@ def _prepared(
 def _crafted(X: Tensor, y: Tensor, count: int, seed: int | None) -> Records:
     if not X.is_floating_point() or y.is_floating_point() or y.dim() != 1:
         raise InputError(
-            "Canaries can be generated only for real-valued inputs with one class number each; "
-            "pass your own canaries as canaries=(inputs, targets)."
+            "Canaries can be generated only for real-valued inputs with one integer class label "
+            "each; pass your own canaries as canaries=(inputs, targets)."
         )
     stream = (KeyedStream.fresh() if seed is None else KeyedStream.of_seed(seed)).child("inputs")
     source = torch.Generator().manual_seed(stream.number())

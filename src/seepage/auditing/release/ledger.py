@@ -583,9 +583,10 @@ class LedgerFile(Listing):
     def spent(
         self, table: Any, person: str | None = None, *, entry: int | None = None
     ) -> PrivacyLoss:
-        """Return the total privacy loss of all entries, for every row of a table or its person.
+        """Return the total privacy loss over all entries, for each row of a table.
 
-        With ``entry``, return the loss of that entry only, which is zero if it was voided.
+        With ``person``, the loss of a row is that of the row's person. With
+        ``entry``, return the loss of that entry only, which is zero if it was voided.
         """
         with open_ledger(self.path) as held:
             ledger = held.ledger if entry is None else held.ledger.only(entry)

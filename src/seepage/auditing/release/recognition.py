@@ -146,7 +146,7 @@ class People:
             for key in ("columns", "whole")
         )
         if not columns or any(len(d) != rows for d in (*columns.values(), *whole.values())):
-            raise ValueError("the columns differ in length")
+            raise ValueError("the digests do not have one entry per row")
         identity = content["identity"]
         if identity is not None and identity not in columns:
             raise ValueError("the identifying column is missing")

@@ -375,18 +375,19 @@ def in_100(probability: float) -> str:
 
 
 def spread_kept(ratio: float) -> float:
-    """Return the ratio of posterior to prior deviation, ``1/√(1 + 1/r²)``, for a normal prior.
+    """Return the ratio of posterior to prior standard deviation for a normal prior.
 
-    ``r`` is the error of the best unbiased estimate divided by the prior deviation: information
-    adds up, ``1/post² = 1/prior² + 1/error²``.
+    It is ``1/√(1 + 1/r²)``, where ``r`` is the error of the best unbiased estimate divided by the
+    prior standard deviation: information adds up, ``1/post² = 1/prior² + 1/error²``.
     """
     return float(1 / np.hypot(1, 1 / ratio)) if ratio > 0 else 0.0
 
 
 def spread_kept_of(attribute: AttributeFinding) -> float | None:
-    """Return the posterior deviation relative to a numeric column's spread, for its worst record.
+    """Return the posterior standard deviation of a numeric column relative to its spread.
 
-    The result is ``None`` for categories, and for columns without a spread.
+    The result is for the most exposed record. It is ``None`` for categories, and for columns
+    without a spread.
     """
     if attribute.kind != "numeric" or not attribute.spread > 0:
         return None

@@ -22,7 +22,7 @@ def solve_least_squares(objective: Objective, names: tuple[str, ...]) -> Array:
     The method is one of three: Cholesky on the normal equations, with a step of iterative
     refinement; QR of the rows, if the normal equations are ill-conditioned; or, for penalised
     tables in memory with more columns than rows, the n×n dual ``w = Sᵀ(SSᵀ + ridge·I)⁻¹√ω y``, ``S
-    = √ω X``. ``names`` are the column names for the error that lists linearly dependent columns.
+    = √ω X``. ``names`` are the column names in the error that lists linearly dependent columns.
 
     The relative error of QR is of order ``ε κ`` if residuals are small, where ``ε = 2⁻⁵²`` and
     ``κ`` is the condition number of ``[√ω [X 1] ; √ridge I]``. The fitted values are exact up to

@@ -255,11 +255,11 @@ class Objective:
         return hessian(self.X, curvature, ridge=ridge, intercept=self.intercept)
 
     def gain_range(self, margins: Array, counts: bool = True) -> tuple[float, float]:
-        """Return how far margins are on the side where losses decrease without end.
+        """Return the range of signed margins, positive where the loss decreases without end.
 
         The result is the minimum and maximum over the records of positive weight (and rival
-        classes). It is ∞ and −∞ if there are no records, or if the family's losses have no such
-        side. With ``counts=False``, losses of counts are treated as having no such side.
+        classes). The range is ∞ and −∞ if there are no records, or if the family's losses have no
+        such side. With ``counts=False``, losses of counts are treated as having no such side.
         """
         xp = array_namespace(margins)
         y = self.target

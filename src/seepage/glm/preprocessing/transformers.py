@@ -1,4 +1,4 @@
-"""scikit-learn's transformers as steps, with derivatives and changes of learnt parameters.
+"""scikit-learn's transformers as steps, with derivatives of outputs and of learnt parameters.
 
 Each kind defines its derivative with respect to the row, ``push``; the names of its fitted
 attributes, ``learnt``; and the derivatives of these attributes with respect to one row,

@@ -119,7 +119,9 @@ class LayerGradients:
             wide = block.shape[1] > self.sizes[layer] and layer != METRICS
             if wide or self.variances[layer].shape != block.shape[1:]:
                 raise InputError(
-                    f"Layer {layer!r} does not have its stated width; record it again."
+                    f"Layer {layer!r} has {block.shape[1]:,} columns and "
+                    f"{self.variances[layer].size:,} variances, but a stated width of "
+                    f"{self.sizes[layer]:,}; record it again."
                 )
             if not np.isfinite(block).all():
                 raise InputError(

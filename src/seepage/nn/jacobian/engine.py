@@ -656,8 +656,8 @@ class Engine:
 
         Checks are repeated at passes 10, 100, 1,000 and so on. The check of the first batch takes
         as long as two or three steps. This check covers all records or, with probes, a few records
-        one by one. Later checks sample some records, so a dependence that is hidden only in a few
-        records outside the first batch may be detected late.
+        one by one. Later checks sample some records, so a hidden dependence that occurs only
+        in a few records outside the first batch may be detected late.
         """
         if self.problem.sharded:
             raise InputError(

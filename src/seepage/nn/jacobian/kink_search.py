@@ -13,10 +13,10 @@ Its fourth difference is
     a jump of f′ (a kink):     of the order s
     a jump of f itself:        constant
 
-and the spacing is halved repeatedly where the difference is largest. The fourth difference divided
-by the spacing converges to the jump of the slope. For a smoother function, this quotient falls to
-zero once the spacing resolves the sharpest bend. A jump of ``f″`` alone is not a kink, because
-gradients are then continuous.
+and the spacing is halved repeatedly where the difference is largest. At a kink, the largest fourth
+difference divided by the spacing stays within a factor of two of the jump of the slope. For a
+smoother function, this quotient falls to zero once the spacing resolves the sharpest bend. A jump
+of ``f″`` alone is not a kink, because gradients are then continuous.
 
 Parameter gradients jump where ``f′`` does, because both depend on the slope of the same function
 inside the network. Losses require only forward passes. They are computed in float64, where rounding

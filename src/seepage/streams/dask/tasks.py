@@ -1,6 +1,6 @@
 """Tasks for the workers: sums in a tree, and folders of files written completely or not at all.
 
-Because sums form a tree, no machine ever has more than a few parts in memory.
+Because sums are combined in a tree, no machine ever has more than a few parts in memory.
 """
 
 from __future__ import annotations
