@@ -227,6 +227,31 @@ def flower_clients_over_seeds():
     yield row("twenty more random properties in each run", further)
 
 
+@tied("docs/how-to/federated.md")
+def properties_found_with_shadow_clients():
+    found = kept("planted_property")["table"]
+    assert {(one["runs"], one["null_tests"]) for one in found} == {(10, 0), (10, 100)}
+
+    def count(what, case, norm):
+        some = [one for one in found if one["batch_norm"] == norm and case in (one["case"], "")]
+        return sum(one[what] for one in some)
+
+    for line, case in {
+        "brighter corner in 10 % of the images": "10 %",
+        "brighter corner in 30 % of the images": "30 %",
+        "brighter corner in 100 % of the images": "100 %",
+        "natural: brighter images": "natural",
+    }.items():
+        counts = [
+            f"{count(what, case, norm)} of 30"
+            for norm in (False, True)
+            for what in ("found", "found_without_auxiliary")
+        ]
+        yield row(line, *counts)
+    false = [f"{count('null_found', '', norm)} of 300" for norm in (False, True)]
+    yield row("random", false[0], "–", false[1], "–")
+
+
 @tied("docs/how-to/gradient-inversion.md")
 def images_rebuilt_from_updates():
     found = {

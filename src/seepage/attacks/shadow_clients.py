@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from seepage.attacks.intervals import area_under_curve
 from seepage.errors import InputError, accepts_other_names
+from seepage.layers.federated.client_identity import one_run
 from seepage.layers.federated.client_means import ClientRounds
 from seepage.layers.federated.gradients import JOINED, LayerGradients
 from seepage.layers.federated.recording import record_updates
@@ -159,6 +160,7 @@ class ShadowClients:
         folder or file.
         """
         seen = read_recording(recording)
+        seen = seen.rows(one_run(seen)[0])
         sent = _models(recording, models)
         who = ClientRounds.of(seen)
         data, values = self._shadow_data(seen)

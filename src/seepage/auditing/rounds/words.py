@@ -152,7 +152,7 @@ def advise(audit: RecordingAudit) -> tuple[LayerAdvice, ...]:
             )
         )
     apart = audit.clients.named()
-    if telling or apart:
+    if audit.reveals() or apart:
         advice.append(LayerAdvice("Aggregate securely", telling))
     if apart:
         advice.append(LayerAdvice("Look at who stands out"))
