@@ -345,6 +345,30 @@ def what_private_fine_tuning_reveals_of_images():
     )
 
 
+@tied("docs/how-to/huggingface.md")
+def what_private_fine_tuning_reveals_of_texts():
+    found = kept("fine_tuning-text-cpu")
+    assert found["records not measured"] == 0
+    assert found["epsilon"] <= 8
+    yield f"on {found['records']} records of data-set descriptions, with ε = 8"
+    before, private, plain = (
+        f"{found['results'][name]['held-out loss']:.2f}"
+        for name in ("before", "private", "without noise")
+    )
+    yield f"The held-out loss is {before} before, {private} after, and {plain} without noise."
+    worst = found["most exposed"][0]
+    yield (
+        f"The median η̄ is {found['eta']['median']:.2g}, the largest {worst['eta']:.2g} "
+        f"(95 % CI {worst['low']:.2g} to {worst['high']:.2g})."
+    )
+    own, other = (found["attacks"][name]["membership"] for name in ("private", "without noise"))
+    low, high = own["auc_interval"]
+    yield (
+        f"Membership inference has an AUC of {own['auc']:.2f} (95 % CI {low:.2f} to {high:.2f}), "
+        f"without noise {other['auc']:.2f}"
+    )
+
+
 @tied("docs/how-to/private-sgd.md")
 def an_eleventh_record():
     found = kept("promises")

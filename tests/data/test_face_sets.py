@@ -77,7 +77,7 @@ def test_celeba_without_identities_and_whole(tmp_path):
         ("4\n", "", "number of images"),
         ("000003.jpg -1", "000003.jpg 0", "−1 or 1 in line 5"),
         (" 1\n", "\n", "in line 3"),
-        ("000002.jpg", "000009.jpg", "does not identify the person on 000009"),
+        ("000002.jpg", "000009.jpg", "does not identify the person in image 000009"),
     ],
 )
 def test_celeba_broken(tmp_path, old, new, complaint):

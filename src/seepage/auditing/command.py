@@ -70,8 +70,8 @@ def answer(
         )
     if question.refit is not None and question.model_file is not None:
         raise InputError(
-            "--refit pipeline refits the model without each record, but a model from a file cannot "
-            "be refitted; use sp.audit(pipeline, X, y, refit='pipeline') instead."
+            "--refit pipeline refits the model without each record in turn, but a model from a "
+            "file cannot be refitted; use sp.audit(pipeline, X, y, refit='pipeline') instead."
         )
     attacker = None if question.attacker is None else attacker_of(question.attacker)
     with progress(1 + effort.stages + (attacker is not None)) as tell:

@@ -149,7 +149,7 @@ class HeldOutTrial:
         return UsefulnessFinding(gain, low, high, 1)
 
     def as_error(self, loss: float) -> float:
-        """Return a mean loss as reported: a rate, or the root of a mean square."""
+        """Return a mean loss as reported: an error rate, or a root mean squared error."""
         return loss if self.settings.classifies else float(np.sqrt(loss))
 
 

@@ -30,7 +30,7 @@ def calibrate(
     view: Result | RecordStream | None = None,
     grid: Sequence[float] | None = GRID,
 ) -> Noise:
-    """Return noise of the same kind at which the leakage meets a target.
+    """Return the release's noise, scaled so that the leakage meets a target.
 
     The required noise depends on the data, above all on the most exposed record. Publishing its
     scale to many digits leaks information about that record: the scale ``σ(D)`` of noise on ``d``

@@ -2,8 +2,8 @@
 
 Unlike η, these rates limit every adversary who knows all other records, biased or unbiased. With
 Gaussian noise, two candidate tables give two normal distributions of the release, and the distance
-μ between them determines every risk. The release computes the distance; :mod:`seepage.risks`
-converts it to probabilities.
+μ between them determines every risk. The release object (``MeasuredRelease``) computes the
+distance; :mod:`seepage.risks` converts it to probabilities.
 """
 
 from __future__ import annotations

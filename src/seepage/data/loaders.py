@@ -325,7 +325,7 @@ def _celeba_identities(path: Path, files: list[str]) -> np.ndarray:
     known = dict(line.split() for line in _lines(path, "celeba") if len(line.split()) == 2)
     missing = [name for name in files if name not in known]
     if missing:
-        raise broken(path, f"does not identify the person on {missing[0]}", "celeba")
+        raise broken(path, f"does not identify the person in image {missing[0]}", "celeba")
     return np.asarray([known[name] for name in files])
 
 

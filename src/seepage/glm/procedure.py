@@ -1,9 +1,9 @@
 """A whole scikit-learn procedure, rerun with some records left out or changed.
 
 The procedure includes everything from a table and its labels to the released numbers:
-preprocessing, class weights, choices by cross-validation and the fit. Every step uses the given
-records, as in ``clone(estimator).fit``. Choices on a grid (a penalty, columns, levels or bins) have
-no derivative, so only reruns can measure their leakage.
+preprocessing, class weights, choices by cross-validation and the fit. Every step is refitted on
+the given records, as in ``clone(estimator).fit``. Choices on a grid (a penalty, columns, levels or
+bins) have no derivative, so only reruns can measure their leakage.
 
 The final model is moved to the minimiser of its objective, so that the solver's tolerance is not
 mistaken for a record's effect.

@@ -150,8 +150,8 @@ class ReweightRule:
     def change(self, factors: np.ndarray, following: np.ndarray) -> float:
         """Return the relative change of the weights: the RMS over the units of positive weight.
 
-        If the change is small and there are no limits, it is close to the coefficient of variation
-        of ``η̄_k/t_k``.
+        If the factors have no limits, a small change is close to the coefficient of variation of
+        ``η̄_k/t_k``.
         """
         here = self.mass() > 0
         return float(np.sqrt(np.mean((following[here] / factors[here] - 1) ** 2)))

@@ -439,8 +439,13 @@ def sheet(path, *rows):
         ([], "Sheet 'Sheet' of t.xlsx is empty; choose another with --sheet."),
         (
             [["age", None], [31, None], [47, "note"]],
-            "Sheet 'Sheet' of t.xlsx has a cell without a column name in row 1; name that column "
-            "in row 1, or clear the cell.",
+            "Row 3 of sheet 'Sheet' in t.xlsx has a value in a column without a name; name that "
+            "column in the header row, or clear the cell.",
+        ),
+        (  # empty rows count too
+            [["age", None], [], [31, None], [], [47, "note"]],
+            "Row 5 of sheet 'Sheet' in t.xlsx has a value in a column without a name; name that "
+            "column in the header row, or clear the cell.",
         ),
     ],
 )

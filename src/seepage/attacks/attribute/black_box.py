@@ -30,7 +30,7 @@ class BlackBox(AttributeInversion):
       from the confusion matrix. The shares are smoothed: each prediction counts one more record,
       split over the classes by frequency, so a prediction that never occurs is uninformative.
 
-    For each release, the performance and the frequencies are computed on the rows given to ``fit``.
+    The frequencies, and the performance of each release, are computed on the rows given to ``fit``.
     Pass the rows on which the publisher measured the model's performance.
 
     Parameters

@@ -1,4 +1,4 @@
-"""The models inside a fitted estimator: in pipelines, searches, voting and calibration.
+"""The models inside fitted pipelines, searches, voting ensembles and calibrated classifiers.
 
 Structural checks examine each of these models on its own inputs, and count its parameters.
 """

@@ -75,7 +75,8 @@ class Structure:
 def examine(model: Any, X: Any, y: np.ndarray) -> Structure:
     """Return the structural risks of a model fitted on ``X``, an array or a frame, and ``y``.
 
-    Models inside pipelines, searches, voting and calibration are examined on their own inputs.
+    Models inside pipelines, searches, voting ensembles and calibrated classifiers are examined on
+    their own inputs.
     """
     parts, kept = list(parts_of(model, X)), dict[str, np.ndarray]()
     trees = [(part, _leaves(part)) for part in parts]
@@ -272,7 +273,7 @@ def degrees_of_freedom(learnt: int, records: int) -> StructuralRisk:
 
 
 def _settings(parts: list[Part], records: int) -> StructuralRisk:
-    """Count the rules for needlessly risky settings that the model matches."""
+    """Count how many published rules on needlessly risky settings the model matches."""
     name = "settings"
     counts = [rules_met(part.model, records) for part in parts if part.X is not None]
     known = [count for count in counts if count is not None]

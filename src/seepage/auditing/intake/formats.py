@@ -122,22 +122,22 @@ def _read_workbook(path: Path, sheet: str | None) -> pa.Table:
         raise not_whole(path.name, "Excel") from error
     with closing(book):
         name = _one_of(path, "sheet", book.sheetnames, sheet)
-        rows = [
-            row for row in book[name].iter_rows(values_only=True) if any(c is not None for c in row)
-        ]
+        rows = {
+            number: row
+            for number, row in enumerate(book[name].iter_rows(values_only=True), start=1)
+            if any(c is not None for c in row)
+        }
     if not rows:
         raise InputError(
             f"Sheet {shown(name)} of {path.name} is empty; choose another with --sheet."
         )
-    header, *records = rows
+    header, *records = rows.values()
     width = max((j + 1 for j, cell in enumerate(header) if cell is not None), default=0)
-    beyond = next(
-        (k for k, row in enumerate(records) if any(c is not None for c in row[width:])), None
-    )
+    beyond = next((k for k, row in rows.items() if any(c is not None for c in row[width:])), None)
     if beyond is not None:
         raise InputError(
-            f"Sheet {shown(name)} of {path.name} has a cell without a column name in row "
-            f"{beyond:,}; name that column in row 1, or clear the cell."
+            f"Row {beyond:,} of sheet {shown(name)} in {path.name} has a value in a column without "
+            "a name; name that column in the header row, or clear the cell."
         )
     cells = [[row[j] for row in records] for j in range(width)]
     names = ["" if cell is None else str(cell) for cell in header[:width]]

@@ -228,7 +228,10 @@ class Rivals:
 
 
 class _Beside(NamedTuple):
-    """The effect of every candidate value of a person on the fit to other people; w = k·c."""
+    """The effect of a person's candidate values on the fit to the other people.
+
+    A person has k records and the model c outputs; ``w = k·c`` is the number of columns of x̃.
+    """
 
     rest: np.ndarray  # H₋⁻¹, (m, P, P)
     lifted: np.ndarray  # x̃, (m, K, P, w)

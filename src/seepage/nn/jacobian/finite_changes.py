@@ -362,11 +362,11 @@ def rounding_of_products() -> str:
 
 @dataclass(frozen=True)
 class StepLadder:
-    """Squared changes of some records over steps of several sizes, including rounding errors.
+    """Squared changes of records' gradients per unit of the step, for several step sizes.
 
     Steps are numbered by octaves: step ``o`` is ``2⁻ᵒ`` times a scale. ``squared`` contains
-    ``s_i(h)`` for every step, ``(B,)``, and ``norms`` the squared norms of the records' gradients,
-    ``(B,)``.
+    ``s_i(h)`` for every step, ``(B,)``, including rounding errors, and ``norms`` the squared norms
+    of the records' gradients, ``(B,)``.
     """
 
     sizes: dict[float, float]
@@ -410,7 +410,7 @@ class StepLadder:
         )
 
     def doubt(self, o: float) -> float:
-        """Return the relative uncertainty of the squared change over a step, without its errors.
+        """Return the relative uncertainty of a step's squared change after its errors are removed.
 
         The uncertainty is the largest relative difference in a record's squared change when the
         step is halved or doubled. A tenth of the removed errors is added, because the errors of
