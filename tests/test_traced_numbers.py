@@ -666,6 +666,63 @@ def which_records_are_rebuilt():
         yield row(shown, *cells).replace("-", "−")
 
 
+@tied("docs/how-to/gradient-inversion.md")
+def what_inversion_recovers():
+    found = {(one["attack"], one["setting"]): one for one in kept("inversion_table")["rows"]}
+    settings = (
+        "one record",
+        "mean of 8 (secure aggregation)",
+        "5 local steps",
+        "clipped, noise at ε = 8",
+    )
+    for attack, shown in {
+        "images, ReLU": "images, ReLU network: SSIM",
+        "text": "text: tokens at their place",
+        "table": "table: cells",
+        "malicious server": "malicious server: images, exactly",
+    }.items():
+        cells = [found[attack, setting] for setting in settings]
+        yield row(
+            shown,
+            *(f"{cell['value']:.2f}" for cell in cells),
+            f"{cells[0]['chance']:.2f}" if cells[0]["chance"] else "0",
+        )
+    bare, running, own, noisy = (
+        found["images, BatchNorm", setting]["value"]
+        for setting in (
+            "no statistics",
+            "running statistics",
+            "the batch's statistics",
+            "the same, noise at ε = 8",
+        )
+    )
+    yield (
+        f"SSIM is {bare:.2f} without statistics, {running:.2f} with running statistics and "
+        f"{own:.2f} with the batch's ({noisy:.2f} with noise)"
+    )
+    many = found["text", "mean of 16 (secure aggregation)"]
+    assert many["more"]["set of tokens"] == 1
+    yield f"A mean of 16 texts still reveals all tokens, but places only {many['value']:.2f}"
+    server = found["malicious server", "mean of 32 (secure aggregation)"]
+    yield (
+        f"reads {server['value']:.2f} of a mean of 32 images (expected: "
+        f"{server['more']['expected']:.2f})"
+    )
+
+
+@tied("docs/how-to/flower.md")
+def what_recording_costs():
+    found = kept("federated_recording")
+    one = found["recorders"]["one recorder"]
+    first, last = (one[f"milliseconds a round, {part} fifth"] for part in ("first", "last"))
+    assert found["holds"]
+    assert (found["rounds"], found["clients"]) == (200, 12)
+    yield (
+        f"{first:.0f} ms of processor time for twelve clients in the first 40 of 200 rounds and "
+        f"{last:.0f} ms in the last 40"
+    )
+
+
 @tied("docs/how-to/risks.md")
 def what_finite_changes_cost():
     found = kept("finite_changes")
