@@ -15,7 +15,9 @@ two by two pixels averaged) and two networks, one with BatchNorm.
 Figures are written to ``benchmarks/results/planted_property.json`` by
 ``python benchmarks/planted_property.py``; ``--runs 1`` takes a minute. The least clear case, again
 with more shadow clients and other seeds: ``--data cifar10 --cases "100 %" --shadows 45 --first 200
---keep benchmarks/results/planted_property-cifar10.json``.
+--keep benchmarks/results/planted_property-cifar10.json``; and with eight rounds instead of two:
+``--data cifar10 --cases "100 %" --rounds 8 --first 300 --keep
+benchmarks/results/planted_property-rounds.json``.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ def much_ink(x: Tensor, y: Tensor) -> Tensor:
 
 
 def run(
-    name: str, data: Data, norm: bool, case: str, seed: int, shadows: int = SHADOWS
+    name: str, data: Data, norm: bool, case: str, seed: int, shadows: int, rounds: int
 ) -> dict[str, Any]:
     """Return what is found in one recording, and with random labels."""
     draw = torch.Generator().manual_seed(seed)
@@ -118,8 +120,8 @@ def run(
         net,
         "cross_entropy",
         clients,
-        rounds=ROUNDS,
-        snapshots=range(ROUNDS),
+        rounds=rounds,
+        snapshots=range(rounds),
         observe=seen.append,
         seed=seed,
         **recipe,
@@ -170,10 +172,12 @@ def judged(recording: Any, labels: np.ndarray, scores: Any, seed: int) -> dict[s
     }
 
 
-def run_all(cell: tuple[str, bool, str], seeds: range, shadows: int) -> list[dict[str, Any]]:
+def run_all(
+    cell: tuple[str, bool, str], seeds: range, shadows: int, rounds: int
+) -> list[dict[str, Any]]:
     """Return what is found with every seed, for one data set, network and property."""
     name, norm, case = cell
-    return [run(name, IMAGES_OF[name], norm, case, seed, shadows) for seed in seeds]
+    return [run(name, IMAGES_OF[name], norm, case, seed, shadows, rounds) for seed in seeds]
 
 
 def main() -> None:
@@ -183,6 +187,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=FIRST_SEED)
     parser.add_argument("--data", nargs="*", default=["digits", "mnist", "cifar10"])
     parser.add_argument("--shadows", type=int, default=SHADOWS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--keep", type=Path, default=RESULTS)
     given = parser.parse_args()
@@ -193,9 +198,10 @@ def main() -> None:
         IMAGES_OF[name] = images(name)
     cells = list(product(given.data, (False, True), given.cases))
     seeds = range(given.first, given.first + given.runs)
+    options = (seeds, given.shadows, given.rounds)
     with ProcessPoolExecutor(2) as workers:  # they inherit the images
         for (name, norm, case), some in zip(
-            cells, workers.map(run_all, cells, repeat(seeds), repeat(given.shadows)), strict=True
+            cells, workers.map(run_all, cells, *map(repeat, options)), strict=True
         ):
             rows += some
             line = {
@@ -223,7 +229,12 @@ def main() -> None:
     minutes = (time.perf_counter() - began) / 60
     print(f"\n{minutes:.1f} minutes")
     if given.runs == RUNS and (given.keep != RESULTS or len(table) == 3 * 2 * len(CASES)):
-        sizes = {"shadow_clients_of_a_kind": given.shadows, "clients": CLIENTS, "records": RECORDS}
+        sizes = {
+            "shadow_clients_of_a_kind": given.shadows,
+            "clients": CLIENTS,
+            "records": RECORDS,
+            "rounds": given.rounds,
+        }
         keep({"minutes": round(minutes, 1), **sizes, "table": table, "runs": rows}, given.keep)
 
 
