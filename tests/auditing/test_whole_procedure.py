@@ -154,7 +154,11 @@ def test_what_cannot_be_fitted_anew_is_refused(people: pd.DataFrame, tmp_path: P
             ["--refit", "pipeline", "--model", "m.json"],
             "a model from a file cannot be refitted",
         ),
-        (path, ["--refit", "pipeline", "--model-kind", "forest"], "--refit applies only to linear models"),
+        (
+            path,
+            ["--refit", "pipeline", "--model-kind", "forest"],
+            "--refit applies only to linear models",
+        ),
         (folder, ["--refit", "pipeline"], "--refit needs all records in memory"),
     ]:
         found = CliRunner().invoke(
