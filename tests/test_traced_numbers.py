@@ -227,6 +227,19 @@ def flower_clients_over_seeds():
     yield row("twenty more random properties in each run", further)
 
 
+@tied("docs/how-to/flower.md")
+def recording_costs_the_same_in_every_round():
+    found = kept("federated_recording")
+    one = found["recorders"]["one recorder"]
+    first, last = (one[f"milliseconds a round, {part} fifth"] for part in ("first", "last"))
+    assert found["clients"] == 12
+    rounds = found["rounds"]
+    yield (
+        f"{first:.0f} ms of processor time for twelve clients in the first {rounds // 5} of "
+        f"{rounds} rounds and {last:.0f} ms in the last {rounds // 5}"
+    )
+
+
 @tied("docs/how-to/gradient-inversion.md")
 def images_rebuilt_from_updates():
     found = {
