@@ -252,19 +252,6 @@ def properties_found_with_shadow_clients():
     yield row("random", false[0], "–", false[1], "–")
 
 
-@tied("docs/how-to/flower.md")
-def recording_costs_the_same_in_every_round():
-    found = kept("federated_recording")
-    one = found["recorders"]["one recorder"]
-    first, last = (one[f"milliseconds a round, {part} fifth"] for part in ("first", "last"))
-    assert found["clients"] == 12
-    rounds = found["rounds"]
-    yield (
-        f"{first:.0f} ms of processor time for twelve clients in the first {rounds // 5} of "
-        f"{rounds} rounds and {last:.0f} ms in the last {rounds // 5}"
-    )
-
-
 @tied("docs/how-to/gradient-inversion.md")
 def images_rebuilt_from_updates():
     found = {
