@@ -100,7 +100,7 @@ def test_the_usual_remedies_come_by_default_and_runs_are_averaged():
     reach = 4.302653 * np.std(last, ddof=1) / np.sqrt(3)
     assert np.isclose(frozen.accuracy.high - frozen.accuracy.value, reach, rtol=1e-5)
     assert "over 3 runs" in repr(mean)
-    with pytest.raises(InputError, match="comparison of a single run"):
+    with pytest.raises(InputError, match="Only comparisons of single runs"):
         sp.attacks.RemedyComparison.averaged([mean])
 
 

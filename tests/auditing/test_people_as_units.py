@@ -296,7 +296,7 @@ def test_forests_are_not_audited_by_person(files):
         "forest",
     )
     assert result.exit_code == 2
-    assert "--person is for linear models" in result.stderr
+    assert "--person applies only to linear models" in result.stderr
 
 
 @pytest.mark.slow

@@ -227,4 +227,4 @@ def test_the_command_prints_writes_and_refuses(tmp_path):
     assert bad.exit_code == 2
     forest = CliRunner().invoke(app, [*call, "--model-kind", "forest"])
     assert forest.exit_code == 2
-    assert "--attacker is for linear models" in forest.output
+    assert "--attacker applies only to linear models" in forest.output

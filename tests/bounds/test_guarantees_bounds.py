@@ -309,11 +309,11 @@ def test_a_prior_that_knows_everything_leaves_nothing_to_find():
         (EmpiricalPrior(np.eye(5)), {}, "no density"),
         ("gaussian", {}, "must be a GaussianPrior"),
         (GaussianPrior(1.0), {"draws": 1}, "two draws"),
-        (GaussianPrior([1.0, 2.0]), {}, "5 unknowns"),
+        (GaussianPrior([1.0, 2.0]), {}, "or 5, one for each unknown"),
         (GaussianPrior(-1.0), {}, "above zero"),
         (GaussianPrior(1.0, mean=math.nan), {}, "finite"),
         (GaussianPrior(np.zeros((5, 5))), {}, "positive definite"),
-        (GaussianPrior(np.eye(3)), {}, "unknowns"),
+        (GaussianPrior(np.eye(3)), {}, "each unknown"),
         (BoundedPrior(1.0, 0.0), {}, "above the lower"),
     ],
 )

@@ -199,7 +199,8 @@ def test_4_what_is_detached(
     net, (x, y) = smooth(middle()), records()
     truth = dfil(jacobians(net, loss, x, y, clip=clip))
     leak = sp.nn.leakage(net, loss, x, y, noise_multiplier=1.0, max_grad_norm=clip, clip="hard")
-    right_or_refused(lambda: leak.rows("dfil", method="exact"), truth, name)
+    # Measured over finite steps, from which the derivative differs a little.
+    right_or_refused(lambda: leak.rows("dfil", method="exact"), truth, name, rtol=2e-4)
 
 
 # 5: what one run cannot know

@@ -250,7 +250,7 @@ def test_an_attack_that_exceeds_a_limit_fails_its_gate() -> None:
     assert (report.verdict.tone, report.verdict.label) == ("bad", "Over the limit")
     assert not report.verdict.passed
     assert report.summary()["gates"][1]["text"].endswith("A stronger attack may exceed the limit.")
-    with pytest.raises(sp.InputError, match="--max-eta is for linear models"):
+    with pytest.raises(sp.InputError, match="--max-eta applies only to linear models"):
         hold_to(Limits(max_eta=1.0), audit)
 
 

@@ -262,16 +262,19 @@ SENTENCES = {
         lambda: sp.audit(NET, X, Y, shadows=4, train=lambda x, y: None),
         "must return a trained network",
     ),
-    "noise of a forest": (lambda: sp.audit(TREE, X, Y, noise=1.0), "noise= is for linear models"),
+    "noise of a forest": (
+        lambda: sp.audit(TREE, X, Y, noise=1.0),
+        "noise= applies only to linear models",
+    ),
     "shadow models of a linear model": (lambda: sp.audit(RIDGE, X, Y, shadows=4), "by attack"),
     "an own training of a forest": (lambda: sp.audit(TREE, X, Y, train=trained), "networks"),
     "people of a network": (
         lambda: sp.leakage(NET, X, Y, noise_multiplier=1.0, person=Y),
-        "person= is for linear models",
+        "person= applies only to linear models",
     ),
     "clipping of a linear model": (
         lambda: sp.leakage(RIDGE, X, Y, max_grad_norm=1.0),
-        "max_grad_norm= is for networks",
+        "max_grad_norm= applies only to networks",
     ),
     "gaps in a data frame": (
         lambda: sp.audit(FRAME.assign(bmi=[None, *X[1:, 1]]), target="ill"),

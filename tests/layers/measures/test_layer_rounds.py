@@ -226,4 +226,4 @@ def test_a_recording_without_rounds_has_no_first_one():
     assert found.over_rounds is None
     assert any("no rounds, so the first round" in note for note in found.notes)
     assert found.telling() == ()
-    assert str(found).startswith("No layer reveals the property at the 5 % level.")
+    assert "No layer reveals the property at the 5 % level." in str(found)

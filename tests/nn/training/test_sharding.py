@@ -44,9 +44,11 @@ def alone(tmp_path_factory):
 
 @pytest.mark.parametrize("part", ["step", "chunks", "empty", "thin", "unclipped"])
 def test_a_step_is_that_of_one_process(part, found, alone):
+    # The curvature of thin steps is fitted to the first process's own records.
+    rtol = 1e-6 if part == "thin" else 1e-9
     for name in ("traces", "norms", "gradient"):
         whole = found[0][f"{part} {name}"] + found[1][f"{part} {name}"]
-        np.testing.assert_allclose(whole, alone[f"{part} {name}"], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(whole, alone[f"{part} {name}"], rtol=rtol, atol=1e-12)
 
 
 def test_no_process_holds_the_whole_network(found):

@@ -96,7 +96,7 @@ def show_recording(
         _left(audit),
         open=(
             "stronger attackers" if first else "an attacker with own data (--auxiliary)",
-            "accuracy after a change (train with it)",
+            "accuracy after a change",
             "other properties",
         ),
         standard=None if limited else ("Preset or limit (--max-bits, --max-auc):", "none set"),
