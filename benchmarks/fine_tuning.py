@@ -10,7 +10,8 @@
 Claims: η̄ is measured for every record, with an interval; ε is within its budget; fine-tuning lowers
 the held-out loss; for text, membership inference recognises the records of the model tuned without
 noise, and those of the private model no better than chance. The last claim does not hold at
-ε = 8, in the kept run on a CPU: recognition is worse than without noise, but better than chance.
+ε = 8, in the kept runs on a CPU and on an accelerator: recognition is worse than without noise, but
+better than chance.
 
 ``--pack FOLDER`` writes all data into one folder, and ``--data FOLDER`` reads them there, for
 machines without CIFAR-10 or statsmodels. ``--device cuda`` takes larger networks, more
@@ -575,7 +576,7 @@ def attack(
         rows[name] = recognition.measured(name, nets[name], result).summary()
         leaked = result.leaked()
         rows[name]["secrets"] = len(result.secrets)
-        rows[name]["median gain of secrets over held-out ones, bits"] = (
+        rows[name]["mean gain of secrets over held-out ones, bits"] = (
             None if leaked is None else [leaked.difference, *leaked.interval]
         )
         one = rows[name]["membership"]

@@ -209,6 +209,7 @@ def _lora() -> Iterator[str]:
     first = [
         small["times"][f"1 probe{ending}"]["gib at first"] for ending in ("", ", checkpointed")
     ]
+    apart = max(map(abs, small["records against float32"]))
     most = small["most records on a card of 24 GB"]
     peak = small["peak GiB of update and probe, checkpointed, by records of 512 tokens"][str(most)]
     yield (
@@ -216,8 +217,9 @@ def _lora() -> Iterator[str]:
         f"({first[1]:.1f} checkpointed). The smaller model fits on a 24 GB card with checkpointing "
         f"and batches of {most} × 512 tokens ({peak:.1f} GiB, in parts); the larger model's "
         f"weights alone take {large['weights in GiB']:.1f} GiB. With rounding and curvature "
-        f"removed, four records of the smaller model were within {100 * steps['worst record']:.1f} "
-        f"% of float32 along three directions (stated uncertainty up to "
+        f"removed, four records of the smaller model were within {100 * apart:.1f} % of float32 "
+        f"(stated uncertainty {100 * small['doubt']:.1f} %), and within "
+        f"{100 * steps['worst record']:.1f} % along three other directions (up to "
         f"{100 * steps['uncertainties'][1]:.1f} %; `python benchmarks/step_ladders.py`). The "
         "larger model was timed with an earlier version, which changed records in lower "
         "precision.\n"

@@ -313,6 +313,22 @@ def how_many_probes_are_worth_fifty_coordinates():
     yield f"one probe deviates by {100 * fitted['one probe']:.0f} % of the value, and six"
 
 
+@tied("docs/how-to/neural-networks.md")
+def how_often_intervals_of_probes_cover():
+    found = kept("probe_coverage")
+    networks = found["networks"].values()
+    shares = [100 * one["covered"] for one in networks]
+    least = min(one["worst record"] for one in networks)
+    assert found["probes"] == 400
+    assert min(one["intervals"] for one in networks) >= 1000
+    assert 93 <= min(shares) <= max(shares) <= 97
+    yield (
+        f"95 % intervals from {found['probes']} probes covered dFIL in "
+        f"{min(shares):.1f} to {max(shares):.1f} % of cases"
+    )
+    yield f"for the worst record of any network in {100 * least:.0f} %"
+
+
 CHECKS = "checks over a run of 400 steps"
 
 
@@ -370,6 +386,22 @@ def what_private_fine_tuning_reveals_of_images():
     )
 
 
+@tied("docs/how-to/private-sgd.md")
+def what_private_fine_tuning_reveals_on_an_accelerator():
+    found = kept("fine_tuning-images-cuda")
+    assert found["records not measured"] == found["records whose bound is below that variance"] == 0
+    private, plain = (
+        f"{100 * found['results'][name]['accuracy']:.0f}" for name in ("private", "without noise")
+    )
+    yield f"{found['records']:,} images), accuracy reaches {private} % (without noise: {plain} %)"
+    worst = found["most exposed"][0]
+    yield (
+        f"The largest η̄ is {worst['eta']:.2f} (95 % CI {worst['low']:.2f} to {worst['high']:.2f})"
+    )
+    loss, losses = found["medians of the most exposed 5 % and of the others"]["loss after"]
+    yield f"(median loss {loss:.2f} and {losses:.2f})"
+
+
 @tied("docs/how-to/huggingface.md")
 def what_private_fine_tuning_reveals_of_texts():
     found = kept("fine_tuning-text-cpu")
@@ -391,6 +423,19 @@ def what_private_fine_tuning_reveals_of_texts():
     yield (
         f"Membership inference has an AUC of {own['auc']:.2f} (95 % CI {low:.2f} to {high:.2f}), "
         f"without noise {other['auc']:.2f}"
+    )
+    larger = kept("fine_tuning-text-cuda")
+    before, private, plain = (
+        f"{larger['results'][name]['held-out loss']:.2f}"
+        for name in ("before", "private", "without noise")
+    )
+    own, other = (
+        f"{larger['attacks'][name]['membership']['auc']:.2f}"
+        for name in ("private", "without noise")
+    )
+    yield (
+        f"ends at {private} ({before} before, {plain} without noise), with AUCs of {own} and, "
+        f"without noise, {other}."
     )
 
 

@@ -50,6 +50,7 @@ _UNITS = {
     "groups": "groups",
     "people": "people",
     "layers": "layers",
+    "scales": "records and step sizes",
 }
 
 
@@ -66,7 +67,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         The numbers.
     view
         The view: ``rows``, ``cells``, ``columns``, ``groups``, ``people``, ``subset``,
-        ``dataset``.
+        ``dataset``; for networks also ``scales``, the sizes of finite steps.
     measure
         The measure: ``fil``, ``dfil``, for a bound ``mse`` or ``std``, and for a risk
         ``membership``, ``advantage``, ``right``, ``gain``, ``tpr`` or ``auc``.
@@ -78,7 +79,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         The label of each entry of the first axis: row labels, attributes, group labels,
         identities.
     names
-        For cells, the column names.
+        For cells, the column names; for scales, the sizes.
     assumptions
         The assumptions behind the numbers, as sentences.
     library

@@ -156,3 +156,29 @@ def test_smooth_networks_keep_their_derivatives_and_get_no_warning(name: str) ->
     truth = dfil(jacobians(net, entropy, x, y, clip=None, step=1e-7))
     # Differences of rounded gradients are rounded in proportion to the largest.
     np.testing.assert_allclose(np.asarray(found), truth, rtol=1e-4, atol=1e-7 * truth.max())
+
+
+@pytest.mark.parametrize("bend", [nn.Tanh(), nn.ReLU()], ids=["tanh", "ReLU"])
+def test_a_curve_over_scales_is_the_mean_over_all_directions_at_each(bend: nn.Module) -> None:
+    """Four unknowns have 16 directions of signs, so that 800 probes take each some 50 times."""
+    net, x, y = made(bend, 4, 16, 3, records=10)
+    net, x = net.double(), x.double()
+    scales = [0.001, 0.05, 0.5]
+    found = leakage(net, x, y).by_scale(scales, probes=800)
+    truth = np.stack([finite_dfil(net, entropy, x, y, h, clip=None) for h in scales], 1)
+    assert found.names == ("h = 0.001", "h = 0.05", "h = 0.5")
+    low, high = found.interval(0.9999)
+    assert ((low - 1e-9 <= truth) & (truth <= high + 1e-9)).all()
+    np.testing.assert_allclose(np.asarray(found), truth, rtol=0.2)
+
+
+@pytest.mark.filterwarnings("ignore::seepage.nn.KinkWarning")
+def test_a_curve_over_scales_lies_around_the_step_that_records_take() -> None:
+    net, x, y = made(nn.ReLU(), 4, 16, 3, records=10)
+    leak = leakage(net.double(), x.double(), y)
+    found, own = leak.by_scale(probes=50), leak.rows("dfil", probes=50)
+    np.testing.assert_allclose(np.asarray(found)[:, 2], np.asarray(own), rtol=1e-12)
+    with pytest.raises(sp.InputError, match="at least one size"):
+        leak.by_scale([])
+    with pytest.raises(sp.InputError, match="scale must be"):
+        leak.by_scale([0.0])

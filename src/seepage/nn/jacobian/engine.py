@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -515,6 +516,14 @@ class Engine:
         elif self.scale is None:
             (self.scale,) = self._agreed(_hundredth(self.view.scale(self.net, x, y)))
         return self.scale
+
+    def over_steps_of(self, scale: float | None) -> Engine:
+        """Return an engine for the same problem over finite steps of that size or the default."""
+        if scale is not None:
+            check_positive(scale, "scale")
+        other = copy(self)
+        other.method, other.scale, other.errors, other.doubt = "finite", scale, None, 0.0
+        return other
 
     def _agreed(self, *known: float) -> tuple[float, ...]:
         """Return the first process's numbers if the network is sharded, otherwise ``known``."""

@@ -317,6 +317,60 @@ class GradientLeakage(Leakage):
         squares = self._whitened(self._pulls(probes).flatten(2).square())
         return self._averaged(squares, "fil", "cells")
 
+    def by_scale(self, scales: Sequence[float] | None = None, probes: int = 64) -> Estimate:
+        """Return the dFIL about each record over finite steps of several sizes.
+
+        For a smooth network, dFIL tends to one value as steps become smaller. Beside a kink, it may
+        grow as they do, so a number over finite steps holds for unknowns that are uncertain by
+        about ``h``.
+
+        Parameters
+        ----------
+        scales
+            The sizes ``h``, in the units of the unknowns. The default is the size used by
+            :meth:`records`, and a tenth, a third, 3 and 10 times that size.
+        probes
+            The number of probes, at least 2. All sizes use the same directions.
+
+        Returns
+        -------
+        Estimate
+            One row per record and one column per size, with standard errors.
+
+        Examples
+        --------
+        >>> import torch, seepage as sp
+        >>> _ = torch.manual_seed(0)
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+        >>> batch = torch.randn(3, 4), torch.tensor([0, 1, 0])
+        >>> leak = sp.nn.leakage(net, "cross_entropy", *batch, noise_multiplier=1.0)
+        >>> found = leak.by_scale([0.001, 0.01])
+        >>> found.shape, found.names
+        ((3, 2), ('h = 0.001', 'h = 0.01'))
+        """
+        check_probes(probes)
+        if scales is None:
+            engine = self.engine if self._finite() else self.engine.over_steps_of(None)
+            own = engine.step_size(self.x, self.y)
+            scales = [own * factor for factor in (0.1, 1 / 3, 1, 3, 10)]
+        found = []
+        for scale in scales:
+            engine = self.engine.over_steps_of(scale)
+            other = GradientLeakage(engine, self.x, self.y, self.jacobian.noise)
+            found.append(other.records("dfil", probes=probes))
+        if not found:
+            raise InputError("scales is empty; give at least one size, such as scales=[0.01].")
+        last = found[-1]
+        return replace(
+            last,
+            values=torch.stack([one.values for one in found], 1),
+            standard_errors=torch.stack([one.standard_errors for one in found], 1),
+            view="scales",
+            about=f"{self.engine.view.describe()}, over steps of several sizes",
+            names=tuple(f"h = {scale:.3g}" for scale in scales),
+            conditions=self.conditions,
+        )
+
     def parts(self, masks: Mapping[str, Any], probes: int = 64) -> dict[str, Estimate]:
         """Return the dFIL about named parts of each record, from one set of probes.
 
