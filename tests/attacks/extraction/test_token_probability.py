@@ -183,7 +183,7 @@ def test_the_closed_form_is_what_is_drawn():
     assert chi_square(tiny(), SAMPLERS[2], 50_000, 3) > 0.001
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.parametrize("sampler", SAMPLERS[1:4], ids=str)
 def test_the_closed_form_is_what_a_million_samples_show(sampler):
     assert chi_square(tiny(), sampler, 1_000_000, 4) > 0.001

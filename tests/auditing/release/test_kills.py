@@ -39,9 +39,9 @@ def kill(folder: Path, kind: str, kills: int) -> dict:
     ("kind", "kills"),
     [
         ("release", 6),
-        pytest.param("release", 120, marks=pytest.mark.slow),
+        pytest.param("release", 120, marks=pytest.mark.minutes),
         pytest.param("ledger", 40, marks=pytest.mark.slow),
-        pytest.param("training", 40, marks=pytest.mark.slow),
+        pytest.param("training", 10, marks=pytest.mark.slow),
     ],
 )
 def test_nothing_leaves_unrecorded_and_nothing_is_recorded_that_did_not_leave(
