@@ -105,9 +105,7 @@ def _check(correct: int, guesses: int, abstentions: int, delta: float) -> None:
     for value, name in ((correct, "correct"), (guesses, "guesses"), (abstentions, "abstentions")):
         check_count(value, name, 0)
     if correct > guesses:
-        raise InputError(
-            f"{correct} correct guesses out of only {guesses} are impossible; check both counts."
-        )
+        raise InputError(f"correct={correct} exceeds guesses={guesses}; check both counts.")
     check_number(delta, "delta")
     if not 0 <= delta < 1:
         raise InputError(f"delta must be at least 0 and below 1, but is {delta!r}.")

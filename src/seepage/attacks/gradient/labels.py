@@ -14,6 +14,7 @@ from seepage.attacks.gradient.releases import GradientReleases
 from seepage.errors import InputError
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.problem.problem import Loss, cross_entropy
+from seepage.tables.names import counted
 
 _GIVE = "give the labels instead (labels=…)"
 
@@ -49,8 +50,8 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
     name, classes = _last_layer(net)
     if outputs.dim() != 2 or outputs.shape[1] != classes:
         raise InputError(
-            f"The last linear layer has {classes} outputs, but the network returns "
-            f"{tuple(outputs.shape[1:])} for a record; {_GIVE}."
+            f"The last linear layer has {counted(classes, 'output')}, but the network's output for "
+            f"a record has the shape {tuple(outputs.shape[1:])}; {_GIVE}."
         )
     b = releases.batch_size
     bias = releases.gradients.get(f"{name}bias")

@@ -520,7 +520,7 @@ def _name(method: str, online: bool) -> str:
 
 
 def _halves(records: int, models: int, seed: int) -> np.ndarray:
-    """Return random halves of the records, also if there is only one model."""
+    """Return random halves of the records, even if there is only one model."""
     return random_halves(records, max(2, models), seed)[:models]
 
 

@@ -1,4 +1,4 @@
-"""Recordings on the disk: one file, or a folder that grows by one file per round.
+"""Recordings on disk: one file, or a folder that grows by one file per round.
 
 The cost of adding a round does not grow with the number of rounds in the folder. The file
 ``round-000003-part-000007.npz`` contains updates of round 3 and was written seventh. Several
