@@ -1,11 +1,11 @@
 """Property inference with shadow clients, trained from the models that were sent.
 
-The attacker of Melis et al. 2019 and Mo et al. 2021 has data of the same kind, with and without the
-property, and sees the model of every round. From each of these models the attacker trains shadow
-clients as the real ones train: clients whose data have the property, and others. A classifier then
-learns to distinguish their updates, for each layer and for all layers together, and scores the real
-clients. The property of no real client is used, so the scores can be tested exactly
-(:mod:`seepage.layers.measures.client_scores`).
+The attacker of Melis et al. 2019 and Mo et al. 2021 has data like the clients', with and without
+the property, and sees the model of every round. From each of these models the attacker trains
+shadow clients in the same way as the real ones: some whose data have the property, and some whose
+data do not. A classifier then learns to distinguish their updates, for each layer and for all
+layers together, and scores the real clients. No real client's property is used, so the scores can
+be tested exactly (:mod:`seepage.layers.measures.client_scores`).
 
 In every round and layer, updates are centred on the mean over the clients and scaled; a client's
 updates are then averaged over the rounds. Real and shadow clients each have their own mean and
@@ -63,7 +63,7 @@ _RECORDS = ("num-examples", "num_examples", "num_samples")  # metrics with a cli
 @accepts_other_names
 @dataclass(eq=False)
 class ShadowClients:
-    """An attacker with data of the same kind, who trains shadow clients from the sent models.
+    """An attacker with data like the clients', who trains shadow clients from the sent models.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class ShadowClients:
             if self.optimizer not in OPTIMIZERS:
                 raise InputError(
                     f"optimizer must be {listed(list(OPTIMIZERS))}, or a function that creates "
-                    f"one, not {self.optimizer!r}."
+                    f"an optimiser, not {self.optimizer!r}."
                 )
             self.optimizer = partial(OPTIMIZERS[self.optimizer], lr=self.lr)
 
@@ -219,8 +219,9 @@ class ShadowClients:
     ) -> PerLayer:
         """Return the AUC over clients of each layer, and of all layers, with intervals.
 
-        The column ``p_value`` is adjusted for the layers. ``property`` is that of the clients, as
-        for :func:`seepage.layers.audit_recording`; all updates of a client must share its value.
+        The column ``p_value`` is adjusted for the number of layers. ``property`` is that of the
+        clients, as for :func:`seepage.layers.audit_recording`; all updates of a client must share
+        its value.
         """
         known = KnownUpdates.read(recording, property, 2)
         if not known.by_client:

@@ -504,7 +504,7 @@ class Moves:
         return least, most
 
     def between(self) -> np.ndarray:
-        """Return upper bounds on the distance between each two changed releases, ``(m, K, K)``."""
+        """Return upper bounds on the distance between every two changed releases, ``(m, K, K)``."""
         lengths = np.einsum("mkk->mk", self.gram)
         with np.errstate(invalid="ignore"):
             square = lengths[:, :, None] + lengths[:, None, :] - 2 * self.gram

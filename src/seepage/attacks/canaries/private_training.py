@@ -42,12 +42,12 @@ Follow = Callable[[Any, nn.Module, Any], None]  # of an optimiser, its network a
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What the attacker knows about the next training step.
+    """The attacker's knowledge about the next training step.
 
     Parameters
     ----------
     clip
-        The clipping norm of the gradients.
+        How each gradient is clipped.
     noise
         The standard deviation of the noise added to the sum of clipped gradients.
     sample_rate

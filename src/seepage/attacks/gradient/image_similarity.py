@@ -309,7 +309,7 @@ def _windowed(values: np.ndarray) -> np.ndarray:
 
 
 def _joined(similar: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the weighted mean of maps (maps, ..., height, width) on the logistic scale."""
+    """Return the index: the squared logistic mean of weighted maps (maps, ..., height, width)."""
     axes, steepness = (0, -2, -1), 4.2  # fitted to people's judgements by Reisenhofer et al.
     total = weights.sum(axis=axes)
     # Images without any coarse structure have no weight anywhere; then all pixels count equally.

@@ -379,7 +379,7 @@ class GradientInversion:
         return Descent(starts, self.step_size, self.steps, self.bounds, signed=signed)
 
     def _starts(self, rows: slice, d: int, like: Tensor) -> Tensor:
-        """Return each release's starting points, regardless of the other attacked releases."""
+        """Return each release's starting points, which depend only on the seed and its number."""
         low, high = self.bounds
         starts = []
         for release in range(rows.start, rows.stop):

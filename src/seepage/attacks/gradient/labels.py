@@ -24,9 +24,10 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
 
     For one record, the label is the class with the lowest entry in the bias's gradient. Without a
     bias, it is the class whose row of the weight's gradient has negative inner products with all
-    other rows. For a batch, class c has ``b(p̄_c − g_c)`` records; ``p̄``, the network's mean
-    probabilities, is approximated from the adversary's own records. Labels are assigned to match
-    these numbers most closely, with at least one record for every class c with ``g_c < 0``.
+    other rows. In a batch of b records with the bias's gradient ``g``, class c has ``b(p̄_c −
+    g_c)`` records; ``p̄``, the network's mean probabilities, is approximated from the adversary's
+    own records. Labels are assigned to match these numbers most closely, with at least one record
+    for every class c with ``g_c < 0``.
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ def _reach(releases: GradientReleases) -> float:
     try:
         return releases.training.reach(releases.batch_size) if releases.training else 1.0
     except InputError as error:
-        raise InputError(f"{error} For its labels, {_GIVE}.") from None
+        raise InputError(f"{error} Otherwise, {_GIVE}.") from None
 
 
 def _given_out(entries: Tensor, likely: Tensor, b: int) -> Tensor:

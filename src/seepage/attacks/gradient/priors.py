@@ -149,7 +149,7 @@ class OneHotColumns:
         return torch.stack(parts, -1)
 
     def slopes(self, points: Tensor, slopes: Tensor) -> Tensor:
-        """Return the gradient in the points, given the gradient in the relaxed records."""
+        """Return the gradient with respect to the points, given that of the relaxed records."""
         with torch.enable_grad():
             leaf = points.detach().requires_grad_()
             (found,) = torch.autograd.grad(self.relaxed(leaf), leaf, slopes)

@@ -1,10 +1,10 @@
 """Recovers the tokens of a text, and their order, from a language model's gradients.
 
 A token that does not occur in a batch has a zero row in the gradient of the embedding. The gradient
-of the first linear layer is ``Σ_t δ_t z_tᵀ`` over the inputs ``z_t`` of all positions. The rows
-of this gradient span the inputs if there are fewer positions than entries in ``z_t``. A token at a
-position is therefore in the text if its input lies in that span (Petrov, Dimitrov, Baader, Müller
-and Vechev 2024, "DAGER"). Both tests are exact, without any search.
+of the first linear layer is ``Σ_t δ_t z_tᵀ`` over the inputs ``z_t`` of all positions. The rows of
+this gradient span the inputs if there are fewer positions than entries in ``z_t``. A token is
+therefore at a given position of the text if its input at that position lies in that span (Petrov,
+Dimitrov, Baader, Müller and Vechev 2024, "DAGER"). Both tests are exact, without any search.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _present(rows: Tensor, noise: float) -> Tensor:
 def _distances(
     gradient: Tensor, inputs: Tensor, ranks: tuple[int, int], noise: float
 ) -> Tensor | None:
-    """Return each input's relative distance from the span of the rows, or None if it is unknown.
+    """Return each input's relative distance from the rows' span; None if the span excludes none.
 
     ``ranks`` are the number of positions and the dimension of all possible inputs.
     """

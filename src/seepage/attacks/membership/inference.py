@@ -525,7 +525,7 @@ def _halves(records: int, models: int, seed: int) -> np.ndarray:
 
 
 def _threshold(descending: np.ndarray, fpr: float) -> float:
-    """Return a threshold that at most the share ``fpr`` of the sorted scores exceeds."""
+    """Return a threshold above which lies at most the share ``fpr`` of the sorted scores."""
     allowed = math.floor(fpr * len(descending) + 1e-9)
     return float(descending[min(allowed, len(descending) - 1)])
 

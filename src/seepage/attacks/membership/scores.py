@@ -144,8 +144,8 @@ def intervals(
 ) -> np.ndarray:
     """Return the half-width of each score's confidence interval over reference models, ``(n,)``.
 
-    It is the jackknife's ``q √((M − 1)/M Σ_m (s₋ₘ − s̄)²)``, with ``s₋ₘ`` the score without model
-    ``m``, ``s̄`` the mean of these scores and ``q`` the ``quantile``.
+    The jackknife gives the half-width ``q √((M − 1)/M Σ_m (s₋ₘ − s̄)²)``, where ``s₋ₘ`` is the
+    score without model ``m``, ``s̄`` the mean of these scores and ``q`` the ``quantile``.
     """
     own = np.stack([(~inside).sum(axis=0), inside.sum(axis=0)]) >= 16
     without = np.stack(

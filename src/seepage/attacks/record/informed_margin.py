@@ -105,7 +105,7 @@ class MarginAttack(InformedAttack):
         if not label_known and self.column is None and self.family.name != "bernoulli":
             raise InputError(
                 f"Without an intercept, a constant column or the label, a {self.family.name} model "
-                "reveals a record's direction but not its length; give the label."
+                "reveals a record's direction but not its length; pass label='known'."
             )
 
     def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -71,7 +71,7 @@ class UpdateRecorder:
         As for :func:`seepage.layers.record_gradients`.
     models
         Whether to keep the model sent in every round, taken from its first client. An attacker with
-        data of the same kind starts from these models (:class:`seepage.attacks.ShadowClients`). By
+        data like the clients' starts from these models (:class:`seepage.attacks.ShadowClients`). By
         default, models of up to 256 MiB are kept.
     resume
         Whether to add to an existing recording, with the same layers, width and seed; otherwise an

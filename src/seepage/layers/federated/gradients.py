@@ -137,7 +137,7 @@ class LayerGradients:
     def of(
         blocks: Mapping[str, Any] | LayerGradients, *, width: int = WIDTH, seed: int = 0
     ) -> LayerGradients:
-        """Return a recording of gradients ``{layer: (n, size)}``, projected if above ``width``.
+        """Record gradients ``{layer: (n, size)}``; layers wider than ``width`` are projected.
 
         Arrays are read in chunks, so they may be memory-mapped.
         """

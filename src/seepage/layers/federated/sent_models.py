@@ -1,6 +1,6 @@
 """The models that a server sent to its clients, stored with the recorded updates.
 
-An attacker who has seen these models can train clients of their own from them
+An attacker who has seen these models can train shadow clients from them
 (:class:`seepage.attacks.ShadowClients`). In a recorder's folder, every round and run has one file,
 ``model-of-round-000003-run-7.safetensors``. A recording in a single file stores the models as
 further arrays. The files are readable only by their owner, and nothing is pickled.

@@ -76,7 +76,8 @@ def save_gradients(
 ) -> None:
     """Write recorded gradients to a file, with further columns that have one entry per gradient.
 
-    ``models`` are those sent to the clients, by round: ``run.snapshots`` of :func:`simulate`.
+    ``models`` are the models sent to the clients, by round, such as ``run.snapshots`` of
+    :func:`simulate`.
 
     The clients, nodes, rounds and runs of the recording, if known, are written as the columns
     ``client``, ``node``, ``round`` and ``run``, unless the caller passes these columns. A name

@@ -2,8 +2,8 @@
 
 An attacker with auxiliary data scores each client without knowing the property of any client
 (:class:`seepage.attacks.ShadowClients`). Under the null hypothesis (updates independent of the
-property) the clients' labels are exchangeable and the scores stay as they are, so a permutation
-test of the area under the ROC curve (AUC) is exact, and costs no training.
+property) the clients' labels are exchangeable and the scores do not change. A permutation test of
+the area under the ROC curve (AUC) is therefore exact, and needs no training.
 
 *Layers.* The AUC of every layer is standardised by its mean and spread over the permutations;
 P-values are adjusted for the layers by the step-down method of Westfall and Young (1993).
@@ -135,7 +135,7 @@ def standardised(statistics: np.ndarray) -> np.ndarray:
 
 
 def stepped_down(standings: np.ndarray) -> np.ndarray:
-    """Return each test's adjusted P-value; column 0 of ``standings`` is for the actual labels."""
+    """Return each test's adjusted P-value; column 0 of ``standings`` has the actual labels."""
     order = np.argsort(-standings[:, 0], kind="stable")
     highest = np.maximum.accumulate(standings[order][::-1], axis=0)[::-1]
     as_high = highest >= standings[order][:, :1] - TIE
