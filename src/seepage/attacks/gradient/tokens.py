@@ -23,7 +23,7 @@ from seepage.support.number_check import check_count
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecoveredTokens:
-    """The tokens recovered from gradients of texts, which are as sensitive as the texts.
+    """The tokens recovered from gradients of texts; they are as sensitive as the texts.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def _present(rows: Tensor, noise: float) -> Tensor:
 def _distances(
     gradient: Tensor, inputs: Tensor, ranks: tuple[int, int], noise: float
 ) -> Tensor | None:
-    """Return each input's relative distance from the rows' span; None if the span excludes none.
+    """Return each input's relative distance from the rows' span; None if it excludes no input.
 
     ``ranks`` are the number of positions and the dimension of all possible inputs.
     """
