@@ -212,7 +212,7 @@ def test_a_recording_without_models_or_of_another_network_is_refused(recorded, a
         attacker.scores(recording, models={0: models[0]})
     with pytest.raises(InputError, match=r"lacks the parameter 'entry\.weight'"):
         attacker.scores(recording, models={k: {"fc": torch.ones(1)} for k in models})
-    with pytest.raises(InputError, match="no score of the value 'ancient'"):
+    with pytest.raises(InputError, match="no score for the value 'ancient'"):
         attacker.attack(recording, {**known, 0: "ancient", 2: "ancient"}, models=models)
 
 

@@ -160,5 +160,5 @@ def test_a_number_within_a_tolerance_has_no_true_positive_rate() -> None:
     X = rng.normal(size=(40, 2))
     model = sp.glm.LinearRegression(l2=0.1).fit(X, X[:, 0])
     found = sp.leakage(model, X, X[:, 0], noise=sp.Gaussian(1.0)).within(0, 0.25, rows=[1, 2])
-    with pytest.raises(sp.InputError, match="no two levels"):
+    with pytest.raises(sp.InputError, match="no pair of levels"):
         found.tpr()

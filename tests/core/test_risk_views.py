@@ -309,7 +309,7 @@ def test_a_pipeline_is_fitted_anew_without_the_record(own: bool) -> None:
 
 def test_only_a_pipeline_is_fitted_anew_by_name() -> None:
     problem = Problem("bernoulli", everything=False)
-    with pytest.raises(sp.InputError, match="this release is of a model alone"):
+    with pytest.raises(sp.InputError, match="this release comes from a model alone"):
         problem.leak.membership(refit="pipeline")
 
 

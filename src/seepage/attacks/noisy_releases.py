@@ -126,7 +126,9 @@ def _decision(
         return lambda margins: classes[(margins > 0).astype(np.int64)], classes
     if isinstance(model, GLMRegressor):
         return model._family().mean, None
-    kind = "an unsupported model" if isinstance(model, LinearModel) else "a model from elsewhere"
+    kind = (
+        "an unsupported model" if isinstance(model, LinearModel) else "a model from another library"
+    )
     raise InputError(
         f"{type(model).__name__} is {kind}, but draw_releases supports only seepage.glm's models "
         "with one margin; attack one release at a time with sp.release(model, noise)."

@@ -222,7 +222,7 @@ def compare_remedies(
         The predictors used by the adversary and for V-information, as for
         :func:`seepage.layers.v_information`.
     width
-        The number of entries of a layer's gradient that are used.
+        Layers with more entries than this number are randomly projected to this width.
     seed
         The seed of all random draws.
 

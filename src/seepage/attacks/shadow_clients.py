@@ -1,16 +1,16 @@
 """Property inference with shadow clients, trained from the models that were sent.
 
-The attacker of Melis et al. 2019 and Mo et al. 2021 has data of the same kind, with and without the
-property, and sees the model of every round. From each of these models the attacker trains shadow
-clients as the real ones train: clients whose data have the property, and others. A classifier then
-learns to tell their updates apart, for each layer and for all layers together, and scores the real
-clients. The property of no real client is used, so the scores can be tested exactly
-(:mod:`seepage.layers.measures.client_scores`).
+The attacker of Melis et al. 2019 and Mo et al. 2021 has data like the clients', with and without
+the property, and sees the model of every round. From each of these models the attacker trains
+shadow clients in the same way as the real ones: some whose data have the property, and some whose
+data do not. A classifier then learns to distinguish their updates, for each layer and for all
+layers together, and scores the real clients. No real client's property is used, so the scores can
+be tested exactly (:mod:`seepage.layers.measures.client_scores`).
 
 In every round and layer, updates are centred on the mean over the clients and scaled; a client's
 updates are then averaged over the rounds. Real and shadow clients each have their own mean and
-scale, so a learning rate that is not quite theirs does little harm. In a round with fewer than four
-real clients, those of the shadow clients are used.
+scale, so a learning rate that differs slightly from the real one does little harm. In a round with
+fewer than four real clients, the mean and scale of the shadow clients are used.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _RECORDS = ("num-examples", "num_examples", "num_samples")  # metrics with a cli
 @accepts_other_names
 @dataclass(eq=False)
 class ShadowClients:
-    """An attacker with data of the same kind, who trains shadow clients from the sent models.
+    """An attacker with data like the clients', who trains shadow clients from the sent models.
 
     Parameters
     ----------
@@ -73,10 +73,11 @@ class ShadowClients:
     auxiliary
         The attacker's data: inputs and targets.
     property
-        The property of every auxiliary record, ``(n,)``; its values are those of the clients'.
+        The property of every auxiliary record, ``(n,)``, with the same values as the clients'
+        property.
     lr, batch_size, local_epochs, local_steps, optimizer
         The clients' training, as for :func:`seepage.layers.simulate`; ``optimizer`` may also be
-        ``"sgd"``, ``"adam"`` or ``"adamw"``. By default, one epoch.
+        ``"sgd"``, ``"adam"`` or ``"adamw"``. By default, clients train for one epoch.
     method
         ``"fedavg"``, or ``"fedsgd"`` if clients send the gradient of one batch.
     records
@@ -85,7 +86,8 @@ class ShadowClients:
     clients
         The number of shadow clients for each value of the property.
     rounds
-        The number of rounds to train in, evenly spaced; more if a client would be left out.
+        The number of rounds to train in, evenly spaced; more are used if a client would otherwise
+        be left out.
     mix
         ``"confounded"``: labels as they occur together with the property. ``"matched"``: the same
         mix of labels for every value, as in :func:`seepage.layers.property_batches`.
@@ -149,7 +151,7 @@ class ShadowClients:
             if self.optimizer not in OPTIMIZERS:
                 raise InputError(
                     f"optimizer must be {listed(list(OPTIMIZERS))}, or a function that creates "
-                    f"one, not {self.optimizer!r}."
+                    f"an optimiser, not {self.optimizer!r}."
                 )
             self.optimizer = partial(OPTIMIZERS[self.optimizer], lr=self.lr)
 
@@ -217,13 +219,14 @@ class ShadowClients:
     ) -> PerLayer:
         """Return the AUC over clients of each layer, and of all layers, with intervals.
 
-        The column ``p_value`` is adjusted for the layers. ``property`` is that of the clients, as
-        for :func:`seepage.layers.audit_recording`; all updates of a client must share its value.
+        The column ``p_value`` is adjusted for the number of layers. ``property`` is that of the
+        clients, as for :func:`seepage.layers.audit_recording`; all updates of a client must share
+        its value.
         """
         known = KnownUpdates.read(recording, property, 2)
         if not known.by_client:
             raise InputError(
-                "A client has several values of the property; shadow clients have a single one: "
+                "A client has several values of the property, but each shadow client has only one; "
                 "give each client one value."
             )
         given = _models(recording, models)
@@ -255,7 +258,7 @@ class ShadowClients:
         return list(batches.of(x, y)), np.asarray(batches.property)
 
     def _stages(self, who: ClientRounds) -> list[tuple[int, int]]:
-        """Return the rounds and runs to train in, so that every client takes part in some."""
+        """Return the rounds and runs to train in; every client takes part in at least one."""
         every = sorted({(int(k), int(run)) for k, run in zip(who.round, who.run, strict=True)})
         spaced = np.linspace(0, len(every) - 1, min(self.rounds, len(every)))
         chosen = {every[round(float(k))] for k in spaced}
@@ -282,8 +285,8 @@ class ShadowClients:
             net.load_state_dict(own, strict=False)
         except RuntimeError as error:
             raise InputError(
-                "The model that was sent has other shapes than this network; give the network that "
-                f"the clients trained ({str(error).splitlines()[-1].strip()})."
+                "The parameters that were sent differ in shape from this network's; give the "
+                f"network that the clients trained ({str(error).splitlines()[-1].strip()})."
             ) from None
         updates: list[Update] = []
         with torch.random.fork_rng():
@@ -302,7 +305,10 @@ class ShadowClients:
         recorded = record_updates(net, updates, layers=layers, like=seen)
         shared = [layer for layer in recorded.layers if layer in seen.layers]
         if not shared:
-            raise InputError("The recording has no layer of this network; give its network.")
+            raise InputError(
+                "The recording and this network have no layer in common; give the network that the "
+                "clients trained."
+            )
         recorded = recorded.only(*shared)
         seen.only(*shared).check_same_projection(recorded)
         return recorded
@@ -350,7 +356,7 @@ def area_by_layer(
 
 
 def _standard(moves: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
-    """Return updates of a round centred and scaled, their scale and their mean."""
+    """Return a round's updates, centred and scaled, with their scale and mean."""
     mean = moves.mean(axis=0)
     scale = float(np.sqrt(np.mean((moves - mean) ** 2))) or 1.0
     return (moves - mean) / scale, scale, mean

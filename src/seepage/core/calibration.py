@@ -48,7 +48,7 @@ def calibrate(
     ----------
     leak
         The :class:`~seepage.core.leakage.Leakage` at any noise. For an attacker who does not know
-        all other records, the randomness of those records also hides a record.
+        all other records, the randomness of the unknown records also hides a record.
     eta
         The target leakage.
     mse
@@ -161,15 +161,15 @@ def _factor(result: Result, target: float, error: bool, over: str | float) -> fl
         low *= 2
         if low < -_FURTHEST:
             raise InputError(
-                "Against this attacker the target is met without noise; against an attacker who "
-                "knows more, noise may be needed."
+                "The target is met without noise, so there is nothing to calibrate; choose a "
+                "stricter target, or an attacker who knows more."
             )
     while excess(high) < 0:
         high *= 2
         if high > _FURTHEST:
             raise InputError(
                 "No noise makes this bound meet the target, because the prior, or the stated bias "
-                "and domain, limits it; choose a smaller target."
+                "and domain, limits it; choose a smaller mse or a larger eta."
             )
     return math.exp(float(brentq(excess, low, high, xtol=1e-10)))
 

@@ -20,6 +20,7 @@ from seepage.core.people import Identities
 from seepage.core.result import joined
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
+from seepage.tables.names import counted
 from seepage.tables.source import Array, Chunk, RowSource
 
 
@@ -71,7 +72,7 @@ def compose(first: Any, *others: Any) -> Any:
 
 
 def _same_people(given: Sequence[Identities]) -> Identities | None:
-    """Return the person of each record, from all releases that state it."""
+    """Return the person of each record, on which all releases that state it must agree."""
     if any(not given[0].same(other) for other in given[1:]):
         raise InputError(
             "These releases state different identities of the same records; pass the same person= "
@@ -101,9 +102,10 @@ def _check_same_table(first: Leakage, other: Leakage) -> None:
         ) from error
     if mine.values.shape != yours.values.shape or mine.names != yours.names:
         raise InputError(
-            f"Only releases about the same table can be composed: one has {len(mine)} rows and "
-            f"columns {', '.join(mine.names[:3])}…, another {len(yours)} rows and columns "
-            f"{', '.join(yours.names[:3])}…; measure each release on the same table."
+            "Only releases about the same table can be composed: one has "
+            f"{counted(len(mine), 'row')} and the columns {', '.join(mine.names[:3])}…, another "
+            f"has {counted(len(yours), 'row')} and the columns {', '.join(yours.names[:3])}…; "
+            "measure each release on the same table."
         )
     if not _same(mine.values, yours.values):
         raise InputError(

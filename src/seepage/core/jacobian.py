@@ -246,7 +246,7 @@ class ReleaseJacobian(ABC):
         return float(dense_largest(sums[None, :, :])[0])
 
     def column_sums(self, attributes: list[Unknowns], rows: Array) -> Any:
-        """Return the contributions of these rows for every attribute, which also add up."""
+        """Return :meth:`block_sums` of these rows for every attribute; such sums also add up."""
         return array_namespace(self.X).stack([self.block_sums(u, rows) for u in attributes])
 
     def column_norms_of(self, attributes: list[Unknowns], sums: Any) -> Array:
@@ -364,7 +364,7 @@ class MeasuredRelease(ABC):
 
     @property
     def sensitivity(self) -> float | None:
-        """A bound, for any data, on the move if one record is replaced; ``None`` if unknown."""
+        """A bound, for any data, on the release's move if a record is replaced, or ``None``."""
         return None
 
     @abstractmethod
@@ -399,7 +399,7 @@ class MeasuredRelease(ABC):
         )
 
     def merged(self, other: MeasuredRelease) -> MeasuredRelease | None:
-        """Return both releases as a single one if this is simpler than their composition."""
+        """Return both releases as one if that is simpler than composing them, or ``None``."""
         return None
 
 
@@ -504,7 +504,7 @@ class Moves:
         return least, most
 
     def between(self) -> np.ndarray:
-        """Return upper bounds on the distance between each two changed releases, ``(m, K, K)``."""
+        """Return upper bounds on the distance between every two changed releases, ``(m, K, K)``."""
         lengths = np.einsum("mkk->mk", self.gram)
         with np.errstate(invalid="ignore"):
             square = lengths[:, :, None] + lengths[:, None, :] - 2 * self.gram

@@ -102,9 +102,9 @@ class Leakage(Generic[PerRecord]):
     """The leakage of one or more releases about a table, in memory or read in chunks.
 
     Each view returns a :class:`~seepage.core.result.Result`. For data read in chunks, a view with
-    one number per record returns a :class:`~seepage.core.record_stream.RecordStream`, computed only
-    when it is read or written. All other views are computed immediately, usually in one pass over
-    the data. The adversary is assumed to know everything outside the view, which is the worst case
+    one number per record returns a :class:`~seepage.core.record_stream.RecordStream`, whose numbers
+    are computed on demand. All other views are computed immediately, usually in one pass over the
+    data. The adversary is assumed to know everything outside the view, which is the worst case
     (Hannun et al. 2021, equation 12).
 
     Parameters

@@ -130,7 +130,7 @@ class Gaussian(Noise):
         return np.asarray(np.linalg.solve(lower, np.diag(1 / deviations)))
 
     def scaled(self, factor: float) -> Gaussian:
-        """Return noise whose standard deviations are ``factor`` times these."""
+        """Return noise whose standard deviations are ``factor`` times as large."""
         _check_positive(np.asarray(factor), "the factor")
         return replace(self, sigma=self.sigma * (factor**2 if np.ndim(self.sigma) == 2 else factor))
 
@@ -175,7 +175,7 @@ class Laplace(Noise):
         return np.asarray(scale**-2.0)
 
     def scaled(self, factor: float) -> Laplace:
-        """Return noise whose scale is ``factor`` times this one."""
+        """Return noise whose scale is ``factor`` times as large."""
         _check_positive(np.asarray(factor), "the factor")
         return Laplace(self.scale * factor)
 
@@ -261,7 +261,8 @@ class Attacker:
         ``u = 1 − knows`` is the share of the other records that the attacker does not know, ``n``
         the number of people, ``m`` the number of reference records and ``f`` the fraction. The
         sampling error of the reference records adds to the variance of the other records. If
-        ``knows`` lists records, ``people`` are those that the attacker does not know, and u is 1.
+        ``knows`` lists records, ``people`` counts only people whom the attacker does not know, and
+        u is 1.
         """
         u = round(1 - self._share, 12)  # so that knows=0.9 leaves 0.1, not 0.09999…
         learnt = 0.0 if self.reference is None else u**2 * people / self.reference

@@ -373,7 +373,7 @@ class AttributeBlocks(ChunkQuestion):
 
 @dataclass(frozen=True, eq=False)
 class _ColumnSums(Block):
-    """The contributions of some records to the results for the first attributes."""
+    """The contributions of some records to the results for the attributes of one pass."""
 
     asked: int  # how many attributes
     whole: bool  # whether these are the answers, and all records were there
@@ -387,7 +387,7 @@ class _ColumnSums(Block):
 
 
 def chosen(chunk: Chunk, positions: np.ndarray | None) -> dict[Any, np.ndarray]:
-    """Return the chunk's part of the sorted table positions (or of all), counted in the chunk."""
+    """Return the sorted table positions (``None``: all) in the chunk, counted from its start."""
     if positions is None:
         return {ALL: np.arange(len(chunk))}
     first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])

@@ -66,8 +66,8 @@ class Result(NDArrayOperatorsMixin, RankedResult):
     values
         The numbers.
     view
-        The view: ``rows``, ``cells``, ``columns``, ``groups``, ``people``, ``subset``,
-        ``dataset``; for networks also ``scales``, the sizes of finite steps.
+        The view: ``rows``, ``cells``, ``columns``, ``groups``, ``people``, ``subset``, ``dataset``,
+        ``layers``, or for networks ``scales`` (sizes of finite steps).
     measure
         The measure: ``fil``, ``dfil``, for a bound ``mse`` or ``std``, and for a risk
         ``membership``, ``advantage``, ``right``, ``gain``, ``tpr`` or ``auc``.
@@ -403,7 +403,7 @@ COARSER = (1.0, 2.0, 5.0)  # for publication: fewer records move a figure across
 
 
 def round_up(value: float, grid: Sequence[float] = GRID) -> float:
-    """Return the smallest grid point that is at least a positive number.
+    """Return the smallest grid point at or above a positive number.
 
     >>> round_up(0.0213), round_up(3.0), round_up(712)
     (0.03, 3.0, 1000.0)
@@ -414,7 +414,7 @@ def round_up(value: float, grid: Sequence[float] = GRID) -> float:
 
 
 def round_down(value: float, grid: Sequence[float] = GRID) -> float:
-    """Return the largest grid point that is at most a positive number.
+    """Return the largest grid point at or below a positive number.
 
     >>> round_down(0.0213), round_down(569, (1.0, 2.0, 5.0))
     (0.02, 500.0)

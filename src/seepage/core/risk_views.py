@@ -217,7 +217,7 @@ class Guess(RankedResult):
         """
         if self.mu is None:
             raise InputError(
-                "A number guessed to within a tolerance has no two levels to test; use gain()."
+                "A guess to within a tolerance has no pair of levels to test; use gain()."
             )
         return replace(
             self.right,
@@ -365,10 +365,11 @@ class Way:
         affordable = int(min(_FREE_FITS / procedure.fits, _FREE_WORK / procedure.work))
         if runs > max(affordable, exact):
             raise InputError(
-                f"This query needs {runs:,} runs of the whole procedure, which learns more from "
-                f"the data than the released numbers ({', '.join(procedure.learnt)}); by default "
-                f"at most {affordable:,} are made. Select records with rows=, request all runs "
-                "with exact=True, or refit only the model with refit='model'."
+                f"This query needs {counted(runs, 'run')} of the whole procedure, which learns "
+                "more from the data than the released numbers "
+                f"({', '.join(procedure.learnt)}); by default at most {affordable:,} may be made. "
+                "Select records with rows=, request all runs with exact=True, or refit only the "
+                "model with refit='model'."
             )
 
 
@@ -383,9 +384,8 @@ def way_of(leak: MeasuredTable, refit: str | None) -> Way:
     fixed, asked = refit == "model", refit == "pipeline"
     if procedure is None and asked:
         raise InputError(
-            "refit='pipeline' needs a pipeline; this release is of a model alone, which learnt "
-            "nothing else from the data. Pass the fitted pipeline and its raw table to "
-            "sp.leakage, or a function for refit."
+            "refit='pipeline' needs a pipeline, but this release comes from a model alone. Pass "
+            "the fitted pipeline and its raw table to sp.leakage, or a function for refit."
         )
     left = procedure is not None and bool(less(procedure.learnt, release.anew))
     if procedure is not None and not fixed and (asked or left):
@@ -452,7 +452,7 @@ def within(
 
 
 def changes_of(leak: MeasuredTable, fixed: bool = False) -> Changes:
-    """Return a function that gives a chunk's finite changes (bounds, for data in chunks).
+    """Return a function that gives a chunk's finite changes; for data in chunks, bounds on them.
 
     With ``fixed``, everything except the released numbers is held fixed.
     """
@@ -473,7 +473,7 @@ def _of_each(
     together: Together | None,
     what: str,
 ) -> np.ndarray:
-    """Return a function's numbers for each of some records, or sets of records, (m, k).
+    """Return the numbers that ``ask`` computes for each queried record or set of records, (m, k).
 
     The function is called with positions in the chunk and positions among all queried records.
     """
@@ -876,8 +876,8 @@ def among_levels(
     if not 1 < len(values) <= 64:
         problem = "one value only" if len(values) == 1 else f"{len(values)} different values"
         raise InputError(
-            f"Attribute inference needs a few levels, but {about} has {problem}; for a number, use "
-            "leak.within(column, tolerance)."
+            f"Attribute inference needs 2 to 64 levels, but {about} has {problem}; choose another "
+            "column or, for a number, use leak.within(column, tolerance)."
         )
     levels = tuple(v[0] if len(v) == 1 else tuple(v) for v in values.tolist())
     others, shares = Alternatives(columns, values), counts / counts.sum()
@@ -953,10 +953,7 @@ def belief_of(
     shares: np.ndarray,
     refits: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the adversary's prior on each record, (m, K).
-
-    The total error of each record's prior probabilities, (m,), is returned too.
-    """
+    """Return each record's prior probabilities, (m, K), and their total error, (m,)."""
     shape = (len(rows), len(others))
     sure = np.zeros(len(rows))
     if not isinstance(prior, str):

@@ -106,7 +106,7 @@ def _tridiagonal(diagonal: list[Array], beside: list[Array]) -> Array:
 
 
 def inverse_gram_diagonal(J: Array, accuracy: Array) -> tuple[Array, Array]:
-    """Return the diagonal of ``(JᵀJ)⁻¹`` of each matrix and its relative errors, ``(m, k)`` both.
+    """Return the diagonal of ``(JᵀJ)⁻¹`` of each matrix and its relative errors, both ``(m, k)``.
 
     The columns of ``J``, ``(m, P, k)``, are first scaled to equal norm, and ``JᵀJ`` is never
     computed. The diagonal is infinite if the columns' relative errors, ``accuracy (m,)``, cannot

@@ -18,9 +18,10 @@ from seepage.tables.source import as_numpy
 
 
 def read_inputs(x: Any, net: nn.Module) -> Inputs:
-    """Return inputs with NumPy arrays (nested too) converted to tensors of the network's dtype.
+    """Return inputs with NumPy arrays (nested too) converted to tensors on the network's device.
 
-    Other values (tensors, graphs, masks that are ``None``) are returned unchanged.
+    Floating-point arrays get the type of the network's parameters. Other values (tensors, graphs,
+    masks that are ``None``) are returned unchanged.
 
     Examples
     --------
@@ -59,7 +60,8 @@ def read_pair(
     """
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InputError(
-            f"{where} must be a pair (inputs, targets), but is of type {type(pair).__name__}."
+            f"{where} must be a pair (inputs, targets), a tuple or list of length 2; its type is "
+            f"{type(pair).__name__}."
         )
     x, y = read_inputs(pair[0], net), read_targets(pair[1], net, loss)
     if len(y) == 0 or batch_size(x) != len(y):
@@ -68,7 +70,7 @@ def read_pair(
             "one label for each record, and at least one record."
         )
     if not is_finite((x, y)):
-        raise InputError(f"{where} contains NaN or infinity; drop those records.")
+        raise InputError(f"{where} contains NaN or infinity; drop the affected records.")
     return x, y
 
 
@@ -100,8 +102,9 @@ def check_classes(loss: str | nn.Module | Loss, output: Any, target: Tensor, whe
     wrong = without_output(each, target, classes)
     if bool(wrong.any()):
         raise InputError(
-            f"{where} has the label {int(target[wrong][0])}, but the network has {classes} "
-            f"classes, numbered from 0 to {classes - 1}; renumber the labels."
+            f"{where} has the label {int(target[wrong][0])}, but the network has "
+            f"{counted(classes, 'class', 'classes')}, numbered from 0 to {classes - 1}; renumber "
+            "the labels."
         )
 
 

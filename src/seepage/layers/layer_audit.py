@@ -154,7 +154,7 @@ def audit(
     width: int = WIDTH,
     seed: int = 0,
 ) -> LayerAudit:
-    """Measure every layer's sensitivity and V-information, name layers to protect, test remedies.
+    """Measure each layer's sensitivity and V-information, name layers to protect and test remedies.
 
     Batches with and without the property are drawn from the records with the same mix of labels
     (unless ``mix`` is changed). There is one pool of records per fold, and pools share no record.

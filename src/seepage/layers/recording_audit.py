@@ -63,7 +63,7 @@ class RecordingAudit(Reportable, ResultTable):
         A sentence about updates of other runs that were left out because their clients cannot be
         matched; empty if there are none.
     auxiliary
-        The test of the attacker with auxiliary data; ``None`` if none was tried.
+        The test of the attacker with auxiliary data; ``None`` if no such attacker was run.
     """
 
     layers: LayerAudit
@@ -103,7 +103,7 @@ class RecordingAudit(Reportable, ResultTable):
         return tuple(k for k in self.layers.v_information.ranking() if k in sure)
 
     def told_to_auxiliary(self) -> tuple[str, ...]:
-        """Return the layers, or ``"all layers"``, that tell an attacker with auxiliary data."""
+        """Return the layers that reveal the property to an attacker with auxiliary data."""
         if self.auxiliary is None:
             return ()
         found = zip(self.auxiliary.layers, self.auxiliary.p_values, strict=True)
@@ -254,7 +254,7 @@ def audit_recording(
     if scores is not None and (not known.by_client or rounds is None):
         raise InputError(
             "An attacker with auxiliary data needs a recording with rounds, and one value of the "
-            "property for each client."
+            "property for each client; give both, or leave out scores=."
         )
     notes = [*layers.v_information.notes, *filter(None, [anew_in_a_run(known.seen)])]
     if known.alone:

@@ -233,7 +233,7 @@ def test_releases_of_models_that_have_none():
         draw_releases(ours, noise, 0)
     with pytest.raises(sp.InputError, match="pass another linear model"):
         draw_releases(sp.glm.LinearRegression(), noise)
-    with pytest.raises(sp.InputError, match="is a model from elsewhere"):
+    with pytest.raises(sp.InputError, match="is a model from another library"):
         draw_releases(LinearRegression().fit(X, y), noise)
     with pytest.raises(sp.InputError, match="models with one margin"):
         draw_releases(sp.glm.SoftmaxRegression(0.1).fit(X, np.arange(40) % 3), noise)

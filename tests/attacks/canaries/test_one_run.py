@@ -163,7 +163,7 @@ def test_any_training_function_is_audited_with_its_records():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: sp.attacks.epsilon_lower_bound(3, 2, delta=0.0), "are impossible"),
+        (lambda: sp.attacks.epsilon_lower_bound(3, 2, delta=0.0), "correct=3 exceeds guesses=2"),
         (lambda: sp.attacks.epsilon_lower_bound(1, 2, delta=1.0), "below 1"),
         (lambda: sp.attacks.epsilon_lower_bound(-1, 2, delta=0.0), "correct must be"),
         (lambda: sp.attacks.epsilon_lower_bound(1, 2, delta=0.0, confidence=1.0), "confidence"),

@@ -100,7 +100,7 @@ def test_labels_that_cannot_be_read_off():
     bare = nn.Conv1d(1, 2, 6)
     with pytest.raises(sp.InputError, match="no linear layer"):
         sp.attacks.recover_labels(bare, released(net), torch.zeros(1, 2))
-    with pytest.raises(sp.InputError, match="has 2 outputs, but the network returns"):
+    with pytest.raises(sp.InputError, match="has 2 outputs, but the network's output"):
         sp.attacks.recover_labels(net, released(net), torch.zeros(1, 5))
 
 

@@ -175,8 +175,8 @@ def test_images_without_structure_are_compared_all_the_same():
     ("shape", "options", "words"),
     [
         ((15, 20), {}, "at least 16 pixels"),
-        ((20, 20), {"colour": True}, "Colour images must be"),
-        ((4, 20, 20), {"colour": True}, "Colour images must be"),
+        ((20, 20), {"colour": True}, "Colour images must have"),
+        ((4, 20, 20), {"colour": True}, "Colour images must have"),
         ((20, 20), {"data_range": -1.0}, "data_range"),
     ],
 )

@@ -252,7 +252,7 @@ def test_noise_hides_tokens():
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ({"embedding": "head", "layer": "qkv"}, "no embedding"),
+        ({"embedding": "head", "layer": "qkv"}, "not an embedding layer"),
         ({"embedding": "tokens", "layer": "attention"}, "no layer 'attention'"),
     ],
 )

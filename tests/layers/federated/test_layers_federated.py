@@ -319,8 +319,8 @@ def test_recorded_updates_are_the_gradients_of_the_batches():
         ({"lr": 0.0}, "lr must be a finite number above zero"),
         ({"noise_multiplier": 1.0}, "give max_norm too"),
         ({"max_norm": 0.0}, "max_norm must be a finite number above zero"),
-        ({"together": 3}, "3 are aggregated together"),
-        ({"per_round": 3}, "3 take part"),
+        ({"together": 3}, "together is 3"),
+        ({"per_round": 3}, "per_round is 3"),
         ({"rounds": -1}, "rounds must be at least 0"),
         (
             {"noise_multiplier": float("nan"), "max_norm": 1.0},

@@ -31,8 +31,7 @@ class AttributeInversion(ABC):
 
     ``fit`` accepts the data that the adversary knows. ``predict`` guesses the level of every target
     row without using the attribute's columns. ``attack`` also compares the guesses with the
-    attribute's true values. A subclass implements a score for how well each level explains the
-    release.
+    attribute's true values. A subclass scores how well each level explains the release.
 
     Parameters
     ----------
@@ -60,7 +59,7 @@ class AttributeInversion(ABC):
     def _prepare(self, release: Any) -> tuple[Any, int]:
         """Return the properties of the releases that scoring needs, and the number of releases.
 
-        An adversary who ignores the releases makes the same guess for all of them.
+        By default, the adversary ignores the releases: the result is ``(None, 1)``.
         """
         return None, 1
 

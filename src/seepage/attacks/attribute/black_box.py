@@ -118,7 +118,7 @@ def _log_performance(
 
 
 def _queries(release: Any) -> tuple[Predict, int, np.ndarray | None]:
-    """Return a function that queries all releases, their number, and a classifier's classes."""
+    """Return a function that queries all releases; also their number and a classifier's classes."""
     if isinstance(release, Releases):
         return release.predict, len(release), release.classes
     if not hasattr(release, "predict"):

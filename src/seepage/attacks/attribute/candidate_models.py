@@ -16,7 +16,8 @@ This step is a combination of ``H⁻¹x`` and ``H⁻¹δ``, with coefficients fr
 only a few different ``δ``. For linear regression the objective is quadratic and ``w + Δ`` is the
 refit itself (a rank-two update).
 
-Families other than linear regression need two Newton steps. After the first step the gradient is::
+Families other than linear regression need two Newton steps. Let ``m`` be a row's margin, and ``m'``
+the margin of ``x'``. After the first step the gradient is::
 
     ρ = ½ Σ_{j≠i} ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j  +  ω (r(m' + x'ᵀΔ) − r' − a' x'ᵀΔ) x'  + O(Δ³)
 

@@ -55,9 +55,9 @@ class NominalAttribute:
             )
         if codes.ndim != 2 or codes.shape != (len(self.levels), len(self.columns)):
             raise InputError(
-                f"The codes of {self.name!r} must have one row for each of its "
-                f"{len(self.levels)} levels and one column for each of its {len(self.columns)} "
-                f"columns, but their shape is {codes.shape}; transpose or extend them."
+                f"The codes of {self.name!r} must have one row per level ({len(self.levels)}) and "
+                f"one column per column of the attribute ({len(self.columns)}), but their shape is "
+                f"{codes.shape}; transpose or extend them."
             )
         if len(self.levels) < 2:
             raise InputError(
@@ -167,7 +167,7 @@ class NominalAttribute:
         return positions
 
     def others(self, d: int) -> np.ndarray:
-        """Return which of d columns do not encode this attribute, as positions."""
+        """Return the positions, among d columns, of those that do not encode this attribute."""
         return np.setdiff1d(np.arange(d), self.columns)
 
 

@@ -172,7 +172,7 @@ def _trained(model: Any, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> An
 
     if not hasattr(model, "get_params"):
         raise InputError(
-            f"A {type(model).__name__} cannot be refitted; pass an estimator such as "
+            f"{type(model).__name__} cannot be refitted; pass an estimator such as "
             "sp.glm.LinearRegression(l2=1e-2)."
         )
     if sample_weight is None:
@@ -185,7 +185,7 @@ def _objective(model: Any, table: Table, y: np.ndarray, sample_weight: Any) -> O
     fit = describe(model, table, y, sample_weight)
     if not isinstance(fit.family, Family):
         raise InputError(
-            f"A {type(model).__name__} has one margin for each class, which the white-box attack "
+            f"{type(model).__name__} has one margin for each class, which the white-box attack "
             "does not support; use a model with a single margin, such as LogisticRegression."
         )
     return Objective.of(fit, table.values)

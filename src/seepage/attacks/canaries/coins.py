@@ -20,8 +20,8 @@ from seepage.tables.source import as_numpy
 
 CONDITIONS = (
     "This is a lower bound: a stronger attack, or more atypical canaries, may show a larger ε.",
-    "The bound is for adding or removing one canary; the number of guesses was fixed before the "
-    "run.",
+    "The bound applies to adding or removing one canary; the number of guesses was fixed before "
+    "the run.",
 )
 
 
@@ -177,8 +177,8 @@ class Canaries:
         values = as_numpy(scores).astype(float)
         if values.shape != (len(self),) or not np.all(np.isfinite(values)):
             raise InputError(
-                f"scores must be {len(self)} finite numbers, one for each canary, not an array of "
-                f"shape {values.shape}."
+                f"scores must be {len(self)} finite numbers, one for each canary, but the array of "
+                f"shape {values.shape} has another length, or contains NaN or infinity."
             )
         order = np.argsort(values, kind="stable")  # ties by position, which the coins do not know
         low = self.guesses // 2

@@ -5,7 +5,7 @@ abstains from guessing the others; v guesses are correct. If the procedure is (�
 private for adding or removing one record, then the main theorem of the paper, with ``W ~
 Binomial(r, e^ε/(1 + e^ε))``, states::
 
-    P[v or more right] ≤ P[W ≥ v] + 2mδ · max_{1 ≤ i ≤ v} P[v > W ≥ v − i]/i
+    P[v or more correct] ≤ P[W ≥ v] + 2mδ · max_{1 ≤ i ≤ v} P[v > W ≥ v − i]/i
 
 An ε is refuted with 95 % confidence if the right side is below 5 %. The coin flips are independent,
 so one run with many canaries replaces many runs with one canary each.
@@ -105,9 +105,7 @@ def _check(correct: int, guesses: int, abstentions: int, delta: float) -> None:
     for value, name in ((correct, "correct"), (guesses, "guesses"), (abstentions, "abstentions")):
         check_count(value, name, 0)
     if correct > guesses:
-        raise InputError(
-            f"{correct} correct guesses out of only {guesses} are impossible; check both counts."
-        )
+        raise InputError(f"correct={correct} exceeds guesses={guesses}; check both counts.")
     check_number(delta, "delta")
     if not 0 <= delta < 1:
         raise InputError(f"delta must be at least 0 and below 1, but is {delta!r}.")

@@ -1,7 +1,8 @@
 """Canaries in one run of private SGD, for an attacker who observes every noisy gradient.
 
-A step releases ``ĝ = (Σ_i b_i g̃_i + Σ_j c_j g̃_j + N(0, s²))/D``: the noisy sum over the sampled
-records and canaries, with ``b`` and ``c`` zero or one. The attacker knows the parameters, and
+A step releases ``ĝ = (Σ_i b_i g̃_i + Σ_j c_j g̃_j + N(0, s²))/D``: the noisy sum of the clipped
+gradients ``g̃`` of the sampled records and canaries, divided by ``D``. ``b`` and ``c`` are zero or
+one, and ``s`` is the standard deviation of the noise. The attacker knows the parameters, and
 therefore all clipped gradients, but not which records were sampled. The attacker subtracts the
 expected sum of the known records and estimates the ``c_j`` by the best linear predictor. The rows
 of ``G`` are the canaries' gradients, ``q`` is the sampling rate, and ``p = q/2`` is the rate at
@@ -41,12 +42,12 @@ Follow = Callable[[Any, nn.Module, Any], None]  # of an optimiser, its network a
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What the attacker knows about the next training step.
+    """The attacker's knowledge about the next training step.
 
     Parameters
     ----------
     clip
-        The clipping norm of the gradients.
+        How each gradient is clipped.
     noise
         The standard deviation of the noise added to the sum of clipped gradients.
     sample_rate

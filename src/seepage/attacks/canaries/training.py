@@ -31,8 +31,8 @@ def audit_training(
     train
         A function that trains a model on a list of records and returns the model.
     score
-        A function that scores a canary with the model; a higher score means that the canary was
-        more likely in the data. An example is the negative loss.
+        A function that scores a canary with the model, for example by the negative loss. A higher
+        score means that the canary is more likely to have been included.
     canaries
         The canaries, at least ten and preferably a thousand: atypical records in the same format as
         the other records. Each canary is included by an independent fair coin flip.

@@ -1,4 +1,4 @@
-"""Training-data extraction from a language model: how probable it is to emit a record's text.
+"""Training-data extraction from a language model: how likely it is to emit a record's text.
 
 ``sampler`` describes how the next token is chosen. ``probability`` multiplies the probabilities of
 a record's tokens from one forward pass, and ``text`` bounds the probability of a text in any

@@ -68,7 +68,7 @@ def read_record(given: Any, tokenizer: Any = None) -> TextRecord:
     if not isinstance(given, Mapping):
         raise InputError(
             "A record must be a text, or a mapping with 'text', 'messages', or 'prompt' and "
-            f"'completion'; got a {type(given).__name__}."
+            f"'completion'; this record is of type {type(given).__name__}."
         )
     marked = given.get("secrets") or ()
     marked = (marked,) if isinstance(marked, str) else tuple(map(str, marked))

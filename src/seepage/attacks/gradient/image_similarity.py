@@ -126,7 +126,8 @@ def haarpsi(
         )
     if colour and any(side.ndim < 3 or side.shape[-3] != 3 for side in (a, b)):
         raise InputError(
-            f"Colour images must be (..., 3, height, width), not {a.shape} and {b.shape}."
+            "Colour images must have the shape (..., 3, height, width), not "
+            f"{a.shape} and {b.shape}; put the three channels before height and width."
         )
     # Y, I and Q of red, green and blue, as NTSC defines them.
     y, *chroma = (0.299, 0.587, 0.114), (0.596, -0.274, -0.322), (0.211, -0.523, 0.312)
@@ -233,8 +234,8 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
     shape, other = (as_numpy(side).shape for side in (images, originals))
     if len(shape) not in (3, 4) or shape != other or 0 in shape:
         raise InputError(
-            "Images must be (n, channels, height, width) or (n, height, width), with as many "
-            f"images as originals, not {shape} and {other}."
+            "Images must have the shape (n, channels, height, width) or (n, height, width), "
+            f"with as many images as originals, not {shape} and {other}."
         )
     a, b, full = _check_images(images, originals, data_range)
     if a.ndim == 3:
@@ -265,8 +266,8 @@ def _check_images(
     a, b = (side.astype(float) for side in given)
     if a.ndim < 2 or a.shape[-2:] != b.shape[-2:]:
         raise InputError(
-            f"Both images must be (..., height, width) of the same size, not {a.shape} and "
-            f"{b.shape}."
+            "Both images must have the shape (..., height, width), with the same height and "
+            f"width, not {a.shape} and {b.shape}; crop or resize one of them."
         )
     try:
         np.broadcast_shapes(a.shape, b.shape)
@@ -308,7 +309,7 @@ def _windowed(values: np.ndarray) -> np.ndarray:
 
 
 def _joined(similar: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the weighted mean of maps (maps, ..., height, width) on the logistic scale."""
+    """Return the index: the squared logistic mean of weighted maps (maps, ..., height, width)."""
     axes, steepness = (0, -2, -1), 4.2  # fitted to people's judgements by Reisenhofer et al.
     total = weights.sum(axis=axes)
     # Images without any coarse structure have no weight anywhere; then all pixels count equally.

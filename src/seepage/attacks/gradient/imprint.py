@@ -1,9 +1,9 @@
-"""A malicious server's layer, from whose gradient records are read without any search.
+"""A layer that a malicious server inserts to read records from its gradient without a search.
 
 The server that sends the network may change it. Fowl, Geiping, Czaja, Goldblum and Goldstein (2022,
-"Robbing the Fed") insert one layer whose rows all measure the same number of a record, with a
-different threshold each; the difference of two neighbouring rows' gradients is then the record
-whose number lies between their thresholds.
+"Robbing the Fed") insert one layer whose rows all measure the same quantity of a record (here the
+mean of its entries), each with its own threshold. The difference between two neighbouring rows'
+gradients is then proportional to the record whose quantity lies between their thresholds.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from seepage.errors import InputError
 class ImprintLayer(nn.Module):  # type: ignore[misc]
     """A layer to put first in a network, which adds ``Σ_i relu(h(x) − c_i)/k`` to each entry.
 
-    ``h(x)`` is the mean of the record's entries and ``c_1 < … < c_k`` are the thresholds. A record
-    with gradient ``δ`` after the sum contributes ``δ`` to the bias's gradient ``b_i``, and ``δ x``
-    to row ``w_i`` of the weight's, for every ``c_i < h(x)``. If exactly one record of the batch has
-    ``c_i < h(x) ≤ c_{i+1}``, it is ``x = (w_i − w_{i+1})/(b_i − b_{i+1})``, exactly; if there are
-    several, a weighted mean of them comes out. Of ``n`` records in ``k`` equally likely bins,
-    ``n (1 − 1/k)^(n−1)`` are expected to be alone.
+    ``h(x)`` is the mean of the record's entries and ``c_1 < … < c_k`` are the thresholds. Let ``δ``
+    be the derivative of the loss with respect to each of a record's ``relu`` terms. The record
+    adds ``δ`` to entry ``b_i`` of the bias's gradient, and ``δ x`` to row ``w_i`` of the weight's
+    gradient, for every ``c_i < h(x)``. If exactly one record of the batch has ``c_i < h(x) ≤
+    c_{i+1}``, it is recovered exactly: ``x = (w_i − w_{i+1})/(b_i − b_{i+1})``. If there are
+    several, the result is a weighted mean of them. Of ``n`` records in ``k`` equally likely bins,
+    ``n (1 − 1/k)^(n−1)`` are expected to be alone in their bin.
 
     Secure aggregation does not help: a sum over clients is a larger batch, for which the server
     chooses more thresholds.
@@ -37,7 +38,7 @@ class ImprintLayer(nn.Module):  # type: ignore[misc]
     shape
         The shape of one record, such as (1, 28, 28).
     thresholds
-        The thresholds in ascending order; quantiles of ``h`` for public records are the best.
+        The thresholds in ascending order; quantiles of ``h`` over public records work best.
 
     Examples
     --------

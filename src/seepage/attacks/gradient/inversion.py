@@ -190,17 +190,18 @@ class GradientInversion:
         midpoint of these limits. ``"lbfgs"`` searches without limits; its records are clipped to
         the limits before their cost is computed.
     batch_norm
-        The weight of the distance between the candidates' BatchNorm statistics and known ones,
-        ``Σ_l ‖μ_l − m_l‖ + ‖s_l − v_l‖`` over BatchNorm layers (Yin et al. 2021, "See through
-        gradients"); 0 by default.
+        The weight of the distance between the candidates' BatchNorm statistics (means ``μ_l``,
+        variances ``s_l``) and the known ones (``m_l``, ``v_l``), ``Σ_l ‖μ_l − m_l‖ + ‖s_l − v_l‖``
+        over BatchNorm layers (Yin et al. 2021, "See through gradients"); 0 by default.
     statistics
         The known mean and variance by layer name, such as ``{"norm": (mean, variance)}``; by
         default, the network's running statistics. A client that sends its buffers after one step
-        with momentum ``a`` reveals its batch's: ``(sent back − (1 − a) received)/a``.
+        with momentum ``a`` reveals the statistics of its batch: ``(sent back − (1 − a)
+        received)/a``.
     categories
         For tables, the columns that encode each category, such as ``[(2, 3, 4), (5, 6)]``: exactly
-        one of them is 1. They are varied as a softmax and rounded at the end (Vero et al. 2023,
-        "TabLeak"); the mismatch is that before rounding.
+        one of them is 1. During the search these columns are a softmax; at the end they are rounded
+        (Vero et al. 2023, "TabLeak"). The mismatch is computed before rounding.
     tolerance
         The mismatch of gradients below which a release counts as solved.
     seed
@@ -257,7 +258,8 @@ class GradientInversion:
         self._prior = BatchNormPrior(self.net, self.statistics) if self.batch_norm else None
         if self.categories and len(self.shape) > 1:
             raise InputError(
-                f"categories are columns of a table, but records have the shape {self.shape}."
+                f"categories are columns of a table, but records have the shape {self.shape}; "
+                "leave out categories=."
             )
         span = self.bounds[1] - self.bounds[0]
         self._hot = OneHotColumns(self.categories, self.shape[0], span) if self.categories else None
@@ -377,7 +379,7 @@ class GradientInversion:
         return Descent(starts, self.step_size, self.steps, self.bounds, signed=signed)
 
     def _starts(self, rows: slice, d: int, like: Tensor) -> Tensor:
-        """Return each release's starting points, regardless of the other attacked releases."""
+        """Return each release's starting points, which depend only on the seed and its number."""
         low, high = self.bounds
         starts = []
         for release in range(rows.start, rows.stop):

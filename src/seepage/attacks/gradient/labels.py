@@ -14,6 +14,7 @@ from seepage.attacks.gradient.releases import GradientReleases
 from seepage.errors import InputError
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.problem.problem import Loss, cross_entropy
+from seepage.tables.names import counted
 
 _GIVE = "give the labels instead (labels=…)"
 
@@ -23,9 +24,10 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
 
     For one record, the label is the class with the lowest entry in the bias's gradient. Without a
     bias, it is the class whose row of the weight's gradient has negative inner products with all
-    other rows. For a batch, class c has ``b(p̄_c − g_c)`` records; ``p̄``, the network's mean
-    probabilities, is approximated from the adversary's own records. Labels are assigned to match
-    these numbers most closely, with at least one record for every class c with ``g_c < 0``.
+    other rows. In a batch of b records with the bias's gradient ``g``, class c has ``b(p̄_c −
+    g_c)`` records; ``p̄``, the network's mean probabilities, is approximated from the adversary's
+    own records. Labels are assigned to match these numbers most closely, with at least one record
+    for every class c with ``g_c < 0``.
 
     Parameters
     ----------
@@ -49,8 +51,8 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
     name, classes = _last_layer(net)
     if outputs.dim() != 2 or outputs.shape[1] != classes:
         raise InputError(
-            f"The last linear layer has {classes} outputs, but the network returns "
-            f"{tuple(outputs.shape[1:])} for a record; {_GIVE}."
+            f"The last linear layer has {counted(classes, 'output')}, but the network's output for "
+            f"a record has the shape {tuple(outputs.shape[1:])}; {_GIVE}."
         )
     b = releases.batch_size
     bias = releases.gradients.get(f"{name}bias")
@@ -77,7 +79,7 @@ def _reach(releases: GradientReleases) -> float:
     try:
         return releases.training.reach(releases.batch_size) if releases.training else 1.0
     except InputError as error:
-        raise InputError(f"{error} For its labels, {_GIVE}.") from None
+        raise InputError(f"{error} Otherwise, {_GIVE}.") from None
 
 
 def _given_out(entries: Tensor, likely: Tensor, b: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Knowledge of the data that helps gradient inversion: BatchNorm statistics, and one-hot columns.
 
 A server knows the running statistics of BatchNorm layers, and often those of a client's batch. It
-also knows which columns of a table encode one category, of which exactly one is 1.
+also knows which columns of a table encode one category: exactly one of these columns is 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class BatchNormPrior:
 
     For the inputs of every BatchNorm layer ``l``, with mean ``μ_l`` and variance ``s_l`` of every
     channel over a batch, the distance is ``Σ_l ‖μ_l − m_l‖ + ‖s_l − v_l‖``, where ``m`` and ``v``
-    are the layer's running statistics, or others that are given.
+    are the layer's running statistics, or the given ones.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class BatchNormPrior:
             there = f"it has {', '.join(map(repr, layers))}" if layers else "it has none"
             raise InputError(
                 f"The network has no BatchNorm layer {unknown[0]!r} with running statistics: "
-                f"{there}."
+                f"{there}; correct the name in statistics=."
                 if unknown
                 else "The network has no BatchNorm layer with running statistics; set batch_norm=0."
             )
@@ -68,7 +68,7 @@ class BatchNormPrior:
         }
 
     def distance(self, x: Tensor, batch_size: int) -> Tensor:
-        """Return the distance of every ``batch_size`` records, differentiable in the records."""
+        """Return the distance for each batch of ``batch_size`` records, differentiable in them."""
         found: list[Tensor] = []
 
         def compare(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -102,8 +102,8 @@ class OneHotColumns:
     """Categories of a table as softmax-relaxed columns (Vero et al. 2023, "TabLeak").
 
     A group of columns encodes one category: exactly one of them is 1. The search varies real
-    numbers ``u``; the record has ``softmax(20 u/range)`` in the group's columns, and at the end 1
-    in the largest of them.
+    numbers ``u``; the record has ``softmax(20 u/range)`` in the group's columns. At the end, the
+    largest of these columns becomes 1 and the others 0.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class OneHotColumns:
         return torch.stack(parts, -1)
 
     def slopes(self, points: Tensor, slopes: Tensor) -> Tensor:
-        """Return the slopes in the points, given those in the relaxed records."""
+        """Return the gradient with respect to the points, given that of the relaxed records."""
         with torch.enable_grad():
             leaf = points.detach().requires_grad_()
             (found,) = torch.autograd.grad(self.relaxed(leaf), leaf, slopes)

@@ -27,7 +27,7 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReconstructionStudy(SummaryTable):
-    """Scores of records beside the errors of their reconstructions, and their rank correlations.
+    """Scores of records, their reconstruction errors, and the rank correlations of the two.
 
     Parameters
     ----------

@@ -260,7 +260,7 @@ def _records(net: nn.Module, x: Any, y: Any, batch_size: Any) -> tuple[Tensor, T
 def _seen(
     simulated: SimulatedGradients, x: Tensor, y: Tensor, noise: float, seed: int
 ) -> dict[str, Tensor]:
-    """Return the noisy release of every ``batch_size`` records."""
+    """Return the noisy releases, one for every ``batch_size`` records, by parameter name."""
     simulated.prepare(x, y)
     b = simulated.batch_size
     rows = []

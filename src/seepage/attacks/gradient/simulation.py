@@ -200,9 +200,9 @@ class GradientCost:
     """The cost of candidates for the given releases: ``"cosine"`` or ``"euclidean"``.
 
     ``targets`` contains the observed gradients, (G, size), and ``labels`` the records' labels, (G,
-    b, …). ``shape`` is the shape of one record, and ``total_variation`` and ``batch_norm`` are the
-    weights of the candidates' total variation and of the distance of their BatchNorm statistics
-    from those of ``prior``. With ``hot``, candidates are what its records are relaxed from.
+    b, …). ``shape`` is the shape of one record. ``total_variation`` is the weight of the
+    candidates' total variation, and ``batch_norm`` the weight of the distance that ``prior``
+    computes. With ``hot``, candidates are points that ``hot.relaxed`` converts to records.
     """
 
     simulated: SimulatedGradients

@@ -1,10 +1,10 @@
 """Recovers the tokens of a text, and their order, from a language model's gradients.
 
 A token that does not occur in a batch has a zero row in the gradient of the embedding. The gradient
-of the first linear layer is ``Σ_t δ_t z_tᵀ`` over the inputs ``z_t`` of all positions. The rows
-of this gradient span the inputs if there are fewer positions than entries in ``z_t``. A token at a
-position is therefore in the text if its input lies in that span (Petrov, Dimitrov, Baader, Müller
-and Vechev 2024, "DAGER"). Both tests are exact, without any search.
+of the first linear layer is ``Σ_t δ_t z_tᵀ`` over the inputs ``z_t`` of all positions. The rows of
+this gradient span the inputs if there are fewer positions than entries in ``z_t``. A token is
+therefore at a given position of the text if its input at that position lies in that span (Petrov,
+Dimitrov, Baader, Müller and Vechev 2024, "DAGER"). Both tests are exact, without any search.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from seepage.support.number_check import check_count
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecoveredTokens:
-    """The tokens recovered from gradients of texts; as sensitive as the texts.
+    """The tokens recovered from gradients of texts; they are as sensitive as the texts.
 
     Parameters
     ----------
@@ -56,11 +56,12 @@ def recover_tokens(
 ) -> RecoveredTokens:
     """Return the tokens of every release, and the position of each.
 
-    A token is present if its row of the embedding's gradient is not zero (with noise σ: if its norm
-    exceeds ``σ √χ²_d(1 − 0.05/V)`` for a vocabulary of V). It is a candidate for a position if its
-    input ``z`` to the layer, with an orthonormal basis ``B`` of the span of the gradient's rows,
-    has ``‖z − B Bᵀz‖ < 0.001 ‖z‖``. If the batch has as many positions as all inputs have
-    dimensions, or noise hides all singular values, positions stay unknown.
+    A token is present if its row of the embedding's gradient is not zero (with noise σ: if the
+    row's norm exceeds ``σ √χ²_d(1 − 0.05/V)``, for V tokens with rows of d entries). Let ``B`` be
+    an orthonormal basis of the span of the rows of the layer's gradient. A token is a candidate for
+    a position if its input ``z`` to the layer satisfies ``‖z − B Bᵀz‖ < 0.001 ‖z‖``. Positions
+    remain unknown if the span contains all possible inputs, because the batch has too many
+    positions, or if noise hides all singular values.
 
     Parameters
     ----------
@@ -95,12 +96,14 @@ def recover_tokens(
     own = unwrapped(net)
     table, linear = (_module(own, name) for name in (embedding, layer))
     if not isinstance(table, nn.Embedding):
-        raise InputError(f"{embedding!r} is no embedding layer; give the name of the tokens' one.")
+        raise InputError(f"{embedding!r} is not an embedding layer; name the token embedding.")
     try:
         looked_up = releases.gradients[f"{embedding}.weight"]
         slopes = releases.gradients[f"{layer}.weight"]
     except KeyError as error:
-        raise InputError(f"The release has no gradient of {error}.") from None
+        raise InputError(
+            f"The release has no gradient of {error}; name layers whose gradients were released."
+        ) from None
     if not isinstance(linear, nn.Linear):  # transformers' Conv1D has the inputs first
         slopes = slopes.transpose(1, 2)
     inputs = _inputs(own, linear, table.num_embeddings, length)
@@ -127,7 +130,9 @@ def _module(net: nn.Module, name: str) -> nn.Module:
     try:
         return net.get_submodule(name)
     except AttributeError:
-        raise InputError(f"The network has no layer {name!r}.") from None
+        raise InputError(
+            f"The network has no layer {name!r}; use a name from net.named_modules()."
+        ) from None
 
 
 def _inputs(net: nn.Module, linear: nn.Module, tokens: int, length: int) -> Tensor:
@@ -155,7 +160,7 @@ def _present(rows: Tensor, noise: float) -> Tensor:
 def _distances(
     gradient: Tensor, inputs: Tensor, ranks: tuple[int, int], noise: float
 ) -> Tensor | None:
-    """Return each input's relative distance from the span of the rows, or None if all fit.
+    """Return each input's relative distance from the rows' span; None if it excludes no input.
 
     ``ranks`` are the number of positions and the dimension of all possible inputs.
     """

@@ -1,4 +1,4 @@
-"""Membership inference: an attacker infers from a model's predictions who was in the training data.
+"""Membership inference: infers from a model's predictions which records it was trained on.
 
 ``signals`` measures a scikit-learn estimator's confidence in a record, ``networks`` a network's and
 ``texts`` a language model's. ``references`` trains reference models, with and without the record;

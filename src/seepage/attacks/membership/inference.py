@@ -520,12 +520,12 @@ def _name(method: str, online: bool) -> str:
 
 
 def _halves(records: int, models: int, seed: int) -> np.ndarray:
-    """Return random halves of the records, also if there is only one model."""
+    """Return random halves of the records, even if there is only one model."""
     return random_halves(records, max(2, models), seed)[:models]
 
 
 def _threshold(descending: np.ndarray, fpr: float) -> float:
-    """Return a threshold that at most the share ``fpr`` of the sorted scores exceeds."""
+    """Return a threshold above which lies at most the share ``fpr`` of the sorted scores."""
     allowed = math.floor(fpr * len(descending) + 1e-9)
     return float(descending[min(allowed, len(descending) - 1)])
 

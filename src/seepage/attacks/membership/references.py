@@ -107,8 +107,8 @@ def _trained(source: Any, questions: Questions, half: np.ndarray, seed: int) -> 
     model = source(own) if questions.y is None else source(own, rows_of(questions.y, rows))
     if not (is_network(model) or hasattr(model, "predict")):
         raise InputError(
-            f"The training function returned a {type(model).__name__}; it must return the trained "
-            "model: a torch module, or an object with predict."
+            f"The training function returned an object of type {type(model).__name__}; it must "
+            "return the trained model: a torch module, or an object with predict."
         )
     return questions(model)
 

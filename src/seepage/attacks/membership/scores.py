@@ -7,8 +7,9 @@ deviations the attacked model's log-odds exceed the reference models' mean.
 
 *RMIA* (Zarifzadeh, Liu and Shokri 2024): the ratio ``p(x|θ)/p(x)`` compares the model's confidence
 in the record with that of reference models. The score is the share of other population records
-whose ratio is lower by at least a factor γ. Offline, ``½((1 + a)p_out + 1 − a)`` replaces ``p(x)``;
-the constant ``a`` is tuned on the reference models alone.
+whose ratio is lower by at least a factor γ. Offline, ``½((1 + a)p_out + 1 − a)`` replaces ``p(x)``,
+where ``p_out`` is the mean confidence of models trained without the record. The constant ``a`` is
+tuned on the reference models alone.
 
 The score is NaN if no reference model of a needed kind (with the record, or without it) exists.
 """
@@ -42,8 +43,8 @@ def lira(
         Whether to use reference models trained with the record as well.
     own_variance
         Whether to use each record's own variance over models, ``(2, n)``: first over models trained
-        without the record, then over models trained with it. By default, this needs at least 16
-        such models.
+        without the record, then over models trained with it. By default, a record's own variance is
+        used if there are at least 16 such models.
     """
     own = (None, None) if own_variance is None else own_variance
     mean_out, spread_out = _moments(shadows, ~inside, own[0])
@@ -143,8 +144,8 @@ def intervals(
 ) -> np.ndarray:
     """Return the half-width of each score's confidence interval over reference models, ``(n,)``.
 
-    It is the jackknife's ``q √((M − 1)/M Σ_m (s₋ₘ − s̄)²)``, with ``s₋ₘ`` the score without model
-    ``m``, ``s̄`` the mean of these scores and ``q`` the ``quantile``.
+    The jackknife gives the half-width ``q √((M − 1)/M Σ_m (s₋ₘ − s̄)²)``, where ``s₋ₘ`` is the
+    score without model ``m``, ``s̄`` the mean of these scores and ``q`` the ``quantile``.
     """
     own = np.stack([(~inside).sum(axis=0), inside.sum(axis=0)]) >= 16
     without = np.stack(

@@ -1,9 +1,10 @@
 """The informed adversary's algebra for models with one margin, for many rows and releases at once.
 
-At released parameters ``θ`` let ``g = ∇F(θ)`` be the gradient over all records: zero at the
-minimiser, and due to noise alone at a release. Without row i, which the adversary does not know,
-the gradient is ``g − s x̃``, where ``s = ω ∂ℓ/∂m`` for that row. From the known records, the
-adversary therefore computes::
+At released parameters ``θ`` let ``g`` be the gradient of the objective over all records: zero at
+the minimiser, and due to noise alone at a release. Let ``x̃`` be row i, with a 1 for the intercept,
+``ω`` its weight, ``ℓ`` its loss and ``m`` its margin. Without this row, which the adversary does
+not know, the gradient is ``g − s x̃`` with ``s = ω ∂ℓ/∂m``. From the known records, the adversary
+therefore computes::
 
     B = s x̃ − g        (Balle, Cherubin and Hayes 2022)
 
@@ -15,14 +16,15 @@ If ρ is no larger than its noise, division by ρ makes the estimate heavy-taile
 
 *The label is known as well.* Then both ``ρ`` and ``v = θ_Fᵀ(ρ x) = ρ(m) (m − μ₀)`` are functions of
 the margin m alone, where F are the unknown columns and μ₀ is the contribution of κ to the margin.
-These are two noisy equations for m, weighted by their covariance under the release's noise (the
-covariance of ``g`` is ``HΣH``). The weighted residual e also predicts the noise in the other
-coordinates, which is subtracted: ``x = (B − Γe)/ρ``. To first order in the noise, this estimate
-attains the Cramér–Rao bound. If the noise leaves the margin uncertain, the margin is shrunk towards
-the other records' margins, as if drawn from a Gaussian with their mean and standard deviation.
+These are two noisy equations for m, weighted by their covariance under the release's noise (``g``
+has the covariance ``HΣH``, with H the Hessian and Σ the covariance of the noise). The weighted
+residual e also predicts the noise in the other coordinates, ``Γe``, which is subtracted: ``x = (B −
+Γe)/ρ``. To first order in the noise, this estimate attains the Cramér–Rao bound. If the noise
+leaves the margin uncertain, the margin is shrunk towards the other records' margins, as if drawn
+from a Gaussian with their mean and standard deviation.
 
-*Only the label is known.* ``B`` determines the direction of x, and the loss its length ℓ: ``ω
-∂ℓ/∂m(± ℓ θᵀB/‖B‖) = ± ‖B‖/ℓ``. If there are several solutions, the one whose length is nearest the
+*Only the label is known.* ``B`` determines the direction of x, and the loss its length L: ``ω
+∂ℓ/∂m(± L θᵀB/‖B‖) = ± ‖B‖/L``. If there are several solutions, the one whose length is nearest the
 typical record length is used.
 """
 
@@ -62,7 +64,8 @@ class Solved(NamedTuple):
 class InformedAttack:
     """The base class of :class:`MarginAttack` and of the attack on softmax models.
 
-    It stores the model fitted on all records, and a parameter whose column is known.
+    It stores the model fitted on all records, and the position of a parameter whose column is
+    constant.
     """
 
     def __init__(self, fit: FittedGLM, X: np.ndarray, label_known: bool) -> None:
@@ -102,7 +105,7 @@ class MarginAttack(InformedAttack):
         if not label_known and self.column is None and self.family.name != "bernoulli":
             raise InputError(
                 f"Without an intercept, a constant column or the label, a {self.family.name} model "
-                "reveals a record's direction but not its length; give the label."
+                "reveals a record's direction but not its length; pass label='known'."
             )
 
     def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -46,7 +46,7 @@ class SoftmaxAttack(InformedAttack):
         if not label_known and self.column is None and self.outputs == 2:
             raise InputError(
                 "Without an intercept or a constant column, two classes cannot be distinguished "
-                "for an unknown record; give the label."
+                "for an unknown record; pass label='known'."
             )
 
     def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,8 +1,8 @@
 """Bayesian reconstruction of a record from the linearised release and a prior.
 
-Near the prior mean ``z₀``, the release is approximately linear in the unknowns,
-``h ≈ w*(z₀) + J (z − z₀) + noise``, with ``w*`` and ``J`` from a refit with ``z₀`` in the record's
-place. Under Gaussian noise, whitened to unit variance (``J̃``, ``h̃``):
+Near the prior mean ``z₀``, the release ``h`` is approximately linear in the unknowns ``z``: ``h ≈
+w*(z₀) + J (z − z₀) + noise``, with ``w*`` and ``J`` from a refit with ``z₀`` in the record's place.
+Under Gaussian noise, whitened to unit variance (``J̃``, ``h̃``):
 
 * for a Gaussian prior with mean ``z₀`` and covariance C, the posterior mean, which is also the most
   probable record, is ``z₀ + (J̃ᵀJ̃ + C⁻¹)⁻¹ J̃ᵀ (h̃ − w̃*)``;

@@ -63,7 +63,7 @@ class ReconstructionErrors(RankedResult):
         return True
 
     def labels(self) -> np.ndarray:
-        """Return the records' positions."""
+        """Return the records' names or positions."""
         return self.rows
 
     def select(self, positions: Any) -> ReconstructionErrors:
@@ -197,8 +197,8 @@ def categorical_accuracy(estimates: Any, truth: Any, codes: Any) -> np.ndarray:
     levels = as_numpy(codes).astype(float)
     if levels.ndim != 2 or levels.shape[1] != records.shape[1]:
         raise InputError(
-            f"codes must have {records.shape[1]} columns, one for each of the attribute's columns, "
-            f"not shape {levels.shape}."
+            "codes must have one row per level and one column for each column of the attribute "
+            f"({records.shape[1]}), not the shape {levels.shape}."
         )
     return np.asarray(np.mean(_nearest(guesses, levels) == _nearest(records, levels), axis=0))
 
@@ -211,8 +211,8 @@ def _read(estimates: Any, truth: Any) -> tuple[np.ndarray, np.ndarray]:
         guesses = guesses[:, None, :]
     if guesses.ndim != 3 or guesses.shape[1:] != records.shape or len(guesses) == 0:
         raise InputError(
-            f"estimates must be (trials, records, unknowns) for records of shape {records.shape}, "
-            f"not {guesses.shape}."
+            "estimates must have the shape (trials, records, unknowns), for records of shape "
+            f"{records.shape}, not the shape {guesses.shape}."
         )
     return guesses, records
 

@@ -48,23 +48,54 @@ class Expanded:
     beside: np.ndarray  # u less the centre, (m, K, P)
 
 
+class Monomials:
+    """The products of two and of three of P numbers, each once: symmetric forms need no more.
+
+    There are ``P(P + 1)/2`` products of two and ``P(P + 1)(P + 2)/6`` of three, where the forms
+    have ``P²`` and ``P³`` entries per slope.
+    """
+
+    def __init__(self, numbers: int) -> None:
+        self.pairs = np.triu_indices(numbers)
+        first = np.searchsorted(self.pairs[0], np.arange(numbers))  # of the pairs that begin with k
+        pair = [np.arange(start, len(self.pairs[0])) for start in first]
+        self.triples = np.concatenate(pair), np.repeat(np.arange(numbers), [len(p) for p in pair])
+
+    def squares(self, x: np.ndarray) -> np.ndarray:
+        """Return the products ``x_i x_j`` with ``i ≤ j`` of every row."""
+        return np.asarray(x[:, self.pairs[0]] * x[:, self.pairs[1]])
+
+    def cubes(self, x: np.ndarray, squares: np.ndarray) -> np.ndarray:
+        """Return the products ``x_k x_i x_j`` with ``k ≤ i ≤ j`` of every row."""
+        return np.asarray(squares[:, self.triples[0]] * x[:, self.triples[1]])
+
+    @cached_property
+    def orders(self) -> tuple[np.ndarray, np.ndarray]:
+        """How many entries of a form each product of two, and of three, stands for."""
+        i, j = self.pairs
+        pair, k = self.triples
+        twos = np.where(i == j, 1.0, 2.0)
+        same = (i[pair] == j[pair]).astype(int) + (k == i[pair])
+        return twos, np.choose(same, [6.0, 3.0, 1.0])
+
+
 @dataclass(frozen=True)
 class Forms:
     """The forms shared by all records, in coordinates where H is the identity."""
 
-    third: np.ndarray  # T, (P², P)
-    fourth: np.ndarray | None  # F, (P³, P)
+    monomials: Monomials
+    third: np.ndarray  # T, one row per product of two, (·, P)
+    fourth: np.ndarray | None  # F, one row per product of three, (·, P)
     quartic: np.ndarray  # B, (P, P)
     reach: float  # the largest ‖x̂‖
 
     def slopes(self, u: np.ndarray) -> np.ndarray:
         """Return ``½ T[u, u] + ⅙ F[u, u, u]``, of shape (…, P)."""
         flat = u.reshape(-1, u.shape[-1])  # one product of two matrices
-        square = (flat[:, :, None] * flat[:, None, :]).reshape(len(flat), -1)
-        slopes = square @ self.third / 2
+        squares = self.monomials.squares(flat)
+        slopes = squares @ self.third / 2
         if self.fourth is not None:
-            cube = (square[:, :, None] * flat[:, None, :]).reshape(len(flat), -1)
-            slopes += cube @ self.fourth / 6
+            slopes += self.monomials.cubes(flat, squares) @ self.fourth / 6
         return np.asarray(slopes.reshape(u.shape))
 
 
@@ -116,20 +147,21 @@ class Expansion:
         """The forms summed over all records."""
         model, P = self.model, len(self.root)
         deep = self._work(4, len(model.X)) <= 3e9  # a few seconds
-        T, B, largest = np.zeros((P * P, P)), np.zeros((P, P)), 0.0
-        F = np.zeros((P**3, P)) if deep else None
-        for piece in row_slices(len(model.X), P**3 if deep else P * P):
+        monomials, B, largest = Monomials(P), np.zeros((P, P)), 0.0
+        twos, threes = monomials.orders
+        T, F = np.zeros((len(twos), P)), np.zeros((len(threes), P)) if deep else None
+        for piece in row_slices(len(model.X), len(threes) if deep else len(twos)):
             x, weight = self.seen(model.X[piece]), model.weight[piece]
             third, fourth = self._bends(np.arange(len(model.X))[piece])
             length = np.einsum("np,np->n", x, x)
-            square = (x[:, :, None] * x[:, None, :]).reshape(len(x), -1)
-            T += square.T @ (third[:, None] * x)
+            squares = monomials.squares(x)
+            T += squares.T @ (third[:, None] * x)
             if F is not None:
-                cube = (square[:, :, None] * x[:, None, :]).reshape(len(x), -1)
-                F += cube.T @ (fourth[:, None] * x)
+                F += monomials.cubes(x, squares).T @ (fourth[:, None] * x)
             B += x.T @ ((weight * model.curvatures[piece, 0, 0] * length)[:, None] * x)
             largest = max(largest, float(np.max(length[weight > 0], initial=0.0)))
-        return Forms(T, F, B, float(np.sqrt(largest)))
+        F = None if F is None else threes[:, None] * F
+        return Forms(monomials, twos[:, None] * T, F, B, float(np.sqrt(largest)))
 
     def _bends(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``ω ℓ‴`` and ``ω ℓ⁗`` of the given records, of shape (m,) each."""
@@ -153,8 +185,8 @@ class Expansion:
     @property
     def _width(self) -> int:
         """The count of numbers in memory for one parameter change."""
-        P = len(self.root)
-        return int(P**3 if self.forms.fourth is not None else P * P)
+        forms = self.forms
+        return len(forms.third if forms.fourth is None else forms.fourth)
 
     def _around(self, centres: Centres, found: Expanded) -> Moves:
         model, E, still = self.model, found.error, found.error == 0

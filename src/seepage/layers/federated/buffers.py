@@ -40,7 +40,7 @@ def moved_by(sent: Tensor, returned: Tensor) -> Tensor:
 
 @contextmanager
 def kept_buffers(net: nn.Module) -> Iterator[None]:
-    """Restore the network's buffers."""
+    """Restore the network's buffers at the end of the ``with`` block."""
     owned = [(module, name) for module in net.modules() for name in module._buffers]
     before = [(module, name, module._buffers[name]) for module, name in owned]
     values = [None if buffer is None else buffer.clone() for _, _, buffer in before]

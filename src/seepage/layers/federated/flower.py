@@ -70,9 +70,9 @@ class UpdateRecorder:
     layers, width, seed
         As for :func:`seepage.layers.record_gradients`.
     models
-        Whether to keep the model sent in every round, which an attacker with data of the same kind
-        starts from (:class:`seepage.attacks.ShadowClients`): that of its first client. By default
-        only if it is small, at most 256 MiB.
+        Whether to keep the model sent in every round, taken from its first client. An attacker with
+        data like the clients' starts from these models (:class:`seepage.attacks.ShadowClients`). By
+        default, models of up to 256 MiB are kept.
     resume
         Whether to add to an existing recording, with the same layers, width and seed; otherwise an
         existing recording raises an error. Flower draws new nodes in every simulation, so a second

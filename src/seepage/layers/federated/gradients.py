@@ -21,6 +21,7 @@ from seepage.errors import InputError, accepts_other_names, nearest
 from seepage.nn.jacobian.random_directions import key_of
 from seepage.support.chunks import row_slices
 from seepage.support.number_check import check_count, check_not_negative, check_positive
+from seepage.tables.names import counted
 from seepage.tables.source import as_numpy
 
 WIDTH = 4096  # most numbers kept of a layer's gradient
@@ -91,8 +92,8 @@ class LayerGradients:
         for name, known in (*self.origins().items(), *self.metrics.items()):
             if known is not None and np.shape(known) != (len(self.norms),):
                 raise InputError(
-                    f"There are {len(self.norms)} gradients, but {name} has the shape "
-                    f"{np.shape(known)}; give one entry for each gradient."
+                    f"The recording has {counted(len(self.norms), 'gradient')}, but {name} has the "
+                    f"shape {np.shape(known)}; give one entry for each gradient."
                 )
         if JOINED in self.blocks:
             raise InputError(
@@ -136,7 +137,7 @@ class LayerGradients:
     def of(
         blocks: Mapping[str, Any] | LayerGradients, *, width: int = WIDTH, seed: int = 0
     ) -> LayerGradients:
-        """Return a recording of gradients ``{layer: (n, size)}``, projected if above ``width``.
+        """Record gradients ``{layer: (n, size)}``; layers wider than ``width`` are projected.
 
         Arrays are read in chunks, so they may be memory-mapped.
         """
@@ -413,7 +414,7 @@ class CountSketch:
 
     @staticmethod
     def again(size: int, width: int, key: int | None) -> CountSketch:
-        """Return the projection of this key, which identifies it; ``None``: none."""
+        """Return the projection that the key identifies; without a key, nothing is projected."""
         sketch = CountSketch(size, size if key is None else width)
         sketch.key = sketch.key if key is None else key
         return sketch

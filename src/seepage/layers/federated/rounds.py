@@ -257,9 +257,9 @@ class _Server:
         taking = len(self.clients) if self.per_round is None else self.per_round
         if not 1 <= self.together <= taking <= len(self.clients):
             raise InputError(
-                f"Of {len(self.clients)} clients, {taking} take part in a round, and "
-                f"{self.together} are aggregated together; per_round cannot exceed the number of "
-                "clients, and together must be between 1 and per_round."
+                f"The number of clients is {len(self.clients)}, per_round is {taking} and "
+                f"together is {self.together}; per_round cannot exceed the number of clients, and "
+                "together must be between 1 and per_round."
             )
         self._trained = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
         if not self._trained:

@@ -1,9 +1,9 @@
-"""The models that a server sent to its clients, stored beside the recorded updates.
+"""The models that a server sent to its clients, stored with the recorded updates.
 
-An attacker who has seen these models can train clients of their own from them
+An attacker who has seen these models can train shadow clients from them
 (:class:`seepage.attacks.ShadowClients`). In a recorder's folder, every round and run has one file,
-``model-of-round-000003-run-7.safetensors``. A recording in one file holds them as further arrays.
-Only their owner can read the files, and nothing is pickled.
+``model-of-round-000003-run-7.safetensors``. A recording in a single file stores the models as
+further arrays. The files are readable only by their owner, and nothing is pickled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ARRAY = re.compile(r"model (-?\d+) (\d+) (.*)", re.DOTALL)
 
 
 class Sent(NamedTuple):
-    """The round and the run in which a model was sent; a run of 0 is unknown."""
+    """The round and the run in which a model was sent; a run of 0 means unknown."""
 
     round: int
     run: int = 0
@@ -40,7 +40,7 @@ Models = dict[Sent, dict[str, Tensor]]
 
 
 def store_model(folder: Path, sent: Sent, state: Mapping[str, Tensor]) -> None:
-    """Write the model of a round to a recorder's folder, unless it has one of this round and run.
+    """Write the model of a round and run to a recorder's folder, unless it is already there.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def models_of_arrays(arrays: Mapping[str, np.ndarray]) -> Models:
 
 
 def model_of(models: Models, sent: Sent) -> dict[str, Tensor]:
-    """Return the model of a round; a run that is not stated matches the only run there is."""
+    """Return the model of a round and run; an unknown run matches if the round has one model."""
     if sent in models:
         return models[sent]
     same = [state for key, state in models.items() if key.round == sent.round]

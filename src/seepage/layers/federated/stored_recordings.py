@@ -1,4 +1,4 @@
-"""Recordings on the disk: one file, or a folder that grows by one file per round.
+"""Recordings on disk: one file, or a folder that grows by one file per round.
 
 The cost of adding a round does not grow with the number of rounds in the folder. The file
 ``round-000003-part-000007.npz`` contains updates of round 3 and was written seventh. Several
@@ -76,7 +76,8 @@ def save_gradients(
 ) -> None:
     """Write recorded gradients to a file, with further columns that have one entry per gradient.
 
-    ``models`` are those sent to the clients, by round: ``run.snapshots`` of :func:`simulate`.
+    ``models`` are the models sent to the clients, by round, such as ``run.snapshots`` of
+    :func:`simulate`.
 
     The clients, nodes, rounds and runs of the recording, if known, are written as the columns
     ``client``, ``node``, ``round`` and ``run``, unless the caller passes these columns. A name

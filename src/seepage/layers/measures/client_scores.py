@@ -1,17 +1,17 @@
-"""Tests attackers whose scores do not depend on the clients' property, together with others.
+"""Tests attackers who score clients without knowing their property; adjusts for all attackers.
 
 An attacker with auxiliary data scores each client without knowing the property of any client
 (:class:`seepage.attacks.ShadowClients`). Under the null hypothesis (updates independent of the
-property) the clients' labels are exchangeable and the scores stay as they are, so a permutation
-test of the area under the ROC curve (AUC) is exact, and costs no training.
+property) the clients' labels are exchangeable and the scores do not change. A permutation test of
+the area under the ROC curve (AUC) is therefore exact, and needs no training.
 
 *Layers.* The AUC of every layer is standardised by its mean and spread over the permutations;
 P-values are adjusted for the layers by the step-down method of Westfall and Young (1993).
 
 *Attackers.* For permutation π, let ``r_a(π)`` be the P-value of attacker a's best layer. A P-value
 p of any attacker becomes the share of permutations with ``min_a r_a(π) ≤ p``. If nothing leaks, the
-probability that any layer of any attacker is named is at most the level, and the attackers count
-alike, however many layers and rounds each of them tests.
+probability that any layer of any attacker is named is at most the level, and all attackers have
+equal weight, however many layers and rounds each of them tests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from seepage.layers.measures.independence_test import TIE
 
 @dataclass(frozen=True, eq=False)
 class ClientScores:
-    """An attacker's scores of every client, made without the property of any client.
+    """An attacker's scores for every client, computed without knowing any client's property.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class ClientScores:
             missing = [str(each) for each in wanted if str(each) not in there]
             if missing:
                 raise InputError(
-                    f"The attacker has no score of the {what} {missing[0]!r}; give auxiliary data "
+                    f"The attacker has no score for the {what} {missing[0]!r}; give auxiliary data "
                     "with every value of the property, and score the same recording."
                 )
         rows = [self.clients.index(str(client)) for client in clients]
@@ -80,11 +80,12 @@ class ScoreTest:
     layers
         The layers, and ``"all layers"``.
     auc
-        The area under the ROC curve of each; for several classes, the mean of one-vs-rest areas.
+        The area under the ROC curve of each layer; for more than two classes, the mean of
+        one-vs-rest areas.
     p_values
         The P-values, adjusted for the layers and for all attackers that were run.
     chance
-        The largest AUC of any layer that 95 % of the permutations do not exceed.
+        The 95 % quantile, over the permutations, of the largest AUC of any layer.
     shadows
         The number of shadow clients that the attacker learnt from.
     """
@@ -97,15 +98,15 @@ class ScoreTest:
 
     @property
     def best(self) -> int:
-        """The position of the layer with the smallest P-value, of several the largest AUC."""
+        """The position of the layer with the smallest P-value; ties go to the largest AUC."""
         return int(np.lexsort((-self.auc, self.p_values))[0])
 
 
 def areas(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the AUC for each labelling, ``(m,)``, of scores ``(clients, classes)``.
 
-    ``labels``, ``(m, clients)``, are positions in the classes. With two classes the second is told
-    from the first; with more, the areas of one against the rest are averaged.
+    ``labels``, ``(m, clients)``, are positions in the classes. With two classes, the AUC is that of
+    the second class against the first; with more, the one-vs-rest areas are averaged.
 
     Examples
     --------
@@ -134,7 +135,7 @@ def standardised(statistics: np.ndarray) -> np.ndarray:
 
 
 def stepped_down(standings: np.ndarray) -> np.ndarray:
-    """Return each test's adjusted P-value; column 0 of ``standings`` is for the actual labels."""
+    """Return each test's adjusted P-value; column 0 of ``standings`` has the actual labels."""
     order = np.argsort(-standings[:, 0], kind="stable")
     highest = np.maximum.accumulate(standings[order][::-1], axis=0)[::-1]
     as_high = highest >= standings[order][:, :1] - TIE
@@ -144,10 +145,10 @@ def stepped_down(standings: np.ndarray) -> np.ndarray:
 
 
 def over_attackers(standings: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return P-values adjusted for the tests of each attacker and for the attackers.
+    """Return P-values adjusted for each attacker's tests and for the number of attackers.
 
-    Every attacker has its standings, ``(tests, 1 + arrangements)``, over the same labellings, of
-    which the actual one is first.
+    ``standings`` contains one array per attacker, ``(tests, 1 + permutations)``, over the same
+    labellings; the actual labelling comes first.
     """
     own = [stepped_down(each) for each in standings]
     if len(standings) == 1:
@@ -166,7 +167,7 @@ def _share_at_most(least: np.ndarray, p_values: np.ndarray) -> np.ndarray:
 
 
 def labellings(labels: np.ndarray, permutations: int, seed: int) -> np.ndarray:
-    """Return the actual labels of the clients and permutations, ``(1 + permutations, clients)``."""
+    """Return the actual labels, then permutations of them, ``(1 + permutations, clients)``."""
     draw: Any = np.random.default_rng((seed, 4))
     drawn = draw.permuted(np.tile(labels, (permutations, 1)), axis=1)
     return np.vstack([labels, drawn])

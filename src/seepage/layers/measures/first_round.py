@@ -143,9 +143,10 @@ def compare_attackers(
     permutations: int,
     seed: int,
 ) -> tuple[RoundByRound, ScoreTest | None]:
-    """Test, with the same permutations, an attacker who knows other clients, and one with scores.
+    """Test an attacker who knows other clients' property, and one with scores, jointly.
 
-    Both results are adjusted for both attackers (:mod:`seepage.layers.measures.client_scores`).
+    The tests share their permutations, and both results are adjusted for both attackers
+    (:mod:`seepage.layers.measures.client_scores`).
     """
     check_count(permutations, "permutations")
     who = ClientRounds.of(gradients)
@@ -154,8 +155,8 @@ def compare_attackers(
     own[who.client] = labels
     if (own[who.client] != labels).any():
         raise InputError(
-            "A client has several values of the property, but the first round is defined only if "
-            "each client has a single value; give each client one value."
+            "A client has several values of the property, but the first round that reveals it is "
+            "defined only if each client has a single value; give each client one value."
         )
     tried = labellings(own, permutations, seed)
     last = len(who.rounds) - 1

@@ -59,7 +59,7 @@ class OutputKeeper:
 
 @dataclass(frozen=True)
 class Multiples:
-    """One gradient, and the factors by which all columns of the Jacobian are multiples of it."""
+    """One gradient, and the factors that turn it into each column of the Jacobian."""
 
     gradients: Gradients  # the common gradient, parameter by parameter
     columns: Tensor  # the factors of the columns, ``(B, K)``
@@ -195,7 +195,7 @@ class InputColumns:
 
 
 def _output_gradients(keeper: OutputKeeper) -> Tensor:
-    """Return output gradients of the loss and of its target derivatives, ``(B, 1 + K, …)``.
+    """Return the output gradients of the loss and its target derivatives, ``(B, 1 + K, …)``.
 
     These gradients are computed in double precision: they are proportional to ``1 − p``, which is
     lost to rounding in single precision if the network is confident.

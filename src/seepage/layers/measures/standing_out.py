@@ -7,9 +7,9 @@ distance in a layer is the root mean square over the entries j of ::
     |z_cj − m_j| / mean over the others c′ of |z_c′j − m_j|
 
 so that an outlier does not inflate its own scale. The logarithm of the distance is standardised by
-the mean and the spread of the nearest three quarters of the clients. Outliers have no effect on
-these if they are at most a quarter of the clients. A client's score is the largest standardised
-value over the layers.
+the mean and the spread of the nearest three quarters of the clients. Outliers do not affect this
+mean and spread if they are at most a quarter of the clients. A client's score is the largest
+standardised value over the layers.
 
 *Without a reference*, it is unknown how far the furthest of K similar clients would be. More rounds
 of a client do not show this, because its data stay the same. The share of clients that are at least

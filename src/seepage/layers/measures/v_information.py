@@ -275,7 +275,7 @@ class PropertyTask:
         """Return predictions for every fold except the first, trained on the earlier folds.
 
         The predictions are probabilities, ``(m, K)``, or ``None`` if the earlier folds are too
-        small. ``last`` contains those for the last fold, if known from cross-fitting.
+        small. ``last`` contains the predictions for the last fold, if known from cross-fitting.
         """
         predictions: list[np.ndarray | None] = []
         for k in range(1, int(self.fold.max()) + (last is None)):
@@ -462,7 +462,7 @@ def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarr
 
 
 def small_sample_factor(units: int) -> float:
-    """Return ``√(G/(G−1)) · t/z``, the factor by which a bootstrap of ``G`` units is too narrow.
+    """Return the factor ``√(G/(G−1)) · t/z`` that corrects a bootstrap interval of ``G`` units.
 
     The variance of resampled means of ``G`` units is ``(G−1)/G`` of the estimated variance of their
     mean. The quantiles are those of Student's distribution with ``G − 1`` degrees of freedom, not
