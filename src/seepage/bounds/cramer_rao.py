@@ -220,7 +220,7 @@ def square(matrix: Any, what: str) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BlockAndRest:
-    """A block's whitened Jacobian, and ``J Jᵀ`` of all other cells; chunks can be added."""
+    """A block's whitened Jacobian, and ``J Jᵀ`` of all other cells; ``+`` combines two chunks."""
 
     J: Array  # the block's columns, ``(P, unknowns)``
     off: Array  # the columns' relative errors, ``(unknowns,)``

@@ -445,7 +445,7 @@ def _averaged(
     share: float,
     sampling: dict[str, int],
 ) -> Guarantee:
-    """Return the row of a van Trees bound if only a ``share`` of the unknowns can vary."""
+    """Return the row of a van Trees bound, multiplied by the share of the unknowns that vary."""
 
     def line() -> Guarantee:
         if not sought:
@@ -504,7 +504,7 @@ def _membership(promise: PrivacyStatement | None, reason: str) -> Guarantee:
 def _guesses(
     leak: Leakage[Any], spread: ColumnSpread, which: list[int], position: int
 ) -> Iterator[Guarantee]:
-    """Yield the table rows for telling two labels apart and for guessing the cell that leaks most.
+    """Yield the table rows for distinguishing two labels and for guessing the cell that leaks most.
 
     For labels, the advantage is ``2Φ(μ/2) − 1``, from the change of the release when one label is
     replaced by the other. The cell is guessed to within one standard deviation; the advantage is
@@ -552,7 +552,7 @@ def _why_not(line: Guarantee, width: int, told: bool) -> str:
 
 
 def _padded(text: str, width: int) -> str:
-    """Pad text with blanks; combining marks have no width."""
+    """Pad text with blanks to a width; combining marks do not count."""
     return text.ljust(width + sum(unicodedata.combining(c) > 0 for c in text))
 
 

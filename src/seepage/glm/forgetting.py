@@ -182,7 +182,8 @@ class Forgotten:
         if len(frame) != self.records:
             raise InputError(
                 f"The table has {counted(len(frame), 'row')}, but the model was fitted on "
-                f"{self.records:,}; pass the table of all people, in the order of the fit."
+                f"{self.records:,}; pass the table that the model was fitted on, with its rows in "
+                "the same order."
             )
         if person is None and self.removed > 1:
             raise InputError(
@@ -301,7 +302,10 @@ def _positions(rows: Any, n: int) -> np.ndarray:
     if given.ndim != 1 or given.dtype.kind not in "iu" or not given.size:
         raise InputError("rows must be the positions of the records to forget, such as [3, 17].")
     if given.min() < 0 or given.max() >= n:
-        raise InputError(f"rows must contain positions of the {n:,} records, from 0 to {n - 1:,}.")
+        raise InputError(
+            f"rows must contain positions from 0 to {n - 1:,}, because the table has "
+            f"{counted(n, 'record')}."
+        )
     found = np.unique(given)
     if len(found) == n:
         raise InputError("Removing all records leaves nothing to fit; keep at least one record.")

@@ -239,8 +239,9 @@ class ObjectivePerturbation:
                 if not np.all(found <= bound * (1 + 1e-9)):
                     raise InputError(
                         f"{name}={bound:g} is not a valid bound: the given records reach "
-                        f"{np.max(found):.3g} or more. Scale the rows to a bounded norm, or use a "
-                        "family with such a bound, for example the logistic family."
+                        f"{np.max(found):.3g} or more. Pass a larger bound, scale the rows to a "
+                        "smaller norm, or use a family with bounded derivatives, such as the "
+                        "logistic family."
                     )
         ratio, count = lipschitz / self.sigma, self.outputs.count
         determinant = count * math.log1p(curvature / float(self.fit.ridge))

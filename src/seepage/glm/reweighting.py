@@ -633,8 +633,8 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
     size = int(fit.parameters.shape[0])
     if size + size * (size + 1) // 2 > 12_000:  # the system's matrix then takes a gigabyte
         raise InputError(
-            "The leakage of the whole procedure requires a system of about d²/2 equations, which "
-            f"is too large for {size} parameters; use 150 columns or fewer."
+            "The leakage of the whole procedure requires about P²/2 equations for P parameters, "
+            f"too many for {size} parameters; use 150 columns or fewer."
         )
 
 

@@ -122,7 +122,7 @@ class Solver:
         return self._times_rows(self.inverse, self.X[rows])
 
     def _times_rows(self, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Return ``Ax̃`` for the given rows, one vector per output, (m, c, P)."""
+        """Return a matrix times ``x̃`` for each row, one vector per output, (m, c, P)."""
         c, P, d = self.outputs, len(matrix), x.shape[1]
         by_column = matrix.reshape(P // c, c * P)
         shift = by_column[d:].sum(axis=0)  # that of the intercept, if there is one
@@ -283,7 +283,7 @@ class SingularValues(Solver):
     def _precise_rows(
         self, U: np.ndarray, S: np.ndarray, table: np.ndarray, e: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return U, with the more precise of two rows for every record, and its error.
+        """Return U with rows from the SVD or, where more precise, from the table, and their errors.
 
         Where a record's own row is used, also return the part of that row that no computed
         direction captures: with very little curvature, this part is lost in rounding.

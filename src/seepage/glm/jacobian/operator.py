@@ -240,7 +240,7 @@ def merged(first: TermsJacobian, other: TermsJacobian) -> TermsJacobian | None:
 
     The releases must have the same rows, and differ only in their noise. The information is ``Gᵀ(C
     + C')G``. This is the information of a single release whose whitener is the R factor of both
-    whiteners stacked. The merger is refused if it would lose precision.
+    whiteners stacked. The result is ``None`` if the merged whitener would lose precision.
     """
     ours, theirs = first.terms, other.terms
     xp = array_namespace(ours.X)

@@ -169,9 +169,9 @@ class OutsiderLeakage:
             The group of every record; all records of a group are removed together.
         exact
             The number of records whose normal approximation is checked by resampled refits, the
-            most exposed first; ``True`` for all. By default, the records for which the
-            approximation is known to fail (at most 20, and at least the most exposed record), if
-            refits take only seconds.
+            most exposed first; ``True`` for all. By default, as many are checked as there are
+            records for which the approximation is known to fail (at least 1, at most 20). None are
+            checked if the refits would take more than about a minute.
 
         Examples
         --------

@@ -288,7 +288,7 @@ def _informed(
     like: Result,
     rest: np.ndarray | None,
 ) -> Membership:
-    """Return the risk from an attacker who knows all other records, from ``rest`` if given."""
+    """Return the risk from an attacker who knows all other records; ``rest`` is μ, if known."""
     if len(parts) > 1:  # independent noise: squared distances add
         mu = np.zeros(len(asked))
         for part in parts:

@@ -109,7 +109,7 @@ class OtherPeople:
         self.pull[rows] /= np.where(self.alone[:, None], np.inf, left)
 
     def _leave_out(self, person: int, rows: np.ndarray) -> None:
-        """Compute ``g = H H₋⁻¹ g(θ̂)`` as slopes: ``(I − BQ)⁻¹ω r``, B = ωa, ``Q = X̃H⁻¹X̃ᵀ``."""
+        """Store the slopes of ``g = H H₋⁻¹ g(θ̂)``: ``(I − BQ)⁻¹ω r``, B = ωa, ``Q = X̃H⁻¹X̃ᵀ``."""
         Y = self.curvature_root(rows)
         if not Y.shape[1]:
             return

@@ -198,8 +198,8 @@ class ColumnsApart(FeatureStep):
                 continue
             if (inner.transformer_weights or {}).get(name, 1.0) != 1.0:
                 raise refusal(
-                    "A FeatureUnion with transformer_weights is not supported, since the weights "
-                    "scale its parts.",
+                    "A FeatureUnion with transformer_weights is not supported, because seepage "
+                    "does not rescale its parts.",
                     "Omit the weights, or put a scaler at the end of each part.",
                 )
             step = as_step(transformer, X)
