@@ -462,7 +462,7 @@ def _averaged(
 def _cell(
     leak: Leakage[Any], limits: Domain, which: list[int], position: int
 ) -> Iterator[Guarantee]:
-    """Yield the bounds on the cell that leaks most, if all other cells are known."""
+    """Yield the bounds for the cell that leaks most, if all other cells are known."""
     information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
     with np.errstate(divide="ignore"):
         cells = 1 / np.diag(information)  # least squared errors of unbiased estimates

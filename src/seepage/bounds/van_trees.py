@@ -330,7 +330,9 @@ class EmpiricalPrior:
             )
         weights = np.ones(len(points)) if self.weights is None else np.asarray(self.weights, float)
         if weights.shape != (len(points),) or np.any(weights < 0) or not weights.sum() > 0:
-            raise InputError("An empirical prior needs one non-negative weight for each record.")
+            raise InputError(
+                "An empirical prior needs one non-negative weight for each record, not all zero."
+            )
         return points, weights / weights.sum()
 
     def __repr__(self) -> str:
@@ -395,7 +397,7 @@ def van_trees_rows(
     draws: int = 128,
     seed: int = 0,
 ) -> Result:
-    """Return the van Trees bound on each of the given records, computed by refits.
+    """Return the van Trees bound for each of the given records, computed by refits.
 
     Each row is replaced by draws from the prior, the model is refitted for each draw, and the
     information from these refits is averaged. The adversary knows the label and, if ``columns`` is

@@ -173,8 +173,8 @@ class Forgotten:
         entry
             The number of the old release in the ledger. The person's μ in that release is counted
             only once: the new entry is ``√(μ² − μ_entry²)``, so that the two entries together
-            amount to at least μ of the pair. If omitted, the old release is assumed not to be in
-            the ledger, and the new entry is the full μ.
+            amount to at least the μ of both models. If omitted, the old release is assumed not to
+            be in the ledger, and the new entry is the full μ.
         person
             The column that identifies people. If omitted, each record is a separate person.
         """

@@ -226,7 +226,7 @@ def leakage(
 
 
 def _queries_of(model: Any, X: Any, queries: Any, person: Any) -> Any:
-    """Check the columns of the queries, and return them as features of the final model."""
+    """Return the queries as features of the final model, after checking their columns."""
     if isinstance(person, str):
         X, _ = identities_in(X, person, model)
     if not takes_frame(model, X):

@@ -250,7 +250,7 @@ class ObjectivePerturbation:
     # Behind it ----------------------------------------------------------------------------------
 
     def _margins_anywhere(self) -> list[np.ndarray]:
-        """Return margins where the loss is steep or curved: large margins and ties of classes."""
+        """Return margins where the loss is steep or curved: large margins and class ties."""
         ends = np.ones((1, 1))
         if self.outputs.basis is not None:
             classes = self.outputs.basis

@@ -2,8 +2,9 @@
 
 It has four components. **η** is the Fisher information loss. **μ** is the distance between releases
 with the record and without it, in standard deviations of Gaussian noise (Gaussian differential
-privacy, Dong, Roth and Su 2022). **ε** and **δ** are the differential-privacy parameters of all
-other releases. An unknown component is infinite: an unknown loss counts as full disclosure.
+privacy, Dong, Roth and Su 2022). **ε** and **δ** are the differential-privacy parameters of the
+releases that μ does not cover. An unknown component is infinite: an unknown loss counts as full
+disclosure.
 
 *Independent releases*: ``η² ≤ Σ η_k²``, since information adds; squared distances add too, ``μ² = Σ
 μ_k²``; and ``ε ≤ Σ ε_k``, ``δ ≤ Σ δ_k``. The sums are used.

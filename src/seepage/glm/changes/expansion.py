@@ -1,8 +1,8 @@
 """The expansion: changes computed from the other records' third-order slopes, without refits.
 
 The centre (:mod:`~seepage.glm.changes.centres`) holds the other records' curvature constant. The
-resulting error of their slopes, summed over the records, consists of a few forms shared by all
-changes, up to higher powers of the shifts::
+resulting error of their slopes, summed over the records, is a sum of multilinear forms shared by
+all changes, up to higher powers of the shifts::
 
     X̃ᵀε ≈ ½ T[δ, δ] + ⅙ F[δ, δ, δ],    T = Σ_j ω_j ℓ‴_j x̃_j⊗x̃_j⊗x̃_j,    F = Σ_j ω_j ℓ⁗_j x̃_j⊗…⊗x̃_j
 

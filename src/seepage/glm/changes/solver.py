@@ -24,7 +24,8 @@ condition number, as in the singular value decomposition.
 
 **k records removed together** are treated as one record with k outputs. Their shares are the
 eigenvalues of their block of ``D^½X̃H⁻¹X̃ᵀD^½``. The values ``1 − h`` are the eigenvalues of ``I``
-minus the block, computed without a difference as ``U_S λ/(S² + λ) U_Sᵀ`` plus the part outside.
+minus the block, computed without a difference as ``U_S λ/(S² + λ) U_Sᵀ`` plus the part outside the
+span.
 
 **Uniqueness.** The minimiser without a record is unique if the other records have curvature in
 every direction, that is, if ``1 − h`` exceeds its error. Only :func:`others_decide` tests this.

@@ -777,7 +777,9 @@ def damped_factor(H: Array) -> CholeskyFactor:
         factor = cholesky_factor(H, damping)
         if factor is not None:
             return factor
-    raise FloatingPointError("the Hessian has values that are not finite")
+    raise FloatingPointError(
+        "The Hessian has values that are not finite; scale the columns to similar sizes."
+    )
 
 
 def stacked_r(blocks: Iterable[Array]) -> Array:

@@ -5,8 +5,8 @@ In the notation of :mod:`seepage.glm.jacobian.operator`, the whitened Jacobian o
     A G_i = [ r_i A_V + A x̃_i a_i Wᵀ ,  A x̃_i b_i ]
 
 If the Hessian is ill-conditioned, ``A`` is stored in double the working precision, and products
-with it are rounded only at the end. This module makes that choice, so callers can use ``A x̃`` and
-``A_V`` in either case.
+with it are rounded only at the end. This module handles both cases, so callers can use ``A x̃`` and
+``A_V`` at either precision.
 """
 
 from __future__ import annotations

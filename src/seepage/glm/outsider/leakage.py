@@ -114,7 +114,7 @@ class OutsiderLeakage:
         return replace(given, options={**given.options, "attacker": self.attacker})
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw this attacker's success rate for each record, and return the matplotlib axes.
+        """Plot this attacker's success rate for each record, and return the matplotlib axes.
 
         The call is equivalent to ``leak.membership().plot(ax)``.
         """

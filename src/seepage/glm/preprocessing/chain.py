@@ -2,7 +2,8 @@
 
 Each step is fitted to the output of the earlier steps on all rows. So one row affects a later
 step's learnt parameters in two ways: directly, through its own transformed values, and indirectly,
-because the earlier steps learn different parameters, which changes all rows.
+because the earlier steps learn different parameters, which change the transformed values of all
+rows.
 """
 
 from __future__ import annotations
