@@ -201,8 +201,8 @@ class Guarantees(ResultTable):
     def tightest(self, adversary: str | None = None) -> Guarantee:
         """Return the tightest bound on the error for an adversary.
 
-        ``adversary`` is one of the table's groups that have bounds on the error. By default, all
-        such groups are considered, except the one for a single cell.
+        ``adversary`` names one of the table's groups with bounds on the error. By default, all such
+        groups are considered, except the one for a single cell.
         """
         groups = list(dict.fromkeys(line.adversary for line in self.rows if line.unit == "mse"))
         if adversary is not None and adversary not in groups:

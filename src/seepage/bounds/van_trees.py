@@ -6,8 +6,8 @@ The bound is valid for any estimate, biased or not, on average over the prior (G
     MSE per unknown  ≥  Tr[(E I + I_prior)⁻¹]/d  ≥  d/Tr(E I + I_prior)
 
 The expectation is over the prior: the information is averaged over draws, and the model is refitted
-for each draw as if the record had that value. The information at the true record alone yields a
-different value, which is not a bound.
+for each draw as if the record had the drawn values. The information at the true record alone yields
+a different value, which is not a bound.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Linear models with scikit-learn's interface: a common base class, classifiers, regressors."""
+"""Linear models with scikit-learn's interface: a base class, classifiers and regressors."""
 
 from __future__ import annotations
 

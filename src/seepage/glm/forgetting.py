@@ -167,7 +167,8 @@ class Forgotten:
         ledger
             A :class:`seepage.LedgerFile`.
         table
-            The table of all people, in the order in which the old model was fitted.
+            The table of all people that the old model was fitted on, with its rows in the same
+            order.
         old, new, stepped
             As for :meth:`pair`.
         entry
@@ -245,9 +246,9 @@ class CertifiedRemoval:
         ``ε = (residual/σ) √(2 log(1.5/δ))`` applies to an attacker who sees *only* the new
         parameters. It bounds how well this attacker can distinguish them from parameters trained
         without the records. The theorem requires a bound on the residual that is valid for every
-        draw of the term. So set a limit on the residual in advance, and train again with a new term
-        once the residual exceeds the limit. Certified removal does not protect against an attacker
-        who also has the old parameters; for that attacker, see
+        draw of the random term. So set a limit on the residual in advance, and train again with a
+        new random term once the residual exceeds the limit. Certified removal does not protect
+        against an attacker who also has the old parameters; for that attacker, see
         :meth:`ObjectivePerturbation.membership`.
         """
         check_share(delta, "delta")

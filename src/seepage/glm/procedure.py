@@ -64,7 +64,7 @@ class ProcedureRun:
 
 
 class WholeProcedure(Reruns):
-    """A pipeline, a search, or a model that makes choices from the data.
+    """A pipeline, a search, or a model that makes choices based on the data.
 
     Parameters
     ----------

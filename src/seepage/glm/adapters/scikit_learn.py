@@ -118,7 +118,7 @@ def _logistic_family(model: Any) -> Family | Categorical:
 
 
 def _logistic_penalty(model: Any, rows: int, weight: float) -> float:
-    """Return 1/C; an L1 penalty (``penalty``, or ``l1_ratio`` since 1.8) raises an error."""
+    """Return 1/C; raise an error for an L1 penalty (``l1_ratio`` since version 1.8)."""
     penalty = getattr(model, "penalty", "deprecated")
     given: Any = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", None))
     ratio = max((float(r) for r in np.atleast_1d(given) if r is not None), default=0.0)

@@ -6,10 +6,11 @@ Let ``θ̂`` be the minimiser on the unchanged table. A refit changes θ̂ by th
 
 The first sum omits the removed records. The equation is in differences, so no precision is lost
 where a record has little effect on the model. Newton's method finds the root. Its systems are
-solved by conjugate gradients, preconditioned by the inverse Hessian of the unchanged table; the
-difference between the Hessians has low rank. No other matrix is formed. A step costs two products
-of the table with a matrix that has one column per refit. Changes refer to the free parameters
-(:class:`~seepage.glm.changes.outputs.Outputs`), with one row of P numbers per refit.
+solved by conjugate gradients, preconditioned by the inverse Hessian of the unchanged table. They
+converge fast, because the Hessians differ by a matrix of low rank. No other matrix is formed. A
+step costs two products of the table with a matrix that has one column per refit. Changes refer to
+the free parameters (:class:`~seepage.glm.changes.outputs.Outputs`), with one row of P numbers per
+refit.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ class BatchedRefits:
 
     @property
     def _labels_decide(self) -> bool:
-        """Whether the labels alone determine whether the intercept of a penalised fit is finite."""
+        """Whether the labels alone show if the intercept of a penalised fit is finite."""
         family = self.model.fit.family
         return isinstance(family, Categorical) or family.name in _DECIDED
 
@@ -432,7 +433,7 @@ class _Batch:
             self.own_margins = self.z @ parameters.reshape(x.shape[1], -1)
 
     def of(self, which: np.ndarray) -> _Batch:
-        """Return some of the changes, with the same places for added records."""
+        """Return some of the changes, with the same number of places for added records."""
         chosen = np.arange(len(self.changes))[which]
         if len(chosen) == len(self.changes):
             return self

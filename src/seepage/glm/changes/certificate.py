@@ -137,7 +137,7 @@ def one_direction(model: LocalModel, rows: np.ndarray, columns: list[int]) -> bo
 
 
 def pairs_may_help(model: LocalModel, centres: Centres) -> np.ndarray:
-    """Return the records for which a pass over pairs could find a certificate, (m,).
+    """Return the records for which a pass over pairs of records could find a certificate, (m,).
 
     Q is at least ``N/(Σ ω v)^¼``; if ``M r Q`` exceeds ½, no E satisfies ``f(E) ≤ E``.
     """
@@ -253,8 +253,8 @@ def bound_by_convexity(
 
     If every parameter is penalised, the minimiser lies within ``‖g‖/ridge`` of ``θ̂``, where g is
     the gradient of the changed objective at ``θ̂``. If the objective decreases by D somewhere on
-    the line to the centre, the minimiser is no nearer than the smallest ℓ with ``‖g‖ℓ − ridge ℓ²/2
-    ≥ D``.
+    the line to the centre, the distance from ``θ̂`` to the minimiser is at least the smallest ℓ
+    with ``‖g‖ℓ − ridge ℓ²/2 ≥ D``.
     """
     open_ = np.isinf(moves.radius[where])
     ridge = 0.0 if model.fit.intercept is not None else model.fit.ridge

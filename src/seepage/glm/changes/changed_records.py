@@ -154,7 +154,7 @@ class ChangedRecords(FiniteChanges):
         shifts_of: Callable[[LocalModel, np.ndarray, Centres], Shifts],
         chunk: int | None = None,
     ) -> None:
-        """Recompute the changes of these rows from other bounds on the shifts."""
+        """Recompute the changes of these rows from the bounds that ``shifts_of`` returns."""
 
         def look(piece: slice) -> tuple[np.ndarray, Moves]:
             some = rows[which[piece]]

@@ -3,10 +3,10 @@
 Along its own direction, a record has the share ``h`` (its leverage) of the curvature, and the other
 records have ``1 − h``. This share and ``H⁻¹x̃`` determine the fit without the record. Two classes
 compute both quantities. :class:`Solver` uses the inverse of the Gram matrix, for one or more
-outputs. Let κ be the condition number of H. The relative errors are ``εκ`` in ``H⁻¹x̃``, and
-therefore ``εκ/(1 − h)`` in the difference ``1 − h``. With a weak penalty λ and more columns than
-records, ``1 − h`` is proportional to λ and κ to 1/λ, so all precision is lost.
-:class:`SingularValues` avoids this subtraction.
+outputs. Let κ be the condition number of H and ε the machine precision. The relative errors are
+``εκ`` in ``H⁻¹x̃``, and therefore ``εκ/(1 − h)`` in the difference ``1 − h``. With a weak penalty λ
+and more columns than records, ``1 − h`` is proportional to λ and κ to 1/λ, so all precision is
+lost. :class:`SingularValues` avoids this subtraction.
 
 Let ``d_j = ω_j a_j`` be the records' curvatures, and ``A = U S Vᵀ`` the table of the rows ``√d_j
 (x_j − x̄)``. With an intercept, ``x̄`` is the mean of the rows weighted by ``d`` (otherwise 0), and
@@ -69,7 +69,7 @@ def best_solver(plain: Solver) -> Solver:
 
 
 class Whitened(Protocol):
-    """Multiplies parameter changes by ``Φ^½``, the units of the noise."""
+    """Multiplies parameter changes by ``Φ^½``, to express them in units of the noise."""
 
     @property
     def reach(self) -> float:

@@ -175,11 +175,11 @@ def _relative_step(objective: Objective, point: Sums, step: Array) -> float:
 def _at_rest(objective: Objective, theta: Array) -> bool:
     """Return whether Newton's method, stopped by rounding, has reached the minimiser.
 
-    The errors of a margin and of its slope are a few ε times the terms of the margin's sum, however
-    small the sum. If large terms cancel, in the margins or (in a good fit) in the slopes, the
-    gradient cannot fall below that error, which may be large relative to the slopes. However, a
-    step is a projection of the margins' errors and, in the norm of the curvature, is no longer than
-    these errors. So the length of the step bounds the remaining distance.
+    The rounding errors of a margin and its slope are proportional to the terms of the margin's sum,
+    even if the sum itself is small. If large terms cancel, in the margins or (in a good fit) in the
+    slopes, the gradient cannot fall below that error, which may be large relative to the slopes.
+    However, a step is a projection of the margins' errors and, in the norm of the curvature, is no
+    longer than these errors. So the length of the step bounds the remaining distance.
     """
     point = objective.at(theta, ("hessian",))
     factor = cholesky_factor(objective.definite(point.hessian))

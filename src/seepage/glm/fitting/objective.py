@@ -142,7 +142,7 @@ class FittedGLM:
 
 @dataclass(frozen=True)
 class PenalisedLoss:
-    """The objective without its records; a method reads the labels of a chunk."""
+    """The objective without its records; :meth:`targets` reads the labels of a chunk."""
 
     family: Family | Categorical  # the loss
     # The classes that the labels stand for, sorted; ``None`` where labels are numbers
@@ -591,7 +591,7 @@ def _triangle(part: Objective, labels: bool) -> _Triangle:
 
 
 def wide(values: Array) -> Array:
-    """Return numbers in float64, without a copy if they already are."""
+    """Return numbers in float64, without a copy if they already have this type."""
     xp = array_namespace(values)
     return xp.astype(values, xp.float64, copy=False)
 
@@ -692,8 +692,9 @@ def gauge_fixed(H: Array, classes: int) -> Array:
 
     The loss does not change when one vector is added to the parameters of every class. So its
     gradients, and their derivatives with respect to the data, sum to zero over the classes. For
-    such right-hand sides the solution is the same for every ``c > 0``. Using each feature's mean
-    diagonal entry of ``H`` as c preserves the condition number, whatever the units of the features.
+    right-hand sides that sum to zero in this way, the solution is the same for every ``c > 0``.
+    Using each feature's mean diagonal entry of ``H`` as c preserves the condition number, whatever
+    the units of the features.
     """
     xp = array_namespace(H)
     size = H.shape[0]

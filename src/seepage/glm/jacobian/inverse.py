@@ -108,7 +108,7 @@ class ClosedInverse:
     def _answers(
         self, answer: Answer, of_diagonal: Callable[[Array], Array]
     ) -> tuple[Array, Array]:
-        """Return results and errors for all rows; decompositions replace inaccurate results.
+        """Return results and errors for all rows; recompute inaccurate results by decompositions.
 
         The arguments of ``answer`` are some rows, and whether to bound their errors tightly.
         """

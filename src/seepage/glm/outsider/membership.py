@@ -53,8 +53,8 @@ class OutsiderMembership(Membership):
     others
         The number of other people.
     scale
-        ``μ²`` times ``u``, the share of the variance that the attacker does not know; ``None``
-        with noise or rounding.
+        ``μ²`` times ``u``, the share of the variance due to records the attacker does not know;
+        ``None`` with noise or rounding.
     numbers
         The count of released numbers.
     """

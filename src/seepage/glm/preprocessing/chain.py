@@ -1,9 +1,9 @@
 """Combine steps in sequence and in parallel; each combination is also a step.
 
 Each step is fitted to the output of the earlier steps on all rows. So one row affects a later
-step's learnt parameters in two ways: directly, through its own transformed values, and indirectly,
-because the earlier steps learn different parameters, which change the transformed values of all
-rows.
+step's learnt parameters in two ways. The direct effect is due to the row's own transformed values.
+The indirect effect is due to the earlier steps, which learn different parameters and transform all
+rows differently.
 """
 
 from __future__ import annotations

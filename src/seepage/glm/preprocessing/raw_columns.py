@@ -174,7 +174,7 @@ class RawTable:
         return Table(np.stack(blocks, axis=1), tuple(unique(titles)), rows, library)
 
     def attributes(self, titles: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Map the name of every column with several directions to their titles."""
+        """Map the name of every column with several directions to the directions' titles."""
         found, at = {}, 0
         for column in self.columns:
             if column.directions > 1:
