@@ -435,7 +435,7 @@ class Reweighting(ResultTable):
         return (
             f"<Reweighting of {len(self.weights)} records about {self.about}: mean η "
             f"{first.mean:.4g} ± {first.spread:.2g} → {last.mean:.4g} ± {last.spread:.2g} in "
-            f"{last.round} rounds>"
+            f"{last.round} round{'' if last.round == 1 else 's'}>"
         )
 
 

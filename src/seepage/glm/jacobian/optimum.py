@@ -631,7 +631,11 @@ def judge_stationarity(
             "tol."
         )
     elif on_mismatch == "warn":
-        _warn(f"The coefficients do not minimise the stated objective: {finding}.")
+        _warn(
+            f"The coefficients do not minimise the stated objective: {finding}. The leakage is "
+            "computed at these coefficients, where its formula does not apply; refine the fit with "
+            "sp.refine."
+        )
     else:
         raise NotTheMinimiserError(
             f"The coefficients do not minimise the stated objective on these data: {finding}. "

@@ -26,6 +26,7 @@ from seepage.glm.outsider.predictions import Predictions
 from seepage.glm.outsider.refusals import refuse_answers
 from seepage.glm.outsider.seen import SeenRelease
 from seepage.support.lazy import offered
+from seepage.tables.names import counted
 
 
 class OutsiderLeakage:
@@ -143,12 +144,12 @@ class OutsiderLeakage:
         if count > 1:
             return f"<Leakage of {count} releases about the same records to {self.attacker}>"
         noise = "no noise" if one.noise is None else repr(one.noise)
-        what = f"{one.informed.release.template.size} numbers"
+        what = counted(one.informed.release.template.size, "number")
         if isinstance(one.form, Predictions):
             own = one.form.queries is None
-            what = "one prediction" if own else f"{len(one.queries)} predictions"
+            what = "one prediction" if own else counted(len(one.queries), "prediction")
         if one.digits is not None:
-            what += f" to {one.digits} decimals"
+            what += f" to {counted(one.digits, 'decimal')}"
         return (
             f"<Leakage of {what} with {noise} about {len(one.informed.source)} records to "
             f"{self.attacker}>"

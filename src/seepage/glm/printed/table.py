@@ -110,7 +110,8 @@ class RegressionTable:
         many = len(self.specifications)
         return (
             f"<Regression table of {many} specification{'s' * (many > 1)} about "
-            f"{len(self.index):,} records: {len(self.labels)} numbers to {self.digits} decimals>"
+            f"{len(self.index):,} records: {len(self.labels)} numbers to "
+            f"{counted(self.digits, 'decimal')}>"
         )
 
     @cached_property
