@@ -378,7 +378,7 @@ def test_impossible_domains_are_refused(domain, words):
 
 def test_a_domain_of_other_columns_is_refused():
     leak = audit(BY_NAME["linear"])
-    with pytest.raises(sp.InputError, match="limits for each of the"):
+    with pytest.raises(sp.InputError, match="limits for every column"):
         sp.guarantees(leak, domain=Domain(np.zeros(1), np.ones(1), True))
 
 

@@ -192,8 +192,8 @@ def test_models_of_others_frames_and_weights():
         (["a"], "rows must be the positions"),
         ([0.5], "rows must be the positions"),
         ([True], "rows must be the positions"),
-        ([N], "80 records, from 0 to 79"),
-        ([-1], "80 records, from 0 to 79"),
+        ([N], "from 0 to 79, because the table has 80 records"),
+        ([-1], "from 0 to 79, because the table has 80 records"),
         (range(N), "Removing all records"),
     ],
 )

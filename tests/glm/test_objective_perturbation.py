@@ -180,7 +180,7 @@ def test_what_has_no_such_number_is_refused():
         released.epsilon(0.0, lipschitz=100.0, curvature=100.0)
     counts = drawn("poisson", 2)
     unbounded = family_model("poisson").fit(*counts)
-    with pytest.raises(InputError, match="family with such a bound"):
+    with pytest.raises(InputError, match="family with bounded derivatives"):
         sp.glm.ObjectivePerturbation(unbounded, *counts, sp.Gaussian(1.0)).epsilon(0.1, 1e6, 1e6)
     held = sp.glm.LogisticRegression(l2=L2, fit_intercept=True).fit(X, y)
     with pytest.raises(InputError, match="penalty on every parameter"):

@@ -111,7 +111,7 @@ def test_a_candidate_without_a_release_is_told_for_certain() -> None:
 
 
 def test_a_bad_prior_is_refused() -> None:
-    with pytest.raises(sp.InputError, match="needs one probability for each"):
+    with pytest.raises(sp.InputError, match="needs one probability per candidate"):
         best_guess(np.zeros((1, 3, 3)), np.array([0.5, 0.5]))
     with pytest.raises(sp.InputError, match="add up to 1"):
         best_guess(np.zeros((1, 2, 2)), np.array([0.9, 0.3]))

@@ -111,7 +111,7 @@ def test_what_nobody_knows_is_everything():
     [
         ({"eta": -1.0}, "eta must be at least 0"),
         ({"mu": [0.1, math.nan]}, "mu must be at least 0"),
-        ({"epsilon": [1.0, 2.0, 3.0]}, "one for each of the 2 rows"),
+        ({"epsilon": [1.0, 2.0, 3.0]}, r"one per row \(2 in all"),
         ({"epsilon": "much"}, "epsilon must be one number"),
         ({"mu": [0.1]}, "mu must be one number"),
         ({"delta": 1.5}, "delta must be a probability"),

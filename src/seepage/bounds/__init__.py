@@ -1,7 +1,7 @@
 """Lower bounds on an adversary's mean squared error, from leakage and privacy guarantees.
 
 Each kind of bound has its own file (``van_trees`` also contains the priors); ``guarantees``
-tabulates all bounds on one release. Each bound is, or contains, a
+tabulates all bounds for one release. Each bound is, or contains, a
 :class:`~seepage.core.result.Result` of kind ``bound``, which states its assumptions in words. For
 an unbiased adversary who reconstructs a whole record of d unknowns, the bounds are, from the
 loosest to the tightest (Guo et al. 2022, section 5; the last bound is the exact one)::

@@ -1,4 +1,4 @@
-"""The exact Cramér–Rao bound on records, cells and blocks, for unbiased and biased estimates."""
+"""The exact Cramér–Rao bound for records, cells and blocks; estimates may be biased or unbiased."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BLOCK_LIMIT = 5000  # most unknowns in a block, or released numbers, to form a 
 def cramer_rao_rows(
     leak: Leakage[PerRecord], columns: Columns = None, label: bool = False
 ) -> PerRecord:
-    """Return the exact Cramér–Rao bound on each record, ``Tr(I⁻¹)/d``.
+    """Return the exact Cramér–Rao bound for each record, ``Tr(I⁻¹)/d``.
 
     No unbiased estimate of all the record's unknowns (its columns, or the named columns) has a
     smaller mean squared error per unknown. The label is assumed known unless ``label`` is given.
@@ -38,7 +38,7 @@ def cramer_rao_rows(
 
 
 def cramer_rao_cells(leak: Leakage[PerRecord], columns: Columns = None) -> PerRecord:
-    """Return the exact Cramér–Rao bound on each cell if all cells of its row are unknown.
+    """Return the exact Cramér–Rao bound for each cell if all cells of its row are unknown.
 
     The bound is ``(I⁻¹)_jj``: no unbiased estimate of the cell has a smaller variance. The
     adversary knows the other records and the label, but none of the row's columns (or none of the
@@ -63,7 +63,7 @@ def cramer_rao(
     label: bool = False,
     rest: str = "known",
 ) -> Result:
-    """Return the Cramér–Rao bound on any block of the table, per unknown: ``Tr(I⁻¹)/m``.
+    """Return the Cramér–Rao bound for any block of m unknowns, per unknown: ``Tr(I⁻¹)/m``.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def square(matrix: Any, what: str) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BlockAndRest:
-    """A block's whitened Jacobian, and ``J Jᵀ`` of all other cells; chunks can be added."""
+    """A block's whitened Jacobian, and ``J Jᵀ`` of all other cells; ``+`` combines two chunks."""
 
     J: Array  # the block's columns, ``(P, unknowns)``
     off: Array  # the columns' relative errors, ``(unknowns,)``

@@ -25,9 +25,9 @@ _PROMISE = "The mechanism has the stated privacy when any one record is replaced
 def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     """Return the bound that Rényi differential privacy of order 2 implies for a record's error.
 
-    Let ``D_k`` be the diameter of unknown k's domain, and ``γ_k`` the smallest derivative of its
-    mean estimate with respect to its true value. Then, for d unknowns (Guo et al. 2022, theorem
-    1)::
+    Let ``D_k`` be the diameter of unknown k's domain. Let ``γ_k`` be the smallest derivative of the
+    mean of its estimate with respect to its true value. Then, for d unknowns (Guo et al. 2022,
+    theorem 1)::
 
         MSE per unknown  ≥  Σ_k γ_k² D_k² / (4d (e^ε − 1)) + ‖bias‖²/d
 

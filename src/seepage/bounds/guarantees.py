@@ -201,8 +201,8 @@ class Guarantees(ResultTable):
     def tightest(self, adversary: str | None = None) -> Guarantee:
         """Return the tightest bound on the error for an adversary.
 
-        ``adversary`` is one of the table's groups that have bounds on the error. By default, all
-        such groups are considered, except the one for a single cell.
+        ``adversary`` names one of the table's groups with bounds on the error. By default, all such
+        groups are considered, except the one for a single cell.
         """
         groups = list(dict.fromkeys(line.adversary for line in self.rows if line.unit == "mse"))
         if adversary is not None and adversary not in groups:
@@ -445,7 +445,7 @@ def _averaged(
     share: float,
     sampling: dict[str, int],
 ) -> Guarantee:
-    """Return the row of a van Trees bound if only a ``share`` of the unknowns can vary."""
+    """Return the row of a van Trees bound, multiplied by the share of the unknowns that vary."""
 
     def line() -> Guarantee:
         if not sought:
@@ -462,7 +462,7 @@ def _averaged(
 def _cell(
     leak: Leakage[Any], limits: Domain, which: list[int], position: int
 ) -> Iterator[Guarantee]:
-    """Yield the bounds on the cell that leaks most, if all other cells are known."""
+    """Yield the bounds for the cell that leaks most, if all other cells are known."""
     information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
     with np.errstate(divide="ignore"):
         cells = 1 / np.diag(information)  # least squared errors of unbiased estimates
@@ -504,7 +504,7 @@ def _membership(promise: PrivacyStatement | None, reason: str) -> Guarantee:
 def _guesses(
     leak: Leakage[Any], spread: ColumnSpread, which: list[int], position: int
 ) -> Iterator[Guarantee]:
-    """Yield the table rows for telling two labels apart and for guessing the cell that leaks most.
+    """Yield the table rows for distinguishing two labels and for guessing the cell that leaks most.
 
     For labels, the advantage is ``2Φ(μ/2) − 1``, from the change of the release when one label is
     replaced by the other. The cell is guessed to within one standard deviation; the advantage is
@@ -552,7 +552,7 @@ def _why_not(line: Guarantee, width: int, told: bool) -> str:
 
 
 def _padded(text: str, width: int) -> str:
-    """Pad text with blanks; combining marks have no width."""
+    """Pad text with blanks to a width; combining marks do not count."""
     return text.ljust(width + sum(unicodedata.combining(c) > 0 for c in text))
 
 

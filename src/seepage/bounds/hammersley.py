@@ -1,7 +1,7 @@
-"""The Hammersley–Chapman–Robbins bound on a cell: the Cramér–Rao bound for finite changes.
+"""The Hammersley–Chapman–Robbins bound for a cell: a Cramér–Rao bound with finite changes.
 
-Let ``w(Δ)`` be the release if one cell were increased by Δ. An estimate that is unbiased at both
-values satisfies (Guo et al. 2022, theorem A.1)::
+Let ``w(Δ)`` be the release if one cell were increased by Δ. An estimate that is unbiased at the
+cell's value and at the increased value satisfies (Guo et al. 2022, theorem A.1)::
 
     variance  ≥  Δ² / χ²,     χ² = exp(‖w(Δ) − w‖²/σ²) − 1
 
@@ -31,7 +31,7 @@ from seepage.tables.result_table import SummaryTable
 
 @dataclass(frozen=True)
 class FiniteChangeBound(SummaryTable):
-    """The Hammersley–Chapman–Robbins bound on one cell.
+    """The Hammersley–Chapman–Robbins bound for one cell.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class FiniteChangeBound(SummaryTable):
     change
         The Δ that attains the bound; 0 if no finite change improves on the Cramér–Rao bound.
     cramer_rao
-        The Cramér–Rao bound on the same cell, which never exceeds this bound.
+        The Cramér–Rao bound for the same cell, which never exceeds this bound.
     """
 
     bound: Result
@@ -63,7 +63,7 @@ class FiniteChangeBound(SummaryTable):
 def hammersley_chapman_robbins(
     leak: Leakage[Any], row: int, column: str | int, *, domain: Any = None
 ) -> FiniteChangeBound:
-    """Return the Hammersley–Chapman–Robbins bound on one cell; the adversary knows all other data.
+    """Return the Hammersley–Chapman–Robbins bound for one cell if all other data are known.
 
     Parameters
     ----------

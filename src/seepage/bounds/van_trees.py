@@ -6,8 +6,8 @@ The bound is valid for any estimate, biased or not, on average over the prior (G
     MSE per unknown  ≥  Tr[(E I + I_prior)⁻¹]/d  ≥  d/Tr(E I + I_prior)
 
 The expectation is over the prior: the information is averaged over draws, and the model is refitted
-for each draw as if the record had that value. The information at the true record alone yields a
-different value, which is not a bound.
+for each draw as if the record had the drawn values. The information at the true record alone yields
+a different value, which is not a bound.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Domain:
 
     @property
     def diameters(self) -> np.ndarray:
-        """Each column's largest difference between two records (Guo et al. 2022, theorem 1)."""
+        """The largest difference of two records in each column (Guo et al. 2022, theorem 1)."""
         return np.asarray(self.upper - self.lower)
 
     @property
@@ -104,7 +104,7 @@ class Domain:
 
 @dataclass(frozen=True, eq=False)
 class ColumnSpread:
-    """The range, mean and variance of every column; the results of two chunks can be added."""
+    """The range, mean and variance of every column; ``+`` combines two chunks."""
 
     count: int
     least: np.ndarray
@@ -152,8 +152,8 @@ def _read_limits(domain: Any, names: tuple[str, ...]) -> list[np.ndarray]:
         return [np.array(np.broadcast_to(side, (d,))) for side in sides]
     except (TypeError, ValueError):
         raise InputError(
-            f"domain must be (lower, upper), each one number or one for each of the {d} "
-            "columns, or a mapping from column names to such pairs."
+            f"domain must be (lower, upper), each one number or one per column ({d} in all), or a "
+            "mapping from column names to such pairs."
         ) from None
 
 
@@ -175,7 +175,7 @@ def _by_name(domain: Mapping[Any, Any], names: tuple[str, ...]) -> np.ndarray:
 
 def _check_limits(domain: Domain, names: tuple[str, ...], spread: ColumnSpread) -> None:
     if domain.lower.shape != (len(names),) or domain.upper.shape != domain.lower.shape:
-        raise InputError(f"The domain must have limits for each of the {len(names)} columns.")
+        raise InputError(f"The domain must have limits for every column ({len(names)} in all).")
     for j, name in enumerate(names):
         low, high = float(domain.lower[j]), float(domain.upper[j])
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
@@ -325,12 +325,14 @@ class EmpiricalPrior:
         points = np.asarray(self.points, dtype=float)
         if points.ndim != 2 or points.shape[1] != size or len(points) == 0:
             raise InputError(
-                f"An empirical prior needs records of {size} unknowns, (m, {size}), not an array "
-                f"of shape {points.shape}."
+                f"An empirical prior needs an array of shape (records, {size}), with one column "
+                f"per unknown, not of shape {points.shape}."
             )
         weights = np.ones(len(points)) if self.weights is None else np.asarray(self.weights, float)
         if weights.shape != (len(points),) or np.any(weights < 0) or not weights.sum() > 0:
-            raise InputError("An empirical prior needs one non-negative weight for each record.")
+            raise InputError(
+                "An empirical prior needs one non-negative weight for each record, not all zero."
+            )
         return points, weights / weights.sum()
 
     def __repr__(self) -> str:
@@ -340,8 +342,8 @@ class EmpiricalPrior:
 def _spread(values: np.ndarray, size: int, what: str) -> np.ndarray:
     if values.ndim > 1 or (values.ndim == 1 and values.shape[0] != size):
         raise InputError(
-            f"The prior's {what} have shape {values.shape}; pass one number, or {size}, one for "
-            "each unknown."
+            f"The prior's {what} have shape {values.shape}; pass one number, or one per unknown "
+            f"({size} in all)."
         )
     if not np.all(np.isfinite(values)):
         raise InputError(f"The prior's {what} must be finite.")
@@ -395,7 +397,7 @@ def van_trees_rows(
     draws: int = 128,
     seed: int = 0,
 ) -> Result:
-    """Return the van Trees bound on each of these records, computed by refits.
+    """Return the van Trees bound for each of the given records, computed by refits.
 
     Each row is replaced by draws from the prior, the model is refitted for each draw, and the
     information from these refits is averaged. The adversary knows the label and, if ``columns`` is
@@ -445,8 +447,8 @@ def van_trees_rows(
         theta = refits.parameters(row, features)
         if not np.all(np.isfinite(theta)):
             raise InputError(
-                f"For some records that the prior allows in row {row} the model has no minimiser; "
-                "set a penalty (l2 above 0), or use a narrower prior."
+                f"With some values that the prior allows for row {row}, the model has no "
+                "minimiser; set a penalty (l2 above 0), or use a narrower prior."
             )
         label = refits.target[row, ...]
         each = (

@@ -1,9 +1,10 @@
 """A linear model's objective in dense NumPy: gradient, Hessian and distance to the minimiser.
 
-For a family with ``|ℓ‴| ≤ M ℓ″`` (Bach 2010), the distance from any θ to the minimiser θ* is
+For a family with ``|ℓ‴| ≤ M ℓ″`` (Bach 2010), the distance from any θ to the minimiser θ* can be
 bounded. Let ``H = H(θ)``, ``ν = ‖∇L(θ)‖_{H⁻¹}`` and ``R = max_j ‖x̃_j‖_{H⁻¹}``. A step δ changes no
 margin (for softmax, no span of margins) by more than ``R‖δ‖_H``. So at ``θ + s(θ* − θ)``, with ``δ
-= θ* − θ`` and s from 0 to 1, the curvature is at least ``exp(−M R s ‖δ‖_H)`` times that at θ::
+= θ* − θ`` and s from 0 to 1, the curvature is at least ``exp(−M R s ‖δ‖_H)`` times the curvature at
+θ::
 
     ν ‖δ‖_H  ≥  −⟨∇L(θ), δ⟩  =  ⟨∇L(θ*) − ∇L(θ), δ⟩  ≥  ‖δ‖_H (1 − exp(−M R ‖δ‖_H)) / (M R)
     ‖δ‖_H    ≤  −log(1 − M R ν) / (M R)        where M R ν < 1;   ν for least squares, where M = 0

@@ -1,4 +1,4 @@
-"""Linear models with scikit-learn's interface: a common base class, classifiers, regressors."""
+"""Linear models with scikit-learn's interface: a base class, classifiers and regressors."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
         self.intercept_ = array_namespace(theta).reshape(self.intercept_, (-1,))
 
     def decision_function(self, X: Any) -> Array:
-        """Return the margins ``wᵀx + w₀``, (n, K); for two classes, that of the second, (n,).
+        """Return the margins ``wᵀx + w₀``, (n, K); for two classes, those of the second, (n,).
 
         If each of two classes has a margin, the result is the second minus the first.
         """

@@ -1,4 +1,4 @@
-"""The exponential mechanism: draw one of a few candidate models, by how well each model fits.
+"""The exponential mechanism: draw one of a few candidate models; better fits are more likely.
 
 The parameters ``θ_k`` of candidate k do not depend on the records. The candidate's utility is
 ``−L_k``, the negative loss on the records. Candidate k is drawn with probability (McSherry and
@@ -92,8 +92,8 @@ class ExponentialMechanism:
             )
         if self.candidates.ndim > 2 or len(self.candidates) < 2 or wide not in (d, d + 1):
             raise InputError(
-                f"Candidates must be at least two rows of {d} coefficients, optionally with an "
-                f"intercept, not an array of shape {self.candidates.shape}."
+                f"Candidates must be at least two rows of {counted(d, 'coefficient')}, optionally "
+                f"with an intercept, not an array of shape {self.candidates.shape}."
             )
         if not all(np.isfinite(one).all() for one in (self.candidates, self.X, self.y)):
             raise InputError(

@@ -167,14 +167,15 @@ class Forgotten:
         ledger
             A :class:`seepage.LedgerFile`.
         table
-            The table of all people, in the order in which the old model was fitted.
+            The table of all people that the old model was fitted on, with its rows in the same
+            order.
         old, new, stepped
             As for :meth:`pair`.
         entry
             The number of the old release in the ledger. The person's μ in that release is counted
             only once: the new entry is ``√(μ² − μ_entry²)``, so that the two entries together
-            amount to at least μ of the pair. If omitted, the old release is assumed not to be in
-            the ledger, and the new entry is the full μ.
+            amount to at least the μ of both models. If omitted, the old release is assumed not to
+            be in the ledger, and the new entry is the full μ.
         person
             The column that identifies people. If omitted, each record is a separate person.
         """
@@ -182,7 +183,8 @@ class Forgotten:
         if len(frame) != self.records:
             raise InputError(
                 f"The table has {counted(len(frame), 'row')}, but the model was fitted on "
-                f"{self.records:,}; pass the table of all people, in the order of the fit."
+                f"{self.records:,}; pass the table that the model was fitted on, with its rows in "
+                "the same order."
             )
         if person is None and self.removed > 1:
             raise InputError(
@@ -244,9 +246,9 @@ class CertifiedRemoval:
         ``ε = (residual/σ) √(2 log(1.5/δ))`` applies to an attacker who sees *only* the new
         parameters. It bounds how well this attacker can distinguish them from parameters trained
         without the records. The theorem requires a bound on the residual that is valid for every
-        draw of the term. So set a limit on the residual in advance, and train again with a new term
-        once the residual exceeds the limit. Certified removal does not protect against an attacker
-        who also has the old parameters; for that attacker, see
+        draw of the random term. So set a limit on the residual in advance, and train again with a
+        new random term once the residual exceeds the limit. Certified removal does not protect
+        against an attacker who also has the old parameters; for that attacker, see
         :meth:`ObjectivePerturbation.membership`.
         """
         check_share(delta, "delta")
@@ -301,7 +303,10 @@ def _positions(rows: Any, n: int) -> np.ndarray:
     if given.ndim != 1 or given.dtype.kind not in "iu" or not given.size:
         raise InputError("rows must be the positions of the records to forget, such as [3, 17].")
     if given.min() < 0 or given.max() >= n:
-        raise InputError(f"rows must contain positions of the {n:,} records, from 0 to {n - 1:,}.")
+        raise InputError(
+            f"rows must contain positions from 0 to {n - 1:,}, because the table has "
+            f"{counted(n, 'record')}."
+        )
     found = np.unique(given)
     if len(found) == n:
         raise InputError("Removing all records leaves nothing to fit; keep at least one record.")

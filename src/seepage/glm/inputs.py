@@ -82,7 +82,7 @@ def read_response(y: Any, table: Table) -> Array:
     except (TypeError, ValueError):
         raise InputError(
             "Unknown label type: y must contain numbers for a regression, but it contains "
-            f"{values.dtype} values."
+            f"{values.dtype} values; convert them to numbers, or fit a classifier."
         ) from None
     return read_vector(values, table, "y")
 
@@ -110,7 +110,7 @@ def read_weights(sample_weight: Any, table: Table) -> Array | None:
         worst = int(xp.argmin(weights))
         raise InputError(
             f"sample_weight must not be negative, but row {worst} has the weight "
-            f"{float(weights[worst]):g}."
+            f"{float(weights[worst]):g}; use 0 to exclude a row."
         )
     if not bool(xp.any(weights > 0)):
         raise InputError(
@@ -242,7 +242,7 @@ def as_source(
     if isinstance(X, RowSource):
         if y is not None or sample_weight is not None:
             raise InputError(
-                f"The data already have labels ({X.target!r}) and weights; omit y and "
+                f"The data already include the labels ({X.target!r}) and any weights; omit y and "
                 "sample_weight."
             )
         return X
@@ -265,7 +265,7 @@ def as_source(
 
 
 def _but(beside: str | None, known: list[str], *special: Any) -> list[str] | None:
-    """Return ``known`` without ``beside`` and ``special``, or ``None`` if nothing is set aside."""
+    """Return ``known`` without ``beside`` and ``special``; ``None`` if there is no ``beside``."""
     if beside is None or not known:
         return None
     check_column(beside, known)

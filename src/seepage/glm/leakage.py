@@ -226,7 +226,7 @@ def leakage(
 
 
 def _queries_of(model: Any, X: Any, queries: Any, person: Any) -> Any:
-    """Check the columns of the queries, and return them as features of the final model."""
+    """Return the queries as features of the final model, after checking their columns."""
     if isinstance(person, str):
         X, _ = identities_in(X, person, model)
     if not takes_frame(model, X):
@@ -472,8 +472,8 @@ class GLMRelease(MeasuredRelease):
         """Return how much the parameters change when a record is left out or replaced."""
         if self.problem is not None:
             raise InputError(
-                "Refitting the model without a record requires all records in memory, but these "
-                "are read in chunks; load the rows of the fit into memory first."
+                "Refitting the model without a record requires all records in memory, but the "
+                "data are read in chunks; load the rows of the fit into memory first."
             )
         if self.fit.tilt is not None:
             raise InputError(
@@ -519,9 +519,9 @@ def release_of(
 ) -> GLMRelease:
     """Describe a fitted model, and check in one pass that it minimises its objective.
 
-    ``on_mismatch`` is the action to take if it does not: ``"raise"`` or ``"warn"``. ``single``
-    allows single precision in the passes over the rows if it is precise enough; columns far from
-    zero are shifted before rounding.
+    ``on_mismatch`` is the action to take for a model that does not: ``"raise"`` or ``"warn"``.
+    ``single`` allows single precision in the passes over the rows if it is precise enough; columns
+    far from zero are shifted before rounding.
     """
     fit, problem = describe_on(model, source)
     found = optimum(fit, FittedRecords(source, problem), noise, on_mismatch)
@@ -570,7 +570,7 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
         raise InputError(
             "This model was fitted "
             + ("without sample weights" if source.weighted else "with sample weights")
-            + ": open the data with the same weight= as for the fit."
+            + "; open the data with the same weight= as for the fit."
         )
     classes = getattr(model, "classes_", None)
     labels = np.ones(1) if classes is None else np.asarray(classes)

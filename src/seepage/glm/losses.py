@@ -314,8 +314,9 @@ def check_derivatives(family: Family) -> None:
     """Raise an error unless the slope, curvature and label slope are derivatives of ``loss``.
 
     Third and fourth derivatives are also checked, if defined. Each derivative is compared with
-    extrapolated central differences of the next lower one, in float64 and to 1e-9. The comparison
-    uses every pair of a probe margin and a probe label. The curvature must be non-negative.
+    extrapolated central differences of the next lower derivative, in float64 and to 1e-9. The
+    comparison uses every pair of a probe margin and a probe label. The curvature must be
+    non-negative.
     """
     margins, labels = probe_points(family)
     for name, truth in _by_differences(family, margins, labels).items():

@@ -2,7 +2,7 @@
 
 The release is ``θ = argmin Σ_j ω_j ℓ_j + (ridge/2)‖w‖² + bᵀθ`` with ``b ~ N(0, σ²I)`` (Chaudhuri,
 Monteleoni, Sarwate 2011; Kifer, Smith, Thakurta 2012). Let ∇L and H be the gradient and Hessian of
-the objective without b. Since ``b = −∇L(θ; D)``, the density of the release is::
+the objective without b. For the data D, ``b = −∇L(θ; D)``, so the density of the release is::
 
     log p(θ | D) = −‖∇L(θ; D)‖²/2σ² + log det H(θ; D) + const
 
@@ -50,7 +50,7 @@ from seepage.tables.source import as_numpy
 class ObjectivePerturbation:
     """The leakage of a model released with a random linear term in its objective.
 
-    The model defines the family, the penalty and the weights; the minimiser of the objective
+    The model defines the family, the penalty and the sample weights; the minimiser of the objective
     without the random term is not released. The attacker knows all other records. Results are
     averages over random draws, and therefore estimates.
 
@@ -239,8 +239,9 @@ class ObjectivePerturbation:
                 if not np.all(found <= bound * (1 + 1e-9)):
                     raise InputError(
                         f"{name}={bound:g} is not a valid bound: the given records reach "
-                        f"{np.max(found):.3g} or more. Scale the rows to a bounded norm, or use a "
-                        "family with such a bound, for example the logistic family."
+                        f"{np.max(found):.3g} or more. Pass a larger bound, scale the rows to a "
+                        "smaller norm, or use a family with bounded derivatives, such as the "
+                        "logistic family."
                     )
         ratio, count = lipschitz / self.sigma, self.outputs.count
         determinant = count * math.log1p(curvature / float(self.fit.ridge))
@@ -249,7 +250,7 @@ class ObjectivePerturbation:
     # Behind it ----------------------------------------------------------------------------------
 
     def _margins_anywhere(self) -> list[np.ndarray]:
-        """Return margins where the loss is steep or curved: large margins and ties of classes."""
+        """Return margins where the loss is steep or curved: large margins and class ties."""
         ends = np.ones((1, 1))
         if self.outputs.basis is not None:
             classes = self.outputs.basis

@@ -64,7 +64,7 @@ class ProcedureRun:
 
 
 class WholeProcedure(Reruns):
-    """A pipeline, a search, or a model that makes choices from the data.
+    """A pipeline, a search, or a model that makes choices based on the data.
 
     Parameters
     ----------
@@ -420,11 +420,11 @@ class UnknownJacobian(ReleaseJacobian):
         self.label_size = 1 if target.ndim == 1 else target.shape[1] - 1
 
     def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Refuse."""
+        """Raise an error: there is no derivative."""
         raise self.refusal()
 
     def adjoint(self, v: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Refuse."""
+        """Raise an error: there is no derivative."""
         raise self.refusal()
 
     def refusal(self) -> InputError:

@@ -7,10 +7,10 @@ a unit and every t is one::
 
     f_k ← c f_k t_k / η̄_k,      c such that  Σᵢ ωᵢ = Σᵢ ω⁰ᵢ
 
-With limits, the right-hand side is clipped to them, and c is chosen so that the sum is preserved
-after clipping. Weights can oscillate about the fixed point, so that further rounds do not reduce
-the differences. Steps are then halved on a logarithmic scale: ``f_k ← c f_k (t_k/η̄_k)^½`` and so
-on. The fixed point does not change.
+If the factors have limits, the right-hand side is clipped to these limits, and c is chosen so that
+the sum is preserved after clipping. Weights can oscillate about the fixed point, so that further
+rounds do not reduce the differences. Steps are then halved on a logarithmic scale: ``f_k ← c f_k
+(t_k/η̄_k)^½`` and so on. The fixed point does not change.
 
 **The leakage of the whole procedure** follows from the derivative through the minimiser and the
 weights together. At convergence the weights are a function of the parameters θ and the Hessian ``H
@@ -435,7 +435,7 @@ class Reweighting(ResultTable):
         return (
             f"<Reweighting of {len(self.weights)} records about {self.about}: mean η "
             f"{first.mean:.4g} ± {first.spread:.2g} → {last.mean:.4g} ± {last.spread:.2g} in "
-            f"{last.round} rounds>"
+            f"{last.round} round{'' if last.round == 1 else 's'}>"
         )
 
 
@@ -633,8 +633,8 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
     size = int(fit.parameters.shape[0])
     if size + size * (size + 1) // 2 > 12_000:  # the system's matrix then takes a gigabyte
         raise InputError(
-            "The leakage of the whole procedure requires a system of about d²/2 equations, which "
-            f"is too large for {size} parameters; use 150 columns or fewer."
+            "The leakage of the whole procedure requires about P²/2 equations for P parameters, "
+            f"too many for {size} parameters; use 150 columns or fewer."
         )
 
 
@@ -826,7 +826,7 @@ def packed_form(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 
 def unpacked_form(forms: np.ndarray, P: int) -> np.ndarray:
-    """Return a symmetric F such that ``Σ F∘S`` is the packed form's product with a packed S."""
+    """Return each packed form as a symmetric F: its product with a packed S is ``Σ F∘S``."""
     i, j = np.triu_indices(P)
     out = np.zeros((len(forms), P, P))
     out[:, i, j] = np.where(i == j, forms, forms / 2)

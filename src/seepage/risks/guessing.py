@@ -252,7 +252,7 @@ def guess_limit(apart: np.ndarray, prior: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     apart
-        Distances between the candidates, or upper limits of them, ``(m, K, K)``.
+        Distances between the candidates, or upper limits on these distances, ``(m, K, K)``.
     prior
         The probabilities of the candidates, ``(m, K)``.
 
@@ -278,11 +278,11 @@ def checked_prior(prior: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     values = np.asarray(prior, dtype=float)
     if values.shape not in (shape, shape[1:]):
         raise InputError(
-            f"A prior over {shape[1]} candidates needs one probability for each, or one row of "
-            f"them per record; this one has shape {values.shape}."
+            f"A prior over {shape[1]} candidates needs one probability per candidate, or one row "
+            f"of probabilities per record; this prior has shape {values.shape}."
         )
     if not np.all(values >= 0) or not np.allclose(values.sum(axis=-1), 1.0, atol=1e-6):
-        raise InputError("The probabilities of a prior must be non-negative and add up to 1.")
+        raise InputError("The probabilities of a prior must be at least 0 and add up to 1.")
     values = values / values.sum(axis=-1, keepdims=True)
     return np.asarray(np.broadcast_to(values, shape))
 

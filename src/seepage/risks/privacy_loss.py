@@ -2,16 +2,17 @@
 
 It has four components. **η** is the Fisher information loss. **μ** is the distance between releases
 with the record and without it, in standard deviations of Gaussian noise (Gaussian differential
-privacy, Dong, Roth and Su 2022). **ε** and **δ** are the differential-privacy parameters of all
-other releases. An unknown component is infinite: an unknown loss counts as full disclosure.
+privacy, Dong, Roth and Su 2022). **ε** and **δ** are the differential-privacy parameters of the
+releases that μ does not cover. An unknown component is infinite: an unknown loss counts as full
+disclosure.
 
 *Independent releases*: ``η² ≤ Σ η_k²``, since information adds; squared distances add too, ``μ² = Σ
 μ_k²``; and ``ε ≤ Σ ε_k``, ``δ ≤ Σ δ_k``. The sums are used.
 
 *Several records of one person*, with a known loss each: ``‖[J₁ … J_m]‖² ≤ Σ‖J_i‖²``, so ``η² ≤ Σ
 η_i²``. Group privacy, with the records removed one after the other, gives ``ε ≤ Σ ε_i`` and ``δ ≤
-Σ_i δ_i exp(Σ_{j≠i} ε_j)``. The distance after the removal of all records is not bounded by the
-distances after the removal of each one, so μ of more than one record is unknown.
+Σ_i δ_i exp(Σ_{j≠i} ε_j)``. The distances for each record alone do not bound the distance for all
+records together, so μ of more than one record is unknown.
 """
 
 from __future__ import annotations
@@ -58,9 +59,7 @@ class PrivacyLoss:
             except (TypeError, ValueError):
                 values = np.zeros((0, 0))
             if values.shape not in ((), (count,)):
-                raise InputError(
-                    f"{name} must be one number, or one for each of the {count:,} rows."
-                )
+                raise InputError(f"{name} must be one number, or one per row ({count:,} in all).")
             column = np.array(np.broadcast_to(values, (count,)))
             if not np.all(column >= 0):  # nan is not
                 raise InputError(f"{name} must be at least 0; use np.inf if it is not known.")

@@ -17,11 +17,14 @@ from scipy.special import ndtri, softmax
 
 
 class AmongNormals(NamedTuple):
-    """The best guess's success rate, half its 99 % interval, and the largest rate for a pair."""
+    """The success rate of the best guess, and its error: half the width of the 99 % interval.
+
+    ``told_apart`` is the largest success rate in distinguishing two candidates at even odds.
+    """
 
     right: float
     error: float
-    told_apart: float  # the largest accuracy, at even odds, with which two candidates are told
+    told_apart: float
 
 
 def best_among(

@@ -25,8 +25,8 @@ class Within(NamedTuple):
 def windows(values: np.ndarray, tolerance: float) -> np.ndarray:
     """Return the values that each guess covers, ``(G, G)``: guess a covers ``v_a`` to ``v_a + 2t``.
 
-    No other guess covers more values: a guess can be moved up until it starts at a value without
-    losing any.
+    No other guess covers more values: any guess can be moved up until it starts at a value, without
+    losing a covered value.
     """
     slack = 1e-9 * max(1.0, float(np.max(np.abs(values))))
     ahead = values[None, :] - values[:, None]

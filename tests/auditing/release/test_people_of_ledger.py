@@ -245,7 +245,7 @@ def test_another_one_is_not_recognised_by_chance():
     clinic.more(60)
     found = ReleaseLedger(ledger.key, (past,)).recognise(clinic.table().drop_columns(["name"]))
     assert not found.known.any()
-    with pytest.raises(InputError, match="one for each of the 37 rows"):
+    with pytest.raises(InputError, match=r"one per row \(37 in all"):
         PrivacyLoss.of(37, eta=[0.1] * 36)
 
 

@@ -377,10 +377,10 @@ def test_a_direction_that_a_faint_penalty_holds_is_followed_to_its_end():
 def test_a_fit_that_runs_out_of_steps_says_what_to_do(monkeypatch):
     monkeypatch.setattr("seepage.glm.fitting.newton._MOST_STEPS", 1)
     X, y = problem(bernoulli)
-    with pytest.raises(InputError, match=r"in 1 Newton steps .*nearly collinear; drop"):
+    with pytest.raises(InputError, match=r"in 1 Newton step .*nearly collinear; drop"):
         minimise(Objective(X, bernoulli, y, None, 0.1, intercept=True))
     apart = (X[:, 0] > 0).astype(float)
-    with pytest.raises(InputError, match=r"in 1 Newton steps .*the data are separable, and l2 is"):
+    with pytest.raises(InputError, match=r"in 1 Newton step .*the data are separable, and l2 is"):
         minimise(Objective(X, bernoulli, apart, None, 1e-9, intercept=False))
 
 

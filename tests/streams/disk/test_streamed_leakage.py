@@ -239,7 +239,7 @@ def test_the_model_must_be_the_minimiser(table, folder):
         sp.leakage(model, data, noise=sp.Gaussian(1.0))
     weighted = parquet(folder, target="bought", columns=["age", "height"], weight="weight")
     with pytest.raises(
-        sp.InputError, match="without sample weights: open the data with the same weight="
+        sp.InputError, match="without sample weights; open the data with the same weight="
     ):
         sp.leakage(model, weighted, noise=sp.Gaussian(1.0))
 

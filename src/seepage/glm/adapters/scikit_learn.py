@@ -68,7 +68,7 @@ def _tweedie_of(model: Any) -> Family:
         raise refuse_setting(
             model,
             f"power={power:g} and the {'logarithmic' if log else 'identity'} link",
-            "its loss is not convex in the coefficients",
+            "this loss is not implemented in seepage",
             "Use a power from 1 to 2 with the logarithmic link, or 0 with the identity link.",
         )
     return tweedie(power)
@@ -101,7 +101,10 @@ def _sgd_penalty(model: Any, rows: int, weight: float) -> float:
         )
     if getattr(model, "average", False):
         raise refuse_setting(
-            model, "average=True", "the average of many steps is not a minimiser", "Leave it out."
+            model,
+            "average=True",
+            "the average of many steps is not a minimiser",
+            "Use average=False.",
         )
     return 0.0 if model.penalty is None else rows * float(model.alpha)
 
@@ -115,7 +118,7 @@ def _logistic_family(model: Any) -> Family | Categorical:
 
 
 def _logistic_penalty(model: Any, rows: int, weight: float) -> float:
-    """Return 1/C; an L1 penalty (``penalty``, or ``l1_ratio`` since 1.8) raises an error."""
+    """Return 1/C; raise an error for an L1 penalty (``l1_ratio`` since version 1.8)."""
     penalty = getattr(model, "penalty", "deprecated")
     given: Any = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", None))
     ratio = max((float(r) for r in np.atleast_1d(given) if r is not None), default=0.0)
@@ -154,7 +157,7 @@ def _check_logistic(model: Any) -> None:
             model,
             "multi_class='multinomial' and two classes",
             "it has two redundant sets of coefficients",
-            "Leave multi_class out.",
+            "Omit multi_class.",
         )
     if model.solver == "liblinear" and model.fit_intercept:
         raise refuse_setting(

@@ -118,7 +118,7 @@ def _glm_weights(model: Any) -> Any:
 
 
 def _gls_weights(model: Any) -> Any:
-    """Return the inverse variances of independent errors; refuse correlated errors."""
+    """Return the inverse variances of the errors; raise an error if they are correlated."""
     sigma = model.sigma
     if sigma is None:
         return None

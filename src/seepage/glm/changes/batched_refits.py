@@ -6,10 +6,11 @@ Let ``θ̂`` be the minimiser on the unchanged table. A refit changes θ̂ by th
 
 The first sum omits the removed records. The equation is in differences, so no precision is lost
 where a record has little effect on the model. Newton's method finds the root. Its systems are
-solved by conjugate gradients, preconditioned by the inverse Hessian of the unchanged table; the
-difference between the Hessians has low rank. No other matrix is formed. A step costs two products
-of the table with a matrix that has one column per refit. Changes refer to the free parameters
-(:class:`~seepage.glm.changes.outputs.Outputs`), with one row of P numbers per refit.
+solved by conjugate gradients, preconditioned by the inverse Hessian of the unchanged table. They
+converge fast, because the Hessians differ by a matrix of low rank. No other matrix is formed. A
+step costs two products of the table with a matrix that has one column per refit. Changes refer to
+the free parameters (:class:`~seepage.glm.changes.outputs.Outputs`), with one row of P numbers per
+refit.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class BatchedRefits:
     def moves(
         self, changes: list[Change], starts: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the parameter changes, and the last Newton steps to estimate their errors, (B, P).
+        """Return the parameter changes, and the last Newton steps as error estimates, (B, P).
 
         Changes are infinite where no unique minimiser remains, and NaN where one may exist but was
         not found. ``starts (B, P)`` are initial guesses.
@@ -117,8 +118,8 @@ class BatchedRefits:
     def least_curvatures(self, changes: list[Change]) -> np.ndarray:
         """Return lower bounds on the eigenvalues of the refits' Hessians, (B,).
 
-        Without an intercept, the bound is the ridge. With an intercept, the smaller of the ridge
-        and the remaining records' total curvature is divided by the largest ``‖x̃‖²``.
+        Without an intercept, the bound is the ridge. With an intercept, the bound is the smaller of
+        the ridge and the remaining records' total curvature, divided by the largest ``‖x̃‖²``.
         """
         ridge, least = self.model.fit.ridge, np.full(len(changes), self.model.fit.ridge)
         if self.model.fit.intercept is not None:
@@ -138,12 +139,13 @@ class BatchedRefits:
     ) -> np.ndarray:
         """Return the effect of the slopes' rounding errors on refits, in units of the noise, (B,).
 
-        Even a small difference of slopes has the absolute error of the slopes. Errors e of the
-        slopes change the full fit by at most ``Σ ω e ‖Φ^½H⁻¹x̃‖``. For a refit, this bound grows in
-        inverse proportion to the remaining share ``left`` of the curvature, and in proportion to
-        ``weaker`` (:meth:`weakening`). Two more bounds apply to any fit. In the norm of the fit's
-        Hessian, the change is at most ``(Σ ω e²/a′)^½``, where a′ are the fit's curvatures. The
-        change is also at most ``Σ ω e ‖x̃‖`` divided by the fit's smallest curvature.
+        The absolute error of a difference of slopes does not shrink with the difference. Errors e
+        of the slopes change the full fit by at most ``Σ ω e ‖Φ^½H⁻¹x̃‖``. For a refit, this bound
+        grows in inverse proportion to the remaining share ``left`` of the curvature, and in
+        proportion to ``weaker`` (:meth:`weakening`). Two more bounds apply to any fit. In the norm
+        of the fit's Hessian, the change is at most ``(Σ ω e²/a′)^½``, where a′ are the fit's
+        curvatures. The change is also at most ``Σ ω e ‖x̃‖`` divided by the fit's smallest
+        curvature.
         """
         whiten, (moved, energy, steep) = self.model.whiten, self._rounded_slopes
         least = self.least_curvatures(changes)
@@ -153,7 +155,7 @@ class BatchedRefits:
 
     @cached_property
     def _rounded_slopes(self) -> tuple[float, float, float]:
-        """The sums of :meth:`slope_rounding`; e is a few rounding errors of slope and margin."""
+        """The three sums of :meth:`slope_rounding`, for slope errors e of a few rounding errors."""
         model, moved = self.model, 0.0
         parameters = np.abs(model.outputs.within(model.theta))
         margins = np.abs(model.gram_solver.design(model.X)) @ parameters
@@ -218,7 +220,7 @@ class BatchedRefits:
 
     @property
     def _labels_decide(self) -> bool:
-        """Whether the labels alone determine whether the intercept of a penalised fit is finite."""
+        """Whether the labels alone show if the intercept of a penalised fit is finite."""
         family = self.model.fit.family
         return isinstance(family, Categorical) or family.name in _DECIDED
 
@@ -431,7 +433,7 @@ class _Batch:
             self.own_margins = self.z @ parameters.reshape(x.shape[1], -1)
 
     def of(self, which: np.ndarray) -> _Batch:
-        """Return some of the changes, with the same places for added records."""
+        """Return some of the changes, with the same number of places for added records."""
         chosen = np.arange(len(self.changes))[which]
         if len(chosen) == len(self.changes):
             return self
@@ -538,7 +540,10 @@ class _Batch:
     def length(
         self, moved: np.ndarray, shift: np.ndarray, step: np.ndarray, gradient: np.ndarray
     ) -> np.ndarray:
-        """Return step lengths at whose ends the slope is at most 0.9 times the initial descent."""
+        """Return the lengths of steps that end before the objective rises steeply again.
+
+        At the end of a step, the slope along the step is at most 0.9 times the initial descent.
+        """
         along = self.shifts(step)
         downhill = np.abs(np.sum(gradient * step, axis=1))
         base = np.sum((self._penalty(moved) - self.removed_gradient) * step, axis=1)

@@ -240,7 +240,7 @@ class Centres:
 
 @dataclass(frozen=True)
 class OwnRecord:
-    """The added record's contribution to the error, of shape (m, K, …) each."""
+    """The quantities that determine an added record's effect on errors, of shape (m, K, …) each."""
 
     shares: np.ndarray  # the curvature at the centre along its principal directions, relative to H₀
     sights: np.ndarray  # and their squared length in the noise's norm, where it is 1 in that of H₀
@@ -258,7 +258,7 @@ class OwnRecord:
         new: Replacements,
         shift: np.ndarray,
     ) -> OwnRecord:
-        """Return the contribution from the curvature and the products of whitened ``H₀⁻¹z̃``."""
+        """Build an instance from the curvature and the products of whitened ``H₀⁻¹z̃``."""
         modes, shares = modes_of(curvature, new.lengths)
         sights = _ratio(np.sum(modes * (by_noise @ modes), axis=-2), shares)
         widest = joint.each.widest(joint.blocks(new.lengths)).max(axis=-1)
@@ -283,8 +283,8 @@ def _own_slope(
     """Return the added records' margins and weighted slopes, and whether each solution was found.
 
     If the record outweighs all others, the slope is computed from the distance to the record's
-    margin in their fit, ``z̃ᵀH₀⁻¹z̃ σ = given − m``. If it were computed at m, the slope would be
-    the difference between a prediction and a nearly equal label.
+    margin in their fit, ``z̃ᵀH₀⁻¹z̃ σ = given − m``. The slope at m would lose precision: it is the
+    difference between a prediction and a nearly equal label.
     """
     joint, zz = JointOutputs(model.outputs, weight.shape[2]), new.lengths
     if joint.records > 1 and not model.constant:

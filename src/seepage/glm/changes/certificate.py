@@ -14,15 +14,16 @@ centre has norm at most::
 Here ``r`` is the largest Q of a change of norm 1. If ``f(E) ≤ E``, the map from ε to the ε of the
 resulting change maps the ball of radius E into itself, and has a fixed point in the ball by
 Brouwer's theorem. This fixed point is the unique root of the whole equation. So the refit is within
-``E`` of the centre or, in units of the noise, within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E``. The length of the
-change has a tighter bound: to first order, only the error along the change matters,
+``E`` of the centre. In units of the noise, it is within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E``, where D contains
+the curvatures ``ω_j a_j``; the omitted terms are due to the changed record itself. The length of
+the change has a tighter bound: to first order, only the error along the change matters,
 ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` per unit of E.
 
 **Several outputs.** Softmax has K margins for each record, of which only the differences matter.
 Slopes are then vectors, curvatures ``a_j`` are matrices, and ``ω_j t_jᵀa_jt_j`` replaces ``ω_j a_j
 t_j²``. Along a path, curvatures change by a factor of at most ``e^±u``, where u is the span of the
 shift (its largest entry minus its smallest). So ``|t_j|`` is the span in S and R, and ``Q⁴ = Σ ω_j
-span(t_j)² t_jᵀa_jt_j``. Since Q is then not a norm, two terms replace ``2 Q r``.
+span(t_j)² t_jᵀa_jt_j``. Since Q is then not a norm, two terms replace the mixed term ``2 Q r``.
 
 **Cost.** ``S ≤ R ‖δ‖_{H₀}`` requires no further computation. Let ``q_j = x̃_jᵀH⁻¹x̃_j``. By the
 Cauchy–Schwarz inequality, ``Q⁴ ≤ ‖δ‖_H² Σ ω_j a_j q_j t_j²``. This is a quadratic form in δ that
@@ -136,7 +137,7 @@ def one_direction(model: LocalModel, rows: np.ndarray, columns: list[int]) -> bo
 
 
 def pairs_may_help(model: LocalModel, centres: Centres) -> np.ndarray:
-    """Return the records for which a pass over pairs could find a certificate, (m,).
+    """Return the records for which a pass over pairs of records could find a certificate, (m,).
 
     Q is at least ``N/(Σ ω v)^¼``; if ``M r Q`` exceeds ½, no E satisfies ``f(E) ≤ E``.
     """
@@ -252,8 +253,8 @@ def bound_by_convexity(
 
     If every parameter is penalised, the minimiser lies within ``‖g‖/ridge`` of ``θ̂``, where g is
     the gradient of the changed objective at ``θ̂``. If the objective decreases by D somewhere on
-    the line to the centre, the minimiser is no nearer than the smallest ℓ with ``‖g‖ℓ − ridge ℓ²/2
-    ≥ D``.
+    the line to the centre, the distance from ``θ̂`` to the minimiser is at least the smallest ℓ
+    with ``‖g‖ℓ − ridge ℓ²/2 ≥ D``.
     """
     open_ = np.isinf(moves.radius[where])
     ridge = 0.0 if model.fit.intercept is not None else model.fit.ridge

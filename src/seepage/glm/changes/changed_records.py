@@ -73,8 +73,8 @@ class RefittedMoves:
 class ChangedRecords(FiniteChanges):
     """The finite changes of a GLM's release.
 
-    If the local model contains only some of the fitted records, refits and passes over pairs are
-    not available.
+    If the local model contains only some of the fitted records, refits and passes over pairs of
+    records are not available.
     """
 
     def __init__(self, model: LocalModel) -> None:
@@ -154,7 +154,7 @@ class ChangedRecords(FiniteChanges):
         shifts_of: Callable[[LocalModel, np.ndarray, Centres], Shifts],
         chunk: int | None = None,
     ) -> None:
-        """Recompute the changes of these rows from other bounds on the shifts."""
+        """Recompute the changes of these rows from the bounds that ``shifts_of`` returns."""
 
         def look(piece: slice) -> tuple[np.ndarray, Moves]:
             some = rows[which[piece]]
@@ -169,7 +169,7 @@ class ChangedRecords(FiniteChanges):
     def _worth_a_pass(
         self, moves: Moves, wide: np.ndarray, rows: np.ndarray, others: Alternatives | None
     ) -> np.ndarray:
-        """Return the records for which a pass over pairs may give tighter bounds."""
+        """Return the records for which a pass over pairs of records may give tighter bounds."""
         model = self.model
         pieces = [wide[piece] for piece in row_slices(len(wide), self._width(rows, others))]
         help_ = [pairs_may_help(model, Centres.of(model, rows[p], others)) for p in pieces]
@@ -195,7 +195,7 @@ class ChangedRecords(FiniteChanges):
         if self.model.shifts is not None:
             raise InputError(
                 "Refitting the model without several records requires all records in memory, but "
-                "these are read in chunks; load the rows of the fit into memory first."
+                "the data are read in chunks; load the rows of the fit into memory first."
             )
         changes = [Change(np.atleast_1d(some)) for some in rows]
         every = np.ones((len(rows), 1), dtype=bool)

@@ -1,8 +1,8 @@
-"""The expansion: changes computed from the other records' third-order slopes, without refits.
+"""The expansion: changes from third-order expansions of the other records' slopes, not refits.
 
 The centre (:mod:`~seepage.glm.changes.centres`) holds the other records' curvature constant. The
-resulting error of their slopes, summed over the records, consists of a few forms shared by all
-changes, up to higher powers of the shifts::
+resulting error of their slopes, summed over the records, is a sum of multilinear forms shared by
+all changes, up to higher powers of the shifts::
 
     X̃ᵀε ≈ ½ T[δ, δ] + ⅙ F[δ, δ, δ],    T = Σ_j ω_j ℓ‴_j x̃_j⊗x̃_j⊗x̃_j,    F = Σ_j ω_j ℓ⁗_j x̃_j⊗…⊗x̃_j
 
@@ -41,7 +41,7 @@ from seepage.support.double_double import EPS
 
 @dataclass(frozen=True)
 class Expanded:
-    """Changes due to m records with K alternatives, from the other records' third-order slopes."""
+    """Changes due to m records with K alternatives, from third-order expansions of slopes."""
 
     moves: np.ndarray  # u, (m, K, P)
     error: np.ndarray  # E, infinite where nothing is certified, (m, K)
@@ -100,7 +100,7 @@ class Forms:
 
 
 class Expansion:
-    """The third-order slopes of one fit's records, for losses with known derivatives."""
+    """The third-order expansion of a fit's slopes, for losses with known derivatives."""
 
     def __init__(self, model: LocalModel) -> None:
         self.model = model

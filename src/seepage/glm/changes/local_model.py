@@ -1,6 +1,6 @@
 """The second-order model of a fit at its minimiser: slopes, curvatures, solver and noise units.
 
-All finite changes of a record are computed from this model, for all records or one chunk.
+All finite changes are computed from this model, which covers all records or one chunk.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LocalModel:
         The model with the labels and weights of these records; by default, the model of all
         records.
     shifts
-        Totals over all records, if the given records are only a part.
+        The largest margin shifts over all records, if the given records are only a part.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class LocalModel:
 
 
 class Whitening:
-    """Multiplies rows by ``Φ^½``, the units of one or several Gaussian noises on the same numbers.
+    """Multiplies rows by ``Φ^½``, to express them in units of one or several Gaussian noises.
 
     The rows are parameters for centred columns; they are first converted to the released
     parameters, which belong to the caller's columns.

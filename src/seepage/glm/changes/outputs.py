@@ -99,7 +99,7 @@ class Outputs:
         return np.asarray((weight * powers * (every - mean)) @ self.basis)
 
     def _flat(self, m: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return margins and labels in the family's shapes, with one record after another."""
+        """Return margins and labels in the family's shapes, with all records along one axis."""
         flat = m.reshape(-1, self.count)
         if self.basis is None:
             return flat[:, 0], np.broadcast_to(labels, m.shape[:-1]).reshape(-1)

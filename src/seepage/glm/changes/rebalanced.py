@@ -1,9 +1,9 @@
 """Changes of a model when its balanced class weights are recomputed for changed records.
 
 Removing record i of class c has two effects: the class weights become those for one record fewer in
-class c, and the record leaves. So one fit on all records, with these new weights, serves all
-records of the class. Let ``θ_c`` be its minimiser and ``δ_i`` the change of that fit when record i
-is removed. The release changes by::
+class c, and the objective loses the record's term. So one fit on all records, with these new
+weights, serves all records of the class. Let ``θ_c`` be its minimiser and ``δ_i`` the change of
+that fit when record i is removed. The release changes by::
 
     (θ_c − θ̂) + δ_i
 
@@ -60,7 +60,7 @@ class RebalancedRecords(FiniteChanges):
 
     @property
     def fixed(self) -> ChangedRecords:
-        """The same changes, with fixed class weights."""
+        """The finite changes with fixed class weights."""
         return self._fixed
 
     def class_labels(self) -> np.ndarray:

@@ -3,10 +3,10 @@
 Along its own direction, a record has the share ``h`` (its leverage) of the curvature, and the other
 records have ``1 − h``. This share and ``H⁻¹x̃`` determine the fit without the record. Two classes
 compute both quantities. :class:`Solver` uses the inverse of the Gram matrix, for one or more
-outputs. Let κ be the condition number of H. The relative errors are ``εκ`` in ``H⁻¹x̃``, and
-therefore ``εκ/(1 − h)`` in the difference ``1 − h``. With a weak penalty λ and more columns than
-records, ``1 − h`` is proportional to λ and κ to 1/λ, so all precision is lost.
-:class:`SingularValues` avoids this subtraction.
+outputs. Let κ be the condition number of H and ε the machine precision. The relative errors are
+``εκ`` in ``H⁻¹x̃``, and therefore ``εκ/(1 − h)`` in the difference ``1 − h``. With a weak penalty λ
+and more columns than records, ``1 − h`` is proportional to λ and κ to 1/λ, so all precision is
+lost. :class:`SingularValues` avoids this subtraction.
 
 Let ``d_j = ω_j a_j`` be the records' curvatures, and ``A = U S Vᵀ`` the table of the rows ``√d_j
 (x_j − x̄)``. With an intercept, ``x̄`` is the mean of the rows weighted by ``d`` (otherwise 0), and
@@ -24,7 +24,8 @@ condition number, as in the singular value decomposition.
 
 **k records removed together** are treated as one record with k outputs. Their shares are the
 eigenvalues of their block of ``D^½X̃H⁻¹X̃ᵀD^½``. The values ``1 − h`` are the eigenvalues of ``I``
-minus the block, computed without a difference as ``U_S λ/(S² + λ) U_Sᵀ`` plus the part outside.
+minus the block, computed without a difference as ``U_S λ/(S² + λ) U_Sᵀ`` plus the part outside the
+span.
 
 **Uniqueness.** The minimiser without a record is unique if the other records have curvature in
 every direction, that is, if ``1 − h`` exceeds its error. Only :func:`others_decide` tests this.
@@ -68,7 +69,7 @@ def best_solver(plain: Solver) -> Solver:
 
 
 class Whitened(Protocol):
-    """Multiplies parameter changes by ``Φ^½``, the units of the noise."""
+    """Multiplies parameter changes by ``Φ^½``, to express them in units of the noise."""
 
     @property
     def reach(self) -> float:
@@ -122,7 +123,7 @@ class Solver:
         return self._times_rows(self.inverse, self.X[rows])
 
     def _times_rows(self, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Return ``Ax̃`` for the given rows, one vector per output, (m, c, P)."""
+        """Return a matrix times ``x̃`` for each row, one vector per output, (m, c, P)."""
         c, P, d = self.outputs, len(matrix), x.shape[1]
         by_column = matrix.reshape(P // c, c * P)
         shift = by_column[d:].sum(axis=0)  # that of the intercept, if there is one
@@ -283,7 +284,7 @@ class SingularValues(Solver):
     def _precise_rows(
         self, U: np.ndarray, S: np.ndarray, table: np.ndarray, e: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return U, with the more precise of two rows for every record, and its error.
+        """Return U with rows from the SVD or, where more precise, from the table, and their errors.
 
         Where a record's own row is used, also return the part of that row that no computed
         direction captures: with very little curvature, this part is lost in rounding.

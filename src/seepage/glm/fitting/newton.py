@@ -62,10 +62,10 @@ def minimise(
     """Minimise a GLM objective: Newton's method with a line search, then refinement.
 
     Steps solve ``H s = −g`` by Cholesky, and are halved until the objective decreases enough
-    (Armijo). In memory, once a step is tiny, the factor of ``H`` is reused and only gradients are
-    recomputed. When the gradients stop decreasing, because of rounding or an outdated Hessian, the
-    Hessian is recomputed. With very many parameters, L-BFGS runs first. Data in chunks are read
-    once per step; a tiny step is the last.
+    (Armijo). For a table in memory, once a step is tiny, the factor of ``H`` is reused and only
+    gradients are recomputed. When the gradients stop decreasing, because of rounding or an outdated
+    Hessian, the Hessian is recomputed. With very many parameters, L-BFGS runs first. Data in chunks
+    are read once per step, and the search ends after a tiny step.
 
     The search starts from zero or from the given parameters; parameters of a similar problem save
     most steps. If column names are given, linearly dependent columns raise an error that names
@@ -130,7 +130,8 @@ def minimise(
     if not (relative <= _CONVERGED or _at_rest(objective, point.theta)):
         check_drift(objective, step, point.largest_norm)
         said = (
-            f"The fit did not converge in {steps} Newton steps (relative gradient {relative:.1e}): "
+            f"The fit did not converge in {steps} Newton step{'' if steps == 1 else 's'} (relative "
+            f"gradient {relative:.1e}): "
         )
         if _drifts(objective, step, point.largest_norm) or separated(objective):
             raise InputError(f"{said}{weak_penalty_clause(objective)}.")
@@ -174,11 +175,11 @@ def _relative_step(objective: Objective, point: Sums, step: Array) -> float:
 def _at_rest(objective: Objective, theta: Array) -> bool:
     """Return whether Newton's method, stopped by rounding, has reached the minimiser.
 
-    The errors of a margin and of its slope are a few ε times the terms of the margin's sum, however
-    small the sum. If large terms cancel, in the margins or (in a good fit) in the slopes, the
-    gradient cannot fall below that error, which may be large relative to the slopes. However, a
-    step is a projection of the margins' errors and, in the norm of the curvature, is no longer than
-    these errors. So the length of the step bounds the remaining distance.
+    The rounding errors of a margin and its slope are proportional to the terms of the margin's sum,
+    even if the sum itself is small. If large terms cancel, in the margins or (in a good fit) in the
+    slopes, the gradient cannot fall below that error, which may be large relative to the slopes.
+    However, a step is a projection of the margins' errors and, in the norm of the curvature, is no
+    longer than these errors. So the length of the step bounds the remaining distance.
     """
     point = objective.at(theta, ("hessian",))
     factor = cholesky_factor(objective.definite(point.hessian))
@@ -326,7 +327,7 @@ def separated(objective: Objective) -> bool:
 
 
 def weak_penalty_clause(objective: Objective) -> str:
-    """Return the error text for separable data with a penalty too weak to bound coefficients."""
+    """Return the error text for separable data with too weak a penalty to bound coefficients."""
     counts = objective.family.name == "poisson"
     what = (
         ("the counts are all zero along some direction of X")

@@ -142,7 +142,7 @@ class FittedGLM:
 
 @dataclass(frozen=True)
 class PenalisedLoss:
-    """The objective without its records; a method reads the labels of a chunk."""
+    """The objective without its records; :meth:`targets` reads the labels of a chunk."""
 
     family: Family | Categorical  # the loss
     # The classes that the labels stand for, sorted; ``None`` where labels are numbers
@@ -249,7 +249,7 @@ class Objective:
         return self.with_penalty(Sums(theta, 0, slope_sum(self.X, slopes, self.intercept))).gradient
 
     def hessian(self, margins: Array) -> Array:
-        """Return the Hessian, (P, P), which is singular along softmax's unpenalised gauges."""
+        """Return the Hessian, (P, P); it is singular for softmax with unpenalised parameters."""
         curvature = self.weighted(self.family.curvature(margins, self.target))
         ridge = self.ridge if self.units is None else self.ridge / self.units**2
         return hessian(self.X, curvature, ridge=ridge, intercept=self.intercept)
@@ -258,8 +258,9 @@ class Objective:
         """Return the range of signed margins, positive where the loss decreases without end.
 
         The result is the minimum and maximum over the records of positive weight (and rival
-        classes). The range is ∞ and −∞ if there are no records, or if the family's losses have no
-        such side. With ``counts=False``, losses of counts are treated as having no such side.
+        classes). The minimum is ∞ and the maximum −∞ if there are no records, or if the family's
+        losses never decrease without end. With ``counts=False``, this applies to losses of counts
+        too.
         """
         xp = array_namespace(margins)
         y = self.target
@@ -325,7 +326,7 @@ class Objective:
         return self.at(theta, ()).gradient
 
     def gains(self, step: Array) -> tuple[float, float]:
-        """Return how far a step moves records to the side where losses decrease without end.
+        """Return the smallest and largest gain of a record's signed margin due to a step.
 
         See :meth:`gain_range`.
         """
@@ -348,11 +349,14 @@ class Objective:
     # Coordinates ----------------------------------------------------------------------------------
 
     def definite(self, H: Array) -> Array:
-        """Return ``H``, made definite along softmax's gauge; Newton's step is unchanged."""
+        """Return ``H``; for softmax, it is made definite without changing Newton's step.
+
+        See :func:`gauge_fixed`.
+        """
         return gauge_fixed(H, self.family.outputs) if isinstance(self.family, Categorical) else H
 
     def conditioned(self) -> tuple[Objective, Coordinates]:
-        """Return the objective in well-conditioned coordinates, or unchanged if well-conditioned.
+        """Return the objective in well-conditioned coordinates, and the map to these coordinates.
 
         Columns of a source are never scaled. They are shifted only after a pass has computed their
         moments; see :meth:`near_zero`.
@@ -379,9 +383,9 @@ class Objective:
     def near_zero(self, H: Array) -> tuple[Objective, Coordinates] | None:
         """Return a source's objective with columns far from zero shifted, and the shift.
 
-        Return ``None`` if there are no such columns. The moments in a Hessian show whether to
-        search for them, which requires a pass over the source. Columns of a table are shifted by
-        :meth:`conditioned`.
+        Return ``None`` if there are no such columns. The moments in a Hessian show whether there
+        may be such columns; only then does a pass over the source look for them. Columns of a table
+        are shifted by :meth:`conditioned`.
         """
         if self.table is not None or not self.intercept:
             return None
@@ -587,7 +591,7 @@ def _triangle(part: Objective, labels: bool) -> _Triangle:
 
 
 def wide(values: Array) -> Array:
-    """Return numbers in float64, without a copy if they already are."""
+    """Return numbers in float64, without a copy if they already have this type."""
     xp = array_namespace(values)
     return xp.astype(values, xp.float64, copy=False)
 
@@ -604,8 +608,8 @@ def over_chunks(function: Callable[[slice], Answer], X: Array) -> Iterator[Answe
     """Yield a function's results for chunks of rows, on several cores for a large table.
 
     Chunks are used for sums of d×d matrices. Each chunk costs d² operations outside BLAS (mirroring
-    and adding a triangle), which only a few thousand rows amortise. Narrow tables use more rows, to
-    reduce interpreter overhead.
+    and adding a triangle), which is negligible only for chunks of a few thousand rows or more.
+    Narrow tables use more rows, to reduce interpreter overhead.
     """
     n, d = X.shape
     chunk = max(4096 * d, 1 << 18)  # 2¹⁸ numbers stay in a processor's cache between two uses
@@ -688,8 +692,9 @@ def gauge_fixed(H: Array, classes: int) -> Array:
 
     The loss does not change when one vector is added to the parameters of every class. So its
     gradients, and their derivatives with respect to the data, sum to zero over the classes. For
-    such right-hand sides the solution is the same for every ``c > 0``. Using each feature's mean
-    diagonal entry of ``H`` as c preserves the condition number, whatever the units of the features.
+    right-hand sides that sum to zero in this way, the solution is the same for every ``c > 0``.
+    Using each feature's mean diagonal entry of ``H`` as c preserves the condition number, whatever
+    the units of the features.
     """
     xp = array_namespace(H)
     size = H.shape[0]
@@ -773,7 +778,9 @@ def damped_factor(H: Array) -> CholeskyFactor:
         factor = cholesky_factor(H, damping)
         if factor is not None:
             return factor
-    raise FloatingPointError("the Hessian has values that are not finite")
+    raise FloatingPointError(
+        "The Hessian has values that are not finite; scale the columns to similar sizes."
+    )
 
 
 def stacked_r(blocks: Iterable[Array]) -> Array:

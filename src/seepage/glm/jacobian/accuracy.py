@@ -460,7 +460,7 @@ class GLMAccuracy(AnswerAccuracy):
         return xp.tensordot(basis, chosen, axes=((0,), (0,)))
 
     def _leverages(self, a: Array, rows: slice | Array, closely: bool = True) -> Array:
-        """Return upper bounds on ``√(x̃ᵀH⁻¹x̃)`` for rows: ``1/√a``, or less where this is large.
+        """Return upper bounds on ``√(x̃ᵀH⁻¹x̃)`` for rows: ``1/√a``, or less if ``a`` is small.
 
         Another bound is ``Σ|x̃_j|`` times the deviations, which is tight for a row that is small
         compared with the other rows. This bound is computed for all rows of a small table, and

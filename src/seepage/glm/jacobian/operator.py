@@ -7,10 +7,10 @@ theorem gives (Hannun et al. 2021, equation 18, for K outputs)::
 
     J_i = −H⁻¹ G_i,      G_i = [ E ⊗ r_i + x̃_i ⊗ a_i Wᵀ ,  x̃_i ⊗ b_i ]        (P × (d + L))
 
-Here ``E`` selects the parameters that multiply data, which are all except the intercept. Noise with
-Fisher information ``Φ`` whitens the Jacobian to ``A G_i`` with ``AᵀA = H⁻¹ Φ H⁻¹ = C``. The ``J_i``
-of all rows are never stored together: the methods compute all measures of leakage in chunks of
-rows.
+Here ``E`` selects the parameters that multiply data: all parameters except the intercept. Noise
+with Fisher information ``Φ`` whitens the Jacobian to ``A G_i`` with ``AᵀA = H⁻¹ Φ H⁻¹ = C``. The
+``J_i`` of all rows are never stored together: the methods compute all measures of leakage in chunks
+of rows.
 
 :class:`GLMJacobian` supports any number of outputs. With one output, every measure has a closed
 form at about the cost of one matrix product: :mod:`seepage.glm.jacobian.single_output`. If classes
@@ -240,7 +240,7 @@ def merged(first: TermsJacobian, other: TermsJacobian) -> TermsJacobian | None:
 
     The releases must have the same rows, and differ only in their noise. The information is ``Gᵀ(C
     + C')G``. This is the information of a single release whose whitener is the R factor of both
-    whiteners stacked. The merger is refused if it would lose precision.
+    whiteners stacked. The result is ``None`` if the merged whitener would lose precision.
     """
     ours, theirs = first.terms, other.terms
     xp = array_namespace(ours.X)

@@ -580,11 +580,13 @@ def check_stationarity(
     The leakage is computed from the derivative of the minimiser with respect to the data, so the
     formula applies only at the minimiser. The step ``s = H⁻¹g`` is compared with the coefficients w
     in the norm of the Hessian, ``√(sᵀHs / wᵀHw)``. This norm measures changes of the margins, and
-    does not depend on the units of the columns. An intercept is projected out of wᵀHw, since a
-    shift has no scale. If the coefficients are nearly zero, the step is compared with that of
-    residuals of random sign instead. Above 1e-5, a :class:`NotConvergedWarning` is issued; above
-    1e-2, a :class:`NotTheMinimiserError` is raised instead, unless ``on_mismatch`` is ``"warn"``.
-    The Hessian at the coefficients (gauge-fixed for softmax) may be passed, if already computed.
+    does not depend on the units of the columns. An intercept is projected out of wᵀHw, since its
+    size depends on the origin of the columns. If the coefficients are nearly zero, the step is
+    compared instead with the step for residuals of random sign. Above 1e-5, a
+    :class:`NotConvergedWarning` is issued; above 1e-2, a :class:`NotTheMinimiserError` is raised
+    instead, unless ``on_mismatch`` is ``"warn"``. The Hessian at the coefficients may be passed, if
+    already computed (for softmax, made definite by
+    :func:`~seepage.glm.fitting.objective.gauge_fixed`).
     """
     objective = Objective.of(fit, X)
     sums = objective.at(fit.parameters, _JUDGED)
@@ -629,7 +631,11 @@ def judge_stationarity(
             "tol."
         )
     elif on_mismatch == "warn":
-        _warn(f"The coefficients do not minimise the stated objective: {finding}.")
+        _warn(
+            f"The coefficients do not minimise the stated objective: {finding}. The leakage is "
+            "computed at these coefficients, where its formula does not apply; refine the fit with "
+            "sp.refine."
+        )
     else:
         raise NotTheMinimiserError(
             f"The coefficients do not minimise the stated objective on these data: {finding}. "

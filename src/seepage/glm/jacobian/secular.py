@@ -20,11 +20,11 @@ multiplied out::
 Here ``K'`` excludes the pole. The sign of h also updates a bracket, to which all steps are
 confined.
 
-In two extreme cases the sums are short series. Their coefficients do not depend on ``λ`` and
-require one narrow product with ``p``. After that, Newton steps no longer read ``p``. Far above all
-poles, where the rank-two part dominates, the series is a Chebyshev series about the middle of the
-poles. This is the case for nearly all records of standardised columns. With the poles ``δ = δ̄ + h
-t``, ``|t| ≤ 1``, ``z = ρh/(λ − ρδ̄)``, ``w = √(1 − z²)`` and ``ϱ = z/(1 + w)``::
+In two extreme cases the sums are short series. Their coefficients do not depend on ``λ``, and
+require one product of ``p`` with a narrow matrix. After that, Newton steps no longer read ``p``.
+Far above all poles, where the rank-two part dominates, the series is a Chebyshev series about the
+middle of the poles. This is the case for nearly all records of standardised columns. With the poles
+``δ = δ̄ + h t``, ``|t| ≤ 1``, ``z = ρh/(λ − ρδ̄)``, ``w = √(1 − z²)`` and ``ϱ = z/(1 + w)``::
 
     (λ − ρδ̄) Σ p²/(λ − ρδ) = Σ p²/(1 − z t) = (2 Σ_j ϱ^j Σ p² T_j(t) − Σ p²)/w
 
@@ -266,7 +266,7 @@ def _pole_equation(
 
 
 class _Look(NamedTuple):
-    """The result of one evaluation: the side of the root, and the next point."""
+    """The result of one evaluation: the side of the root, and candidates for the next point."""
 
     left_of_root: Array
     rising: Array  # whether h rises here, as it does at its largest root

@@ -190,9 +190,9 @@ class SingleOutputJacobian(GLMJacobian):
 
             ‖w_V‖² N + (Σr²) A_V A_Vᵀ + (A_V w_V) hᵀ + h (A_V w_V)ᵀ
 
-        ``N`` is diagonalised once. For a single column, this is a secular equation, and the
-        equations of all columns are solved together. For a group of columns, it is a diagonal plus
-        a low-rank update with fast products.
+        ``N`` is diagonalised once. For a single column, the eigenvalue is the root of a secular
+        equation; the equations of all columns are solved together. For a group of columns, the
+        matrix is a diagonal plus a low-rank update, with which products are fast.
         """
         xp = array_namespace(self.X)
         # In double precision, whatever the table's type: fourth powers of such numbers leave the
@@ -254,7 +254,7 @@ class SingleOutputJacobian(GLMJacobian):
 
 
 class _Eigenbasis(NamedTuple):
-    """The eigenvectors of ``A_V A_Vᵀ``, in the form in which records use them."""
+    """The eigenvectors of ``A_V A_Vᵀ``, in the form in which they are applied to records."""
 
     delta: Array  # (k,), the eigenvalues, rising
     lifted: Array  # (P, t): from x̃ to the coordinates of A x̃

@@ -5,8 +5,8 @@ In the notation of :mod:`seepage.glm.jacobian.operator`, the whitened Jacobian o
     A G_i = [ r_i A_V + A x̃_i a_i Wᵀ ,  A x̃_i b_i ]
 
 If the Hessian is ill-conditioned, ``A`` is stored in double the working precision, and products
-with it are rounded only at the end. This module makes that choice, so callers can use ``A x̃`` and
-``A_V`` in either case.
+with it are rounded only at the end. This module handles both cases, so callers can use ``A x̃`` and
+``A_V`` at either precision.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class JacobianTerms:
         return array_namespace(M).reshape(self.whitener.T @ M, (self.size // self.outputs, -1))
 
     def seen_along(self, rows: slice | Array, lifted: Array) -> Array:
-        """Return ``(A x̃)ᵀM`` for these rows and every output, ``(m, K, k)``, with lifted ``M``."""
+        """Return ``(A x̃)ᵀM`` for rows and every output, ``(m, K, k)``; see :meth:`lifted`."""
         xp = array_namespace(self.X)
         if not self.map.precise:
             products = self.design_times(rows, lifted)
@@ -249,7 +249,7 @@ def columns_precisely(terms: JacobianTerms, unknowns: Unknowns) -> Double:
 
 
 class PairedTerms:
-    """The same terms for several classes, compared with the record's own class before rounding.
+    """Jacobian terms of several classes: differences from the record's own class, before rounding.
 
     The slopes of softmax sum to zero over the classes, so the common part of the classes cancels.
     With a weak penalty this part is large, and rounding before the subtraction would lose all

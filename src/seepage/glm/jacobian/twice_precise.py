@@ -86,7 +86,7 @@ def _pairs(classes: int) -> list[tuple[int, int]]:
 
 
 def _precise_hessian(fit: FittedGLM, objective: Objective, low: Array) -> Double:
-    """Return the Hessian in double the working precision, made definite along softmax's gauge."""
+    """Return the Hessian in double the working precision; for softmax, it is made definite."""
     xp = array_namespace(fit.coef)
     blocks = objective.total(partial(_curved_grams, fit=fit, low=low), "Hessian, precisely")
     D, *classes = fit.parameters.shape
@@ -150,7 +150,7 @@ def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Do
 def settled(
     fit: FittedGLM, objective: Objective, inverse: Double
 ) -> tuple[FittedGLM, Array, float]:
-    """Take Newton steps with residuals in double the working precision, down to rounding.
+    """Take Newton steps with residuals in double the working precision, until rounding dominates.
 
     Return the model, the extra digits of its parameters, and the change of all records' margins in
     the first step. This change bounds the relative change of the curvatures.

@@ -8,7 +8,7 @@ in chunks, and ``seen`` a release as the attacker sees it. ``leakage`` has the p
 on ``membership`` and ``eta``; ``refusals`` has their errors and ``words`` describes their
 assumptions. In addition to the symbols of :mod:`seepage.glm.changes`, this package uses::
 
-    u      share of the other records' variance that the attacker does not know
+    u      share of the variance that is due to records the attacker does not know
     g, c   gradient of a person's loss; g minus its mean over all people
     G      Σ c cᵀ over the people; G₋ᵢ without person i
     Σ      covariance of the noise on the parameters, if there is any

@@ -25,7 +25,7 @@ from seepage.tables.names import counted
 def eta_of_each(
     seen: SeenRelease, ask: Callable[[Leakage[Any]], Result], people: bool = False
 ) -> Result:
-    """Return a measure for each record or person, with the other records treated as noise.
+    """Return a leakage measure for each record or person, treating the other records as noise.
 
     Let S be the covariance that includes record i, and αq the record's share of it. Since ``S₋ᵢ ≥
     (1 − αq)S``, η with noise of covariance S, divided by ``√(1 − αq)``, never understates the
@@ -63,7 +63,7 @@ def eta_of_each(
 def eta_of_groups(
     seen: SeenRelease, labels: Any, columns: Any, label: bool | None, measure: str, simplex: bool
 ) -> Result:
-    """Return a measure for each group of records as a whole, treating all others as noise."""
+    """Return a leakage measure for each group as a whole, treating all other records as noise."""
     refuse_names(seen.attacker)
     together, worlds = seen.together(labels), seen.worlds_of_records()
     others, values = worlds.others, []

@@ -11,8 +11,8 @@ a person's k records share a value, the value changes in all of them. Then x̃_v
 each record and output, a_v is block diagonal, and H₋, θ₋ and G₋ᵢ exclude the person.
 
 **One covariance** for all values is enough if every design leverage is below 0.1: with ``b_v =
-H(θ_v − θ₋)``, everything follows from ``b_vᵀ(uG₋ᵢ + HΣH)⁻¹b_w``. Otherwise each value has a
-different covariance.
+H(θ_v − θ₋)``, the success rates depend only on ``b_vᵀ(uG₋ᵢ + HΣH)⁻¹b_w`` for pairs of values v and
+w. Otherwise each value has a different covariance.
 """
 
 from __future__ import annotations

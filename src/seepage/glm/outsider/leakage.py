@@ -26,6 +26,7 @@ from seepage.glm.outsider.predictions import Predictions
 from seepage.glm.outsider.refusals import refuse_answers
 from seepage.glm.outsider.seen import SeenRelease
 from seepage.support.lazy import offered
+from seepage.tables.names import counted
 
 
 class OutsiderLeakage:
@@ -114,7 +115,7 @@ class OutsiderLeakage:
         return replace(given, options={**given.options, "attacker": self.attacker})
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw this attacker's success rate for each record, and return the matplotlib axes.
+        """Plot this attacker's success rate for each record, and return the matplotlib axes.
 
         The call is equivalent to ``leak.membership().plot(ax)``.
         """
@@ -143,12 +144,12 @@ class OutsiderLeakage:
         if count > 1:
             return f"<Leakage of {count} releases about the same records to {self.attacker}>"
         noise = "no noise" if one.noise is None else repr(one.noise)
-        what = f"{one.informed.release.template.size} numbers"
+        what = counted(one.informed.release.template.size, "number")
         if isinstance(one.form, Predictions):
             own = one.form.queries is None
-            what = "one prediction" if own else f"{len(one.queries)} predictions"
+            what = "one prediction" if own else counted(len(one.queries), "prediction")
         if one.digits is not None:
-            what += f" to {one.digits} decimals"
+            what += f" to {counted(one.digits, 'decimal')}"
         return (
             f"<Leakage of {what} with {noise} about {len(one.informed.source)} records to "
             f"{self.attacker}>"
@@ -169,9 +170,9 @@ class OutsiderLeakage:
             The group of every record; all records of a group are removed together.
         exact
             The number of records whose normal approximation is checked by resampled refits, the
-            most exposed first; ``True`` for all. By default, the records for which the
-            approximation is known to fail (at most 20, and at least the most exposed record), if
-            refits take only seconds.
+            most exposed first; ``True`` for all. By default, as many are checked as there are
+            records for which the approximation is known to fail (at least 1, at most 20). None are
+            checked if the refits would take more than about a minute.
 
         Examples
         --------

@@ -53,8 +53,8 @@ class OutsiderMembership(Membership):
     others
         The number of other people.
     scale
-        ``μ²`` times ``u``, the share of the variance that the attacker does not know; ``None``
-        with noise or rounding.
+        ``μ²`` times ``u``, the share of the variance due to records the attacker does not know;
+        ``None`` with noise or rounding.
     numbers
         The count of released numbers.
     """
@@ -288,7 +288,7 @@ def _informed(
     like: Result,
     rest: np.ndarray | None,
 ) -> Membership:
-    """Return the risk from an attacker who knows all other records, from ``rest`` if given."""
+    """Return the risk from an attacker who knows all other records; ``rest`` is μ, if known."""
     if len(parts) > 1:  # independent noise: squared distances add
         mu = np.zeros(len(asked))
         for part in parts:

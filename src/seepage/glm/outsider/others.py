@@ -1,16 +1,17 @@
 """Unknown people as noise: the variance of a minimiser over people the attacker does not know.
 
 To first order, the minimiser for people drawn from a population varies in proportion to the mean of
-their gradients. Let ``u`` be the share of that variance unknown to the attacker, and Σ the
-covariance of the noise::
+their gradients. Let ``u`` be the share of that variance due to people unknown to the attacker, and
+Σ the covariance of the noise::
 
     S = u H⁻¹GH⁻¹ + Σ,     G = Σ_j (g_j − ḡ)(g_j − ḡ)ᵀ
 
 This is the sandwich covariance (Huber 1967). For people with several records it is the
-cluster-robust covariance, where g_j is the sum over a person's records. If the attacker knows
-listed people, the sum and the mean exclude these people, and ``u`` is 1. A person's gradient is
-computed at the minimiser without that person, one Newton step away: ``g = H H₋ⱼ⁻¹ g(θ̂)``. At θ̂
-the fit has shrunk the person's residuals by a factor of ``1 − ℓ`` (MacKinnon and White 1985, HC3).
+cluster-robust covariance, where g_j is the sum of the gradients of person j's records. If the
+attacker knows listed people, the sum and the mean exclude these people, and ``u`` is 1. A person's
+gradient is computed at the minimiser without that person, one Newton step away: ``g = H H₋ⱼ⁻¹
+g(θ̂)``. At θ̂ the fit has shrunk the person's residuals by a factor of ``1 − ℓ`` (MacKinnon and
+White 1985, HC3).
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class OtherPeople:
         self.pull[rows] /= np.where(self.alone[:, None], np.inf, left)
 
     def _leave_out(self, person: int, rows: np.ndarray) -> None:
-        """Compute ``g = H H₋⁻¹ g(θ̂)`` as slopes: ``(I − BQ)⁻¹ω r``, B = ωa, ``Q = X̃H⁻¹X̃ᵀ``."""
+        """Store the slopes of ``g = H H₋⁻¹ g(θ̂)``: ``(I − BQ)⁻¹ω r``, B = ωa, ``Q = X̃H⁻¹X̃ᵀ``."""
         Y = self.curvature_root(rows)
         if not Y.shape[1]:
             return

@@ -80,9 +80,9 @@ class AnswerNoise(Gaussian):
     """Gaussian noise on the margins ``Aθ`` of the answers.
 
     σ is the standard deviation of the noise on the margins; the information about θ is ``Φ =
-    AᵀΣ⁻¹A``. Directions of θ that affect no query have no information. They are assigned 10⁻⁸ of
-    the largest information in any direction, with the parameters in units of ``1/sizes``, so that
-    leakage is never understated.
+    AᵀΣ⁻¹A``. The answers contain no information about directions of θ that affect no query. Such
+    directions are assigned 10⁻⁸ of the largest information in any direction, with the parameters in
+    units of ``1/sizes``, so that leakage is never understated.
 
     Parameters
     ----------
@@ -109,11 +109,12 @@ class AnswerNoise(Gaussian):
 
     @cached_property
     def _on_parameters(self) -> Gaussian:
-        """The equivalent noise on θ, which has the same information."""
+        """The equivalent noise on θ, which has the same Fisher information."""
         if self.queries is None or self.sizes is None:
             raise InputError(
                 "If the release is each record's own prediction, every record has a different "
-                "release; pass queries to sp.Predictions."
+                "release, and no noise on the parameters is equivalent; pass queries to "
+                "sp.Predictions."
             )
         root = self.as_given().root(len(self.queries))
         F = root @ self.queries if np.ndim(root) == 2 else np.reshape(root, (-1, 1)) * self.queries

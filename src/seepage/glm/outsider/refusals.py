@@ -40,7 +40,9 @@ def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
             "queries to sp.Predictions."
         )
     if everything and release is not None and not isinstance(noise, Gaussian):
-        raise InputError("Noise on predictions must be Gaussian; use sp.Gaussian.")
+        raise InputError(
+            "Noise on predictions or rounded numbers must be Gaussian; use sp.Gaussian."
+        )
     if not everything and noise is not None and not isinstance(noise, Gaussian):
         raise InputError(
             "For an attacker who does not know all other records, noise must be Gaussian; use "
@@ -76,9 +78,9 @@ def check_people(worlds: Worlds | StreamedWorlds, attacker: Attacker) -> None:
                 "people, which is practically everybody"
             )
         raise InputError(
-            f"{there}: too few unknown people remain to estimate the risk. Measure the risk from "
-            "an attacker who knows all other records instead; without noise, that attacker is "
-            "certain."
+            f"{there}: too few unknown people remain to estimate the risk. Omit attacker= to "
+            "measure the risk from an attacker who knows all other records; without noise, that "
+            "attacker is certain."
         )
 
 

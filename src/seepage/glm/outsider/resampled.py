@@ -37,9 +37,9 @@ class Resampled:
         apart = self.right[known] - self.predicted[known]
         worst = float(apart[np.argmax(np.abs(apart))])
         return (
-            f"{int(known.sum()):,} of the most exposed: where they differ most, the attacker's "
+            f"{int(known.sum()):,} of the most exposed: at the largest difference, the attacker's "
             f"success rate was {100 * abs(worst):.1f} percentage points "
-            f"{'more' if worst > 0 else 'less'} than the approximation (standard error "
+            f"{'above' if worst > 0 else 'below'} the approximation (standard error "
             f"{100 * float(self.error[known].max()):.1f})"
         )
 

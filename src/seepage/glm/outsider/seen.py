@@ -159,8 +159,8 @@ class SeenRelease:
         if len(mine.source) != len(yours.source):
             raise InputError(
                 "Only releases about the same records can be composed, but one has "
-                f"{len(mine.source):,} records and another {len(yours.source):,}; pass the same "
-                "records to each."
+                f"{len(mine.source):,} and another {len(yours.source):,}; pass the same records to "
+                "each."
             )
         labels = [
             list(range(len(one.source))) if one.source.index is None else one.source.index.tolist()
@@ -178,7 +178,8 @@ class SeenRelease:
             alike = mine.person.same(yours.person)
         if not alike:
             raise InputError(
-                "These releases have different people; pass the same person= to each release."
+                "These releases assign the records to different people; pass the same person= to "
+                "each."
             )
 
     # What she sees ----------------------------------------------------------------------------

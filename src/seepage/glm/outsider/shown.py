@@ -8,7 +8,7 @@ to the margins is ``e_k`` minus the relative probabilities of the other classes.
 
 **Rounding** to a step r adds a variance of ``r²/12`` if the number varies by more than one step. If
 the step is coarser, rounding is ignored, so the risk is overstated. For an attacker who knows all
-other records, the printed digits are compared.
+other records, the printed digits with and without the person are compared (:func:`changed_digits`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ added. The parameters of all releases are stacked, with::
     H = diag(H₁, H₂, …),     g = (g₁, g₂, …),     Σ = diag(Σ₁, Σ₂, …),     YYᵀ = diag(Y₁Y₁ᵀ, …)
 
 :mod:`~seepage.glm.outsider.worlds` then applies unchanged. If predictions are released, ``Aθ`` with
-``A = diag(A₁, …)`` is visible; the block of released parameters in A is the identity.
+``A = diag(A₁, …)`` is visible; for a release of parameters, the block of A is the identity.
 """
 
 from __future__ import annotations

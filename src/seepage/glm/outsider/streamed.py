@@ -87,7 +87,7 @@ class StreamedWorlds:
     others
         The sums of the first pass.
     unknown
-        The share u of the other records' variance that the attacker does not know.
+        The share u of the variance that is due to records the attacker does not know.
     """
 
     own = False  # each record's own prediction is measured in memory

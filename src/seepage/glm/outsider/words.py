@@ -9,6 +9,7 @@ import numpy as np
 from seepage.core.result import held_sentences, joined
 from seepage.glm.outsider.resampled import Resampled
 from seepage.glm.outsider.seen import SeenRelease
+from seepage.tables.names import counted
 
 
 def assumptions(parts: Sequence[SeenRelease], *found: str, guess: str = "") -> tuple[str, ...]:
@@ -48,11 +49,11 @@ def _rounded(digits: int | None) -> tuple[str, ...]:
     if digits is None:
         return ()
     return (
-        f"The numbers are rounded to {digits} decimals. This adds a variance of r²/12 to numbers "
-        "that vary by more than a step r, and nothing to other numbers. An attacker who knows all "
-        "other records is certain about each record whose absence changes a digit of this table, "
-        "and at chance about all other records. The success rate of an attacker who knows less is "
-        "a mean over tables of other people.",
+        f"The numbers are rounded to {counted(digits, 'decimal')}. This adds a variance of r²/12 "
+        "to numbers that vary by more than a step r, and nothing to other numbers. An attacker who "
+        "knows all other records is certain about each record whose absence changes a digit of "
+        "this table, and at chance about all other records. The success rate of an attacker who "
+        "knows less is a mean over tables of other people.",
     )
 
 
@@ -85,6 +86,7 @@ def hidden_by_few(known: np.ndarray) -> tuple[str, ...]:
     if not known.any():
         return ()
     return (
-        f"For {np.count_nonzero(known):,} of these, one other person causes more than four fifths "
-        "of the variation that hides them, and is treated as known to the attacker.",
+        f"For {np.count_nonzero(known):,} of the people measured, one other person causes more "
+        "than four fifths of the variation that hides them, and is treated as known to the "
+        "attacker.",
     )

@@ -9,9 +9,9 @@ The number of people is usually published, so another person replaces the one le
 the gradient minus the mean gradient. The variation due to a person's own gradient does not hide
 that person: ``G₋ᵢ = G − n/(n − 1) ccᵀ``.
 
-**One covariance** for both is enough if the design leverage ℓ is below 0.1. With ``M = uG + HΣH``
-and ``q = cᵀM⁻¹c``, the distance between the two distributions is ``μ² = q/(1 − αq)``, ``α = u n/(n
-− 1)``.
+**One covariance** for both distributions is enough if the design leverage ℓ is below 0.1. With ``M
+= uG + HΣH`` and ``q = cᵀM⁻¹c``, the distance between the two distributions is ``μ² = q/(1 − αq)``,
+``α = u n/(n − 1)``.
 
 **Two covariances.** The data of a person with larger leverage also reduce the covariance. Let
 ``YYᵀ`` be the person's part of H, ``W = (I − YᵀH⁻¹Y)⁻¹``, and ``T = uG₋ᵢH⁻¹Y``. Since ``H₋ᵢ⁻¹ = H⁻¹
@@ -57,7 +57,7 @@ class Worlds:
     others
         The people in the data.
     unknown
-        The share u of the other records' variance that the attacker does not know.
+        The share u of the variance that is due to records the attacker does not know.
     queries
         ``A``, (m, P), if predictions are released, or ``None`` if the parameters are.
     own

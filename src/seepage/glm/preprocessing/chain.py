@@ -1,8 +1,9 @@
 """Combine steps in sequence and in parallel; each combination is also a step.
 
 Each step is fitted to the output of the earlier steps on all rows. So one row affects a later
-step's learnt parameters in two ways: directly, through its own transformed values, and indirectly,
-because the earlier steps learn different parameters, which changes all rows.
+step's learnt parameters in two ways. The direct effect is due to the row's own transformed values.
+The indirect effect is due to the earlier steps, which learn different parameters and transform all
+rows differently.
 """
 
 from __future__ import annotations
@@ -198,8 +199,8 @@ class ColumnsApart(FeatureStep):
                 continue
             if (inner.transformer_weights or {}).get(name, 1.0) != 1.0:
                 raise refusal(
-                    "A FeatureUnion with transformer_weights is not supported, since the weights "
-                    "scale its parts.",
+                    "A FeatureUnion with transformer_weights is not supported, because seepage "
+                    "does not rescale its parts.",
                     "Omit the weights, or put a scaler at the end of each part.",
                 )
             step = as_step(transformer, X)

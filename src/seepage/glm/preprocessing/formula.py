@@ -1,8 +1,8 @@
 """The formula of a statsmodels model, as a step from a data frame to the design matrix.
 
-Formulas are differentiated by finite differences. Only the formula library has access to the values
-that formulas learn from the data (``center``, ``bs`` and similar), so they can be frozen but not
-refitted.
+Formulas are differentiated by finite differences. Functions such as ``center`` and ``bs`` learn
+values from the data. Only the formula library has access to these values, so they can be frozen but
+not refitted.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class FormulaStep(FeatureStep):
         """Return an empty vector, or raise an error if the formula has learnt values."""
         if _LEARNT in self.held:
             raise refusal(
-                "Only the formula library has access to the values that a formula learns from the "
-                "data (center, standardize or bs), so seepage cannot refit them.",
+                "Only the formula library has access to the values that functions such as center, "
+                "standardize and bs learn from the data, so seepage cannot refit them.",
                 "Use preprocessing='frozen', which treats these values as public.",
             )
         return np.zeros(0)

@@ -123,7 +123,7 @@ class RawRelease(MeasuredRelease):
 
 
 class RawChanges(FiniteChanges):
-    """Records left out, or with a changed label or raw value, with frozen preprocessing."""
+    """Finite changes of a release with frozen preprocessing: records left out or changed."""
 
     def __init__(self, inner: FiniteChanges, release: RawRelease) -> None:
         self.inner, self._release = inner, release
@@ -131,7 +131,7 @@ class RawChanges(FiniteChanges):
 
     @property
     def fixed(self) -> FiniteChanges:
-        """The same changes, with class weights held fixed as well."""
+        """The finite changes with class weights also held fixed."""
         return RawChanges(self.inner.fixed, self._release)
 
     def without(self, rows: np.ndarray) -> Moves:

@@ -1,8 +1,8 @@
 """Raw columns as directions in which a record can change, and their effect on features.
 
 The effect of a numeric column is the derivative of the features with respect to that column. A
-category or a yes/no column changes by whole levels: another level replaces the first, and all other
-columns are unchanged. This is a finite change, not a derivative. The learnt parameters of the
+category or a yes/no column changes by whole levels, from the first level to each of the others; all
+other columns are unchanged. This is a finite change, not a derivative. The learnt parameters of the
 preprocessing change by their derivative times this change.
 """
 
@@ -174,7 +174,7 @@ class RawTable:
         return Table(np.stack(blocks, axis=1), tuple(unique(titles)), rows, library)
 
     def attributes(self, titles: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Map the name of every column with several directions to their titles."""
+        """Map the name of every column with several directions to the directions' titles."""
         found, at = {}, 0
         for column in self.columns:
             if column.directions > 1:

@@ -158,7 +158,7 @@ def _check_same(
 
 
 def _rescaled(first: np.ndarray, second: np.ndarray) -> bool:
-    """Return whether values differ but have the same or the reverse order, such as logarithms."""
+    """Return whether values differ but have the same or the reverse order, as logarithms do."""
     if 2 * np.isin(second, first).sum() > len(second):
         return False
     return any(

@@ -9,8 +9,8 @@ errors follow from ``A = Σ ω_j a_j x_j x_jᵀ``, the meat ``B`` and, for least
     cluster      A⁻¹BA⁻¹,  B = Σ_g s_g s_gᵀ,  s_g the sum of r_j x_j in a cluster
 
 A weight of zero excludes a record, and a weight of two counts it twice. Survey weights in weighted
-least squares belong to the records: the rows and labels are multiplied by the square roots of these
-weights.
+least squares are part of the records: the rows and labels are multiplied by the square roots of
+these weights.
 """
 
 from __future__ import annotations
@@ -158,13 +158,13 @@ class Specification:
 
     @cached_property
     def _basis(self) -> tuple[np.ndarray, np.ndarray]:
-        """The design matrix as ``Q``, with ``QᵀQ`` near the identity, and ``R⁻¹``: ``X = QR``."""
+        """``Q``, with orthonormal columns, and ``R⁻¹`` for the design matrix ``X = QR``."""
         Q, R = np.linalg.qr(self.X)
         return Q, np.linalg.inv(R)
 
     @cached_property
     def design_leverage(self) -> np.ndarray:
-        """``x_jᵀ(XᵀX)⁻¹x_j``, (n,); at least 1/m for a record in a fitted cell of m records."""
+        """The leverages ``x_jᵀ(XᵀX)⁻¹x_j``, (n,): at least 1/m in a fitted cell of m records."""
         return np.asarray(np.sum(self._basis[0] ** 2, axis=1))
 
     @cached_property

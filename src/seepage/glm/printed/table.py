@@ -110,7 +110,8 @@ class RegressionTable:
         many = len(self.specifications)
         return (
             f"<Regression table of {many} specification{'s' * (many > 1)} about "
-            f"{len(self.index):,} records: {len(self.labels)} numbers to {self.digits} decimals>"
+            f"{len(self.index):,} records: {len(self.labels)} numbers to "
+            f"{counted(self.digits, 'decimal')}>"
         )
 
     @cached_property
@@ -148,7 +149,7 @@ class RegressionTable:
         exact
             The number of people for whom tables of resampled people check the approximation, the
             most exposed first; ``True`` for all. By default, the people for whom the approximation
-            is known to fail; if there are none, the most exposed person.
+            is known to fail are checked; if there are none, the most exposed person is checked.
         """
         if not isinstance(exact, bool) and not (isinstance(exact, Integral) and exact >= 0):
             raise InputError(
@@ -391,11 +392,11 @@ class RegressionTable:
         return Membership(result, mu)
 
     def _alike(self, asked: np.ndarray) -> np.ndarray:
-        """Return the share of people who, replacing this person, would change no digit, (m,).
+        """Return the share of people who could replace each person without changing a digit, (m,).
 
-        To first order, influences add up: ``t₋ᵢ + (t₊ⱼ − t)``. If a digit remains in doubt, a refit
-        determines it. On large tables, refits stop after a few seconds, and digits in doubt count
-        as changed.
+        To first order, the effects of removing person i and adding person j add up: ``t₋ᵢ + (t₊ⱼ −
+        t)``. If a digit remains in doubt, a refit determines it. On large tables, refits stop after
+        a few seconds, and digits in doubt count as changed.
         """
         left = 1e9 / max(one.X.size * one.X.shape[1] for one in self.specifications)
         N = len(self.sets)
@@ -489,7 +490,8 @@ class RegressionTable:
 def _telling(inside: np.ndarray, outside: np.ndarray) -> Iterator[np.ndarray]:
     """Yield draws along the three directions in which means or covariances differ most.
 
-    Both cases use the same other people, so that sampling errors in the covariances cancel.
+    The draws with and without the person include the same other people, so that sampling errors in
+    the covariances cancel.
     """
     both = np.concatenate([inside - inside.mean(axis=0), outside - outside.mean(axis=0)])
     root = inverse_root(both.T @ both / len(both))
