@@ -140,7 +140,7 @@ class DifferentialPrivacy(PrivacyStatement):
 
 @dataclass(frozen=True)
 class GaussianDP(PrivacyStatement):
-    """Gaussian DP: two neighbours are at least as hard to tell apart as N(0, 1) and N(μ, 1).
+    """Gaussian DP: neighbours are at least as hard to distinguish as N(0, 1) and N(μ, 1).
 
     The Rényi divergence of order α is ``αμ²/2``, and the total variation ``2Φ(μ/2) − 1``; both are
     exact.
@@ -314,7 +314,7 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
 
     if not isinstance(event, dp_accounting.DpEvent):
         raise InputError(
-            "dp must be a dp_accounting event or a guarantee from seepage.privacy, not a "
+            "dp must be a dp_accounting event or a guarantee from seepage.privacy, not "
             f"{type(event).__name__}."
         )
     check_choice(neighbours, "neighbours", NEIGHBOURS)

@@ -334,7 +334,7 @@ class FisherAccountant(MeasuredRun):
         if not bool((seen == 1).all()):
             odd = int(torch.nonzero(seen != 1)[0])
             raise InputError(
-                f"A survey must contain every record once, but it contains record {odd} "
+                f"A survey must contain every record once, but record {odd} occurs "
                 f"{int(seen[odd])} times; give each record once."
             )
         device = self.sums.uses.device

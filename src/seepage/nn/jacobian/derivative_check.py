@@ -185,7 +185,7 @@ def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Cha
 
 
 def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Changes, Tensor]:
-    """Compare ``ĝ·Jv`` from a pullback with a finite difference, as a part of ``‖Jv‖``."""
+    """Compare ``‖Jv‖`` with its component along ``g`` from a pullback and from a difference."""
     pull, norms, _ = radial_pull(network, batch)
     unit = torch.where(norms > 0, norms, 1.0)
     along = (pull * v).flatten(1).sum(1) / unit

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from seepage.errors import InputError
 from seepage.nn.privacy.randomness import mark_of, marked
 from seepage.support.number_check import check_share
+from seepage.tables.names import counted
 from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import build_frame
 
@@ -90,8 +91,8 @@ class IndividualLoss(RankedResult):
         if not len(mu):
             return "<individual privacy loss of no records>"
         words = (
-            f"<individual privacy loss of {len(mu)} records: μ median {np.median(mu):.4g}, "
-            f"largest {mu.max():.4g}>"
+            f"<individual privacy loss of {counted(len(mu), 'record')}: "
+            f"μ median {np.median(mu):.4g}, largest {mu.max():.4g}>"
         )
         return marked(words, self.conditions)
 

@@ -49,7 +49,7 @@ class RunMembership(LossTradeOff):
     ----------
     removed, added
         dp-accounting's privacy loss distributions for the run with the record against the run
-        without it (or with another in its place), and for the reverse.
+        without it (or with another record in its place), and for the reverse.
     kind
         ``guarantee`` if the curve follows from the clip and is valid for every record; ``estimate``
         if it is computed from the norms of one record's gradients.

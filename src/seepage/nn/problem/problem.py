@@ -57,7 +57,7 @@ class Batch:
         return Batch(tree_map_only(Tensor, wide, self.x), wide(self.y), wide(self.z))
 
     def on_both_sides(self, ahead: Tensor, behind: Tensor) -> Batch:
-        """Return every record twice: first all moved by ``ahead``, then all by ``behind``."""
+        """Return all records moved by ``ahead``, followed by all records moved by ``behind``."""
         x, y = tree_map_only(Tensor, lambda t: torch.cat((t, t)), (self.x, self.y))
         return Batch(x, y, torch.cat((self.z + ahead, self.z + behind)))
 
@@ -238,7 +238,7 @@ def mse(output: Any, target: Tensor) -> Tensor:
     if target.numel() != output.numel() or target.shape[:1] != output.shape[:1]:
         raise InputError(
             f"Targets for outputs of shape {tuple(output.shape)} need the same number of entries "
-            f"per record, but their shape is {tuple(target.shape)}."
+            f"per record, but their shape is {tuple(target.shape)}; reshape the targets."
         )
     wanted = target.to(output.dtype).reshape(output.shape)
     return (output - wanted).square().reshape(len(output), -1).sum(1) / 2
@@ -248,7 +248,7 @@ def _one_tensor(output: Any) -> Tensor:
     tensor = numbers_of(output)
     if not isinstance(tensor, Tensor):
         raise InputError(
-            f"The network returns a {type(output).__name__}, which is not a tensor and has no "
+            f"The network's output, of type {type(output).__name__}, is not a tensor and has no "
             "logits; pass a loss function of this output and the target."
         )
     return tensor

@@ -2,10 +2,11 @@
 
 Training runs in one process or, under ``torchrun``, in several processes that share every batch.
 
-A step is ``w ← w − ρ v`` with ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w`` (Guo et al. 2022, section
-6.1, plus momentum and weight decay), or the step of any other optimiser with the gradient
-``(Σ g̃ + N(0, (σC)²))/B``. Unless ``B`` is declared, the number of records counts as public,
-because an attacker who sees the noise of a step learns ``σC/B``.
+A step of the default optimiser is ``w ← w − ρ v`` with ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w``
+(Guo et al. 2022, section 6.1, plus momentum m and weight decay λ; ρ is the learning rate). Any
+other optimiser receives the gradient ``(Σ g̃ + N(0, (σC)²))/B``. Unless ``B`` is declared, the
+number of records counts as public, because an attacker who sees the noise of a step learns
+``σC/B``.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class PrivateUpdate:
         if owned != {id(p) for p in released.values()}:
             raise InputError(
                 "The optimiser must update all parameters with requires_grad and no other "
-                "parameters."
+                "parameters; in optimizer=, create it from exactly the parameters received."
             )
 
     def take(self, gradient: Mapping[str, Tensor]) -> None:
@@ -422,7 +423,7 @@ class PrivateSGD:
             )
 
     def __repr__(self) -> str:
-        steps = f"{self.steps:,} steps" if self.steps else f"{self.epochs:g} epochs"
+        steps = counted(self.steps, "step") if self.steps else f"epochs={self.epochs:g}"
         names = ("sample_rate", "expected_batch", "batch_size", "noise_multiplier", "max_grad_norm")
         known = [(name, getattr(self, name)) for name in names]
         said = [f"{n}={v:.4g}" for n, v in known if v is not None and not math.isnan(v)]
@@ -433,7 +434,7 @@ class PrivateSGD:
         if self.budget is not None:
             said.append(f"budget {self.budget}")
         done = getattr(self, "_step", None)
-        state = "not fitted" if done is None else f"{done:,} steps taken"
+        state = "not fitted" if done is None else f"{counted(done, 'step')} taken"
         words = f"{', '.join([steps, *said])}; {state}"
         return f"<PrivateSGD: {marked(words, conditions_of([self._randomness()]))}>"
 
@@ -711,7 +712,7 @@ def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:
 def _test_data(X: Any, y: Any) -> tuple[Inputs, Tensor]:
     if X is None or (y is None and not isinstance(X, Mapping)):
         missing = "X_test" if X is None else "y_test"
-        raise InputError(f"Test data require both X_test and y_test; {missing} is missing.")
+        raise InputError(f"Test data require both X_test and y_test; also give {missing}.")
     X, y = _records(X, y, "X_test", "y_test")
     if isinstance(X, Mapping) and y.dim() > 1:
         raise InputError(
