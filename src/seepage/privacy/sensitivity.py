@@ -91,7 +91,8 @@ def output_sensitivity(
         A bound on the norm ``‖x‖`` of every possible record, which :func:`clip_rows` enforces. The
         default is the largest norm in the data, which does not provide a guarantee.
     label_bound
-        A bound on the absolute value of every label; required for least squares and Poisson.
+        A bound on the absolute value of every label, for least squares and Poisson. The default is
+        the largest absolute value in the data, which does not provide a guarantee.
     lipschitz
         The constant ``L`` itself, for a custom family.
 

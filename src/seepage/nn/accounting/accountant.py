@@ -89,11 +89,10 @@ class FisherAccountant(MeasuredRun):
         How the clip factor's dependence on the record is computed: ``"exact"``, or
         ``"conservative"``, a cheaper upper bound.
     method, scale
-        How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`. Finite steps
-        of size ``scale`` are used if the network has kinks or ``method="finite"`` is given, and
-        derivatives otherwise. By default, the first batch determines the scale;
-        :class:`~seepage.nn.PrivateSGD` uses the first records of its data. Sketches always use
-        derivatives.
+        How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`: by
+        derivatives or over finite steps of size ``scale``. By default, the first batch determines
+        the scale; :class:`~seepage.nn.PrivateSGD` uses the first records of its data. Sketches
+        always use derivatives.
     directions
         ``"signs"``, or ``"coordinates"`` for probes along single unknowns.
     individual

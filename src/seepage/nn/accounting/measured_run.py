@@ -280,7 +280,7 @@ class RunReader(ABC):
         return run_membership(self.ledger, neighbours)
 
     def default_delta(self) -> float:
-        """Return the default δ: the declared δ, or 1/n if the number of records is public."""
+        """Return the default δ: the trainer's target, or 1/n if the number of records is public."""
         if self.target_delta is not None:
             return self.target_delta
         if len(self.ledger) and relation_of(self.ledger) == "add-or-remove":

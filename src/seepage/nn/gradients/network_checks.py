@@ -57,7 +57,7 @@ class KinkWarning(UserWarning):
 
 
 class FallbackWarning(UserWarning):
-    """Warns that a module has no closed form for its per-record gradients, or no derivative."""
+    """Warns that a slower method or finite steps are used, or that dropout is switched off."""
 
 
 def unwrapped(net: nn.Module) -> nn.Module:
@@ -351,7 +351,8 @@ def without_dropout(net: nn.Module) -> tuple[nn.Module, str]:
     """Return the network with dropout off, and a sentence that says so (empty if none was on).
 
     The caller's network keeps its mode. The returned network has its own modules, which share all
-    parameters and buffers with the caller's network.
+    parameters and buffers with the caller's network. A network that is sharded or cannot be copied
+    is returned unchanged.
     """
     net = unwrapped(net)
     names = [name for name, module in net.named_modules() if _drops_values(module)]

@@ -120,7 +120,7 @@ class _Activated(Function):  # type: ignore[misc]
 
 
 class _ActivatedBack(Function):  # type: ignore[misc]
-    """Computes ``δφ′(x)``, whose derivative with respect to ``x`` is ``vδφ″(x)``."""
+    """Computes ``δφ′(x)``; its derivative with respect to ``x`` maps ``v`` to ``vδφ″(x)``."""
 
     @staticmethod
     def forward(ctx: Any, delta: Tensor, x: Tensor, activation: _Activation) -> Tensor:

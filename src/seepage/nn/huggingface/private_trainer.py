@@ -1,4 +1,4 @@
-"""A Hugging Face ``Trainer`` that trains privately and accounts for the leakage of every record.
+"""A Hugging Face ``Trainer`` that trains privately and accounts for leakage about every record.
 
 The trainer's own loop, optimiser, schedule, evaluation and checkpoints are kept. Only its loader
 and its ``training_step`` change: batches are Poisson samples, and the gradients are those of

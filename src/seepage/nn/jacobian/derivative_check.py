@@ -58,7 +58,7 @@ def check_derivative(
     derivatives will be computed: ``"tangents"`` along record directions, ``"pulls"`` by a
     double-backward pass, or ``"probes"`` along parameter directions, which need no per-layer rules.
     In a network with kinks, differences may not match the derivative at any step size. The check
-    then fails only if the derivative is zero and the difference clearly is not.
+    then fails only if the derivative is nearly zero and the difference clearly is not.
     """
     for dtype in longer_types(network.problem, batch):
         try:
@@ -185,7 +185,10 @@ def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Cha
 
 
 def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Changes, Tensor]:
-    """Compare ``‖Jv‖`` with its component along ``g`` from a pullback and from a difference."""
+    """Compare two values of ``‖Jv‖`` that differ in the component along ``g``.
+
+    In the first, this component is from a pullback; in the second, from a finite difference.
+    """
     pull, norms, _ = radial_pull(network, batch)
     unit = torch.where(norms > 0, norms, 1.0)
     along = (pull * v).flatten(1).sum(1) / unit

@@ -12,11 +12,11 @@ the noise. If ``Δ`` is the difference between the two points and a bar their me
 
     δ₊t₊ᵀ − δ₋t₋ᵀ = Δδ t̄ᵀ + δ̄ Δtᵀ
 
-exactly, without cancellation, for every term of a gradient (a term is linear in each of at most two
-tensors). The gradient at each point is clipped by its own factor, which scales its ``δ``. Only
-plain training passes are needed. ``D(h)`` is therefore correct even where there is no derivative
-(ReLU, max pooling), or where torch cannot see it (``torch.no_grad()``, ``.detach()``, functions
-with a custom backward pass).
+exactly, without cancellation, for every term ``δtᵀ`` of a gradient (a term is linear in each of at
+most two tensors). The gradient at each point is clipped by its own factor, which scales its ``δ``.
+Only plain training passes are needed. ``D(h)`` is therefore correct even where there is no
+derivative (ReLU, max pooling), or where torch cannot see it (``torch.no_grad()``, ``.detach()``,
+functions with a custom backward pass).
 
 *Thin* finite tangents estimate ``‖J̃‖_F²`` of smooth networks by ``‖g₊ − g₋‖²/4h²``, from
 ``z + hv`` and ``z − hv``, in one plain pass at training precision, with gradients randomly

@@ -91,7 +91,9 @@ class ExposureScores:
         check_choice(name, "score", _SCORES)
         values = getattr(self, name)
         if values is None:
-            raise InputError("own_shift is not available for this loss; choose another score.")
+            raise InputError(
+                "own_shift is not available for this loss or last layer; choose another score."
+            )
         n = values.shape[1]
         return np.asarray(np.mean([(rankdata(v) - 0.5) / n for v in values], axis=0))
 

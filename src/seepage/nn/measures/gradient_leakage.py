@@ -301,8 +301,9 @@ class GradientLeakage(Leakage):
 
         The result has one row per record and one column per entry of the flattened variable
         (pixels, features), with zeros at entries that are known in the view. Every probe estimates
-        all entries at once. For named columns, the result is exact. With finite steps
-        (``method="finite"`` in ``sp.nn.leakage``), the unknowns are shifted one by one.
+        all entries at once. For named columns, the result is exact. With ``method="finite"`` in
+        ``sp.nn.leakage``, or if the network has no derivatives, the unknowns are shifted one by
+        one.
         """
         if columns is not None:
             return _exact(super().cells(columns))

@@ -29,7 +29,7 @@ from seepage.privacy.trade_off import LossTradeOff, both_ways, gaussian_losses
 
 GUARANTEED = (
     "Only the noisy gradients of the steps, or results computed from them, are released.",
-    "This is valid for every record, because the clip bounds each record's contribution to a step.",
+    "The curve is valid for every record: the clip bounds each record's contribution to a step.",
 )
 MEASURED = (
     GUARANTEED[0],

@@ -38,7 +38,7 @@ from seepage.tables.names import counted
 from seepage.tables.result_table import SummaryTable
 
 ADD_OR_REMOVE, REPLACE = "add or remove one record", "replace one record"
-ZERO_OUT = "blank out one record (no gradient in its place)"
+ZERO_OUT = "zero out one record (zero gradient instead)"
 RELATIONS = {"add-or-remove": ADD_OR_REMOVE, "replace": REPLACE, "zero-out": ZERO_OUT}
 
 _DECLARED = (

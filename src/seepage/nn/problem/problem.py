@@ -286,7 +286,8 @@ class UnreducedLoss:
 
     With ``reduction="sum"`` or ``"batchmean"``, the entries of a record are summed. With other
     reductions, the entries are averaged as the module would average that record alone: positions
-    with ``ignore_index`` are left out, and all other positions are weighted by class.
+    with ``ignore_index`` are left out, and all other positions are weighted by class. If a record
+    has a single entry, its loss keeps the class weight.
     """
 
     def __init__(self, module: _Loss) -> None:

@@ -155,10 +155,10 @@ class Amplification:
 
     The method is ``"mixture"`` (:class:`MixtureFactor`), ``"theorem4"`` (equation 3 of Guo et al.
     2022), ``"algorithm1"`` (as printed in that paper, which is not a bound), or ``"none"`` for κ =
-    1 (equation 2). With ``"theorem4"``, ``budget`` gives the probability that κ fails in each step;
-    with ``"algorithm1"``, its total is the δ of every step, and ``threshold`` the clipping
-    threshold. The sampler is ``"poisson"``, ``"fixed"`` (a set of fixed size), or ``"other"``, for
-    which only κ = 1 is known to be valid.
+    1 (equation 2). With ``"theorem4"``, ``budget`` gives the probability that κ fails in each step.
+    With ``"algorithm1"``, the budget's total is the δ of every step. ``threshold`` is the clipping
+    threshold, which only ``"algorithm1"`` uses. The sampler is ``"poisson"``, ``"fixed"`` (a set of
+    fixed size), or ``"other"``, for which only κ = 1 is known to be valid.
     """
 
     def __init__(

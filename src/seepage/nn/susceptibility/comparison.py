@@ -83,7 +83,7 @@ class Comparison(ResultTable):
         return f"<PLIS, JacSens and FIL of {count}; rank correlations {ranks}>"
 
     def spearman(self) -> dict[str, float]:
-        """Return rank correlations between the measures, over the records.
+        """Return rank correlations of PLIS with the other measures, over the records.
 
         The last correlation, ``"plis, jacsens by attribute"``, is computed over the attributes of
         each record and averaged over the records. A correlation is nan if either measure is
@@ -166,7 +166,7 @@ def compare(
 
 
 def _largest(leak: GradientLeakage, unknowns: int, dtype: torch.dtype) -> tuple[Tensor, str]:
-    """Return the largest singular values, or lower bounds if the iteration was stopped."""
+    """Return the largest singular values, or lower bounds if stopped early, and their kind."""
     most = 200  # steps of Lanczos' method
     largest = leak.spectrum(1e-7 if dtype == torch.float64 else 1e-4, most)
     settled = largest.steps < most or unknowns <= most

@@ -1,4 +1,4 @@
-"""A Lightning callback that trains privately and accounts for the leakage of every record.
+"""A Lightning callback that trains privately and accounts for leakage about every record.
 
 Lightning's own loop, optimiser, schedule and checkpoints are kept. The callback draws the batches,
 and replaces the gradient before every optimiser step by that of

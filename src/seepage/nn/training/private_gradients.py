@@ -75,7 +75,8 @@ class PrivateGradients:
     n
         The number of training records.
     steps
-        The number of steps, which ``target_epsilon`` and ``amplification="theorem4"`` require.
+        The number of steps; required with ``target_epsilon``. With ``amplification="theorem4"``,
+        the failure probability is divided equally among these steps.
     sample_rate, expected_batch, batch_size, sampling
         As for :class:`~seepage.nn.PrivateSGD`: either the declared rate and divisor, or a batch
         size. With a batch size, ``n`` counts as public.

@@ -138,7 +138,7 @@ class PrivateUpdate:
                     facts[place] = value
                 else:
                     raise InputError(
-                        f"The optimiser stores a {type(value).__name__} ({name}) between steps, "
+                        f"The optimiser's state {name!r} is of type {type(value).__name__}, "
                         "which a checkpoint cannot store; use another optimiser, or no checkpoint."
                     )
         return tensors, facts
@@ -202,8 +202,8 @@ class PrivateSGD:
     steps
         The number of steps to take.
     epochs
-        The number of passes over the data, instead of ``steps``. With Poisson batches a pass is
-        ``1/sample_rate`` steps, in which every record is drawn once on average.
+        The number of passes over the data, instead of ``steps``. A pass is ``1/sample_rate`` steps,
+        in which every record is drawn once on average.
     sample_rate, expected_batch
         The probability that a record is in a Poisson batch, and the number ``B`` by which the noisy
         sums are divided. Both are declared before the data are seen, so guarantees cover adding or
@@ -257,7 +257,8 @@ class PrivateSGD:
     checkpoint_every
         The number of steps between checkpoints.
     evaluate_every
-        The number of steps between evaluations of the accuracy; by default, ``steps // 20``.
+        The number of steps between evaluations of the accuracy; by default a twentieth of
+        ``steps``.
     accounting
         Further arguments of :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes``,
         ``amplification``, ``clip_derivative``, ``method``, ``scale``, ``individual``, ``sketch``,
