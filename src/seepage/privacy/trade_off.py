@@ -364,8 +364,8 @@ def checked_rates(fpr: Any) -> np.ndarray:
 def _lowest(height: Callable[[int], float], epsilon: np.ndarray, rate: float) -> float:
     """Return the smallest ``δ(ε) + e^ε·FPR`` on a grid of ε, by bisection.
 
-    The sum is convex in ``e^ε``. Of two equal values, that of the larger ε counts as lower, because
-    for very negative ε the values agree to the last digit.
+    The sum is convex in ``e^ε``. Of two equal values, the one at the larger ε counts as lower,
+    because for very negative ε the values agree to the last digit.
     """
 
     def line(k: int) -> float:

@@ -79,7 +79,7 @@ class FisherAccountant(MeasuredRun):
     delta, steps
         For ``"theorem4"``, the probability that its factor fails over the whole run (by default
         ``1/n``), and the number of steps, if known, among which that probability is divided. For
-        ``"algorithm1"``, its δ.
+        ``"algorithm1"``, ``delta`` is the δ of that algorithm.
     view
         The unknowns of a record; by default the whole input.
     probes

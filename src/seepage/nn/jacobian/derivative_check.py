@@ -72,7 +72,7 @@ def check_derivative(
 
 
 def uneven_changes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> Tensor:
-    """Return by how much changes over ``h`` differ from the derivative, apart from curvature.
+    """Return how much gradients' changes over ``h`` differ from derivatives beyond curvature.
 
     The result, ``(K, B)`` for directions ``v (K, B, …)``, is the difference between
     ``‖(g₊ − g₋)/2h‖²`` and ``‖Jv‖²``, divided by the larger of the two. It is set to zero if it is
@@ -96,7 +96,7 @@ def uneven_changes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -
 
 
 def spread_over_classes(y: Tensor, count: int, seed: int) -> Tensor:
-    """Return the positions of ``count`` random records, with target classes in proportion.
+    """Return the positions of ``count`` random records, stratified by target class.
 
     Records are sorted by target if every target is a single integer. Then one record is drawn from
     each of ``count`` equal blocks.

@@ -18,8 +18,8 @@ Only plain training passes are needed. ``D(h)`` is therefore correct even where 
 derivative (ReLU, max pooling), or where torch cannot see it (``torch.no_grad()``, ``.detach()``,
 functions with a custom backward pass).
 
-*Thin* finite tangents estimate ``‖J̃‖_F²`` of smooth networks by ``‖g₊ − g₋‖²/4h²``, from
-``z + hv`` and ``z − hv``, in one plain pass at training precision, with gradients randomly
+*Thin* finite tangents estimate ``‖J̃‖_F²`` of smooth networks by ``‖g₊ − g₋‖²/4h²``, from ``z +
+hv`` and ``z − hv``. They take one plain pass at training precision, in which gradients are randomly
 narrowed. They work with fused attention, gradient checkpointing, compiled or quantised parts, TF32
 and 16-bit numbers. The change ``Δg`` for a wide weight is not formed. Instead, ``ΔgQ`` is computed,
 where ``Q`` has :data:`THIN` columns of random signs, so that ``E‖ΔgQ‖² = THIN·‖Δg‖²``. This takes a
@@ -385,7 +385,7 @@ class StepLadder:
         return cls(sizes, {o: each.squared.double() for o, each in changes.items()}, norms)
 
     def errors(self, o: float) -> StepErrors:
-        """Return the errors near step ``o``, fitted to steps of twice to a quarter of its size.
+        """Return the errors near step ``o``, fitted to the steps from twice to a quarter its size.
 
         ``s = A' − c h²s + r‖g‖²/h²`` with ``A' = A + c r‖g‖²`` is linear in its unknowns: ``A'`` of
         every record, ``c`` and ``r``, none of them negative. Relative residuals are minimised. Much

@@ -76,10 +76,10 @@ def kinks_beside(
 ) -> bool | None:
     """Return whether some record has a kink within a step of ``h`` that its derivative misses.
 
-    Every record's change along a few random directions is compared with its derivative. Lines on
-    which the two differ by more than curvature can explain are then searched, because a sharp bend,
-    or a dependence that is hidden from torch, also causes a difference. Returns ``None`` if changes
-    and derivatives cannot be compared.
+    The change of every record's gradient along a few random directions is compared with its
+    derivative. Lines on which the two differ by more than curvature can explain are then searched,
+    because a sharp bend, or a dependence that is hidden from torch, also causes a difference.
+    Returns ``None`` if changes and derivatives cannot be compared.
     """
     if not _in_double(network.problem, batch):
         return None

@@ -60,7 +60,7 @@ def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
 
 
 def write_key(path: Path, stream: KeyedStream) -> None:
-    """Write a run's key beside its checkpoint, to a file that only the file's owner can read.
+    """Write a run's key to a file next to its checkpoint; only the file's owner can read it.
 
     The checkpoint never contains the key, so that a reader of the checkpoint cannot remove the
     noise.

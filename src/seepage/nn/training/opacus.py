@@ -1,4 +1,4 @@
-"""Attaches seepage's accountant to an Opacus training loop, beside Opacus's own accountant."""
+"""Attaches seepage's accountant to an Opacus training loop, alongside Opacus's accountant."""
 
 from __future__ import annotations
 

@@ -235,9 +235,10 @@ class PrivateSGD:
         A seed for batches, noise and probes, for experiments only. Anyone who knows or guesses the
         seed can regenerate and subtract the noise; every statement about the run mentions this. By
         default, batches, noise and probes are derived from a 256-bit key drawn by the operating
-        system and from the step number. With a checkpoint, the key is stored beside it in a file of
-        the same name plus ``.key``, which is needed to resume the run. Keep this file secret, and
-        delete it after the run: anyone who knows the key can remove the noise.
+        system and from the step number. With a checkpoint, the key is stored in the same folder, in
+        a file with the checkpoint's name plus ``.key``, which is needed to resume the run. Keep
+        this file secret, and delete it after the run: anyone who knows the key can remove the
+        noise.
     randomness
         With ``"secure"``, noise and batches come from ChaCha20, and sums are rounded to a grid of
         about 1/4096 of the noise's standard deviation. With ``"fast"``, noise comes from torch's
