@@ -141,7 +141,7 @@ def exposure_scores(
         Face), ``X`` is the batch with its labels, and ``y`` is left out.
     loss
         The loss, as for :func:`seepage.nn.leakage`; by default the cross-entropy or the model's
-        own.
+        own loss.
     members
         The records on which a network was trained, ``(n,)``, or ``(M, n)`` for several networks.
         None selects all records.

@@ -3,7 +3,7 @@
 A record whose clipped gradients have the norms ``‖g̃_t‖`` shifts the mean of release t by
 ``‖g̃_t‖``. With noise of standard deviation ``s_t``, the record has ``μ``-Gaussian differential
 privacy, ``μ² = Σ_t ‖g̃_t‖²/s_t² = Σ_t PL_t`` (Mueller et al. 2022, equations 2 to 4; Dong, Roth and
-Su 2021, corollary 3.3 for the sum), and Rényi divergence ``αμ²/2``.
+Su 2022, corollary 3.3 for the sum), and Rényi divergence ``αμ²/2``.
 """
 
 from __future__ import annotations

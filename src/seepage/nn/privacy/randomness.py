@@ -63,7 +63,7 @@ def conditions_of(origins: Iterable[str]) -> tuple[str, ...]:
 
 
 def mark_of(conditions: Sequence[str]) -> str:
-    """Return a short note if the conditions say that the noise can be regenerated; else nothing.
+    """Return a note if the conditions say that the noise can be regenerated, or an empty text.
 
     >>> mark_of(conditions_of(["secure", "seed"]))
     'experiment, noise from a seed: valid only if no attacker knows or guesses it'
