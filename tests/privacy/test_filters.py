@@ -230,11 +230,11 @@ def test_a_stop_that_depends_on_the_record_makes_fisher_information_infinite():
         (lambda: PrivacyFilter(3, GaussianDP(1.0)), "add-or-remove"),
         (lambda: PrivacyFilter(3, RenyiDP({2: 1, 3: 2}, "add-or-remove")), "one Rényi order"),
         (lambda: PrivacyFilter(0, BUDGET), "records must be"),
-        (lambda: PrivacyFilter(3, BUDGET).admit([1.0]), "one cost for each"),
+        (lambda: PrivacyFilter(3, BUDGET).admit([1.0]), "one cost per record"),
         (lambda: PrivacyFilter(3, BUDGET).admit([1.0, -1.0, 0.0]), "at least zero"),
         (lambda: PrivacyFilter(3, BUDGET).admit([1.0, math.nan, 0.0]), "at least zero"),
         (lambda: PrivacyFilter(3, BUDGET).admit([0.1, 0.1], [1, 1]), "occurs twice"),
-        (lambda: PrivacyFilter(3, BUDGET).noisy_sum([1.0], sp.Gaussian(1.0)), "a row of finite"),
+        (lambda: PrivacyFilter(3, BUDGET).noisy_sum([1.0], sp.Gaussian(1.0)), "one row of finite"),
         (lambda: PrivacyFilter(1, BUDGET).noisy_sum([[1.0]], sp.Laplace(1.0)), "needs Gaussian"),
         (
             lambda: PrivacyFilter(1, BUDGET).noisy_sum([[1.0]], sp.Gaussian([1.0])),

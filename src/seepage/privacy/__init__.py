@@ -1,8 +1,8 @@
 """Differential privacy guarantees, from which reconstruction bounds are derived.
 
-``statements`` defines the guarantees (a ``dp_accounting`` event is converted to one), and
-``trade_off`` the best membership test under each guarantee. ``gaussian_mechanism`` computes the
-noise needed for (ε, δ). ``sensitivity`` bounds the effect of one record on a fitted model, which
+``statements`` defines the guarantees and converts ``dp_accounting`` events to them. ``trade_off``
+computes the best membership test under each guarantee. ``gaussian_mechanism`` computes the noise
+needed for (ε, δ). ``sensitivity`` bounds the effect of one record on a fitted model, which
 determines the guarantee for noise on the model's parameters. ``filters`` excludes records whose
 privacy budget is spent.
 """

@@ -22,13 +22,14 @@ from seepage.core.noise import Gaussian
 from seepage.errors import InputError, accepts_other_names
 from seepage.privacy.statements import GaussianDP, RenyiDP
 from seepage.support.number_check import check_count
+from seepage.tables.names import counted
 from seepage.tables.source import as_numpy
 
 ADD_OR_REMOVE = "add-or-remove"
 CONDITIONS = (
     "Whether a record takes part depends only on that record and on earlier releases.",
-    "Neither the published results nor the time of the last result depends on which records take "
-    "part, or how many.",
+    "Neither the choice of published results nor the time of the last one depends on which or how "
+    "many records take part.",
     "The list of excluded records and the budget that each record has spent remain secret.",
 )
 _SEEDED = (
@@ -81,7 +82,7 @@ class PrivacyFilter:
         if not isinstance(budget, GaussianDP | RenyiDP):
             raise InputError(
                 "budget must be GaussianDP(mu, 'add-or-remove') or RenyiDP({order: epsilon}, "
-                f"'add-or-remove') from seepage.privacy, not a {type(budget).__name__}."
+                f"'add-or-remove') from seepage.privacy, not {type(budget).__name__}."
             )
         if budget.neighbours != ADD_OR_REMOVE:
             raise InputError(
@@ -111,7 +112,8 @@ class PrivacyFilter:
 
     def __str__(self) -> str:
         # Neither the number of records that have stopped nor what they spent: both are secret.
-        return f"{self.releases:,} releases under a budget for each record: {self.budget.words}"
+        releases = counted(self.releases, "release")
+        return f"{releases} under a budget for each record: {self.budget.words}"
 
     def __repr__(self) -> str:
         return f"<{self}>"
@@ -143,11 +145,14 @@ class PrivacyFilter:
         rows = np.arange(len(self.active)) if rows is None else as_numpy(rows)
         if costs.shape != rows.shape or costs.ndim != 1:
             raise InputError(
-                f"There must be one cost for each of {len(rows)} records, not an array of shape "
+                f"There must be one cost per record, {len(rows)} in all, not an array of shape "
                 f"{costs.shape}."
             )
         if not np.all(costs >= 0):  # nan neither
-            raise InputError("A cost must be a number of at least zero; check the contributions.")
+            raise InputError(
+                "A cost is negative or nan; give each record a cost of at least zero, and check "
+                "the contributions from which the costs were computed."
+            )
         if len(np.unique(rows)) != len(rows):
             raise InputError(
                 "A record can take part in a release only once, but some row occurs twice; list "
@@ -180,8 +185,8 @@ class PrivacyFilter:
         rows = rows[:, None] if rows.ndim == 1 else rows
         if rows.ndim != 2 or len(rows) != len(self.active) or not np.all(np.isfinite(rows)):
             raise InputError(
-                f"contributions must have a row of finite numbers for each of the "
-                f"{len(self.active)} records, not the shape {rows.shape}."
+                "contributions must have one row of finite numbers for each record, "
+                f"{len(self.active)} in all; the given array has the shape {rows.shape}."
             )
         if not isinstance(noise, Gaussian) or np.ndim(noise.sigma) != 0:
             raise InputError(

@@ -6,9 +6,10 @@ minimiser is the difference between the gradients of two losses::
 
     nλ ‖w − w'‖ ≤ ‖∇F(w')‖ = ‖∇ℓ(w'; z) − ∇ℓ(w'; z')‖ ≤ 2L,    L = sup ω |∂ℓ/∂m| ‖x‖
 
-(Chaudhuri, Monteleoni and Sarwate 2011), so the sensitivity is at most ``2L/(nλ)``. ``L`` must be
-valid for every record that could be in the table, but only at minimisers, where ``|∂ℓ/∂m|`` is
-bounded as follows:
+(Chaudhuri, Monteleoni and Sarwate 2011), so the sensitivity is at most ``2L/(nλ)``. Here ``F`` is
+the first table's objective, ``m`` a record's linear predictor and ``ω`` its sample weight. ``L``
+must be valid for every record that could be in the table, but only at minimisers, where
+``|∂ℓ/∂m|`` is bounded as follows:
 
 * logistic: it is at most 1; softmax: its norm, over the classes, is at most √2;
 * least squares with ``|y| ≤ Y``: ``(nλ/2)‖w‖² ≤ F(0) ≤ nY²/2`` bounds ``w``, and therefore the
@@ -90,7 +91,8 @@ def output_sensitivity(
         A bound on the norm ``‖x‖`` of every possible record, which :func:`clip_rows` enforces. The
         default is the largest norm in the data, which does not provide a guarantee.
     label_bound
-        A bound on the absolute value of every label; required for least squares and Poisson.
+        A bound on the absolute value of every label, for least squares and Poisson. The default is
+        the largest absolute value in the data, which does not provide a guarantee.
     lipschitz
         The constant ``L`` itself, for a custom family.
 

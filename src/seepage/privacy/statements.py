@@ -80,8 +80,8 @@ class DifferentialPrivacy(PrivacyStatement):
         The parameters of the guarantee.
     neighbours
         The neighbouring relation: ``"replace"`` or ``"add-or-remove"`` one record. A guarantee for
-        ``"add-or-remove"`` implies slightly stronger bounds for a replacement than (2ε, (1 +
-        e^ε)δ) does.
+        ``"add-or-remove"`` implies a slightly smaller total variation for a replacement than
+        (2ε, (1 + e^ε)δ) does.
 
     Examples
     --------
@@ -140,7 +140,7 @@ class DifferentialPrivacy(PrivacyStatement):
 
 @dataclass(frozen=True)
 class GaussianDP(PrivacyStatement):
-    """Gaussian DP: two neighbours are at least as hard to tell apart as N(0, 1) and N(μ, 1).
+    """Gaussian DP: neighbours are at least as hard to distinguish as N(0, 1) and N(μ, 1).
 
     The Rényi divergence of order α is ``αμ²/2``, and the total variation ``2Φ(μ/2) − 1``; both are
     exact.
@@ -221,7 +221,8 @@ class RenyiDP(PrivacyStatement):
     curve
         The value of ε at every order: ``{2: 0.5}``, or pairs ``[(1.5, 0.3), (4, 1.1)]``.
     neighbours
-        ``"replace"`` or ``"add-or-remove"`` one record. ``"add-or-remove"`` needs orders up to 4:
+        ``"replace"`` or ``"add-or-remove"`` one record. For ``"add-or-remove"``, ε(2) under a
+        replacement follows only if some order is at least 4:
         ``D₂(P‖R) ≤ (2 − 1/p) D_{2p}(P‖Q) + D_{q(2 − 1/p)}(Q‖R)`` with 1/p + 1/q = 1.
 
     Examples
@@ -314,7 +315,7 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
 
     if not isinstance(event, dp_accounting.DpEvent):
         raise InputError(
-            "dp must be a dp_accounting event or a guarantee from seepage.privacy, not a "
+            "dp must be a dp_accounting event or a guarantee from seepage.privacy, not "
             f"{type(event).__name__}."
         )
     check_choice(neighbours, "neighbours", NEIGHBOURS)

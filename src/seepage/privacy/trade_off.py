@@ -43,7 +43,7 @@ class TradeOff(ResultTable):
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the ROC curve of the best test, with the chance line."""
-        return draw_curve(ax, *self._curve, f"right at most {self.accuracy():.1%}")
+        return draw_curve(ax, *self._curve, f"success rate at most {self.accuracy():.1%}")
 
     @abstractmethod
     def excess(self, epsilon: Any) -> np.ndarray:
@@ -91,8 +91,8 @@ class PromisedTradeOff(TradeOff):
 
     ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``. The curve consists of line
     segments: in the worst case, the record is revealed with probability δ, and the release is
-    randomised response otherwise. The middle corner has the false positive rate ``c = (1 − δ)/(1 +
-    e^ε)`` and the same false negative rate.
+    randomised response otherwise. At the middle corner, the false positive rate and the false
+    negative rate are both ``c = (1 − δ)/(1 + e^ε)``.
 
     Examples
     --------
@@ -348,22 +348,24 @@ def both_ways(losses: Any) -> tuple[Any, Any]:
 def check_prior(prior: Any) -> None:
     """Raise an error if a prior probability is not strictly between 0 and 1."""
     if isinstance(prior, str) or not 0 < prior < 1:
-        raise InputError("The prior must be a probability between 0 and 1.")
+        raise InputError(
+            "The prior must be a probability above 0 and below 1; give, for example, 0.5."
+        )
 
 
 def checked_rates(fpr: Any) -> np.ndarray:
     """Return false positive rates as an array; invalid rates raise an error."""
     rate = np.asarray(fpr, dtype=float)
     if not np.all((rate >= 0) & (rate <= 1)):
-        raise InputError("A false positive rate must be between 0 and 1.")
+        raise InputError("A false positive rate must be between 0 and 1; give, for example, 0.01.")
     return rate
 
 
 def _lowest(height: Callable[[int], float], epsilon: np.ndarray, rate: float) -> float:
     """Return the smallest ``δ(ε) + e^ε·FPR`` on a grid of ε, by bisection.
 
-    The sum is convex in ``e^ε``. Of two equal values, that of the larger ε counts as lower, because
-    for very negative ε the values agree to the last digit.
+    The sum is convex in ``e^ε``. Of two equal values, the one at the larger ε counts as lower,
+    because for very negative ε the values agree to the last digit.
     """
 
     def line(k: int) -> float:

@@ -213,7 +213,7 @@ def test_bounds_carry_errors_and_conditions():
     assert np.asarray(bound.standard_errors)[seen] / np.asarray(bound)[seen] == pytest.approx(
         2 * relative
     )
-    assert any("which records were in which batch" in text for text in bound.assumptions)
+    assert any("which records were in a batch" in text for text in bound.assumptions)
     assert not any("minimiser" in text for text in bound.assumptions)
     hidden_or_not = accountant.records("dfil", amplified=False).mse_bound().assumptions
     assert not any("which records" in text for text in hidden_or_not)

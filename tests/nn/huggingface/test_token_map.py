@@ -136,7 +136,7 @@ def test_a_tokenizer_is_asked_for_its_pieces() -> None:
     batch = record(collated("gpt2"), 0)
     tokens = sp.nn.token_leakage(model("gpt2"), batch, Reader(), probes=2, targets=False, **HOW)
     assert [token.text for token in tokens.tokens] == [f"<{k}>" for k in batch["input_ids"][0]]
-    with pytest.raises(sp.InputError, match=r"converts a token id into text, not a dict"):
+    with pytest.raises(sp.InputError, match=r"into text, not an object of type dict"):
         sp.nn.token_leakage(model("gpt2"), batch, PIECES, probes=2, targets=False, **HOW)
 
 

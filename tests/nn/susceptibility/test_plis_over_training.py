@@ -75,7 +75,7 @@ def test_sampled_batches_are_warned_about_once(problem: tuple) -> None:
     run = watch.result()
     assert run.uses.tolist() == [1, 2, 1, 1, 0, 0, 0, 0, 0]
     assert run.privacy_loss[4] == 0
-    assert "left out of some steps" in run.conditions[-1]
+    assert "Some steps left out records" in run.conditions[-1]
 
 
 def test_going_on_from_a_state(problem: tuple) -> None:

@@ -79,7 +79,7 @@ class FisherAccountant(MeasuredRun):
     delta, steps
         For ``"theorem4"``, the probability that its factor fails over the whole run (by default
         ``1/n``), and the number of steps, if known, among which that probability is divided. For
-        ``"algorithm1"``, its δ.
+        ``"algorithm1"``, ``delta`` is the δ of that algorithm.
     view
         The unknowns of a record; by default the whole input.
     probes
@@ -89,11 +89,10 @@ class FisherAccountant(MeasuredRun):
         How the clip factor's dependence on the record is computed: ``"exact"``, or
         ``"conservative"``, a cheaper upper bound.
     method, scale
-        How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`. Finite steps
-        of size ``scale`` are used if the network has kinks or ``method="finite"`` is given, and
-        derivatives otherwise. By default, the first batch determines the scale;
-        :class:`~seepage.nn.PrivateSGD` uses the first records of its data. Sketches always use
-        derivatives.
+        How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`: by
+        derivatives or over finite steps of size ``scale``. By default, the first batch determines
+        the scale; :class:`~seepage.nn.PrivateSGD` uses the first records of its data. Sketches
+        always use derivatives.
     directions
         ``"signs"``, or ``"coordinates"`` for probes along single unknowns.
     individual
@@ -334,7 +333,7 @@ class FisherAccountant(MeasuredRun):
         if not bool((seen == 1).all()):
             odd = int(torch.nonzero(seen != 1)[0])
             raise InputError(
-                f"A survey must contain every record once, but it contains record {odd} "
+                f"A survey must contain every record once, but record {odd} occurs "
                 f"{int(seen[odd])} times; give each record once."
             )
         device = self.sums.uses.device

@@ -245,7 +245,10 @@ def _check_pair(first: MeasuredRun, other: MeasuredRun) -> None:
         )
     difference = ledger_difference(first.ledger, other.ledger)
     if difference is not None:
-        raise InputError(f"The runs took different steps: {difference}; use the same steps.")
+        raise InputError(
+            f"The runs took different steps: {difference}; give all runs the same settings and "
+            "number of steps."
+        )
     if list(first.places()) != list(other.places()):
         raise InputError(
             "Only some of the runs stored sketches or individual privacy; use the same settings "

@@ -45,7 +45,7 @@ _RELEASED = (
     "The figure is a Monte Carlo estimate; the bound on the information is the mean over runs "
     "(Guo et al. 2022, theorem 3).",
 )
-_HIDDEN = "Attackers do not learn which records were in which batch, nor how many."
+_HIDDEN = "Attackers do not learn which records were in a batch, or how many records it had."
 _AS_PRINTED = (
     "The factor κ is that of algorithm 1 as printed in Guo et al. 2022. Its ε does not bound the "
     "ratio of densities that their theorem 4 needs, so the figure reproduces the paper and is not "
@@ -97,8 +97,8 @@ class RunReader(ABC):
     def failure_probability(self) -> float:
         """The probability that the factor κ fails over the steps taken so far.
 
-        It is zero unless ``amplification="theorem4"``, where it is the part of ``delta`` spent so
-        far, or ``"algorithm1"``, which has no guarantee: there it is one.
+        With ``amplification="theorem4"``, it is the part of ``delta`` spent so far. With
+        ``"algorithm1"``, which has no guarantee, it is one. Otherwise it is zero.
         """
 
     @property
@@ -107,7 +107,8 @@ class RunReader(ABC):
         return self.ledger.steps
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.steps:,} steps on {self.n:,} records>"
+        steps, records = counted(self.steps, "step"), counted(self.n, "record")
+        return f"<{type(self).__name__}: {steps} on {records}>"
 
     def records(self, measure: str | None = None, *, amplified: bool = True) -> Estimate:
         """Return the run's leakage about every record, with standard errors; also named ``rows()``.
@@ -190,8 +191,8 @@ class RunReader(ABC):
         if not self.finite_from:
             return (condition,)
         before = (
-            f"The first {self.finite_from:,} steps are measured by derivatives: no kink was found "
-            "until then."
+            f"Until a kink was found, {counted(self.finite_from, 'step was', 'steps were')} "
+            "measured by derivatives."
         )
         return condition, before
 
@@ -279,7 +280,7 @@ class RunReader(ABC):
         return run_membership(self.ledger, neighbours)
 
     def default_delta(self) -> float:
-        """Return the default δ: the declared δ, or 1/n if the number of records is public."""
+        """Return the default δ: the trainer's target, or 1/n if the number of records is public."""
         if self.target_delta is not None:
             return self.target_delta
         if len(self.ledger) and relation_of(self.ledger) == "add-or-remove":
@@ -445,8 +446,9 @@ class MeasuredRun(RunReader):
         count = sum(self.passes.passes(self.steps))
         beside = int(self.sums.uses.sum())
         cost = (
-            f"The figure is based on {count} passes over all {self.n:,} records, "
-            f"{count * self.n:,} measurements in addition to the {beside:,} in the batches."
+            f"The figure is based on {counted(count, 'pass', 'passes')} over all {self.n:,} "
+            f"records, {count * self.n:,} measurements in addition to the {beside:,} in the "
+            "batches."
         )
         return _REDRAWN, cost
 
@@ -454,8 +456,8 @@ class MeasuredRun(RunReader):
     def failure_probability(self) -> float:
         """The probability that the factor κ fails over the steps taken so far.
 
-        It is zero unless ``amplification="theorem4"``, where it is the part of ``delta`` spent so
-        far, or ``"algorithm1"``, which has no guarantee: there it is one.
+        With ``amplification="theorem4"``, it is the part of ``delta`` spent so far. With
+        ``"algorithm1"``, which has no guarantee, it is one. Otherwise it is zero.
         """
         facts = self.measurement or {}
         if facts.get("amplification") == "algorithm1":
@@ -644,7 +646,7 @@ class MeasuredRun(RunReader):
 
 
 def read_facts(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a stored state; raise if its version is not supported."""
+    """Return the facts of a stored state; raise an error if its version is not supported."""
     try:
         facts = json.loads(state["facts"])
         version = facts["version"]

@@ -116,7 +116,7 @@ def ledger_difference(first: Ledger, other: Ledger) -> str | None:
         name = first_difference(vars(mine), vars(theirs))
         if name is not None and name != "steps":
             return f"{name} is {vars(mine)[name]!r} in one run, {vars(theirs)[name]!r} in the other"
-    return f"{first}; against {other}"
+    return f"{first} in one run; {other} in the other"
 
 
 def _digest(tensor: Tensor) -> str:

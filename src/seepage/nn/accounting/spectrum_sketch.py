@@ -19,6 +19,7 @@ from torch import Tensor
 
 from seepage.errors import InputError
 from seepage.nn.privacy.randomness import marked
+from seepage.tables.names import counted
 from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import build_frame
 
@@ -81,10 +82,11 @@ class SpectrumBracket(RankedResult):
         lower, upper = (ends[~np.isnan(ends)] for ends in (self.lower, self.upper))
         unknown = len(self.index) - len(upper)
         if not len(upper):
-            return f"<FIL of {unknown} records, not measured>"
+            return f"<FIL of {counted(unknown, 'record')}, not measured>"
         words = (
-            f"<FIL of {len(self.index)} records: median between {np.median(lower):.4g} and "
-            f"{np.median(upper):.4g}{f'; {unknown} not measured' if unknown else ''}>"
+            f"<FIL of {counted(len(self.index), 'record')}: median between "
+            f"{np.median(lower):.4g} and {np.median(upper):.4g}"
+            f"{f'; {unknown} not measured' if unknown else ''}>"
         )
         return marked(words, self.conditions)
 
@@ -107,7 +109,7 @@ class SpectrumSketch:
 
     Each record has two sketches, one for each half of the probes. An update appends the new vectors
     and keeps only the ``rank`` leading directions. If ``S`` is the sum of all ``yyᵀ`` and ``B``
-    contains the stored rows, ``BᵀB ⪯ S ⪯ BᵀB + lost·1``.
+    contains the stored rows, all eigenvalues of ``S − BᵀB`` are between 0 and ``lost``.
     """
 
     kept: ClassVar[tuple[str, ...]] = ("rows", "lost")

@@ -64,7 +64,7 @@ class Survey:
         return step - start in self._chosen(start, length)
 
     def passes(self, steps: int) -> list[int]:
-        """Return the number of passes in each block with a pass, over the first ``steps`` steps."""
+        """Return the number of passes in each surveyed block, over the first ``steps`` steps."""
         counts, start = [], 0
         while start < steps:
             start, length = self._block(start)

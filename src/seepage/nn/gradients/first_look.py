@@ -259,7 +259,7 @@ class _NotRepeatableError(Exception):
 
 
 def _outputs(network: WatchedNetwork, batch: Batch) -> list[Tensor]:
-    """Run the network and return its traced outputs; raise if repetition changes the losses."""
+    """Return the network's traced outputs; if repetition changes the losses, raise an error."""
     seen: list[Tensor] = []
 
     def keep(output: Tensor) -> Tensor:
@@ -298,7 +298,7 @@ def _plan(problem: NetworkProblem, of_two: _Look, of_three: _Look, repeat: bool)
     ):
         raise InputError(
             "The network uses its parameters differently for two and for three records; change its "
-            "control flow so that it does not depend on the data."
+            "control flow so that it does not depend on the number of records."
         )
     layouts = [_layout(a.shape, b.shape) for a, b in pairs]
     helpless = [
@@ -332,7 +332,7 @@ def _plan(problem: NetworkProblem, of_two: _Look, of_three: _Look, repeat: bool)
 
 
 def _narrow(uses: list[_Use], kept: list[bool]) -> dict[str, tuple[int, int]]:
-    """Return the axis along which each weight can be narrowed, and its number of positions."""
+    """Return each weight's axis that can be narrowed, and the number of positions that use it."""
     axes: dict[str, set[int | None]] = {}
     positions: Counter[str] = Counter()
     for use, own in zip(uses, kept, strict=True):

@@ -35,9 +35,10 @@ from seepage.nn.problem.views import (
     rows_of,
 )
 from seepage.support.library_classes import library_of
+from seepage.tables.names import counted
 
 _NORMS = nn.modules.batchnorm._BatchNorm
-_SMOOTH = "tanh, SiLU or GELU for the activations, average pooling for max pooling"
+_SMOOTH = "tanh, SiLU or GELU as activations, and average pooling instead of max pooling"
 _UNTOLD = (
     "The derivative of the gradients ignores their jumps at kinks, so it understates the leakage. "
     "By default, dFIL is therefore measured over a finite step, as the result states. For "
@@ -56,7 +57,7 @@ class KinkWarning(UserWarning):
 
 
 class FallbackWarning(UserWarning):
-    """Warns that a module has no closed form for its per-record gradients, or no derivative."""
+    """Warns that a slower method or finite steps are used, or that dropout is switched off."""
 
 
 def unwrapped(net: nn.Module) -> nn.Module:
@@ -154,13 +155,17 @@ class Validator:
                 f"The network uses {' and '.join(kinks)}, whose second derivatives vanish or jump."
             )
         else:
-            text = "The slope of the loss jumps between or beside records: the network has kinks."
+            text = "The slope of the loss jumps between or near records: the network has kinks."
         self._once(f"{text} {_UNTOLD}", KinkWarning)
 
     def tell_of_finite_steps(self, reason: InputError) -> None:
         """Warn that a network without derivatives is measured over finite steps."""
         text = str(reason).split(". ")[0]
-        self._once(f"Leakage is measured over finite steps instead: {text}.", FallbackWarning)
+        self._once(
+            "Derivatives cannot be used, so the leakage is measured over finite steps instead: "
+            f"{text}.",
+            FallbackWarning,
+        )
 
     def _tell(self, network: WatchedNetwork, rules: bool) -> None:
         for unruled in network.unruled if rules else ():
@@ -252,7 +257,7 @@ def _refuse_values(x: Inputs, y: Any) -> None:
     tensors = leaves(x)
     if not isinstance(y, Tensor):
         raise InputError(
-            f"y must be a torch tensor, not of type {type(y).__name__}; use torch.as_tensor(y)."
+            f"y must be a torch tensor, but its type is {type(y).__name__}; use torch.as_tensor(y)."
         )
     check_labels(x, y)
     for name, value in (*(("x", value) for value in tensors), ("y", y)):
@@ -279,8 +284,8 @@ def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
             for value in leaves(x)
         )
         raise InputError(
-            f"The network does not run on these inputs, each {shapes} ({_first_line(error)}); pass "
-            "inputs of the shape and type that the network accepts."
+            f"The network does not run on these inputs, with {shapes} per record "
+            f"({_first_line(error)}); pass inputs of the shape and type that the network accepts."
         ) from error
     axis, output = class_axis(problem.loss), numbers_of(output)
     if axis is None or not isinstance(output, Tensor) or output.dim() < 2:
@@ -299,8 +304,9 @@ def _refuse_classes(problem: NetworkProblem, y: Tensor, classes: int | None) -> 
         return
     if bool(without_output(problem.loss, y, classes).any()):
         raise InputError(
-            f"The network has {classes} outputs, so class numbers must be from 0 to {classes - 1}, "
-            f"but y contains numbers from {int(y.min())} to {int(y.max())}; renumber the classes."
+            f"The network has {counted(classes, 'output')}, so class numbers must be from 0 to "
+            f"{classes - 1}, but y contains numbers from {int(y.min())} to {int(y.max())}; "
+            "renumber the classes."
         )
 
 
@@ -310,7 +316,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _likes_channels_last(net: nn.Module) -> bool:
-    """Return whether a network is a plain convolutional stack, which is faster channels-last.
+    """Return whether a network is a plain convolutional stack, which runs faster channels-last.
 
     Other networks may create views of their images, or use layers (GroupNorm) for which torch has
     second derivatives only in the usual layout.
@@ -342,10 +348,11 @@ def refuse_modes(net: nn.Module) -> None:
 
 
 def without_dropout(net: nn.Module) -> tuple[nn.Module, str]:
-    """Return the network with dropout off, and a sentence that says so, empty if there is none.
+    """Return the network with dropout off, and a sentence that says so (empty if none was on).
 
-    The caller's network is left in its mode: the one returned has modules of its own, which share
-    all parameters and buffers with it.
+    The caller's network keeps its mode. The returned network has its own modules, which share all
+    parameters and buffers with the caller's network. A network that is sharded or cannot be copied
+    is returned unchanged.
     """
     net = unwrapped(net)
     names = [name for name, module in net.named_modules() if _drops_values(module)]

@@ -120,7 +120,7 @@ class _Activated(Function):  # type: ignore[misc]
 
 
 class _ActivatedBack(Function):  # type: ignore[misc]
-    """Computes ``δφ′(x)``, whose derivative with respect to ``x`` is ``vδφ″(x)``."""
+    """Computes ``δφ′(x)``; its derivative with respect to ``x`` maps ``v`` to ``vδφ″(x)``."""
 
     @staticmethod
     def forward(ctx: Any, delta: Tensor, x: Tensor, activation: _Activation) -> Tensor:
@@ -220,7 +220,11 @@ class _CrossEntropy(Function):  # type: ignore[misc]
 
 
 class _CrossEntropyBack(Function):  # type: ignore[misc]
-    """``c(p − e_y)``; its derivative by the logits is ``cp(v − p·v)``, as in torch's softmax."""
+    """The gradient of the losses with respect to the logits, ``c(p − e_y)``.
+
+    ``p`` are the class probabilities, ``e_y`` is one-hot at the target, and ``c`` is the gradient
+    at the loss. The derivative with respect to the logits maps ``v`` to ``cp(v − p·v)``.
+    """
 
     @staticmethod
     def forward(ctx: Any, c: Tensor, logits: Tensor, chances: Tensor, target: Tensor) -> Tensor:
@@ -292,7 +296,7 @@ class KernelMovement:
         return out
 
     def _arguments(self) -> tuple[Any, ...]:
-        """Return the movement as torch's arguments, not transposed and without output padding."""
+        """Return the arguments of torch's convolution: not transposed, without output padding."""
         return self.stride, self.padding, self.dilation, False, [0] * len(self.stride), self.groups
 
 

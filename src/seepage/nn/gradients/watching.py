@@ -598,9 +598,9 @@ def differentiable_backends(net: nn.Module) -> Iterator[None]:
     """Open a context with plain attention and recurrent layers, which are twice differentiable.
 
     Fused attention kernels have no forward-mode rule, and the fused encoder layer has no gradient
-    at all. Fused recurrent layers and checkpointed parts cannot be differentiated twice. The
-    autocast that ``accelerate`` applies to a model's forward pass, but not to its backward pass, is
-    removed for the same reason. Gradients are enabled, because torch otherwise uses formulas for
+    at all. Fused recurrent layers and checkpointed parts cannot be differentiated twice. Neither
+    can a forward pass under the autocast of ``accelerate``, which does not cover the backward pass,
+    so this autocast is removed. Gradients are enabled, because torch otherwise uses formulas for
     SiLU and GroupNorm that cannot be differentiated.
     """
     mha = torch.backends.mha

@@ -1,4 +1,4 @@
-"""A Hugging Face ``Trainer`` that trains privately and accounts for the leakage of every record.
+"""A Hugging Face ``Trainer`` that trains privately and accounts for leakage about every record.
 
 The trainer's own loop, optimiser, schedule, evaluation and checkpoints are kept. Only its loader
 and its ``training_step`` change: batches are Poisson samples, and the gradients are those of
@@ -42,18 +42,18 @@ _FROM_ARGS = (
 # Settings of TrainingArguments that would change the gradients, the value at which they do not, and
 # what to do instead
 _REFUSED: dict[str, tuple[Any, str]] = {
-    "gradient_accumulation_steps": (1, "a batch that is too large is processed in parts anyway"),
+    "gradient_accumulation_steps": (1, "leave it out; large batches are processed in parts anyway"),
     "fp16": (False, "its gradient scaling would rescale noisy gradients; set bf16=True"),
     "label_smoothing_factor": (0.0, "pass a loss= that smooths the labels of each record"),
-    "neftune_noise_alpha": (None, "noise on embeddings is not accounted for"),
-    "auto_find_batch_size": (False, "a batch that is too large is processed in parts anyway"),
+    "neftune_noise_alpha": (None, "noise on embeddings is not accounted for; leave it out"),
+    "auto_find_batch_size": (False, "leave it out; large batches are processed in parts anyway"),
     "deepspeed": (None, "start the script with torchrun instead"),
     "fsdp": ([], "start the script with torchrun instead; for a sharded model use PrivateSGD"),
 }
 
 
 class PrivateTrainer(Trainer):  # type: ignore[misc]
-    """A ``Trainer`` for private SGD, with an accountant of every record's leakage.
+    """A ``Trainer`` for private SGD that accounts for the leakage about every record.
 
     It takes the arguments of ``transformers.Trainer`` and those below. ``TrainingArguments`` give
     the optimiser, the schedule, the number of steps, the clipping threshold C of each record's

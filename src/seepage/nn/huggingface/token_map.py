@@ -28,6 +28,7 @@ from seepage.nn.problem.own_loss import IGNORED
 from seepage.nn.problem.views import Label, rows_of
 from seepage.risks.guessing import best_guess, checked_prior
 from seepage.support.files import write_private
+from seepage.tables.names import counted
 from seepage.tables.result_table import PlottedNumbers, ResultNumbers
 from seepage.tables.source import build_frame
 
@@ -84,8 +85,9 @@ class TokenMap(ResultNumbers):
     def __repr__(self) -> str:
         worst = max(self.tokens, key=lambda token: np.nan_to_num(token.input))
         return (
-            f"<{len(self.tokens)} tokens of {self.tokens[-1].record + 1} records: dFIL η̄ as an "
-            f"input, worst {worst.input:.4g} at {_plain(worst.text)!r} of record {worst.record}>"
+            f"<{counted(len(self.tokens), 'token')} of "
+            f"{counted(self.tokens[-1].record + 1, 'record')}: dFIL η̄ as an input, "
+            f"worst {worst.input:.4g} at {_plain(worst.text)!r} of record {worst.record}>"
         )
 
     index_columns = 2
@@ -334,7 +336,7 @@ def _reader(tokenizer: Any) -> Callable[[int], str]:
     if not callable(tokenizer):
         raise InputError(
             "tokenizer must be a Hugging Face tokenizer or a function that converts a token id "
-            f"into text, not a {type(tokenizer).__name__}."
+            f"into text, not an object of type {type(tokenizer).__name__}."
         )
     return lambda number: str(tokenizer(number))
 

@@ -19,6 +19,7 @@ from seepage.errors import InputError
 from seepage.nn.measures.estimate import Estimate
 from seepage.nn.measures.gradient_leakage import leakage
 from seepage.nn.problem.views import evaluating
+from seepage.tables.names import counted
 from seepage.tables.result_table import BLUE, ORANGE, ResultTable, new_axes
 from seepage.tables.source import build_frame
 
@@ -82,7 +83,8 @@ class LeakageCallback(TrainerCallback, ResultTable):  # type: ignore[misc]
     value_column = "worst"
 
     def __repr__(self) -> str:
-        return f"<leakage of a batch at {len(self.history_)} steps of a run, every {self.every}>"
+        times = counted(len(self.history_), "time")
+        return f"<leakage of a batch, measured {times}, every {counted(self.every, 'step')}>"
 
     def plot(self, ax: Any = None) -> Any:
         """Plot the median and highest leakage against the step, and return the matplotlib axes."""

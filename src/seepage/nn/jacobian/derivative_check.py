@@ -58,7 +58,7 @@ def check_derivative(
     derivatives will be computed: ``"tangents"`` along record directions, ``"pulls"`` by a
     double-backward pass, or ``"probes"`` along parameter directions, which need no per-layer rules.
     In a network with kinks, differences may not match the derivative at any step size. The check
-    then fails only if the derivative is zero and the difference clearly is not.
+    then fails only if the derivative is nearly zero and the difference clearly is not.
     """
     for dtype in longer_types(network.problem, batch):
         try:
@@ -72,7 +72,7 @@ def check_derivative(
 
 
 def uneven_changes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> Tensor:
-    """Return by how much changes over ``h`` differ from the derivative, apart from curvature.
+    """Return how much gradients' changes over ``h`` differ from derivatives beyond curvature.
 
     The result, ``(K, B)`` for directions ``v (K, B, …)``, is the difference between
     ``‖(g₊ − g₋)/2h‖²`` and ``‖Jv‖²``, divided by the larger of the two. It is set to zero if it is
@@ -96,7 +96,7 @@ def uneven_changes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -
 
 
 def spread_over_classes(y: Tensor, count: int, seed: int) -> Tensor:
-    """Return the positions of ``count`` random records, with target classes in proportion.
+    """Return the positions of ``count`` random records, stratified by target class.
 
     Records are sorted by target if every target is a single integer. Then one record is drawn from
     each of ``count`` equal blocks.
@@ -185,7 +185,10 @@ def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Cha
 
 
 def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Changes, Tensor]:
-    """Compare ``ĝ·Jv`` from a pullback with a finite difference, as a part of ``‖Jv‖``."""
+    """Compare two values of ``‖Jv‖`` that differ in the component along ``g``.
+
+    In the first, this component is from a pullback; in the second, from a finite difference.
+    """
     pull, norms, _ = radial_pull(network, batch)
     unit = torch.where(norms > 0, norms, 1.0)
     along = (pull * v).flatten(1).sum(1) / unit

@@ -5,9 +5,9 @@ record's loss. The information about the view's variable ``z`` is ``J̃ᵀJ̃/(�
 ``J̃ = ∂g̃/∂z`` (Guo et al. 2022, section 6). An :class:`Engine` computes products with ``J̃`` in
 one of three ways:
 
-* *probes of the release* (``probes.py``) give every entry of the diagonal at once and need
-  per-layer rules only for clipping, whose effect is exact with ``Jᵀg`` and bounded from above
-  without it;
+* *probes of the release* (``probes.py``) give every entry of the diagonal at once. They need
+  per-layer rules only for clipping; with ``Jᵀg`` the effect of the clip is exact, and without it
+  bounded from above;
 * *tangents of the record* (``tangents.py``) give exact clipped norms from three scalars;
 * *finite changes* (``finite_changes.py``, which defines them) are changes of clipped gradients over
   a step of a stated size, for networks with kinks or without derivatives. *Thin* finite tangents
@@ -256,7 +256,7 @@ class Engine:
         count = batch_size(x)
         own = torch.arange(count) if index is None else torch.as_tensor(index)
         if own.shape != (count,):
-            raise InputError(f"index must contain one number for each of the {count} records.")
+            raise InputError(f"index must contain one number for each record, {count} in all.")
         if count == 0:
             if self.problem.sharded:  # the others wait for this process's shards
                 company = self.in_company(x, y)
@@ -426,8 +426,9 @@ class Engine:
     def has_derivatives(self, x: Inputs, y: Tensor) -> bool:
         """Return whether derivatives of the gradients exist and agree with differences.
 
-        Two records are tried first, then the first batch as in every other check. If there are no
-        derivatives, or the code hides a dependence from torch, a warning gives the reason.
+        Two records are checked first and then, if the method is ``"auto"``, the first batch. If
+        there are no derivatives, or the code hides a dependence from torch, a warning gives the
+        reason.
         """
         if self._differentiable is None:
             some = slice(min(2, batch_size(x)))
@@ -756,7 +757,7 @@ class Engine:
         return tree_map_only(Tensor, made_up, x), y.new_zeros(1, *y.shape[1:])
 
     def _rules_hold(self, x: Inputs, y: Tensor) -> bool:
-        """Return whether rules cover the network; raise if they do not and the clip needs them."""
+        """Return whether rules cover the network; raise an error if not and the clip needs them."""
         try:
             self._validator.watched(x, y)
         except InputError:

@@ -12,14 +12,14 @@ the noise. If ``Δ`` is the difference between the two points and a bar their me
 
     δ₊t₊ᵀ − δ₋t₋ᵀ = Δδ t̄ᵀ + δ̄ Δtᵀ
 
-exactly, without cancellation, for every term of a gradient (a term is linear in each of at most two
-tensors). The gradient at each point is clipped by its own factor, which scales its ``δ``. Only
-plain training passes are needed. ``D(h)`` is therefore correct even where there is no derivative
-(ReLU, max pooling), or where torch cannot see it (``torch.no_grad()``, ``.detach()``, functions
-with a custom backward pass).
+exactly, without cancellation, for every term ``δtᵀ`` of a gradient (a term is linear in each of at
+most two tensors). The gradient at each point is clipped by its own factor, which scales its ``δ``.
+Only plain training passes are needed. ``D(h)`` is therefore correct even where there is no
+derivative (ReLU, max pooling), or where torch cannot see it (``torch.no_grad()``, ``.detach()``,
+functions with a custom backward pass).
 
-*Thin* finite tangents estimate ``‖J̃‖_F²`` of smooth networks by ``‖g₊ − g₋‖²/4h²``, from
-``z + hv`` and ``z − hv``, in one plain pass at training precision, with gradients randomly
+*Thin* finite tangents estimate ``‖J̃‖_F²`` of smooth networks by ``‖g₊ − g₋‖²/4h²``, from ``z +
+hv`` and ``z − hv``. They take one plain pass at training precision, in which gradients are randomly
 narrowed. They work with fused attention, gradient checkpointing, compiled or quantised parts, TF32
 and 16-bit numbers. The change ``Δg`` for a wide weight is not formed. Instead, ``ΔgQ`` is computed,
 where ``Q`` has :data:`THIN` columns of random signs, so that ``E‖ΔgQ‖² = THIN·‖Δg‖²``. This takes a
@@ -33,11 +33,12 @@ and of the change, so they *add* to the squared quotient of record i:
 
     s_i(h) = A_i/(1 + c h²) + r ‖g_i‖²/h²
 
-because a gradient's rounding error is proportional to its norm. Steps of several sizes
-(:class:`StepLadder`) give ``c`` and ``r``, and :class:`StepErrors` removes both from every record.
-``h`` is chosen so that the result changes little when the step is halved or doubled, and the
-corrections are small. In networks of 0.1 to 7 billion parameters, ``1/(1 + c h²)`` fits the change
-measured in float32 within 0.01 where it is above a sixth (``benchmarks/step_ladders.py``).
+because a gradient's rounding error is proportional to its norm. ``A_i`` is the limit for small
+steps without rounding errors. Steps of several sizes (:class:`StepLadder`) give ``c`` and ``r``,
+and :class:`StepErrors` removes both from every record. ``h`` is chosen so that the result changes
+little when the step is halved or doubled, and the corrections are small. In networks of 0.1 to 7
+billion parameters, the squared quotient in float32, divided by that of a small step, is within 0.01
+of ``1/(1 + c h²)`` as long as it is above a sixth (``benchmarks/step_ladders.py``).
 """
 
 from __future__ import annotations
@@ -384,7 +385,7 @@ class StepLadder:
         return cls(sizes, {o: each.squared.double() for o, each in changes.items()}, norms)
 
     def errors(self, o: float) -> StepErrors:
-        """Return the errors of steps near a step, fitted to those from its double to its quarter.
+        """Return the errors near step ``o``, fitted to the steps from twice to a quarter its size.
 
         ``s = A' − c h²s + r‖g‖²/h²`` with ``A' = A + c r‖g‖²`` is linear in its unknowns: ``A'`` of
         every record, ``c`` and ``r``, none of them negative. Relative residuals are minimised. Much

@@ -3,7 +3,7 @@
 Function names do not reveal kinks, since ``h*(h > 0)`` has one and ``h/h.norm().clamp(1e-12)`` has
 none. Kinks are therefore searched for on two kinds of lines. Some lines run between records of the
 batch (:func:`kinks_between`). Others run through a record over the step ``h``, if the change of its
-gradient differs from the derivative by more than curvature (:func:`kinks_beside`).
+gradient differs from the derivative by more than curvature can explain (:func:`kinks_beside`).
 
 Let ``f(t)`` be the loss of a record as its unknowns move along a line, sampled at a spacing ``s``.
 Its fourth difference is
@@ -49,8 +49,8 @@ _ROUNDING = 16  # a difference must be that many times what rounding alone gives
 def line_count(held: int) -> int:
     """Return the number of lines for a network with this many bytes of layer outputs per record.
 
-    The more units a network has, the more kinks each line crosses, so all lines together need to
-    cover only 8,192 bytes of outputs.
+    The more units a network has, the more kinks each line crosses, so fewer lines are needed: 8,192
+    divided by the number of bytes, but at least 4 and at most 48.
     """
     return max(4, min(48, 8192 // max(1, held)))
 
@@ -76,10 +76,10 @@ def kinks_beside(
 ) -> bool | None:
     """Return whether some record has a kink within a step of ``h`` that its derivative misses.
 
-    Every record's change along a few random directions is compared with its derivative. Lines on
-    which the two differ by more than curvature are then searched, because a sharp bend, or a
-    dependence that is hidden from torch, also causes a difference. Returns ``None`` if changes and
-    derivatives cannot be compared.
+    The change of every record's gradient along a few random directions is compared with its
+    derivative. Lines on which the two differ by more than curvature can explain are then searched,
+    because a sharp bend, or a dependence that is hidden from torch, also causes a difference.
+    Returns ``None`` if changes and derivatives cannot be compared.
     """
     if not _in_double(network.problem, batch):
         return None
@@ -206,7 +206,10 @@ def jumps_somewhere(values: Values, lines: int, device: torch.device) -> bool:
 
 
 def _around_largest(values: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each line's five values with the largest fourth difference, its place and size."""
+    """Return, for each line, the five values with the largest fourth difference.
+
+    The place and the size of that difference are also returned.
+    """
     difference = _fourth(values)
     largest = difference.argmax(1, keepdim=True)
     five = values.gather(1, largest + torch.arange(5, device=values.device))

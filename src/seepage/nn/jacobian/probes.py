@@ -10,9 +10,9 @@ to the gradient with respect to ``z``. (Reverse mode over forward mode costs the
 
 :func:`thin_probe`, for networks with wide layers, uses two backward passes. For a thin direction
 ``ABᵀ``, ``g_i·u`` follows from the layers' terms, ``Σ_s (Aᵀδ_s)·(Bᵀt_s)``, at almost no cost. A
-double-backward pass then gives ``J_iᵀu = ∇_z (g_i·u)``. In matrix products, this costs as much as
-four passes; a training step costs three. If the norms ``‖g_i‖²`` are in the same graph, one
-backward pass gives the exactly clipped ``J̃ᵀu = ∇_z (g·u/φ(‖g‖))``.
+double-backward pass then gives ``J_iᵀu = ∇_z (g_i·u)``. Counted in matrix products, this costs as
+much as four forward passes, and a training step as much as three. If the norms ``‖g_i‖²`` are in
+the same graph, one backward pass gives the exactly clipped ``J̃ᵀu = ∇_z (g·u/φ(‖g‖))``.
 """
 
 from __future__ import annotations
@@ -214,7 +214,10 @@ def _piece(full: Any, row: int, size: int) -> Tensor:
 
 
 def _thin_along(part: OuterProducts, u: Direction, row: int, shift: Tensor | None) -> Tensor:
-    """Return ``Σ_s (Aᵀl_s)·(Bᵀr_s)``; the last column of ``A`` is the bias, multiplied by ones."""
+    """Return ``Σ_s (Aᵀl_s)·(Bᵀr_s)``.
+
+    With a bias, the last column of ``A`` is ``shift``, the direction of the bias, with input 1.
+    """
     if shift is None:
         return (_rows(part.left, u.left, row) * (part.right @ u.right)).flatten(1).sum(1)
     columns = torch.cat([u.left[row : row + len(shift), :-1], shift[:, None]], 1)

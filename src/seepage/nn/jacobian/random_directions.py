@@ -5,10 +5,10 @@ position ``j`` is a bit of a hash of ``(key, j)``, so the signs do not depend on
 ranks or the order of work. The hash is the mixing function of Steele, Lea and Flood, "Fast
 splittable pseudorandom number generators", 2014.
 
-For a wide weight, the direction is ``U = A Bᵀ/√r``, where ``A`` and ``B`` have r columns of random
-signs. The entries of ``U`` are uncorrelated (``E[U_ij U_kl]`` is one if both indices agree and zero
-otherwise). A product with ``U`` costs ``r(m + k)`` operations instead of ``mk`` and needs almost no
-memory. Thin factors add a variance of the order of ``1/r`` for every wide weight.
+For a wide weight ``(m, k)``, the direction is ``U = A Bᵀ/√r``, where ``A`` and ``B`` have r columns
+of random signs. The entries of ``U`` are uncorrelated (``E[U_ij U_kl]`` is one if both indices
+agree and zero otherwise). A product with ``U`` costs ``r(m + k)`` operations instead of ``mk`` and
+needs almost no memory. Thin factors add a variance of the order of ``1/r`` for every wide weight.
 """
 
 from __future__ import annotations

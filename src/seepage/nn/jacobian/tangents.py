@@ -1,4 +1,4 @@
-"""Computes pullbacks, and tangents, whose exactly clipped norms follow from three scalars.
+"""Computes tangents and pullbacks; three scalars give the exact norm of a clipped tangent.
 
 For a direction ``v`` of the record, ``∂g = (∂g/∂z)v = Jv`` follows from the tangents of the layers'
 inputs and output gradients, in one forward-over-reverse pass for the whole batch. The scalars

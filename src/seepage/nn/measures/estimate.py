@@ -26,8 +26,8 @@ class Estimate(Result):
     conditions
         The assumptions under which the values are valid, in words.
     degrees
-        The degrees of freedom of the standard errors (the number of probes minus one, or infinity
-        if unknown), as one number for all values or one for each.
+        The degrees of freedom of the standard errors, as one number for all values or one for each:
+        for example, the number of probes minus one. Infinity if unknown.
 
     Examples
     --------
@@ -50,7 +50,7 @@ class Estimate(Result):
         return marked(super().__repr__(), (*self.conditions, *self.assumptions))
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lower and upper ends of a confidence interval, ``v ± t·error``.
+        """Return the ends of a confidence interval, ``v ± t·error``; the lower end is at least 0.
 
         ``t`` is Student's quantile for the ``degrees`` of freedom, or the normal quantile if they
         are infinite. For a record that leaks in one or two directions, estimates from few probes

@@ -40,6 +40,7 @@ from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss, cross_entropy, per_record
 from seepage.nn.problem.views import batch_size, evaluating, numbers_of, rows_of, run
 from seepage.support.number_check import check_choice, check_count, check_positive
+from seepage.tables.names import counted
 from seepage.tables.source import as_numpy, build_frame
 
 _SCORES = ("loss", "gradient_norm", "last_layer_leverage", "sketched_leverage", "own_shift")
@@ -65,10 +66,9 @@ class ExposureScores:
         None unless the loss is the cross-entropy of the last layer's outputs, with one row per
         record, and this layer has at most 8,000 weights.
     damping, sketch
-        The damping (``λ``, which is added to the eigenvalues, divided by their mean), and the size
-        of the sketch.
+        The damping, which is ``λ`` divided by the mean eigenvalue, and the size of the sketch.
     kind
-        ``estimate``: the scores estimate the order in which attacks recognise the records.
+        ``estimate``: the scores estimate how attacks would rank the records.
     """
 
     loss: np.ndarray
@@ -91,7 +91,9 @@ class ExposureScores:
         check_choice(name, "score", _SCORES)
         values = getattr(self, name)
         if values is None:
-            raise InputError("own_shift is not available for this loss; choose another score.")
+            raise InputError(
+                "own_shift is not available for this loss or last layer; choose another score."
+            )
         n = values.shape[1]
         return np.asarray(np.mean([(rankdata(v) - 0.5) / n for v in values], axis=0))
 
@@ -109,8 +111,8 @@ class ExposureScores:
     def __repr__(self) -> str:
         models, records = self.loss.shape
         return (
-            f"<exposure of {records} records from {models} model{'s' * (models > 1)}, a ranking: "
-            f"most exposed {', '.join(map(str, self.exposed(3)))}>"
+            f"<exposure of {counted(records, 'record')} from {counted(models, 'model')}, "
+            f"a ranking: most exposed {', '.join(map(str, self.exposed(3)))}>"
         )
 
 
@@ -132,13 +134,14 @@ def exposure_scores(
     Parameters
     ----------
     model
-        The trained network, or several networks of one kind, over which the ranks are averaged.
+        The trained network, or several networks with the same architecture, over which the
+        ranks are averaged.
     X, y
         The records, along the first axis, and their labels. For a model with its own loss (Hugging
         Face), ``X`` is the batch with its labels, and ``y`` is left out.
     loss
         The loss, as for :func:`seepage.nn.leakage`; by default the cross-entropy or the model's
-        own.
+        own loss.
     members
         The records on which a network was trained, ``(n,)``, or ``(M, n)`` for several networks.
         None selects all records.
@@ -178,7 +181,10 @@ def exposure_scores(
     every = np.ones(n) if members is None else as_numpy(members)
     inside = np.broadcast_to(every.astype(bool), (len(models), n))
     if (inside.sum(axis=1) < 3).any():
-        raise InputError("Leverage requires at least three members; give more records.")
+        raise InputError(
+            "Leverage requires at least three members per model; give more records, or select more "
+            "of them with members=."
+        )
     one = _Scoring("cross_entropy" if loss is None else loss, last, sketch, damping, seed)
     found = [one.of(net, x, target, row) for net, row in zip(models, inside, strict=True)]
     losses, norms, last_leverages, sketched, shifts = zip(*found, strict=True)

@@ -79,9 +79,9 @@ def leakage(
     ----------
     net, loss
         The network and its loss: ``"cross_entropy"``, ``"mse"``, a torch loss module, or a function
-        of output and target that returns one loss per record. Modules that drop
-        values at random are measured without dropout, which a warning states. For a model that
-        computes its own loss (as Hugging Face models do), pass the data collator's batch instead:
+        of output and target that returns one loss per record. Dropout is switched off for the
+        measurement, and a warning says so. For a model that computes its own loss (as Hugging Face
+        models do), pass the data collator's batch instead:
         ``sp.nn.leakage(model, batch, noise_multiplier=…)``.
     x, y
         The batch, with records along the first axis.
@@ -109,9 +109,9 @@ def leakage(
         ``"derivative"`` uses derivatives. ``"finite"`` uses plain training passes to measure the
         change of the clipped gradient over a step of a stated size; it works for any network that
         can be trained. ``"auto"`` measures dFIL over finite steps if the network has kinks (ReLU,
-        max pooling), where a derivative understates finite changes, or hides a dependence from
-        torch (``.detach()``); otherwise it uses derivatives.
-        The result states the step size.
+        max pooling), because derivatives then understate finite changes. It also uses finite steps
+        if the network cannot be differentiated twice or hides a dependence from torch
+        (``.detach()``). Otherwise it uses derivatives. The result states the step size.
     scale
         The size ``h`` of a finite step. The leakage is then computed from
         ``E‖g̃(z + hv) − g̃(z)‖²/h²``, where ``v`` contains a random sign for each unknown. The
@@ -301,8 +301,9 @@ class GradientLeakage(Leakage):
 
         The result has one row per record and one column per entry of the flattened variable
         (pixels, features), with zeros at entries that are known in the view. Every probe estimates
-        all entries at once. For named columns, the result is exact. With finite steps
-        (``method="finite"`` in ``sp.nn.leakage``), the unknowns are shifted one by one.
+        all entries at once. For named columns, the result is exact. With ``method="finite"`` in
+        ``sp.nn.leakage``, or if the network has no derivatives, the unknowns are shifted one by
+        one.
         """
         if columns is not None:
             return _exact(super().cells(columns))
@@ -449,8 +450,8 @@ class GradientLeakage(Leakage):
         if method == "hutch++":
             if self._finite():
                 raise InputError(
-                    "'hutch++' is not available with finite steps, because it projects out a "
-                    "subspace; choose 'rademacher' or 'exact', or pass method='derivative' to "
+                    "'hutch++' needs products with a matrix, which finite steps do not provide; "
+                    "choose 'rademacher' or 'exact', or pass method='derivative' to "
                     "sp.nn.leakage."
                 )
             return hutchpp(self.engine, self.x, self.y, probes)

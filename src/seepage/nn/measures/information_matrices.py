@@ -2,10 +2,11 @@
 
 Let ``A = J̃ᵀJ̃`` for d unknowns. For the *trace*, a probe of random signs has the variance
 ``2(‖A‖_F² − ΣA_ii²)``. The sampled coordinates of Guo et al. (2022) have the variance
-``dΣA_ii² − tr²``, which is far larger if a few entries dominate the diagonal. Hutch++ (Meyer,
+``dΣA_ii² − (tr A)²``, which is far larger if a few entries dominate the diagonal. Hutch++ (Meyer,
 Musco, Musco and Woodruff 2021) computes the trace exactly on a subspace that contains most of
 ``A``, and estimates only the remainder. With d unit vectors, the trace is exact. For finite steps
-there is no matrix; the exact value is the mean over all ``2^d`` sign vectors.
+there is no matrix. The exact value is then ``D(h)``, a mean over all ``2^d`` sign vectors (see
+``finite_changes``).
 
 The *largest eigenvalue*, with a certified upper bound, is computed by the Lanczos method with a
 random start. The computed value ``θ`` never exceeds the eigenvalue ``λ``, and ``λ ≤ θ/(1 − ε)``
@@ -66,7 +67,7 @@ def exact(engine: Engine, x: Inputs, y: Tensor) -> Trace:
 
 
 def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
-    """Return ``(J̃ᵀJ̃)_jj`` of every record, one tangent per unknown; zero for known entries.
+    """Return ``(J̃ᵀJ̃)_jj`` of every record by one tangent per unknown; zero for known entries.
 
     With finite steps, an entry is ``D(h)`` of one unknown while all others are fixed.
     """
@@ -241,10 +242,10 @@ class LargestEigenvalues:
     def remark(self) -> str:
         """Return a sentence about the values that did not converge."""
         return (
-            f"The iteration was stopped after {self.steps} products, before "
-            f"{int((~self.settled).sum())} of the {len(self.settled)} records had converged: "
-            "their values are lower bounds, and their errors extend to upper bounds, each of "
-            f"which fails with a probability of at most {self.failure:g}."
+            f"The iteration was stopped after {self.steps} matrix–vector products, when "
+            f"{int((~self.settled).sum())} of {len(self.settled)} records had not converged. "
+            "Values that have not converged are lower bounds. Their errors extend to upper bounds, "
+            f"each of which fails with a probability of at most {self.failure:g}."
         )
 
 

@@ -3,7 +3,7 @@
 A record whose clipped gradients have the norms ``‖g̃_t‖`` shifts the mean of release t by
 ``‖g̃_t‖``. With noise of standard deviation ``s_t``, the record has ``μ``-Gaussian differential
 privacy, ``μ² = Σ_t ‖g̃_t‖²/s_t² = Σ_t PL_t`` (Mueller et al. 2022, equations 2 to 4; Dong, Roth and
-Su 2021, corollary 3.3 for the sum), and Rényi divergence ``αμ²/2``.
+Su 2022, corollary 3.3 for the sum), and Rényi divergence ``αμ²/2``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from seepage.errors import InputError
 from seepage.nn.privacy.randomness import mark_of, marked
 from seepage.support.number_check import check_share
+from seepage.tables.names import counted
 from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import build_frame
 
@@ -90,8 +91,8 @@ class IndividualLoss(RankedResult):
         if not len(mu):
             return "<individual privacy loss of no records>"
         words = (
-            f"<individual privacy loss of {len(mu)} records: μ median {np.median(mu):.4g}, "
-            f"largest {mu.max():.4g}>"
+            f"<individual privacy loss of {counted(len(mu), 'record')}: "
+            f"μ median {np.median(mu):.4g}, largest {mu.max():.4g}>"
         )
         return marked(words, self.conditions)
 

@@ -134,9 +134,10 @@ class IndividualCosts:
 class IndividualPrivacy(RankedResult):
     """The Rényi differential privacy of each record, for adding or removing the record.
 
-    If the number of records counts as public, the record is zeroed out instead of removed. The
-    result is an estimate for the run that took place. A guarantee in advance requires a filter that
-    excludes a record once its budget is spent (Feldman and Zrnic 2021).
+    If the number of records counts as public, the record is not removed but replaced by a record
+    with zero gradient. The result is an estimate for the run that took place. A guarantee in
+    advance requires a filter that excludes a record once its budget is spent (Feldman and Zrnic
+    2021).
 
     Parameters
     ----------
@@ -209,7 +210,7 @@ class IndividualPrivacy(RankedResult):
     def __repr__(self) -> str:
         cost = self.rdp(self.orders[0])
         words = (
-            f"<individual RDP of {len(cost)} records at order {self.orders[0]}: "
+            f"<individual RDP of {counted(len(cost), 'record')} at order {self.orders[0]}: "
             f"median {np.median(cost):.4g}, largest {cost.max():.4g}>"
         )
         return marked(words, self.conditions)

@@ -19,13 +19,14 @@ SECURE, SEED, FAST, UNSTATED = "secure", "seed", "fast", "unstated"
 SEEDED_AND_FAST = "seed and fast"
 
 _SEEDED = (
-    "Noise and batches came from a seed, so this holds only against attackers who neither know "
-    "nor guess the seed; anyone who has it can regenerate the batches and subtract the noise."
+    "Noise and batches came from a seed, so the result holds only against attackers who neither "
+    "know nor guess the seed; anyone who knows it can regenerate the batches and subtract the "
+    "noise."
 )
 _TRIED_OUT = (
-    "The noise (in Opacus also the batches) came from torch's own generator, which keeps as "
-    "little as 32 bits of a seed, so this holds only against attackers who do not try all seeds; "
-    "anyone who does can subtract the noise."
+    "The noise (in Opacus also the batches) came from torch's own generator, which may use as few "
+    "as 32 bits of a seed. The result therefore holds only against attackers who do not try all "
+    "seeds; anyone who does can subtract the noise."
 )
 _ASSUMED = (
     "The origin of noise and batches was not stated; it is assumed that attackers cannot "
@@ -62,7 +63,7 @@ def conditions_of(origins: Iterable[str]) -> tuple[str, ...]:
 
 
 def mark_of(conditions: Sequence[str]) -> str:
-    """Return a short note if, by these conditions, the noise can be regenerated.
+    """Return a note if the conditions say that the noise can be regenerated, or an empty text.
 
     >>> mark_of(conditions_of(["secure", "seed"]))
     'experiment, noise from a seed: valid only if no attacker knows or guesses it'
@@ -75,7 +76,7 @@ def refuse_experiment(conditions: Sequence[str]) -> None:
     mark = mark_of(conditions)
     if mark:
         raise InputError(
-            f"This run is an {mark}. Its noise can be regenerated, so a guarantee "
+            f"The noise of this run can be regenerated ({mark}), so its guarantee "
             "cannot be published; train again without seed= and with randomness='secure' (Opacus: "
             "PrivacyEngine(secure_mode=True))."
         )

@@ -29,7 +29,7 @@ from seepage.privacy.trade_off import LossTradeOff, both_ways, gaussian_losses
 
 GUARANTEED = (
     "Only the noisy gradients of the steps, or results computed from them, are released.",
-    "This is valid for every record, because the clip bounds each record's contribution to a step.",
+    "The curve is valid for every record: the clip bounds each record's contribution to a step.",
 )
 MEASURED = (
     GUARANTEED[0],
@@ -49,7 +49,7 @@ class RunMembership(LossTradeOff):
     ----------
     removed, added
         dp-accounting's privacy loss distributions for the run with the record against the run
-        without it (or with another in its place), and for the reverse.
+        without it (or with another record in its place), and for the reverse.
     kind
         ``guarantee`` if the curve follows from the clip and is valid for every record; ``estimate``
         if it is computed from the norms of one record's gradients.

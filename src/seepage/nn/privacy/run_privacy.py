@@ -34,10 +34,11 @@ from seepage.privacy.trade_off import (
     replacement_renyi,
 )
 from seepage.support.number_check import check_choice, check_count, check_share
+from seepage.tables.names import counted
 from seepage.tables.result_table import SummaryTable
 
 ADD_OR_REMOVE, REPLACE = "add or remove one record", "replace one record"
-ZERO_OUT = "blank out one record (no gradient in its place)"
+ZERO_OUT = "zero out one record (zero gradient instead)"
 RELATIONS = {"add-or-remove": ADD_OR_REMOVE, "replace": REPLACE, "zero-out": ZERO_OUT}
 
 _DECLARED = (
@@ -97,8 +98,8 @@ class Entry:
 
     def __str__(self) -> str:
         settings = (
-            f"{self.steps:,} steps: {self.sampler} batches of {'declared ' * self.declared}rate "
-            f"{self.sample_rate:.4g}, "
+            f"{counted(self.steps, 'step')}: {self.sampler} batches of "
+            f"{'declared ' * self.declared}rate {self.sample_rate:.4g}, "
             f"σ = {self.noise_multiplier:.4g}, C = {self.max_grad_norm:.4g}, "
             f"gradients no longer than {self.sensitivity:.4g}"
             f"{', each record until its budget is spent' if self.filtered else ''}"
@@ -233,7 +234,7 @@ class PrivacyGuarantee(SummaryTable):
         return DifferentialPrivacy(self.epsilon, self.delta, named[self.relation], self.conditions)
 
     def to_json(self) -> str:
-        """Return the guarantee as JSON text for publication; raise if the run is an experiment."""
+        """Return the guarantee as JSON text for publication; experiments raise an error."""
         refuse_experiment(self.conditions)
         return json.dumps(asdict(self), ensure_ascii=False)
 
@@ -254,7 +255,7 @@ def conditions_of_relation(ledger: Ledger) -> tuple[str, ...]:
 
 
 def checked_relation(ledger: Ledger, neighbours: str | None) -> str:
-    """Return the requested relation, by default the run's own; raise if it is not supported."""
+    """Return the requested relation (default: the run's own); if unsupported, raise an error."""
     if neighbours is None:
         return relation_of(ledger)
     check_choice(neighbours, "neighbours", tuple(RELATIONS))
@@ -392,7 +393,7 @@ def least_noise(entry: Entry, epsilon: float, delta: float) -> float:
         if high > 10**9:
             raise InputError(
                 f"No noise multiplier up to a million gives ε = {epsilon:g} at δ = {delta:g} over "
-                f"{entry.steps:,} steps; take fewer steps, or raise target_epsilon."
+                f"{counted(entry.steps, 'step')}; take fewer steps, or raise target_epsilon."
             )
     low = high // 2 if high > 1000 else 0
     while high - low > 1:

@@ -1,9 +1,10 @@
 """Computes a model's own loss, one number per record, from the labels in the batch.
 
-Hugging Face models return a ``loss`` with their outputs. This loss is an average over the batch,
-for example with shifted labels and without padding. A record's own loss is the loss that the model
-would return for that record alone. To compute it, the model is run on the whole batch, and the
-torch loss functions that the model calls are made to average over each record, not over the batch.
+Hugging Face models return a ``loss`` with their outputs. This loss is an average over the batch; a
+language model, for example, averages over all tokens except padding. A record's own loss is the
+loss that the model would return for that record alone. To compute it, the model is run on the whole
+batch, and the torch loss functions that the model calls are made to average over each record, not
+over the batch.
 """
 
 from __future__ import annotations

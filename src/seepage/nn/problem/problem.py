@@ -57,7 +57,7 @@ class Batch:
         return Batch(tree_map_only(Tensor, wide, self.x), wide(self.y), wide(self.z))
 
     def on_both_sides(self, ahead: Tensor, behind: Tensor) -> Batch:
-        """Return every record twice: first all moved by ``ahead``, then all by ``behind``."""
+        """Return all records moved by ``ahead``, followed by all records moved by ``behind``."""
         x, y = tree_map_only(Tensor, lambda t: torch.cat((t, t)), (self.x, self.y))
         return Batch(x, y, torch.cat((self.z + ahead, self.z + behind)))
 
@@ -238,7 +238,7 @@ def mse(output: Any, target: Tensor) -> Tensor:
     if target.numel() != output.numel() or target.shape[:1] != output.shape[:1]:
         raise InputError(
             f"Targets for outputs of shape {tuple(output.shape)} need the same number of entries "
-            f"per record, but their shape is {tuple(target.shape)}."
+            f"per record, but their shape is {tuple(target.shape)}; reshape the targets."
         )
     wanted = target.to(output.dtype).reshape(output.shape)
     return (output - wanted).square().reshape(len(output), -1).sum(1) / 2
@@ -248,7 +248,7 @@ def _one_tensor(output: Any) -> Tensor:
     tensor = numbers_of(output)
     if not isinstance(tensor, Tensor):
         raise InputError(
-            f"The network returns a {type(output).__name__}, which is not a tensor and has no "
+            f"The network's output, of type {type(output).__name__}, is not a tensor and has no "
             "logits; pass a loss function of this output and the target."
         )
     return tensor
@@ -286,7 +286,8 @@ class UnreducedLoss:
 
     With ``reduction="sum"`` or ``"batchmean"``, the entries of a record are summed. With other
     reductions, the entries are averaged as the module would average that record alone: positions
-    with ``ignore_index`` are left out, and all other positions are weighted by class.
+    with ``ignore_index`` are left out, and all other positions are weighted by class. If a record
+    has a single entry, its loss keeps the class weight.
     """
 
     def __init__(self, module: _Loss) -> None:

@@ -61,7 +61,7 @@ def put_together(tensor: Tensor) -> Tensor:
 
 
 def spread_like(held: Any, whole: Tensor) -> Tensor:
-    """Return a whole tensor sharded like ``held``, or unchanged if ``held`` is whole."""
+    """Shard a whole tensor like ``held``, or return it unchanged if ``held`` is whole."""
     if not is_part(held):
         return whole
     from torch.distributed.tensor import distribute_tensor

@@ -223,9 +223,9 @@ class Label(View):
         y = torch.where(counted, y, 0)
         if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < classes:
             raise InputError(
-                f"The network has {classes} outputs, so class numbers must be from 0 to "
-                f"{classes - 1}, but y contains numbers from {int(y.min())} to {int(y.max())}; "
-                "renumber the classes."
+                f"The network has {classes} {'output' if classes == 1 else 'outputs'}, so class "
+                f"numbers must be from 0 to {classes - 1}, but y contains numbers from "
+                f"{int(y.min())} to {int(y.max())}; renumber the classes."
             )
         one_hot = functional.one_hot(y.long(), classes).to(output.dtype)
         return one_hot * counted[..., None]
@@ -441,7 +441,7 @@ def _embedding(net: nn.Module) -> str | None:
 
 
 def _root_mean_square(values: Tensor, view: View) -> float:
-    """Return the root mean square of the unknowns; raise if no step size suits all records."""
+    """Return the root mean square of the unknowns; if no step size suits all, raise an error."""
     mask = view.mask_for(values)
     unknown = values if mask is None else values[:, mask]
     each = unknown.double().flatten(1).square().mean(1).sqrt()
@@ -449,8 +449,8 @@ def _root_mean_square(values: Tensor, view: View) -> float:
     if largest > 1e6 * typical > 0:
         raise InputError(
             f"The numbers of record {int(each.argmax())} have the size {largest:.0e}, more than a "
-            f"million times that of a typical record ({typical:.0e}), so no step suits both; leave "
-            "the record out, or rescale the numbers."
+            f"million times that of a typical record ({typical:.0e}), so no step size suits both; "
+            "leave the record out, or rescale the numbers."
         )
     return float(each.square().mean().sqrt()) or 1.0
 
@@ -487,7 +487,7 @@ def numbers_of(output: Any) -> Any:
 
 
 def leaves(x: Inputs) -> list[Tensor]:
-    """Return all tensors in the inputs; raise if the inputs contain anything else."""
+    """Return all tensors in the inputs; raise an error if the inputs contain anything else."""
     if isinstance(x, Tensor):
         tensors = [x]
     elif isinstance(x, Mapping):

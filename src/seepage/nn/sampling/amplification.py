@@ -39,8 +39,8 @@ class MixtureFactor:
     """Computes κ from the exact mixture of a subsampled step, without a failure probability.
 
     The release is ``p₁ = N(m₁, s²)`` with the record in the batch, and ``p₀ = N(m₀, s²)`` without
-    it (or with another in its place). The observer sees the mixture ``q p₁ + (1 − q) p₀``, whose
-    second part does not depend on the record. With ``x ~ N(0, 1)``, ``μ = ‖m₁ − m₀‖/s`` and
+    it (or with another record in its place). The observer sees the mixture ``q p₁ + (1 − q) p₀``,
+    whose second part does not depend on the record. With ``x ~ N(0, 1)``, ``μ = ‖m₁ − m₀‖/s`` and
 
         w(x) = q/(q + (1 − q) e^{μx − μ²/2})
 
@@ -72,7 +72,7 @@ class MixtureFactor:
 
 @lru_cache(maxsize=8)
 def _mixture_table(sample_rate: float, device: torch.device) -> Tensor:
-    """Return κ at the shifts 0, 1/128, …, 12, made non-decreasing, followed by a one."""
+    """Return κ at the shifts 0, 1/128, …, 12, made non-decreasing, and 1 for larger shifts."""
     if sample_rate == 1.0:
         return torch.ones(2, dtype=torch.float64, device=device)
     spacing = 0.02  # of the quadrature, over nine standard deviations to either side
@@ -155,10 +155,10 @@ class Amplification:
 
     The method is ``"mixture"`` (:class:`MixtureFactor`), ``"theorem4"`` (equation 3 of Guo et al.
     2022), ``"algorithm1"`` (as printed in that paper, which is not a bound), or ``"none"`` for κ =
-    1 (equation 2). With ``"theorem4"``, ``budget`` gives the probability that κ fails in each step;
-    with ``"algorithm1"``, its total is the δ of every step, and ``threshold`` the clipping
-    threshold. The sampler is ``"poisson"``, ``"fixed"`` (a set of fixed size), or ``"other"``, for
-    which only κ = 1 is known to be valid.
+    1 (equation 2). With ``"theorem4"``, ``budget`` gives the probability that κ fails in each step.
+    With ``"algorithm1"``, the budget's total is the δ of every step. ``threshold`` is the clipping
+    threshold, which only ``"algorithm1"`` uses. The sampler is ``"poisson"``, ``"fixed"`` (a set of
+    fixed size), or ``"other"``, for which only κ = 1 is known to be valid.
     """
 
     def __init__(
@@ -211,9 +211,9 @@ class Amplification:
         if delta == 0.0:
             if not self._warned:
                 warnings.warn(
-                    f"The run is longer than the declared {budget.steps} steps, among which "
-                    "theorem 4 divides its failure probability; further steps use κ = 1. Declare "
-                    "the full number of steps.",
+                    f"The run is longer than declared (steps={budget.steps}). Theorem 4 divides "
+                    "its failure probability among the declared steps, so further steps use κ = 1. "
+                    "Declare the full number of steps.",
                     stacklevel=2,
                 )
                 self._warned = True

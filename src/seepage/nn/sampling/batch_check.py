@@ -18,7 +18,7 @@ _FACTS = ("steps", "entries", "same_size", "last_size", "warned")
 
 
 def checked_index(index: Any, size: int, records: int, before: Tensor | None = None) -> Tensor:
-    """Return the numbers of a batch's records, ``(B,)``; raise if they are invalid.
+    """Return the numbers of a batch's records, ``(B,)``; raise an error if they are invalid.
 
     ``before`` contains the record numbers in earlier parts of the same step.
     """
@@ -36,7 +36,7 @@ def checked_index(index: Any, size: int, records: int, before: Tensor | None = N
     if len(given) and (given.is_floating_point() or given.is_complex()):
         raise InputError(
             "index must contain the numbers of the batch's records as whole numbers, not as "
-            f"{str(given.dtype).removeprefix('torch.')}."
+            f"{str(given.dtype).removeprefix('torch.')}; convert it to int64."
         )
     chosen = given.to(torch.int64)
     if len(chosen) != size:
@@ -129,13 +129,13 @@ class SamplerCheck:
         # Eight standard deviations, for a check that is made at every step
         if abs(self.entries - self.steps * self.batch_size) > 8 * max(spread, 1.0):
             return (
-                f"{self.steps} batches had {self.entries / self.steps:.4g} records on average, not "
-                f"{self.batch_size:.4g}."
+                f"{counted(self.steps, 'batch', 'batches')} had "
+                f"{self.entries / self.steps:.4g} records on average, not {self.batch_size:.4g}."
             )
         varies = self.batch_size * (1 - rate) >= 4
         # For Poisson batches far less likely than one in a million
         if self.sampler == POISSON and varies and self.same_size >= 12:
-            return f"12 batches in a row had {size} records, unlike Poisson samples."
+            return f"12 batches in a row had {counted(size, 'record')}, unlike Poisson samples."
         # Among independent draws, entries²/(2 records) repeat an earlier one (while that is small).
         # Their absence counts as evidence once 40 are expected. Of as many draws as there were: the
         # spread of the sizes is larger than the number of repetitions at first.

@@ -18,7 +18,7 @@ from torch import Tensor
 from seepage.core.noise import Gaussian, Noise
 from seepage.core.result import Result
 from seepage.errors import InputError, nearest
-from seepage.tables.names import listed
+from seepage.tables.names import counted, listed
 from seepage.tables.result_table import PlottedNumbers, ResultTable
 from seepage.tables.source import as_numpy
 
@@ -68,7 +68,8 @@ class Attribution(ResultTable):
         return self.records().drawing()
 
     def __repr__(self) -> str:
-        return f"<{repr(self.records())[1:-1]}, of {len(self)} records about {self.about}>"
+        count = counted(len(self), "record")
+        return f"<{repr(self.records())[1:-1]}, of {count} about {self.about}>"
 
     def __len__(self) -> int:
         return int(self.values.shape[0])
@@ -155,8 +156,9 @@ class Attribution(ResultTable):
         given = as_numpy(labels)
         if given.shape not in (tuple(squares.shape), tuple(squares.shape[1:])):
             raise InputError(
-                f"Labels for {len(squares)} images of {squares.shape[1]} by {squares.shape[2]} "
-                f"pixels cannot have the shape {given.shape}; give (H, W) or (B, H, W)."
+                f"Labels for {counted(len(squares), 'image')} of {squares.shape[1]} by "
+                f"{squares.shape[2]} pixels cannot have the shape {given.shape}; give (H, W) or "
+                "(B, H, W)."
             )
         known, places = np.unique(given, return_inverse=True)
         where = torch.as_tensor(places.reshape(given.shape), device=squares.device)

@@ -4,13 +4,12 @@
 the noise (Mueller et al. 2022, equations 7 and 8):
 
     PLIS      (2/s²) J̃ᵀg̃       how the privacy loss responds to each attribute
-    JacSens   ‖J̃‖₂ or ‖J̃‖_F     how the gradient responds: the paper has the largest singular value,
-                                Mo et al. (2020) the Frobenius norm; for one attribute, its column's
-                                norm
+    JacSens   ‖J̃‖₂ or ‖J̃‖_F     how the gradient responds to all attributes together
     FIL       ‖J̃‖₂/s            what an adversary can learn about the attributes
 
-If JacSens is defined as the largest singular value, it is FIL times ``s``, so both rank records in
-the same order.
+Mueller et al. define JacSens as the largest singular value of ``J̃``, and Mo et al. (2020) as its
+Frobenius norm. For one attribute, JacSens is the norm of that attribute's column of ``J̃``. The
+largest singular value is FIL times ``s``, so both rank records in the same order.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from seepage.nn.measures.estimate import Estimate
 from seepage.nn.measures.gradient_leakage import GradientLeakage
 from seepage.nn.problem.views import Inputs
 from seepage.support.number_check import check_choice
+from seepage.tables.names import counted
 from seepage.tables.result_table import BLUE, ResultTable, new_axes
 from seepage.tables.source import build_frame
 
@@ -79,10 +79,11 @@ class Comparison(ResultTable):
 
     def __repr__(self) -> str:
         ranks = ", ".join(f"{name}: {value:.2f}" for name, value in self.spearman().items())
-        return f"<PLIS, JacSens and FIL of {len(self.plis)} records; rank correlations {ranks}>"
+        count = counted(len(self.plis), "record")
+        return f"<PLIS, JacSens and FIL of {count}; rank correlations {ranks}>"
 
     def spearman(self) -> dict[str, float]:
-        """Return rank correlations between the measures, over the records.
+        """Return rank correlations of PLIS with the other measures, over the records.
 
         The last correlation, ``"plis, jacsens by attribute"``, is computed over the attributes of
         each record and averaged over the records. A correlation is nan if either measure is
@@ -107,7 +108,7 @@ class Comparison(ResultTable):
         return correlations
 
     def columns(self) -> dict[str, Any]:
-        """Return JacSens and FIL of every record as columns, with the Frobenius norm's error."""
+        """Return columns of every record's JacSens (with standard error for ``‖J̃‖_F``) and FIL."""
         columns: dict[str, Any] = {
             "jacsens": np.asarray(self.jacsens),
             "jacsens_frobenius": np.asarray(self.jacsens_frobenius),
@@ -165,7 +166,7 @@ def compare(
 
 
 def _largest(leak: GradientLeakage, unknowns: int, dtype: torch.dtype) -> tuple[Tensor, str]:
-    """Return the largest singular values, or lower bounds if the iteration was stopped."""
+    """Return the largest singular values, or lower bounds if stopped early, and their kind."""
     most = 200  # steps of Lanczos' method
     largest = leak.spectrum(1e-7 if dtype == torch.float64 else 1e-4, most)
     settled = largest.steps < most or unknowns <= most

@@ -66,7 +66,7 @@ class RunSusceptibility(Attribution):
 
     def __repr__(self) -> str:
         return (
-            f"<PLIS of {len(self)} records over {self.steps} steps: "
+            f"<PLIS of {counted(len(self), 'record')} over {counted(self.steps, 'step')}: "
             f"{self.individual()!r}; no amplification by subsampling>"
         )
 
@@ -228,9 +228,9 @@ class PlisOverTraining:
         conditions = (*CONDITIONS, *conditions_of([self.randomness]))
         if sampled:
             conditions += (
-                f"{sampled} of {self.records} records were left out of some steps; they are "
-                "charged for the steps in which they took part, as if the attacker knew these "
-                "steps.",
+                f"Some steps left out records, {sampled} of {self.records} in all. These records "
+                "are charged only for the steps in which they took part, as if the attacker knew "
+                "these steps.",
             )
         index = None
         if self.labels:  # a record's number where no label came with it
@@ -272,7 +272,8 @@ class PlisOverTraining:
             warnings.warn(
                 f"A step left out {missing} of {self.records} records. PLIS cannot be combined "
                 "with amplification by subsampling, so the results assume that the attacker knows "
-                "which records took part in which step.",
+                "which records took part in which step. To avoid this assumption, observe all "
+                "records in every step.",
                 SampledBatchWarning,
                 stacklevel=3,
             )

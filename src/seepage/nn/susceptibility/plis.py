@@ -1,8 +1,9 @@
 """Computes each record's privacy loss and PLIS, the gradient of that loss by attribute.
 
-A step releases ``Σ_i g̃_i + N(0, s² I)``, ``s = σC``. The privacy loss of record i is
-``PL = ‖g̃_i‖²/s²`` (Mueller et al. 2022, equation 4). The gradient of ``PL`` with respect to the
-record's attributes is the privacy loss-input susceptibility (equations 6 and 7):
+A step releases ``Σ_i g̃_i + N(0, s² I)``, where ``g̃_i`` is the clipped gradient of record i and
+``s = σC``. The privacy loss of record i is ``PL = ‖g̃_i‖²/s²`` (Mueller et al. 2022, equation 4).
+The gradient of ``PL`` with respect to the record's attributes is the privacy loss-input
+susceptibility (equations 6 and 7):
 
     PLIS = ∇_z PL = (2/s²) J̃ᵀg̃,     J̃ = ∂g̃/∂z
 """
@@ -30,6 +31,7 @@ from seepage.nn.susceptibility.attribution import Attribution
 from seepage.nn.susceptibility.comparison import Comparison
 from seepage.nn.susceptibility.comparison import compare as compare_measures
 from seepage.support.number_check import check_positive
+from seepage.tables.names import counted
 from seepage.tables.source import Table, as_numpy, build_frame, check_length, read_table
 
 
@@ -46,11 +48,11 @@ class Susceptibility(Attribution):
         The privacy loss ``PL = ‖g̃‖²/s²`` of every record; without noise, the gradient signal
         ``‖g‖²``.
     norms, losses
-        The norm of every record's gradient before clipping, and its loss.
+        The norm of every record's gradient before clipping, and the record's loss.
     pulls
         The products ``Jᵀg`` of every record, before clipping, from which PLIS is computed.
     clip
-        The clip of the gradients.
+        The clip that is applied to the gradients.
     comparison
         JacSens and FIL of the same gradients, if requested.
     """
@@ -66,8 +68,8 @@ class Susceptibility(Attribution):
         what = "gradient signal" if self.noise is None else "privacy loss"
         middle, largest = float(self.privacy_loss.median()), float(self.privacy_loss.max())
         return (
-            f"<PLIS of {len(self)} records about {self.about}: {what} median {middle:.4g}, "
-            f"largest {largest:.4g}>"
+            f"<PLIS of {counted(len(self), 'record')} about {self.about}: "
+            f"{what} median {middle:.4g}, largest {largest:.4g}>"
         )
 
     def signal(self) -> Susceptibility:
@@ -217,8 +219,8 @@ def plis(
         x, y, table = as_tensors(net, x, y)
     elif loss is not None:
         raise InputError(
-            f"A {type(net).__name__} has its own loss; pass loss=None, or pass a torch module "
-            "instead of the model."
+            f"The model ({type(net).__name__}) has its own loss; pass loss=None, or pass a torch "
+            "module instead of the model."
         )
     else:
         net, loss, table, x, y = as_network(net, x, y)
@@ -277,8 +279,8 @@ def as_tensors(net: nn.Module, x: Any, y: Any) -> tuple[Any, Tensor, Table | Non
         labels = as_numpy(y)
         if labels.dtype.kind not in "biuf":
             raise InputError(
-                f"y contains {labels.dtype} values instead of numbers; encode each class as an "
-                "integer."
+                f"y contains values of type {labels.dtype} instead of numbers; encode each class "
+                "as an integer."
             )
         y = _tensor(labels).to(like.device)
     return x, y, table

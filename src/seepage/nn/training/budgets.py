@@ -10,9 +10,9 @@ released. There are two valid ways to charge this loss:
   at its own gradient norm, so all records' gradients are needed at every step.
 
 Charging the sampled divergence only to the records drawn would be wrong by a factor of about
-``1/q``. Charging a record by its gradient norm at its last draw, and clipping to that norm, would
-also be wrong. The time of that draw is secret and not part of an earlier release. Without sampling,
-the two budgets charge the same.
+``1/q``, where q is the sampling rate. It would also be wrong to charge a record by its gradient
+norm at its last draw and to clip to that norm, because no release reveals when that draw was.
+Without sampling, the two budgets charge the same.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class RecordBudgets:
 
 
 def checked_budget(budget: Any) -> Budget:
-    """Return the budget; raise if a run cannot enforce it."""
+    """Return the budget; raise an error if a run cannot enforce it."""
     if not isinstance(budget, Budget) or budget.neighbours != ADD_OR_REMOVE:
         raise InputError(
             "budget must be a guarantee for adding or removing a record, such as "

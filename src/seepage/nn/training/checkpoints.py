@@ -14,6 +14,7 @@ from torch import Tensor
 from seepage.errors import OTHER_NAMES, InputError
 from seepage.support.files import write_private
 from seepage.support.keyed_stream import KeyedStream
+from seepage.tables.names import counted
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -59,7 +60,7 @@ def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
 
 
 def write_key(path: Path, stream: KeyedStream) -> None:
-    """Write a run's key beside its checkpoint, to a file that only the file's owner can read.
+    """Write a run's key to a file next to its checkpoint; only the file's owner can read it.
 
     The checkpoint never contains the key, so that a reader of the checkpoint cannot remove the
     noise.
@@ -107,6 +108,6 @@ def check_same_run(
     if announced is not None and announced != steps:
         raise InputError(
             f"{path} contains a run that divides the failure probability of theorem 4 among "
-            f"{announced} steps, so it cannot be resumed for {steps} steps. Give "
-            f"steps={announced}, or start a new run with another checkpoint."
+            f"{counted(announced, 'step')}, so it cannot be resumed for {counted(steps, 'step')}. "
+            f"Give steps={announced}, or start a new run with another checkpoint."
         )

@@ -1,4 +1,4 @@
-"""A Lightning callback that trains privately and accounts for the leakage of every record.
+"""A Lightning callback that trains privately and accounts for leakage about every record.
 
 Lightning's own loop, optimiser, schedule and checkpoints are kept. The callback draws the batches,
 and replaces the gradient before every optimiser step by that of
@@ -31,7 +31,7 @@ else:  # the class is documented all the same
 
 
 class PrivateCallback(Callback):  # type: ignore[misc]
-    """Makes a Lightning run private, with an accountant of every record's leakage.
+    """Makes a Lightning run private, and accounts for the leakage about every record.
 
     The network is the ``LightningModule``, which is called with a batch's inputs and runs without
     dropout. Its ``training_step`` still runs, but only for the log. Checkpoints include the
@@ -93,7 +93,7 @@ class PrivateCallback(Callback):  # type: ignore[misc]
             )
         if self._batches is None:
             raise InputError(
-                "Give fit() the batches of this callback: fit(module, c.loader(data))."
+                "Give fit() the batches of this callback: fit(module, callback.loader(data))."
             )
         _check(trainer, pl_module)
         settings = {"key_folder": trainer.default_root_dir} | self.settings
@@ -180,8 +180,8 @@ def _check(trainer: Any, module: Any) -> None:
         )
     if trainer.accumulate_grad_batches != 1:
         raise InputError(
-            "accumulate_grad_batches must be 1 in private training: a batch that is too large is "
-            "processed in parts anyway."
+            "accumulate_grad_batches must be 1 in private training; leave it out, because a batch "
+            "that is too large is processed in parts anyway."
         )
     if trainer.gradient_clip_val:
         raise InputError(

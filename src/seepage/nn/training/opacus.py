@@ -1,4 +1,4 @@
-"""Attaches seepage's accountant to an Opacus training loop, beside Opacus's own accountant."""
+"""Attaches seepage's accountant to an Opacus training loop, alongside Opacus's accountant."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class SumCheck:
             f"most in {worst!r}. Call observe() with the step's batch before the step, in the mode "
             "(train or eval) used in training, and pass attach() the criterion used in training. "
             "If you already do, Opacus differentiates this parameter's module differently; do not "
-            "rely on its leakage."
+            "rely on the measured leakage."
         )
 
 
@@ -543,8 +543,8 @@ def attach(
         source = _Source(_optimizer_of(target), net, (noise_multiplier, max_grad_norm))
     else:
         raise InputError(
-            "attach() requires an Opacus optimiser or PrivacyEngine, not a "
-            f"{type(target).__name__}."
+            "attach() requires an Opacus optimiser or PrivacyEngine, not an object of type "
+            f"{type(target).__name__}; pass the optimiser that make_private() returned."
         )
     secure = bool(getattr(source.optimizer, "secure_mode", False))
     if not secure:

@@ -75,7 +75,8 @@ class PrivateGradients:
     n
         The number of training records.
     steps
-        The number of steps, which ``target_epsilon`` and ``amplification="theorem4"`` require.
+        The number of steps; required with ``target_epsilon``. With ``amplification="theorem4"``,
+        the failure probability is divided equally among these steps.
     sample_rate, expected_batch, batch_size, sampling
         As for :class:`~seepage.nn.PrivateSGD`: either the declared rate and divisor, or a batch
         size. With a batch size, ``n`` counts as public.
@@ -219,7 +220,7 @@ class PrivateGradients:
 
     def __repr__(self) -> str:
         planned = self.accountant_.ledger if self.steps else "no step taken"
-        return f"<PrivateGradients of {self.accountant_.n:,} records: {planned}>"
+        return f"<PrivateGradients of {counted(self.accountant_.n, 'record')}: {planned}>"
 
     def loader(self, records: Any, collate: Collate = default_collate, **options: Any) -> Loader:
         """Return a loader for the batches of one epoch, which ``collate`` makes from records.
@@ -327,7 +328,10 @@ class PrivateGradients:
                     f"The batch of step {step} was given for step {self.steps}; call backward() "
                     "for every batch of the loader, in its order."
                 )
-        raise InputError("Take the batches from loader(data), and call backward() once for each.")
+        raise InputError(
+            "backward() was called for a batch that the loader did not draw. "
+            "Take the batches from loader(data), and call backward() once for each."
+        )
 
     def noisy_mean(
         self, index: Tensor, x: Inputs, y: Tensor, everyone: Everyone | None = None
@@ -400,8 +404,8 @@ class PrivateGradients:
         for name, value in mine.items():
             if facts[name] != value:
                 raise InputError(
-                    f"The state belongs to a run with another {name} ({facts[name]!r}, not "
-                    f"{value!r}); resume with the same data and settings."
+                    f"The state belongs to another run: its {name} is {facts[name]!r}, not "
+                    f"{value!r}; resume with the same data and settings."
                 )
         self._data = facts["data"]
         sums = {name: value for name, value in state.items() if name != "facts"}

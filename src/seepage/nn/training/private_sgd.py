@@ -2,10 +2,11 @@
 
 Training runs in one process or, under ``torchrun``, in several processes that share every batch.
 
-A step is ``w ← w − ρ v`` with ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w`` (Guo et al. 2022, section
-6.1, plus momentum and weight decay), or the step of any other optimiser with the gradient
-``(Σ g̃ + N(0, (σC)²))/B``. Unless ``B`` is declared, the number of records counts as public,
-because an attacker who sees the noise of a step learns ``σC/B``.
+A step of the default optimiser is ``w ← w − ρ v`` with ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w``
+(Guo et al. 2022, section 6.1, plus momentum m and weight decay λ; ρ is the learning rate). Any
+other optimiser receives the gradient ``(Σ g̃ + N(0, (σC)²))/B``. Unless ``B`` is declared, the
+number of records counts as public, because an attacker who sees the noise of a step learns
+``σC/B``.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class PrivateUpdate:
         if owned != {id(p) for p in released.values()}:
             raise InputError(
                 "The optimiser must update all parameters with requires_grad and no other "
-                "parameters."
+                "parameters; in optimizer=, create it from exactly the parameters received."
             )
 
     def take(self, gradient: Mapping[str, Tensor]) -> None:
@@ -137,7 +138,7 @@ class PrivateUpdate:
                     facts[place] = value
                 else:
                     raise InputError(
-                        f"The optimiser stores a {type(value).__name__} ({name}) between steps, "
+                        f"The optimiser's state {name!r} is of type {type(value).__name__}, "
                         "which a checkpoint cannot store; use another optimiser, or no checkpoint."
                     )
         return tensors, facts
@@ -201,8 +202,8 @@ class PrivateSGD:
     steps
         The number of steps to take.
     epochs
-        The number of passes over the data, instead of ``steps``. With Poisson batches a pass is
-        ``1/sample_rate`` steps, in which every record is drawn once on average.
+        The number of passes over the data, instead of ``steps``. A pass is ``1/sample_rate`` steps,
+        in which every record is drawn once on average.
     sample_rate, expected_batch
         The probability that a record is in a Poisson batch, and the number ``B`` by which the noisy
         sums are divided. Both are declared before the data are seen, so guarantees cover adding or
@@ -234,9 +235,10 @@ class PrivateSGD:
         A seed for batches, noise and probes, for experiments only. Anyone who knows or guesses the
         seed can regenerate and subtract the noise; every statement about the run mentions this. By
         default, batches, noise and probes are derived from a 256-bit key drawn by the operating
-        system and from the step number. With a checkpoint, the key is stored beside it in a file of
-        the same name plus ``.key``, which is needed to resume the run. Keep this file secret, and
-        delete it after the run: anyone who knows the key can remove the noise.
+        system and from the step number. With a checkpoint, the key is stored in the same folder, in
+        a file with the checkpoint's name plus ``.key``, which is needed to resume the run. Keep
+        this file secret, and delete it after the run: anyone who knows the key can remove the
+        noise.
     randomness
         With ``"secure"``, noise and batches come from ChaCha20, and sums are rounded to a grid of
         about 1/4096 of the noise's standard deviation. With ``"fast"``, noise comes from torch's
@@ -256,7 +258,8 @@ class PrivateSGD:
     checkpoint_every
         The number of steps between checkpoints.
     evaluate_every
-        The number of steps between evaluations of the accuracy; by default, ``steps // 20``.
+        The number of steps between evaluations of the accuracy; by default a twentieth of
+        ``steps``.
     accounting
         Further arguments of :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes``,
         ``amplification``, ``clip_derivative``, ``method``, ``scale``, ``individual``, ``sketch``,
@@ -422,7 +425,7 @@ class PrivateSGD:
             )
 
     def __repr__(self) -> str:
-        steps = f"{self.steps:,} steps" if self.steps else f"{self.epochs:g} epochs"
+        steps = counted(self.steps, "step") if self.steps else f"epochs={self.epochs:g}"
         names = ("sample_rate", "expected_batch", "batch_size", "noise_multiplier", "max_grad_norm")
         known = [(name, getattr(self, name)) for name in names]
         said = [f"{n}={v:.4g}" for n, v in known if v is not None and not math.isnan(v)]
@@ -433,7 +436,7 @@ class PrivateSGD:
         if self.budget is not None:
             said.append(f"budget {self.budget}")
         done = getattr(self, "_step", None)
-        state = "not fitted" if done is None else f"{done:,} steps taken"
+        state = "not fitted" if done is None else f"{counted(done, 'step')} taken"
         words = f"{', '.join([steps, *said])}; {state}"
         return f"<PrivateSGD: {marked(words, conditions_of([self._randomness()]))}>"
 
@@ -711,7 +714,7 @@ def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:
 def _test_data(X: Any, y: Any) -> tuple[Inputs, Tensor]:
     if X is None or (y is None and not isinstance(X, Mapping)):
         missing = "X_test" if X is None else "y_test"
-        raise InputError(f"Test data require both X_test and y_test; {missing} is missing.")
+        raise InputError(f"Test data require both X_test and y_test; also give {missing}.")
     X, y = _records(X, y, "X_test", "y_test")
     if isinstance(X, Mapping) and y.dim() > 1:
         raise InputError(

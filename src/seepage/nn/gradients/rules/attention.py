@@ -64,7 +64,7 @@ def _project(
 
 
 def _mask(attention_mask: Tensor | None, padding: Tensor | None, scores: Tensor) -> Tensor | None:
-    """Return both masks as one that is added to the scores: minus infinity hides a position."""
+    """Combine both masks into one to add to the scores; minus infinity hides a position."""
     total = None
     if attention_mask is not None:
         total = _added(attention_mask, scores)

@@ -247,9 +247,9 @@ def has_channels_last(images: Tensor) -> bool:
 def squared_norms_of_convolution(delta: Tensor, inputs: Tensor, *, geometry: Geometry) -> Tensor:
     """Return ``‖g_i‖²`` of every record, given the layer's output gradients and inputs.
 
-    ``g = Σ_s δ_s p_sᵀ`` over the places ``s``, where ``p_s`` is the patch at ``s``. Both forms of
-    ``‖g‖²`` are differentiated by hand, so that patches (nine times the size of their image, for a
-    3×3 kernel) are extracted once in each direction and not stored:
+    ``g = Σ_s δ_s p_sᵀ`` over the places ``s``, where ``p_s``, a column of ``P``, is the patch at
+    ``s``. Both forms of ``‖g‖²`` are differentiated by hand, so that patches (nine times the size
+    of their image, for a 3×3 kernel) are extracted once in each direction and not stored:
 
         written out   ‖g‖² = Σ g∘g      ∂δ = 2gP       ∂P = 2gᵀδ
         Gram form     ‖g‖² = Σ K∘Q      ∂δ = 2δK       ∂P = 2PQ       K = PᵀP, Q = δᵀδ

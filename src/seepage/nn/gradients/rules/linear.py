@@ -78,7 +78,7 @@ LINEAR = LinearRule()
 def watched_linear(
     watcher: Watcher, x: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    """Run ``functional.linear``, one step of a larger function, so that the watcher records it."""
+    """Run ``functional.linear`` as a step of a larger function, so that the watcher records it."""
     arguments = Arguments(x, {"weight": weight, "bias": bias})
     return watcher.call(LINEAR, arguments, lambda: functional.linear(x, weight, bias))
 
