@@ -104,7 +104,7 @@ def _networks() -> Iterator[str]:
     wide, middle, large = full["wide"], full["124M"], full["1.3B"]
     yield "## Networks\n"
     yield (
-        "The table lists costs in training steps of the same run, float32 "
+        "Costs are in training steps of the same run, float32 "
         "(`benchmarks/accountant.py`, `plis.py`; on the H200 with `--device cuda`):\n"
     )
     rows = [
@@ -152,7 +152,7 @@ def _networks() -> Iterator[str]:
 def _precisions() -> Iterator[str]:
     yield (
         "In lower precision, plain steps are faster and probes are finite differences "
-        "(`--precision high` for TF32, `--autocast bf16`). The next table lists costs in "
+        "(`--precision high` for TF32, `--autocast bf16`). Costs are in "
         "plain eager steps of the same precision:\n"
     )
     rows, worst = [], {"TF32": 0.0, "bf16": 0.0}

@@ -245,23 +245,21 @@ def release(
     options: FileOptions,
     preset: Annotated[
         str,
-        "Limits by audience: open, partners or internal (our defaults, not law).",
+        "Limits by audience: open, partners or internal (our defaults, not law). Other limits "
+        "override the preset's.",
     ] = DEFAULT,
     max_membership: Annotated[
         float | None,
-        "Limit: success rate of membership inference (chance: 0.5; 1: no limit); overrides the "
-        "preset.",
+        "Limit: success rate of membership inference (chance: 0.5; 1: no limit).",
     ] = None,
     max_guess_gain: Annotated[
         float | None,
-        "Limit: gain in attribute inference of a class or category (1: no limit); overrides the "
-        "preset.",
+        "Limit: gain in attribute inference of a class or category (1: no limit).",
     ] = None,
     max_guess_tpr: Annotated[
         float | None,
         "Limit: true positive rate at 1 % false positives for any value of a class or category (1: "
-        "no limit); overrides the preset. The limit is exceeded if a published figure rules out a "
-        "value with certainty.",
+        "no limit). The limit is exceeded if a published figure rules out a value with certainty.",
     ] = None,
     out: Annotated[Path, "Folder to publish: the model and its card, nothing else."] = Path(
         "seepage-release"
@@ -337,9 +335,9 @@ def attack_release(
 ) -> None:
     """Attack releases made by `seepage release`, and compare the success rate with the ledger.
 
-    A likelihood-ratio test distinguishes releases of the table from releases of a changed table, in
-    which one record (with --person, one person) is missing or has other values. Each release
-    redraws σ. Nothing is written. Exit status 1: the attack succeeds more often than the ledger
+    A likelihood-ratio test distinguishes releases of the table from those of a table in which one
+    record (with --person, one person) is missing or has other values. Each release redraws σ.
+    Nothing is written. The exit status is 1 if the attack succeeds more often than the ledger
     states.
     """
     from seepage.auditing.release.attack import run_release_attack
@@ -384,7 +382,7 @@ def explain(
     picture: Annotated[Path | None, "Draw the trade-off curve to an .svg or .png file."] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the limits on any attack under ε and δ, or under a private SGD run."""
+    """Print the limits on any attack, given ε and δ or the settings of a private SGD run."""
     from seepage.auditing.explaining.command import run_explanation
 
     run_explanation(question, picture=picture, as_json=as_json)
