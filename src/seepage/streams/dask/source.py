@@ -127,8 +127,8 @@ class DaskRows(RowSource):
 
     def __repr__(self) -> str:
         return (
-            f"<DaskRows: {len(self):,} rows in {len(self.lengths)} partitions, "
-            f"{len(self.names):,} features, {self.target!r}>"
+            f"<DaskRows: {counted(len(self), 'row')} in {counted(len(self.lengths), 'partition')}, "
+            f"{counted(len(self.names), 'feature')}, {self.target!r}>"
         )
 
     @cached_property
