@@ -273,9 +273,9 @@ def release(
 ) -> None:
     """Fit a linear model to a table; write the noisy model and its card for publication.
 
-    The model is refitted without the most exposed records, and with other values for them, to show
-    which published figures would change. If a limit is exceeded, nothing is released; the private
-    report gives the reason.
+    Refits without the most exposed records, and with other values for them, show which published
+    figures would change. If a limit is exceeded, nothing is released; the private report gives the
+    reason.
     """
     from seepage.auditing.release.command import run_release
     from seepage.auditing.release.ledger import find_ledger
@@ -310,7 +310,7 @@ def attack(
 
     The report gives the probability that sampling emits each secret of the training text and, with
     --held-out, the training records that membership inference recognises. --compare measures
-    remedies. An attack shows what can be extracted; it cannot rule out stronger attacks.
+    remedies. An attack cannot rule out stronger attacks.
     """
     from seepage.auditing.language_model.command import run_extraction
 
