@@ -25,7 +25,7 @@ _HEAD = """\
 
 ## Shared options
 
-Each command also takes the options listed for it here.
+Several commands take these:
 """
 
 
@@ -34,8 +34,9 @@ def page() -> str:
     program = typer.main.get_command(app)
     takers: dict[str, list[str]] = {}
     for name, command in _all(program, "seepage"):
-        for option in _options(command):
-            takers.setdefault(_row(option), []).append(name.removeprefix("seepage "))
+        rows = [*map(_argument, _arguments(command)), *map(_row, _options(command))]
+        for row in rows:
+            takers.setdefault(row, []).append(name.removeprefix("seepage "))
     shared: dict[tuple[str, ...], list[str]] = {}
     for row, names in takers.items():
         if len(names) > 1:
@@ -60,18 +61,23 @@ def _options(command: Any) -> list[Any]:
     return [p for p in command.params if p.param_type_name == "option"]
 
 
+def _arguments(command: Any) -> list[Any]:
+    return [p for p in command.params if p.param_type_name == "argument"]
+
+
 def _command(command: Any, name: str, own: Set[str]) -> Iterator[str]:
     """Yield what a command does, and what it alone takes."""
     yield f"## {name}\n" if name.count(" ") < 2 else f"### {name}\n"
     for paragraph in _paragraphs(command):
         yield f"{paragraph}\n"
-    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    arguments = _arguments(command)
     rows = [_row(p) for p in _options(command)]
     words = [name, *(_placeholder(p) for p in arguments)]
     words += ["COMMAND"] * hasattr(command, "commands") + ["[OPTIONS]"] * bool(rows)
     yield f"`{' '.join(words)}`\n"
     for argument in arguments:
-        yield f"`{_placeholder(argument)}`: {argument.help}\n"
+        if _argument(argument) in own:
+            yield _argument(argument).removeprefix("- ") + "\n"
     mine = [row for row in rows if row in own]
     if mine:
         yield "\n".join([*mine, ""])
@@ -84,6 +90,10 @@ def _paragraphs(command: Any) -> list[str]:
 def _placeholder(parameter: Any) -> str:
     shown = parameter.name.upper()
     return shown if parameter.required else f"[{shown}]"
+
+
+def _argument(parameter: Any) -> str:
+    return f"- `{_placeholder(parameter)}`: {parameter.help}"
 
 
 def _row(parameter: Any) -> str:

@@ -245,23 +245,21 @@ def release(
     options: FileOptions,
     preset: Annotated[
         str,
-        "Limits by audience: open, partners or internal (our defaults, not law).",
+        "Limits by audience: open, partners or internal (our defaults, not law). Other limits "
+        "override the preset's.",
     ] = DEFAULT,
     max_membership: Annotated[
         float | None,
-        "Limit: success rate of membership inference (chance: 0.5; 1: no limit); overrides the "
-        "preset.",
+        "Limit: success rate of membership inference (chance: 0.5; 1: no limit).",
     ] = None,
     max_guess_gain: Annotated[
         float | None,
-        "Limit: gain in attribute inference of a class or category (1: no limit); overrides the "
-        "preset.",
+        "Limit: gain in attribute inference of a class or category (1: no limit).",
     ] = None,
     max_guess_tpr: Annotated[
         float | None,
         "Limit: true positive rate at 1 % false positives for any value of a class or category (1: "
-        "no limit); overrides the preset. The limit is exceeded if a published figure rules out a "
-        "value with certainty.",
+        "no limit). The limit is exceeded if a published figure rules out a value with certainty.",
     ] = None,
     out: Annotated[Path, "Folder to publish: the model and its card, nothing else."] = Path(
         "seepage-release"
@@ -275,9 +273,9 @@ def release(
 ) -> None:
     """Fit a linear model to a table; write the noisy model and its card for publication.
 
-    The model is refitted without the most exposed records, and with other values for them, to show
-    which published figures would change. If a limit is exceeded, nothing is released; the private
-    report gives the reason.
+    Refits without the most exposed records, and with other values for them, show which published
+    figures would change. If a limit is exceeded, nothing is released; the private report gives the
+    reason.
     """
     from seepage.auditing.release.command import run_release
     from seepage.auditing.release.ledger import find_ledger
@@ -312,7 +310,7 @@ def attack(
 
     The report gives the probability that sampling emits each secret of the training text and, with
     --held-out, the training records that membership inference recognises. --compare measures
-    remedies. An attack shows what can be extracted; it cannot rule out stronger attacks.
+    remedies. An attack cannot rule out stronger attacks.
     """
     from seepage.auditing.language_model.command import run_extraction
 
@@ -337,9 +335,9 @@ def attack_release(
 ) -> None:
     """Attack releases made by `seepage release`, and compare the success rate with the ledger.
 
-    A likelihood-ratio test distinguishes releases of the table from releases of a changed table, in
-    which one record (with --person, one person) is missing or has other values. Each release
-    redraws σ. Nothing is written. Exit status 1: the attack succeeds more often than the ledger
+    A likelihood-ratio test distinguishes releases of the table from those of a table in which one
+    record (with --person, one person) is missing or has other values. Each release redraws σ.
+    Nothing is written. The exit status is 1 if the attack succeeds more often than the ledger
     states.
     """
     from seepage.auditing.release.attack import run_release_attack
@@ -384,7 +382,7 @@ def explain(
     picture: Annotated[Path | None, "Draw the trade-off curve to an .svg or .png file."] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the limits on any attack under ε and δ, or under a private SGD run."""
+    """Print the limits on any attack, given ε and δ or the settings of a private SGD run."""
     from seepage.auditing.explaining.command import run_explanation
 
     run_explanation(question, picture=picture, as_json=as_json)

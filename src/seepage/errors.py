@@ -83,7 +83,7 @@ def not_whole(file: str, kind: str) -> InputError:
 
 def not_utf8(file: str) -> InputError:
     """Return the error for a table whose text is not in UTF-8."""
-    return InputError(f"{file} holds text that is not UTF-8; write it again as UTF-8.")
+    return InputError(f"{file} contains text that is not UTF-8; write it again as UTF-8.")
 
 
 def accepts_other_names(call: Call) -> Call:

@@ -91,10 +91,10 @@ def adult_one_hot(people: Adult) -> Problem:
     """Encode the census problem of Hannun et al. 2021: 86 features, without incomplete records.
 
     The six continuous columns (including fnlwgt) are standardised by the training mean and sample
-    deviation. Marital status becomes married (any "Married-…") or not, and relationship is dropped.
-    Nominal columns are one-hot encoded in sorted order with the last level dropped. For marital
-    status, the original code keeps the indicator of *not* being married. Features are in the order
-    of the file; the target is 1 for an income above $50,000.
+    standard deviation. Marital status becomes married (any "Married-…") or not, and relationship is
+    dropped. Nominal columns are one-hot encoded in sorted order with the last level dropped. For
+    marital status, the original code keeps the indicator of *not* being married. Features are in
+    the order of the file; the target is 1 for an income above $50,000.
     """
     train, test = _complete(people.train), _complete(people.test)
     blocks: list[Matrix] = []

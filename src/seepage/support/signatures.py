@@ -1,4 +1,4 @@
-"""Ed25519 signatures, which prove who signed a folder; checksums alone prove no origin.
+"""Ed25519 signatures, which prove who signed a folder; checksums do not prove its origin.
 
 Keys are PEM files in the format of OpenSSL. ``openssl genpkey -algorithm ed25519 -out key.pem``
 makes a private key, and ``openssl pkey -in key.pem -pubout -out public.pem`` extracts the public
@@ -26,7 +26,7 @@ class Signature:
     value: bytes
 
     def fits(self, message: bytes) -> bool:
-        """Return whether this message was signed with the private key of this public key."""
+        """Return whether this message was signed with the private key for this public key."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -38,7 +38,7 @@ class Signature:
 
     @property
     def signer(self) -> str:
-        """The SHA-256 of the public key, which people can compare."""
+        """The SHA-256 of the public key, for people to compare."""
         return hashlib.sha256(self.key).hexdigest()
 
 

@@ -634,7 +634,7 @@ def _numbers(piece: Piece, name: str, fill: float | None = None) -> np.ndarray:
     if row is not None:
         raise InputError(
             f"Column {name!r} contains NaN or infinity in row {piece.first + row:,} of "
-            f"{piece.file}; drop these rows, or fill in missing values."
+            f"{piece.file}; drop such rows, or fill in missing values."
         )
     return numbers
 

@@ -153,8 +153,8 @@ def as_labels(y: Any) -> np.ndarray:
     gaps = [_is_gap(cell) for cell in values.tolist()]
     if any(gaps):
         raise InputError(
-            f"y has no label in row {gaps.index(True)} ({sum(gaps)} missing in total); drop these "
-            "rows."
+            f"y has no label in row {gaps.index(True)} ({sum(gaps)} missing in total); drop the "
+            "rows without a label."
         )
     if values.dtype.kind != "O":
         return values

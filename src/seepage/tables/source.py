@@ -391,12 +391,16 @@ def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table
             )
     if len(table.values.shape) != 2:
         raise InputError(
-            f"X must be a table with rows and columns, but it has {len(table.values.shape)} "
-            "dimension(s); reshape a single column with X.reshape(-1, 1)."
+            "X must be a table with rows and columns, but it has "
+            f"{counted(len(table.values.shape), 'dimension')}; reshape a single column with "
+            "X.reshape(-1, 1)."
         )
     n, d = table.values.shape
     if n == 0 or d == 0:
-        raise InputError(f"X is empty: it has {n} rows and {d} columns; pass a table with data.")
+        raise InputError(
+            f"X is empty: it has {counted(n, 'row')} and {counted(d, 'column')}; pass a table with "
+            "data."
+        )
     xp = array_namespace(table.values)
     if xp.isdtype(table.values.dtype, "complex floating"):
         raise InputError("Complex data not supported: X contains complex numbers; pass real ones.")
@@ -522,7 +526,8 @@ def check_order(labels: np.ndarray | None, table: Any, what: str) -> None:
     """Raise an error if row labels differ from the table's, or are in another order.
 
     If the table has no row labels, all labels are accepted and matched by position. If it has only
-    row numbers, as after ``reset_index``, so are all labels except a permutation of these numbers.
+    row numbers, as after ``reset_index``, labels raise an error only if they are these numbers in
+    another order.
     """
     index = row_labels(table)
     if labels is None or index is None or _same(labels, index):

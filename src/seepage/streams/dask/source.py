@@ -127,8 +127,8 @@ class DaskRows(RowSource):
 
     def __repr__(self) -> str:
         return (
-            f"<DaskRows: {len(self):,} rows in {len(self.lengths)} partitions, "
-            f"{len(self.names):,} features, {self.target!r}>"
+            f"<DaskRows: {counted(len(self), 'row')} in {counted(len(self.lengths), 'partition')}, "
+            f"{counted(len(self.names), 'feature')}, {self.target!r}>"
         )
 
     @cached_property
@@ -193,8 +193,8 @@ def _answer(
     chunk = read(partition, number, start, extra)
     if len(chunk) != rows:
         raise InputError(
-            f"Partition {number} now has {len(chunk):,} rows, but had {rows:,} before; do not "
-            "change the data while they are read."
+            f"Partition {number} now has {counted(len(chunk), 'row')}, but had {rows:,} before; do "
+            "not change the data while they are read."
         )
     return function(chunk)
 
@@ -250,7 +250,7 @@ def _of_frame(
 def _of_arrays(X: Any, y: Any, weight: Any) -> DaskRows:
     if X.ndim != 2:
         raise InputError(
-            f"X must have rows and columns, but it has {X.ndim} dimension(s); pass a "
+            f"X must have rows and columns, but it has {counted(X.ndim, 'dimension')}; pass a "
             "two-dimensional array."
         )
     if X.dtype.kind not in "fiub":
@@ -292,7 +292,10 @@ def _beside(X: Any, array: Any, what: str) -> Any:
             f"With a dask array, {what} must also be a dask array, not {type(array).__name__}."
         )
     if array.ndim != 1:
-        raise InputError(f"{what} must be one-dimensional, but it has {array.ndim} dimensions.")
+        raise InputError(
+            f"{what} must be one-dimensional, but it has {counted(array.ndim, 'dimension')}; pass "
+            "one entry per row."
+        )
     array = _known(array)
     if array.shape[0] != X.shape[0]:
         raise InputError(
@@ -381,6 +384,6 @@ def _refuse_not_finite(numbers: np.ndarray, names: tuple[str, ...], start: int) 
     if row is not None:
         column = int(np.argmin(np.isfinite(numbers[row])))
         raise InputError(
-            f"{names[column]!r} contains NaN or infinity in row {start + row:,}; drop these rows, "
+            f"{names[column]!r} contains NaN or infinity in row {start + row:,}; drop such rows, "
             "or fill in missing values."
         )

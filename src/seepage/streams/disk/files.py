@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from seepage.errors import InputError, not_utf8, not_whole
 from seepage.support.files import check_input
 from seepage.tables.columns import Piece, plain_type
+from seepage.tables.names import counted
 
 _BUFFER = 1 << 18  # bytes of one column that are read ahead
 PART_ROWS = 100_000  # rows that make up for the cost of a part: a task, and sending a matrix
@@ -100,8 +101,8 @@ class ParquetFiles(Batches):
             found, expected = file.metadata.num_rows, sum(rows)
             if found != expected:
                 raise InputError(
-                    f"{name} had {expected:,} rows, but now has {found:,}; do not change files "
-                    "while they are read."
+                    f"{name} had {counted(expected, 'row')}, but now has {found:,}; do not change "
+                    "files while they are read."
                 )
             # A whole file may have been rewritten with other row groups since it was opened.
             some = None if self._read == slice(None) else list(groups)
@@ -203,8 +204,8 @@ class DatasetBatches(Batches):
             read += batch.num_rows
         if read != self.rows:
             raise InputError(
-                f"The data set had {self.rows:,} rows, but now has {read:,}; do not change it "
-                "while it is read."
+                f"The data set had {counted(self.rows, 'row')}, but now has {read:,}; do not "
+                "change it while it is read."
             )
 
 

@@ -24,6 +24,7 @@ from seepage.tables.columns import (
     rows_in,
     scan,
 )
+from seepage.tables.names import counted
 from seepage.tables.source import Chunk, RowSource, check_column
 
 Answer = TypeVar("Answer")
@@ -116,7 +117,10 @@ class ParquetRows(RowSource):
         return self.batches.rows
 
     def __repr__(self) -> str:
-        return f"<ParquetRows: {len(self):,} rows, {len(self.names):,} features, {self.target!r}>"
+        return (
+            f"<ParquetRows: {counted(len(self), 'row')}, {counted(len(self.names), 'feature')}, "
+            f"{self.target!r}>"
+        )
 
     @cached_property
     def classes(self) -> np.ndarray:
