@@ -263,8 +263,8 @@ def audit_model(
     """Measure a fitted model and return the findings; parameters as for :func:`audit_table`.
 
     With ``anew``, which reruns the whole procedure, membership is inferred from that procedure.
-    ``beside`` is the (ε, δ), for the removal of a record, of all figures published beside the noisy
-    numbers. ``guessing`` is their (ε, δ) for a change of class or category. Every risk includes
+    ``beside`` is the (ε, δ) of all figures published with the noisy numbers, for the removal of a
+    record. ``guessing`` is their (ε, δ) for a change of class or category. Every risk includes
     these figures.
     """
 
@@ -456,7 +456,7 @@ def _check_sensitive(table: EncodedTable) -> None:
 
 
 def check_noise_or_target(sigma: float | None, target_eta: float | None) -> None:
-    """Reject a noise or target that is not positive, or whose square floats cannot represent."""
+    """Reject a noise or target that is not positive, or whose square over- or underflows."""
     for name, number in (("sigma", sigma), ("target_eta", target_eta)):
         if number is None:
             continue
@@ -752,7 +752,7 @@ def _rows_of(together: Together | None, asked: np.ndarray | None) -> np.ndarray 
 
 
 def _integrals(levels: int) -> int:
-    """Return for how many records the success of guesses is integrated; others get a bound."""
+    """Return for how many records guess rates are integrated; other records get a bound."""
     return _FEWEST_RISKS if levels <= _MOST_INTEGRATED else 0
 
 
@@ -822,7 +822,7 @@ def beside_figures(
 
 
 def _told_apart(mu: float, epsilon: float = 0.0, delta: float = 0.0) -> dict[str, float]:
-    """Return the rates of success in distinguishing two values whose releases are μ apart."""
+    """Return the success rates of distinguishing two values whose releases are μ apart."""
     tpr, strict = (
         rate_beside(float(true_positive_rate(mu, rate)), rate, epsilon, delta)
         for rate in FALSE_POSITIVES
@@ -834,7 +834,7 @@ def _told_apart(mu: float, epsilon: float = 0.0, delta: float = 0.0) -> dict[str
 def _asked(ask: Callable[..., Any], refits: bool | int, work: float) -> Any:
     """Return the risks, computed with as many refits as the effort allows.
 
-    The effort may allow none. If the risk of the most exposed record is then uncertain by more than
+    If the effort allows no refits and the risk of the most exposed record is uncertain by more than
     half a percentage point, one refit is still made, if possible. ``work`` is the cost of one
     refit.
     """

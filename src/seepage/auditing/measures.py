@@ -1,7 +1,7 @@
 """All measures of a release that an audit needs, computed once at σ = 1 and rescaled.
 
-The information is ``JᵀJ/σ²`` for noise of standard deviation σ. Leakage at σ = 1 is therefore
-divided by σ, and the minimum error of an attack multiplied by σ.
+The Fisher information is ``JᵀJ/σ²`` for Gaussian noise of standard deviation σ. Leakage at σ = 1 is
+therefore divided by σ, and the minimum error of an attack multiplied by σ.
 
 The audit sends a list of queries to a :class:`~seepage.core.leakage.Leakage`, which answers all of
 them in one pass over the records. Per-record results are stored in memory or on disk; medians and
@@ -69,7 +69,7 @@ class _RowNumber(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class _ExactError(EachRecord):
-    """Measures ``√(Tr(I⁻¹)/t)`` for the t unknowns of every record; NaN if that takes too long."""
+    """Measures ``√(Tr(I⁻¹)/t)`` for the t unknowns of every record; NaN if it takes too long."""
 
     def numbers(self, jacobian: ReleaseJacobian) -> tuple[np.ndarray, None]:
         """Return the value of every record of a Jacobian."""
@@ -84,7 +84,7 @@ class _ExactError(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class AttackErrors:
-    """For each attribute: the smallest attack error, the record with it, and the median error."""
+    """The smallest and the median error of attacks on each attribute, with the easiest record."""
 
     least: np.ndarray
     place: np.ndarray  # the record's position
@@ -108,7 +108,7 @@ class _EachError(EachRecord):
     same: tuple[bool, ...] = ()
 
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
-        """Return the errors on a chunk's records; for the whole table, their summary."""
+        """Return the errors on a chunk's records, or a summary if it is the whole table."""
         if not self.attributes:
             with np.errstate(divide="ignore"):
                 errors = (self.label_step / np.asarray(before["eta_label"].values))[:, None]
@@ -270,7 +270,7 @@ class Measures:
 
 
 def group_members(trained: TrainedModel) -> dict[tuple[str, str], np.ndarray]:
-    """Return the positions of every group's records, or people; empty for tables beyond memory."""
+    """Return the positions of each group's records, or people; empty if read in chunks."""
     columns, owner = tuple(trained.table.groups), trained.owner
     if not columns or np.isinf(trained.refit_work):
         return {}

@@ -193,7 +193,7 @@ class _Search:
         return self.asked.reached(_with_risks(here, self.risks), self.risks)
 
     def more_noise(self) -> Remedy:
-        """Return the remedy of more noise: enough for the target or, if it is met, at least 2σ."""
+        """Return more noise: enough for the target, or at least 2σ if the target is already met."""
         start = Remedy(kind=RemedyKind.NOISE)
         least = 2 * self.sigma if self.met else self._plain_noise
         found = self._enough(start, self.trained, self.worst, least)
@@ -371,7 +371,7 @@ def with_noise(risks: RiskFinding, sigma: float, noise: float) -> RiskFinding:
     maxⱼ pⱼfⱼ ≤ p + Σⱼ pⱼ∫(fⱼ − fₖ)₊``, where ``fⱼ`` is the density of the release at level j of
     prior ``pⱼ``, and k is the most common level, of prior ``p``. A guess also gains at most the
     largest gain on the curve at the nearest smaller noise. All risks include the figures published
-    beside the noisy numbers.
+    with the noisy numbers.
     """
     times, most = noise / sigma, math.inf
     absent, values = (risks.epsilon, risks.delta), (risks.guess_epsilon, risks.guess_delta)

@@ -2,7 +2,8 @@
 
 A model is fitted without some records and tested on them with noise. The error follows from a sum
 of losses over those records, computed where they are stored; only the noise draws, a few parameter
-vectors, are sent there. The leakage in the curve is that of the release itself.
+vectors, are sent there. The leakage in the curve is that of the released model, which is fitted on
+all records.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class _LossSums:
 
     The loss of a constant prediction is ``f·w``, where ``f`` is a record's one-hot class, or the
     powers ``(1, a, a²)`` of its distance ``a`` from the mean of all records; ``w`` is known only
-    after all sums are computed. ``squares`` and ``beside`` use each record's mean loss over the
-    draws at each noise scale.
+    after all sums are computed. In ``squares`` and ``beside``, ``l`` is a record's mean loss over
+    the noise draws at one noise scale.
     """
 
     count: int
@@ -134,7 +135,7 @@ class HeldOutTrial:
     def _judge(self, constant: float, loss: float, square: float, m: int) -> UsefulnessFinding:
         """Return the advantage, from the mean losses and the mean square of their difference.
 
-        The interval is over held-out records, each with its own difference (paired). Records of one
+        The interval is computed from the paired differences of the held-out records. Records of one
         person are dependent: the variance of their sum is at most ``largest``, the most records of
         one person, times that of independent records.
         """
@@ -254,7 +255,8 @@ def noisy_margins(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the margins (m, K) of m records, and the change by each noise draw at σ = 1.
 
-    ``root`` is the lower triangular ``L`` of a covariance ``LLᵀ`` for noise of another shape.
+    For noise with covariance ``LLᵀ`` instead of the identity, ``root`` is the lower triangular
+    ``L``.
     """
     coef = np.atleast_2d(np.asarray(model.coef_, dtype=float)).T  # (D, K)
     if settings.intercept:

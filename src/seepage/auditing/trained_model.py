@@ -227,9 +227,10 @@ class RecordsInMemory(MemorySource):
         return model.fit(self.X, self.y, self.sample_weight)
 
     def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
-        """Return all records (weight 0 if chosen), the chosen records, and the share of the others.
+        """Return all records, the chosen records, and the fraction of records not chosen.
 
-        With weights of zero, most of a large table need not be copied.
+        In the first result, the chosen records have weight 0, so most of a large table need not be
+        copied.
         """
         weight = np.ones(len(self)) if self.sample_weight is None else self.sample_weight
         weight = np.where(np.isin(np.arange(len(self)), chosen), 0.0, weight)

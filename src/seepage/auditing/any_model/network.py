@@ -67,7 +67,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def called(self) -> str:
-        """The name shown to people."""
+        """The name of the model in the report."""
         return f"{type(self.net).__name__} of torch"
 
     def fit(self, X: Any, y: Any) -> Self:

@@ -40,7 +40,7 @@ class Meaning:
     membership, at_prior
         The success rate of membership inference at even odds, and at the base rate.
     tpr, tpr_strict
-        The true positive rate of membership inference at 1 % and at 0.1 % false positives.
+        The true positive rate of membership inference at false positive rates of 1 % and 0.1 %.
     closest
         The minimum root mean squared error of any estimate of a number, as a fraction of its known
         range, averaged over records at the two ends of that range; 0.5 without a release.

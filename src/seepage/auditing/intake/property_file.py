@@ -151,7 +151,7 @@ def _choose(path: Path, names: Sequence[str], column: str | None) -> str:
 
 
 def _checked(path: Path, pairs: Any) -> dict[Any, str]:
-    """Return the values by client; raise if one is missing, nested or contradictory."""
+    """Return the values by client; raise an error for a missing, nested or contradictory value."""
     values: dict[Any, str] = {}
     for key, value in pairs:
         who = " in round ".join(key) if isinstance(key, tuple) else key

@@ -1,9 +1,9 @@
 """Determines the role of each column of a table, and encodes the table.
 
 Numeric columns are centred and divided by their standard deviation. A two-valued column becomes 0
-and 1, and a category becomes one 0/1 feature per level. Means, deviations and imputed values count
-as public constants: leakage is measured with these values fixed. Unusable columns raise an error,
-and each step is recorded in a sentence.
+and 1, and a category becomes one 0/1 feature per level. Means, standard deviations and imputed
+values count as public constants: leakage is measured with these values fixed. Unusable columns
+raise an error, and each step is recorded in a sentence.
 
 Columns are summarised by sums over pieces of the table. A table in memory is a single piece, and
 becomes a source with one chunk. A table read in chunks
@@ -240,7 +240,7 @@ class TableInMemory(TableToAudit):
 
 
 def _surplus(pieces: Sequence[Piece], least: float) -> int:
-    """Return the sum of hashed values minus that of hashed row numbers; ``least`` counts as 0.
+    """Return the sum of hashed values (less ``least``) minus that of hashed row numbers.
 
     Over all rows, the result is zero modulo 2⁶⁴ if the values are row numbers in any order, and
     otherwise only with probability 2⁻⁶⁴. Unlike a set of all values, it needs little memory.
@@ -670,9 +670,9 @@ def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
     """Return robust estimates of a column's centre and spread.
 
     The estimates are the mean and standard deviation of a normal distribution with the same central
-    90 % interval, 3.29 deviations wide. Adding, removing or replacing a record moves the interval's
-    ends at most to the next value. If that interval is a single value, the spread is the standard
-    ``deviation``.
+    90 % interval, which is 3.29 standard deviations wide. Adding, removing or replacing a record
+    moves the interval's ends at most to the next value. If that interval is a single value, the
+    spread is the standard ``deviation``.
     """
     low, high = np.quantile(values, (0.05, 0.95), method="inverted_cdf").tolist()
     return (low + high) / 2, (high - low) / 3.2897 if high > low else deviation

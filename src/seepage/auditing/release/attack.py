@@ -354,7 +354,9 @@ def _listed(folder: Path, ledger: Path | None) -> tuple[ReleaseLedger, ReleaseLe
     for place in (folder, path):
         check_path(place)
     if not path.is_file():
-        raise InputError(f"There is no ledger {shown(path.name)}; give its file with --ledger.")
+        raise InputError(
+            f"There is no ledger {shown(path.name)}; name the ledger of the release with --ledger."
+        )
     return ReleaseLedger.read(path).split_at(folder)
 
 

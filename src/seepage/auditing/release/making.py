@@ -209,7 +209,7 @@ class _Moves:
 def replaced_privacy(
     prepared: Prepared, tried: Sequence[Neighbour], useful: Usefulness | None
 ) -> dict[str, tuple[float, float]]:
-    """Return, by kind of replacement, ε and δ of the figures published beside the noisy numbers.
+    """Return, by kind of replacement, ε and δ of the figures published with the noisy numbers.
 
     Both are the largest values over all tried replacements that change no figure except a drawn σ.
     Only the most exposed records were tried; all other records get the same values.
@@ -226,7 +226,7 @@ def replaced_privacy(
 
 
 def _worst_beside(vote: NoiseDraw, low: float, high: float) -> tuple[float, float]:
-    """Return the largest ε and δ of a drawn σ if the other table's need is within a range."""
+    """Return the largest ε and δ of a drawn σ if the other table needs ``low`` to ``high``."""
     least, most = (need if math.isinf(need) else round_up(need, COARSER) for need in (low, high))
     between = vote.grid[(vote.grid > least) & (vote.grid < most)]
     found = [vote.beside(need) for need in (least, *between.tolist(), most)]
@@ -236,9 +236,9 @@ def _worst_beside(vote: NoiseDraw, low: float, high: float) -> tuple[float, floa
 def _largest(
     beside: PrivacyLoss, prepared: Prepared, tried: Sequence[Neighbour]
 ) -> tuple[float, float]:
-    """Return the largest ε and δ of the figures beside the noisy numbers if a person is left out.
+    """Return the largest ε and δ of the other published figures if a person is left out.
 
-    People without whom some figure would certainly differ are left out; they are reported
+    The maximum excludes people whose absence would certainly change a figure; they are reported
     separately.
     """
     told = {n.row for n in tried if n.change == LEFT_OUT and n.figures}

@@ -16,20 +16,21 @@ The score is zero at the median vote, rounded up to the grid. Permute-and-flip (
 private. Its expected error is never larger than that of the exponential mechanism, and at best half
 of it.
 
-A private vote cannot always yield enough noise for the most exposed record. Suppose that, for every
-table, an ε-private mechanism draws a σ below the table's need with probability at most β. Then, for
-any table, the probability of a σ below the need of a table that differs in k records is at most
-``β exp(kε)``. If private noise is *always* enough for its own table (β = 0), it is therefore enough
-for every possible table, and far too large for most. For this reason, votes have a margin, and σ is
-redrawn until it is enough for the table T::
+A private vote cannot always yield enough noise for the most exposed record. Let ``need(T)`` be the
+smallest σ that is enough for the table T. Suppose that, for every table T, an ε-private mechanism
+draws a σ below ``need(T)`` with probability at most β. For a table T' that differs from T in k
+records, it then draws a σ below ``need(T)`` with probability at most ``β exp(kε)``. If private
+noise is *always* enough for its own table (β = 0), it is therefore enough for every possible table,
+and far too large for most. For this reason, votes have a margin, and σ is redrawn until it is
+enough for the table T::
 
     P_T(s) = p_T(s) 1[s ≥ need(T)] / a(T),    a(T) = p_T(s ≥ need(T))
 
-Here p_T are the probabilities of one vote. For each pair of tables T and T' that differ by one
-record, :meth:`NoiseDraw.beside` returns ε and δ. A draw below the larger of the two needs rules out
-one of the tables; under either table, the probability of this is at most δ. If σ is enough for
-both (the event C), it is distributed as one vote given C. The odds then change by at most
-``e^ε₀ max(p_T(C)/p_T'(C), p_T'(C)/p_T(C))``, with ε₀ the ε of one vote. The ratio is at most
+Here ``p_T`` gives the probabilities of the σ of one vote. For each pair of tables T and T' that
+differ by one record, :meth:`NoiseDraw.beside` returns ε and δ. A draw below the larger of the two
+needs rules out one of the tables; under either table, the probability of this is at most δ. If σ is
+enough for both (the event C), it is distributed as one vote given C. The odds then change by at
+most ``e^ε₀ max(p_T(C)/p_T'(C), p_T'(C)/p_T(C))``, with ε₀ the ε of one vote. The ratio is at most
 ``e^ε₀``, and it is one if C is certain.
 
 If the unit is the person, people are assigned to blocks with all of their records, and a block
@@ -194,7 +195,7 @@ def vote_on_noise(
     epsilon: float,
     least: float,
 ) -> NoiseDraw | None:
-    """Draw the noise of a release from a grid until it is enough; ``None`` if it cannot be.
+    """Draw the noise of a release from a grid until it is enough; ``None`` if no point is.
 
     ``allowed`` is the leakage allowed for each record, or person, and ``block`` is its block.
     ``least`` is the smallest noise with which no record or person exceeds the allowed leakage.

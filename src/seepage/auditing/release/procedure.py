@@ -139,7 +139,7 @@ class Procedure(ReleaseQuestion):
     def figures(self, raw: pa.Table, prepared: Prepared) -> dict[str, Any]:
         """Return the figures published without noise, for a neighbouring table.
 
-        A drawn σ is fixed; only whether it is still enough can change.
+        A drawn σ is not drawn again; it counts as changed only if it is not enough for this table.
         """
         return self.rerun(raw, prepared)[0]
 

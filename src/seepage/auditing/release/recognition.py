@@ -1,7 +1,7 @@
 """Recognises a table's records in earlier tables by value, regardless of cell types.
 
 A cell is stored as a keyed digest of its column's name and its value in canonical form. The values
-45, 45.0 and the text "45" are equal. So are a number and its rounding to single precision, and
+45, 45.0 and the text "45" count as equal. So do a number and its rounding to single precision, and
 texts that differ only in case and white space. Two records count as the same person if they agree
 in every column that both tables have. Columns may therefore be reordered, added or dropped, and
 their names may be written in capitals. In case of doubt, records count as the same person: a false

@@ -205,8 +205,8 @@ def count_recognised(audit: Audit, limit: float) -> int:
 def relative_error(attribute: AttributeFinding, error: float) -> float:
     """Return an attack's error relative to the natural variation of a column.
 
-    For numbers, that is the standard deviation. A category's error is on its one-hot code, where 1
-    is a whole level, and is returned unchanged.
+    For a numeric column, the error is divided by the standard deviation. A category's error is on
+    its one-hot code, where 1 is a whole level, and is returned unchanged.
     """
     if attribute.kind == "numeric" and np.isfinite(attribute.spread) and attribute.spread > 0:
         return float(error / attribute.spread)
@@ -218,10 +218,10 @@ def level_error(attribute: AttributeFinding) -> float | None:
 
     A category changes by whole levels, so an estimate need be unbiased only at the category's
     values, and ``1/η`` does not bound the estimate's error. For two values whose releases are ``μ``
-    noise deviations apart, the bound is ``1/√(exp(μ²) − 1)`` (Hammersley 1950; Chapman and Robbins
-    1951); it agrees with the Cramér–Rao bound for small μ only. At 1 % false positives, the two
-    values are distinguished with the true positive rate ``Φ(Φ⁻¹(0.01) + μ)``, from which μ is
-    computed.
+    standard deviations of the noise apart, the bound is ``1/√(exp(μ²) − 1)`` (Hammersley 1950;
+    Chapman and Robbins 1951); it agrees with the Cramér–Rao bound for small μ only. At a false
+    positive rate of 1 %, the true positive rate of distinguishing the two values is ``Φ(Φ⁻¹(0.01) +
+    μ)``; μ is computed from it.
     """
     if attribute.tpr is None:
         return None

@@ -78,7 +78,10 @@ def _scores(question: RecordingQuestion, name: str) -> ClientScores | None:
     """Return the scores of the attacker with auxiliary data, if there is one."""
     if question.auxiliary is None:
         if question.network is not None:
-            raise InputError("--network is used with --auxiliary, the attacker's own records.")
+            raise InputError(
+                "--network is used with --auxiliary, the attacker's own records; add --auxiliary, "
+                "or leave --network out."
+            )
         return None
     if question.network is None:
         raise InputError(

@@ -34,7 +34,7 @@ class PropertyAttack:
 
 
 def leading(audit: RecordingAudit, attacks: tuple[PropertyAttack, ...]) -> PropertyAttack | None:
-    """Return the attack with auxiliary data if it is significant; the headline follows it."""
+    """Return the attack with auxiliary data if it is significant; the headline then states it."""
     found = [attack for attack in attacks if attack.attacker == WITH_DATA]
     return found[0] if found and audit.told_to_auxiliary() else None
 
