@@ -141,10 +141,10 @@ class Effort:
         if not self.quick:
             return ()
         return (
-            "A quick audit: nothing was fitted again, so repeated splits, the bounds that average "
-            "over other records"
-            + (" and remedies" if self.remedies == () else "")
-            + " are left out.",
+            "A quick audit: nothing was fitted again, which leaves out repeated splits and the "
+            "bounds that average over other records"
+            + (", as well as remedies" if self.remedies == () else "")
+            + ".",
         )
 
 
@@ -349,9 +349,9 @@ def audit_model(
     if risks is not None and anew is not None:
         unchanged = "the noise and nλ" if PENALTY in anew.kept else "the noise"
         steps.append(
-            f"{'Who was' if people else 'Which rows were'} in the data: preparation and model were "
-            f"refitted without each of the {risks.looked_at:,} most exposed "
-            f"{'people' if people else 'records'}, with {unchanged} unchanged."
+            f"{'To infer who was' if people else 'To infer which rows were'} in the data, "
+            f"preparation and model were refitted without each of the {risks.looked_at:,} most "
+            f"exposed {'people' if people else 'records'}, with {unchanged} unchanged."
         )
 
     def risks_of(

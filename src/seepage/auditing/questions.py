@@ -192,8 +192,10 @@ class Question(CalibrationQuestion):
     public: Annotated[Path | None, "Public records with the same columns, to shape the noise."] = (
         None
     )
-    dask: Annotated[str | None, "Dask scheduler, for a folder of Parquet."] = None
-    workers: Annotated[int | None, "Number of local processes, for a folder of Parquet."] = None
+    dask: Annotated[str | None, "Dask scheduler, for a folder of Parquet files."] = None
+    workers: Annotated[int | None, "Number of local processes, for a folder of Parquet files."] = (
+        None
+    )
     remedies: Annotated[
         str | None,
         "Remedies to try, without a time limit: noise, penalty, combination, weights, shape, or "

@@ -177,7 +177,7 @@ def test_a_second_release_is_judged_with_the_first(run, tmp_path):
     drawn = report["release"]["sigma"]
     together = np.sqrt(spent**2 + (second.eta / drawn) ** 2)
     assert ledger["eta"] == pytest.approx(np.max(together))
-    told = f"over all of these, the most exposed has at most η = {ledger['eta']:.4g}."
+    told = f"over all releases, including this one, η is at most {ledger['eta']:.4g}."
     assert f"200 records were in earlier releases of the ledger: {told}" in report["steps"]
     # What is used up is used up.
     result = run("patients.parquet", "--target", "response", "--target-eta", "0.5")

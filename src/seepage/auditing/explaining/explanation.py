@@ -124,7 +124,7 @@ class Explanation(ResultTable):
     def _rows(self) -> Iterator[tuple[str, ...]]:
         """Yield the rows of the table: a number under each meaning, and without a release."""
         shares = [
-            ("membership inference is right", "membership", 0.5),
+            ("membership inference succeeds", "membership", 0.5),
             (f"at a base rate of {percent(self.prior)}", "at_prior", self.baseline),
             ("true positives, 1 % false positives", "tpr", FALSE_POSITIVES[0]),
             ("the same, 0.1 % false positives", "tpr_strict", FALSE_POSITIVES[1]),

@@ -342,8 +342,8 @@ def plan_columns(
     few = [n for n in numbers if profiles[n].distinct <= FEW]
     if few:
         steps.append(
-            f"{counted(len(few), 'column')} with few different integers read as numeric; if they "
-            f"are codes of categories, use --categorical: {listed(few)}."
+            f"{counted(len(few), 'column')} with few different integers read as numeric; if the "
+            f"integers are codes of categories, use --categorical: {listed(few)}."
         )
     if not features:
         raise InputError("No feature is left to predict the target from; drop fewer columns.")

@@ -328,21 +328,21 @@ def run_release_attack(
         found = list(attack_release(procedure, raw, releases=releases, row=row, listed=listed))
     level = 1 - 0.001 / len(found)  # 99.9 % over all changes together
     cells = [(attack.change, *_cells(attack)) for attack in found]
-    heads = ("CHANGE", "TOLD APART", "STATED AT MOST", "BY ε ALONE", "FIGURES THAT DIFFER")
+    heads = ("CHANGE", "ATTACK SUCCEEDS", "BOUND", "BOUND BY ε ALONE", "FIGURES THAT DIFFER")
     typer.echo(f"Row {found[0].row}, {releases:,} releases of each table; chance is 50 %.")
     typer.echo(text_table(cells, heads))
     for attack in found:
         if attack.refutes_epsilon(level):
             typer.echo(
-                f"The bound by ε alone is refuted (99.9 %): {attack.change}. The changed table "
-                "needs different noise, so σ can rule out one of the two tables. δ covers this "
-                "case; declaring σ with --sigma avoids it."
+                f"The bound by ε alone is refuted (99.9 % confidence): {attack.change}. The "
+                "changed table needs different noise, so σ can rule out one of the two tables. δ "
+                "covers this case; declaring σ with --sigma avoids it."
             )
     failed = [attack.change for attack in found if attack.exceeds(level)]
     for change in failed:
         typer.echo(
-            f"ABOVE THE LEDGER'S BOUND (99.9 %): {change}. Do not release; please report this as a "
-            "bug."
+            f"ABOVE THE LEDGER'S BOUND (99.9 % confidence): {change}. Do not release; please "
+            "report this as a bug."
         )
     typer.echo(NOTICE)
     return not failed

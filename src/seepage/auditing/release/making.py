@@ -118,7 +118,7 @@ def make_release(
         audit,
         noise=noise,
         remedies=tuple(_remaining(remedy, disclosures) for remedy in audit.remedies),
-        steps=(*audit.steps, *(f"Leaves: {item}" for item in items)),
+        steps=(*audit.steps, *(f"Item of the release: {item}" for item in items)),
         disclosures=DisclosureCheck(
             len(most_exposed(prepared.eta)), disclosures, True, prepared.trained.unit
         ),

@@ -336,7 +336,7 @@ def _number(audit: Audit, column: AttributeFinding, times: float) -> Card:
         value=f"±{number(kept * column.spread)}",
         meaning=f"without → with release, {whom(audit, column.easiest_row)}",
         tone="bad" if ratio < 0.5 else "good",  # as protection() has it
-        judged="narrowed by more than half" if ratio < 0.5 else "not narrowed by half",
+        judged="narrowed by more than half" if ratio < 0.5 else "narrowed by under half",
     )
 
 
