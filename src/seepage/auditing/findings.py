@@ -170,7 +170,7 @@ class NoiseVote:
 
 @dataclass(frozen=True)
 class NoiseChoice:
-    """Records how σ was chosen."""
+    """Describes how σ was chosen."""
 
     # ``given`` to an audit, calibrated to a ``target`` or, without one, to η = 1 (``default``);
     # for a release ``declared`` beforehand, drawn by a ``vote``, or the ``least`` that is enough
@@ -326,7 +326,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class GuessFinding:
-    """Success of attribute inference on a category or class, for the record that gains most.
+    """Success of guessing a category or class, for the record whose guess gains most.
 
     The attacker knows the rest of the record and all other records.
     """

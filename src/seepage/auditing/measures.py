@@ -60,7 +60,7 @@ _LABEL = Unknowns((), True)
 
 @dataclass(frozen=True, eq=False)
 class _RowNumber(EachRecord):
-    """Measures the row number of every record in the caller's table."""
+    """Query for the row number of every record in the caller's table."""
 
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
         """Return the row numbers of a chunk."""
@@ -72,7 +72,7 @@ class _ExactError(EachRecord):
     """Measures ``√(Tr(I⁻¹)/t)`` for the t unknowns of every record; NaN if it takes too long."""
 
     def numbers(self, jacobian: ReleaseJacobian) -> tuple[np.ndarray, None]:
-        """Return the value of every record of a Jacobian."""
+        """Return the value for every record of a chunk's Jacobian."""
         unknowns, basis = self.unknowns, self.unknowns.basis
         if basis is not None and np.linalg.matrix_rank(basis) < basis.shape[1]:
             # Fewer features than columns: some change of a record does not move the release.
@@ -414,7 +414,7 @@ class _ExactErrorOfPeople(ChunkQuestion):
 
 
 def _together(jacobian: ReleaseJacobian, unknowns: Unknowns, owner: np.ndarray) -> np.ndarray:
-    """Return ``‖Σ_i J_i‖₂²`` over the records i of every person."""
+    """Return ``‖Σ_i J_i‖₂²`` for every person; ``J_i`` is the Jacobian of their record i."""
     # Entries about the label alone come beside those about a column.
     known = 1 if unknowns.columns == () else 0
     unknowns = Unknowns((0,), True) if known else unknowns
@@ -480,6 +480,6 @@ def replaced_leakage(trained: TrainedModel, rows: np.ndarray, features: np.ndarr
 
 
 def _errors(information: np.ndarray) -> np.ndarray:
-    """Return the minimum error of an attack, ``1/√I``; infinite if nothing leaks."""
+    """Return the minimum error of an attack, ``1/√information``; infinite if nothing leaks."""
     with np.errstate(divide="ignore"):
         return np.asarray(1 / np.sqrt(np.maximum(information, 0.0)))

@@ -317,7 +317,7 @@ class _Search:
 
     @property
     def _plain_noise(self) -> float:
-        """The noise on the coarse grid that meets η with the current model."""
+        """The smallest noise on the coarse grid with which the current model meets the target η."""
         return round_up(self.worst / self.asked.eta)
 
     def _settings(self, l2: float) -> FitSettings:
@@ -327,7 +327,7 @@ class _Search:
         return self.trained.refitted(self._settings(l2))
 
     def _after(self, l2: float) -> HeldOutTrial:
-        """Return the trial of another penalty on the same held-out records."""
+        """Return a model with another penalty, to be tested on the same held-out records."""
         other = try_out(self.trained, self._settings(l2), self.seed)
         return replace(other, held_out=self.trial.held_out)  # no copies
 

@@ -1,4 +1,4 @@
-"""``sp.report`` and ``sp.check``, which write an audit for its owner or an output checker."""
+"""``sp.report`` writes an audit for its owner, and ``sp.check`` for an output checker."""
 
 from __future__ import annotations
 

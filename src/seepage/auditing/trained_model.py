@@ -119,7 +119,7 @@ def choose_model(model: str | None, target_kind: str, target: str) -> str:
 
 
 def settings_of(fit: FittedGLM, rows: int) -> FitSettings:
-    """Return the settings with which seepage refits a described model of this many rows."""
+    """Return the settings with which seepage refits a model that was fitted on ``rows`` rows."""
     penalty, intercept = fit.ridge / rows, fit.intercept is not None
     # Our own estimators know neither an L1 penalty nor transformed labels.
     refits = fit.tilt is None and fit.label_unit is None and fit.family != squared_hinge

@@ -227,7 +227,7 @@ def test_the_names_of_features_are_told_and_other_models_are_no_folder(tmp_path)
     X, y = frame.to_numpy(), frame["dose"]
     ridge = Ridge(2.0, fit_intercept=False).fit(X, y)
     other = sp.Release.of(sp.release(ridge, sp.Gaussian(0.1)))
-    with pytest.raises(InputError, match="A Ridge cannot be written to a folder") as caught:
+    with pytest.raises(InputError, match="type Ridge cannot be written to a folder") as caught:
         other.write(tmp_path / "out")
     assert not (tmp_path / "out").exists()
     call = re.search(r"sp\.glm\..*fit\(X, y\)", str(caught.value))[0]

@@ -312,7 +312,7 @@ def _members(attack: MembershipInferenceResult) -> Histogram | None:
         "1 % of non-members beyond",
         ((0, number(edges[0])), (below + above, number(edges[-1]))),
         f"Histogram of the evidence that {total:,} members of one attacked model were in the data: "
-        f"{found:,} are beyond the line that 1 % of non-members cross.",
+        f"the number beyond the line that 1 % of non-members cross is {found:,}.",
     )
 
 

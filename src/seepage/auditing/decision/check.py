@@ -185,7 +185,7 @@ class Check:
 
 
 def check_target(path: Path, keep: Iterable[Path]) -> None:
-    """Raise an error if the check would replace another file; called before any long work.
+    """Raise an error, before any long work, if the check would replace another file.
 
     ``keep`` lists the inputs, and folders that are written as a whole.
     """

@@ -76,7 +76,7 @@ def read_auxiliary(path: Path, name: str) -> AuxiliaryData:
 
 
 def load_network(name: str) -> Any:
-    """Return the network that a function in the caller's file makes, ``file.py:function``."""
+    """Return the network that the caller's function, named ``file.py:function``, makes."""
     file, colon, function = name.rpartition(":")
     path = Path(file)
     if not colon or path.suffix != ".py":
@@ -141,7 +141,7 @@ def _columns(path: Path, arrays: Mapping[str, Any]) -> np.ndarray:
 
 
 def _text(value: Any) -> str:
-    """Return a value of the property as a table of clients writes it."""
+    """Return a value of the property as text, as in a table of clients."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

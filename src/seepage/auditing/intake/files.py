@@ -386,7 +386,7 @@ class _TextFile:
     # Its cells ----------------------------------------------------------------------------------
 
     def _parse(self, texts: Sequence[int] = ()) -> pa.Table:
-        """Return the columns, named by Arrow; with ``texts``, only those columns, read as text."""
+        """Return the columns under generated names; with ``texts``, only those columns, as text."""
         bad: list[tuple[int | None, int, int]] = []
         as_text = {f"f{j}": pa.string() for j in texts}
 
@@ -534,7 +534,7 @@ class _TextFile:
 
 
 def _cells(sample: str, mark: str, cut: bool) -> list[int]:
-    """Return the number of cells in each of the first lines, except a last line that is cut."""
+    """Return the cell counts of the first lines, except for a last line that is cut off."""
     before = csv.field_size_limit(LONGEST)
     try:
         rows = [len(r) for r in csv.reader(io.StringIO(sample, newline=""), delimiter=mark) if r]

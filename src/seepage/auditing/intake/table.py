@@ -553,8 +553,8 @@ def encode(
         steps.append(f"{counted(unlabelled, 'row')} dropped because of a missing target.")
     if table.rows - used.rows > unlabelled:
         steps.append(
-            f"{counted(table.rows - used.rows - unlabelled, 'row')} dropped because of a missing "
-            f"value in a feature, of {table.rows:,}."
+            f"{counted(table.rows - used.rows - unlabelled, 'row')} (of {table.rows:,}) dropped "
+            "because of a missing value in a feature."
         )
     sums = used.total([plan.target, *plan.features], scan) if needed else plan.sums
     parts = [_encoding(used, name, plan.kinds[name], sums[name]) for name in plan.features]

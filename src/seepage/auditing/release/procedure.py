@@ -166,8 +166,8 @@ class Procedure(ReleaseQuestion):
                 )
         if self.missing == "impute":
             raise InputError(
-                "Imputed values would also be published; fill the gaps yourself first, or use "
-                "--missing drop."
+                "With --missing impute, imputed values would also be published; fill the gaps "
+                "yourself first, or use --missing drop."
             )
         if self.least_holders < 1:
             raise InputError(f"--least-holders must be at least 1, not {self.least_holders}.")

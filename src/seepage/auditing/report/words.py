@@ -234,10 +234,10 @@ def protection(attribute: AttributeFinding) -> str:
 
     A category is judged by how much the best guess gains from the release: strong up to 5
     percentage points, weak from 20. A guess of a rare level gains little even if the level is
-    recognised. The true positive rate at 1 % false positives therefore counts as well: strong up to
-    10 %, weak from 50 %. A number has strong protection if the best unbiased attack errs by at
-    least the spread of the column. A normal prior of that spread then keeps at least 0.71 of its
-    width. The protection is weak if the attack errs by less than half of the spread.
+    recognised. The true positive rate at a false positive rate of 1 % therefore counts as well:
+    strong up to 10 %, weak from 50 %. A number has strong protection if the best unbiased attack
+    errs by at least the spread of the column. A normal prior of that spread then keeps at least
+    0.71 of its width. The protection is weak if the attack errs by less than half of the spread.
     """
     if attribute.gain is not None:
         tpr = 0.0 if attribute.tpr is None else attribute.tpr
@@ -332,7 +332,7 @@ def say_error(audit: Audit, error: float) -> str:
 
 
 def rate(share: float) -> str:
-    """Write a fraction in per cent, to one decimal."""
+    """Write a fraction in per cent, with one decimal place."""
     return f"{100 * share:.1f} %"
 
 
@@ -343,7 +343,7 @@ def error_said(audit: Audit, sigma: float) -> str:
 
 
 def share(kept: float) -> str:
-    """Write a fraction in per cent, never rounded to 100 %."""
+    """Write a fraction below 1 as a number that is never rounded to 1."""
     return number(kept) if kept < 0.9995 else "more than 0.999"
 
 

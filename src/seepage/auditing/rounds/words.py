@@ -20,7 +20,7 @@ WITH_DATA, WITH_CLIENTS = "auxiliary data", "other clients' property"  # what an
 
 @dataclass(frozen=True)
 class PropertyAttack:
-    """The best layer of one attacker on a property, with its area under the ROC curve."""
+    """The layer from which an attacker infers a property best, with the AUC of the attack."""
 
     attacker: str  # what the attacker has
     layer: str
