@@ -312,7 +312,7 @@ class _TextFile:
         if where:
             self.steps.append(
                 "The text is not UTF-8 and was read as Windows-1252 (cp1252), the usual encoding "
-                "of such files; if letters look wrong, set another with --encoding."
+                "of such files; if letters look wrong, set another encoding with --encoding."
             )
             return "cp1252"
         try:
@@ -507,7 +507,7 @@ class _TextFile:
     ) -> None:
         read = {j: written for j, written in found.items() if decimal in written.groups}
         stated = self.given.decimal_mark is not None
-        by = "as requested" if stated else "as every column of numbers can be read"
+        by = "as requested" if stated else "since every column of numbers can be read in this way"
         if decimal == "," and read:
             self.steps.append(f"Numbers were read with decimal commas, {by}.")
         grouped = [j for j, written in read.items() if written.groups[decimal]]
@@ -524,7 +524,7 @@ class _TextFile:
             why = (
                 "commas separate the columns"
                 if self.separator == ","
-                else "other columns use it as one"
+                else "other columns use it as the decimal mark"
             )
             self.steps.append(
                 f"A {DECIMALS[decimal][:-1]} that always precedes three digits was read as the "

@@ -137,8 +137,8 @@ def panel_notices(
             flag = option(name)
             yield (
                 f"Column {shown(name)} is named like an identifier but counts as a feature, "
-                "because each of its few values is in many rows. If it identifies people, use "
-                f"--person {flag}; all results count each row as a different person."
+                "because each of its few values is in many rows. All results count each row as a "
+                f"different person. If the column identifies people, use --person {flag}."
             )
     named = {n: _repeated(raw, n, sums) for n in features if n not in settled}
     for name, count in ((n, count) for n, count in named.items() if count):

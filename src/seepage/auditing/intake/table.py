@@ -438,7 +438,7 @@ def _useless(profiles: dict[str, ColumnProfile], wanted: Sequence[str]) -> dict[
     for name in wanted:
         known = profiles[name]
         if known.missing >= MISSING_SHARE * known.rows:
-            out[name] = "99 % or more of their values missing"
+            out[name] = "99 % or more of the values missing"
         elif known.distinct == 1 and not known.refused:
             out[name] = "with one value only"
         elif known.identifier:
@@ -672,7 +672,7 @@ def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
     The estimates are the mean and standard deviation of a normal distribution with the same central
     90 % interval, which is 3.29 standard deviations wide. Adding, removing or replacing a record
     moves the interval's ends at most to the next value. If that interval is a single value, the
-    spread is the standard ``deviation``.
+    spread is ``deviation``, the standard deviation.
     """
     low, high = np.quantile(values, (0.05, 0.95), method="inverted_cdf").tolist()
     return (low + high) / 2, (high - low) / 3.2897 if high > low else deviation
@@ -763,8 +763,8 @@ def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) ->
     boolean = [part.name for part in parts if part.kind == "boolean"]
     if boolean:
         steps.append(
-            f"{counted(len(boolean), 'column')} with two values measured in whole levels; if they "
-            f"are quantities, use --quantity: {listed(boolean)}."
+            f"{counted(len(boolean), 'column')} with two values measured in whole levels; if the "
+            f"values are quantities, use --quantity: {listed(boolean)}."
         )
     levels = {part.name: part.width(drop_first) for part in parts if part.kind == "categorical"}
     if levels:
