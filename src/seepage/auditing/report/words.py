@@ -167,13 +167,13 @@ class Limit:
 
 
 def find_limit(audit: Audit) -> Limit:
-    """Return the caller's limit, or the calibration target, or one standard deviation."""
+    """Return the caller's limit, or the calibration target, or the default limit, η = 1."""
     for gate in audit.gates:
         if gate.name == "--max-eta":
             return Limit(gate.limit, "your limit")
     if audit.target_eta is not None:
         return Limit(audit.target_eta, "the target")
-    return Limit(1.0, "the yardstick")
+    return Limit(1.0, "the default limit")
 
 
 def count_over(audit: Audit) -> int:
@@ -233,9 +233,9 @@ def protection(attribute: AttributeFinding) -> str:
     """Return the protection of a column's easiest record: ``strong``, ``partial`` or ``weak``.
 
     A category is judged by how much the best guess gains from the release: strong up to 5
-    percentage points, weak from 20. A guess of a rare level gains little even if the level is
+    percentage points, weak above 20. A guess of a rare level gains little even if the level is
     recognised. The true positive rate at a false positive rate of 1 % therefore counts as well:
-    strong up to 10 %, weak from 50 %. A number has strong protection if the best unbiased attack
+    strong up to 10 %, weak above 50 %. A number has strong protection if the best unbiased attack
     errs by at least the spread of the column. A normal prior of that spread then keeps at least
     0.71 of its width. The protection is weak if the attack errs by less than half of the spread.
     """
@@ -251,7 +251,7 @@ def protection(attribute: AttributeFinding) -> str:
 
 
 def one(unit: str) -> str:
-    """Return the unit of a statement in one word."""
+    """Return the unit of a statement in the singular."""
     return "person" if unit == ONE_PERSON else "record"
 
 
