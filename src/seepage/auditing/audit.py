@@ -1,8 +1,8 @@
 """The audit: fit, measure, choose the noise, compute its cost, and try remedies.
 
-The same steps apply to a table in memory and to a table read in chunks. Stages that need refits
-(penalty and weight remedies, and all bounds on attacks against the most exposed record) run only
-for tables in memory; the report states when they were left out. The risks are success rates of
+The same steps apply to a table in memory and to a table read in chunks. Some stages need refits:
+the penalty and weight remedies, and the bounds on attacks against the most exposed record. They run
+only for tables in memory; the report states when they were left out. The risks are success rates of
 membership and attribute inference. Attribute inference is judged by its gain over the best guess
 without the release.
 """

@@ -110,7 +110,7 @@ def find_remedies(
 
     Remedies that refit the model several times are tried for tables in memory only, and within a
     budget unless ``wanted`` names the kind of remedy. ``worst`` is the largest leakage of a record
-    at σ = 1, ``risks`` contains the risks of the current release, and ``risks_of`` computes those
+    at σ = 1. ``risks`` contains the risks of the current release, and ``risks_of`` computes those
     of another model or noise. ``curve`` contains the errors with other noise; each remedy's model
     is compared with a constant prediction over ``splits`` train/test splits. ``say`` is called with
     the name of each stage. Remedies whose model is no better than a constant prediction come last.

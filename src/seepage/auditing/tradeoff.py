@@ -36,10 +36,10 @@ _HEAVY = 2e9  # multiplications in one pass above which no split is repeated
 class _LossSums:
     """Sums of losses ``l``, and of the terms of a constant's loss, over held-out records.
 
-    The loss of a constant prediction is ``f·w``, where ``f`` is a record's one-hot class, or the
-    powers ``(1, a, a²)`` of its distance ``a`` from the mean of all records; ``w`` is known only
-    after all sums are computed. In ``squares`` and ``beside``, ``l`` is a record's mean loss over
-    the noise draws at one noise scale.
+    The loss of a constant prediction is ``f·w``. For classes, ``f`` is a record's one-hot class.
+    For numbers, it contains the powers ``(1, a, a²)`` of the record's distance ``a`` from the mean
+    of all records. ``w`` is known only after all sums are computed. In ``squares`` and ``beside``,
+    ``l`` is a record's mean loss over the noise draws at one noise scale.
     """
 
     count: int

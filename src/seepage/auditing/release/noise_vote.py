@@ -160,13 +160,13 @@ class NoiseDraw:
         ``other`` is the smallest σ that is enough for the other table, which differs by one record
         or person. The probability of each vote therefore differs between the tables by at most a
         factor ``e^±ε₀``. An event with probability q for this table has, for the other table, a
-        probability between ``max(e^-ε₀ q, 1 − e^ε₀ (1 − q))`` and
-        ``min(e^ε₀ q, 1 − e^-ε₀ (1 − q))``. Let C be the event that a vote is enough for both
-        tables; p and p' are the probabilities for this and for the other table, and a is
-        :attr:`probability`. If the other table needs more noise, a draw for this table rules out
-        the other with probability ``1 − p(C)/a``. If the other table needs less noise, a draw for
-        it rules out this table with probability ``p'(M)/(p'(M) + p'(C))``. Here M is the event that
-        a vote is enough for the other table but not for this one.
+        probability between ``max(e^-ε₀ q, 1 − e^ε₀ (1 − q))`` and ``min(e^ε₀ q, 1 − e^-ε₀ (1 −
+        q))``. Let C be the event that a vote is enough for both tables. The probabilities of events
+        are p for this table and p' for the other one, and a is :attr:`probability`. If the other
+        table needs more noise, a draw for this table rules out the other with probability ``1 −
+        p(C)/a``. If the other table needs less noise, a draw for it rules out this table with
+        probability ``p'(M)/(p'(M) + p'(C))``. Here M is the event that a vote is enough for the
+        other table but not for this one.
         """
         both = float(self.chance[self.grid >= max(self.least, other)].sum())
         between = float(self.chance[self.grid >= min(self.least, other)].sum()) - both

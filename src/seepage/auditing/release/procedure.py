@@ -251,8 +251,8 @@ class Procedure(ReleaseQuestion):
     ) -> NoiseDraw | None:
         """Draw the noise by a vote, with labels in their published unit.
 
-        Return ``None`` if σ is declared, if a vote was not requested and there are too few records,
-        or if no point of the grid is enough.
+        Return ``None`` if σ is declared, or if no point of the grid is enough. With too few
+        records, return ``None``, or raise an error if a vote was requested.
         """
         if self.sigma is not None:
             return None

@@ -6,8 +6,8 @@ texts that differ only in case and white space. Two records count as the same pe
 in every column that both tables have. Columns may therefore be reordered, added or dropped, and
 their names may be written in capitals. In case of doubt, records count as the same person: a false
 match costs noise, whereas a missed match breaks the guarantee. So a record without a full match is
-also matched to records that differ from it in only one column, such as a missing value that was
-filled in, or a corrected value.
+also matched to records that differ from it in only one column. In that column, a missing value may
+have been filled in, or a value corrected.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ def level_error(attribute: AttributeFinding) -> float | None:
     A category changes by whole levels, so an estimate need be unbiased only at the category's
     values, and ``1/η`` does not bound the estimate's error. For two values whose releases are ``μ``
     standard deviations of the noise apart, the bound is ``1/√(exp(μ²) − 1)`` (Hammersley 1950;
-    Chapman and Robbins 1951); it agrees with the Cramér–Rao bound for small μ only. At a false
+    Chapman and Robbins 1951). It agrees with the Cramér–Rao bound only for small μ. At a false
     positive rate of 1 %, the true positive rate of distinguishing the two values is ``Φ(Φ⁻¹(0.01) +
     μ)``; μ is computed from it.
     """
