@@ -880,7 +880,7 @@ def with_gains(
 def _finding(
     name: str, prior: str, guess: Guess, asked: np.ndarray | None, records: RecordLeakage
 ) -> GuessFinding:
-    """Return the reported numbers of a guess: those of the record that gains most, and medians."""
+    """Return the reported numbers of a guess: for the record that it gains most on, and medians."""
     right, mu = np.asarray(guess), np.asarray(guess.mu)
     worst, easiest = _most_gained(guess), int(np.argmax(mu))
     row, tpr_row = (records.row_at(k if asked is None else asked[k]) for k in (worst, easiest))

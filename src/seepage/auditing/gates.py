@@ -83,7 +83,7 @@ def _min_mse(audit: Audit, limit: float) -> Gate:
 def _of_records(
     audit: Audit, name: str, limit: float, measured: float, most: float, times: float
 ) -> Gate:
-    """Return a gate that fails above the leakage ``most``; ``times`` the noise would pass it."""
+    """Return a gate that fails above the leakage ``most``; ``times`` the noise is enough."""
     over = audit.records.over(most)
     if not over:
         return Gate(name, limit, measured, True, over=0)

@@ -270,7 +270,7 @@ class Measures:
 
 
 def group_members(trained: TrainedModel) -> dict[tuple[str, str], np.ndarray]:
-    """Return the positions of each group's records, or people; empty if read in chunks."""
+    """Return the positions of each group's records or people; empty for a table in chunks."""
     columns, owner = tuple(trained.table.groups), trained.owner
     if not columns or np.isinf(trained.refit_work):
         return {}

@@ -254,7 +254,7 @@ class PendingCheck:
     def compare(self) -> None:
         """Raise an error if an input changed during the audit.
 
-        It would be unknown which version was audited.
+        The audited version would then be unknown.
         """
         if self.path is not None and checked_files(self.inputs) != self.before:
             raise InputError(

@@ -122,7 +122,7 @@ class Explanation(ResultTable):
     __repr__ = __str__
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
-        """Yield the rows of the table: a number under each meaning, and without a release."""
+        """Yield the rows of the table: a number under each reading, and one without a release."""
         shares = [
             ("membership inference succeeds", "membership", 0.5),
             (f"at a base rate of {percent(self.prior)}", "at_prior", self.baseline),

@@ -1,4 +1,4 @@
-"""Reads an attacker's data of the same kind, and the network that clients trained.
+"""Reads an attacker's auxiliary data, and the network that clients trained.
 
 The data are in one file without executable code. A ``.npz`` or ``.safetensors`` file has the arrays
 ``x``, ``y`` and ``property`` (or the property's own name). A ``.parquet`` file has a column ``y``

@@ -60,7 +60,7 @@ def people_of_rows(identities: Column | Sequence[object], name: str) -> np.ndarr
 
 
 def is_same_within(cells: Column | np.ndarray, person: np.ndarray) -> bool:
-    """Return whether each person has one value in all rows; missing entries count as a value."""
+    """Return whether each person has the same value in all rows; missing counts as a value."""
     if isinstance(cells, np.ndarray):
         values = np.unique(cells.astype(str), return_inverse=True)[1].reshape(-1)
     else:

@@ -136,7 +136,8 @@ def _choose(path: Path, names: Sequence[str], column: str | None) -> str:
     if column is not None and column not in names:
         raise InputError(
             f"{path.name} has no column {shown(column)}{nearest(column, names)} for the property; "
-            f"there {'is' if len(names) == 1 else 'are'} {listed(names) or 'none'}."
+            f"name another with --column (there {'is' if len(names) == 1 else 'are'} "
+            f"{listed(names) or 'none'})."
         )
     if column is not None:
         return column

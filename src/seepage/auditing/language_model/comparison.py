@@ -47,7 +47,7 @@ class AttackedModel:
     held_out_bits: float | None = None
 
     def summary(self) -> dict[str, Any]:
-        """Return the numbers for JSON."""
+        """Return the results as JSON values."""
         attack = self.membership
         recognised = None if attack is None else attack.tpr(FPR)
         return {

@@ -326,7 +326,7 @@ class ReleaseLedger:
         return () if digest in (None, *listing) else (tell("unlisted", shown(folder.name)),)
 
     def split_at(self, folder: Path) -> tuple[ReleaseLedger, ReleaseLedger]:
-        """Return a ledger of the entries before a folder's release, and one of that entry alone."""
+        """Return the entries before a folder's release, and its own entry, as two ledgers."""
         digest = _digest(folder)
         for k, entry in enumerate(self.entries):
             where = entry.about.get("folder")

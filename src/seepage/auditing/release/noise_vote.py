@@ -3,10 +3,10 @@
 The method is subsample and aggregate (Nissim, Raskhodnikova and Smith 2007). Every record is
 assigned to one of m blocks at random. A model is fitted to each block, which determines the noise
 that the block's most exposed record needs. Leakage is inversely proportional to the number of
-records. The block therefore votes for an m-th of that noise, with a margin, as the noise for the
-whole table. Adding, removing or replacing one record changes the vote of only one block, whatever
-the data. The number of votes up to a point ``s`` of the grid, and the number above the preceding
-point ``s'``, change by at most one. So does the score::
+records. The block therefore votes for 1/m of that noise, with a margin, as the noise for the whole
+table. Adding, removing or replacing one record changes the vote of only one block, whatever the
+data. The number of votes up to a point ``s`` of the grid, and the number above the preceding point
+``s'``, change by at most one. So does the score::
 
     u(s) = min(0, #{votes ≤ s} − m/2, #{votes > s'} − m/2)
 
@@ -60,9 +60,9 @@ def plan_vote(
     """Return the number of voting blocks and the ε of the vote; both are 0 for too few records.
 
     A block has at least ten records if there are classes, since most blocks must contain every
-    class. Otherwise it has at least as many records as features, since a linear model fits fewer
-    records exactly. The product of the number of blocks and ε determines how random σ is: below 16,
-    σ is almost entirely random. If ``epsilon`` is given, too few records raise an error.
+    class. Otherwise it has at least as many records as features, because a linear model would fit a
+    smaller block exactly. The product of the number of blocks and ε determines how random σ is:
+    below 16, σ is almost entirely random. If ``epsilon`` is given, too few records raise an error.
     """
     size = 10 if classes else max(4, features)
     blocks = min(records // size, 50)

@@ -366,7 +366,7 @@ class _Edges:
         self.distances[0] = 0.0
 
     def counts(self, sigma: float, places: np.ndarray | None = None) -> tuple[int, ...]:
-        """Return the number of records or people, or of group members, in each bar at a noise."""
+        """Return the number of records or people, or of group members, in each bar at noise σ."""
         records, disclosed = self.audit.records, self.audit.risks.disclosed  # type: ignore[union-attr]
         own = np.concatenate([np.zeros(0, int), *map(records.place_of, disclosed)])
         # μ is inversely proportional to σ.
@@ -386,7 +386,7 @@ class _Edges:
         return np.asarray(len(ordered) - np.searchsorted(ordered, distances))
 
     def histogram(self) -> Histogram:
-        """Return the bars of the release itself."""
+        """Return the histogram of the release itself."""
         audit, counts = self.audit, self.counts(self.audit.sigma)
         line = len(counts) if self.line is None else self.line
         over, examined = sum(counts[line:]), sum(counts)

@@ -365,7 +365,7 @@ def percent(probability: float) -> str:
 
 
 def in_100(probability: float) -> str:
-    """Write a probability as times in 100, never rounded to certainty or to chance."""
+    """Write a probability as a number out of 100, never rounded to certainty or to chance."""
     if probability in (0.0, 0.5, 1.0):
         return f"{100 * probability:.0f}"
     if probability > 0.999:

@@ -110,7 +110,7 @@ def _attacks(
     audit: RecordingAudit,
     scores: ClientScores | None,
 ) -> tuple[PropertyAttack, ...]:
-    """Return the best layer of every attacker that was run, the attacker with data first."""
+    """Return the best layer of every attacker that was run, the one with auxiliary data first."""
     found = []
     if scores is not None and audit.auxiliary is not None:
         read = KnownUpdates.read(question.recording, known.values, 2)
