@@ -260,7 +260,7 @@ def audit_model(
     moves: Moves | None = None,
     tell: Tell | None = None,
 ) -> Audit:
-    """Measure a fitted model and return the findings; parameters as for :func:`audit_table`.
+    """Measure a fitted model and return the findings; :func:`audit_table` lists parameters.
 
     With ``anew``, which reruns the whole procedure, membership is inferred from that procedure.
     ``beside`` is the (ε, δ) of all figures published with the noisy numbers, for the removal of a

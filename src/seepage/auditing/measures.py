@@ -69,7 +69,10 @@ class _RowNumber(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class _ExactError(EachRecord):
-    """Measures ``√(Tr(I⁻¹)/t)`` for the t unknowns of every record; NaN if it takes too long."""
+    """Measures ``√(Tr(I⁻¹)/t)``; ``I`` is the information on the t unknowns of a record.
+
+    The value is NaN if the computation would take too long.
+    """
 
     def numbers(self, jacobian: ReleaseJacobian) -> tuple[np.ndarray, None]:
         """Return the value for every record of a chunk's Jacobian."""

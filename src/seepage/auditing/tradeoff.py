@@ -158,9 +158,9 @@ def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutT
     """Fit without a fifth of the records (or people), at most 20,000, to test the noise on them.
 
     The fit starts from the model of all records, which is usually close. If there is no unique
-    model (as without a penalty, if only held-out records have some level), a weak penalty is used.
-    If there is still no model (all records of a class are held out), the model of all records is
-    used instead.
+    model, a weak penalty is used; without a penalty, this happens if only held-out records have
+    some level. If there is still no model (all records of a class are held out), the model of all
+    records is used instead.
     """
     if math.isinf(trained.refit_work):
         # The labels of a table beyond memory are not known, but every class keeps some of so many.

@@ -209,7 +209,7 @@ def attack_release(
     row: int | None = None,
     listed: ReleaseLedger | None = None,
 ) -> Iterator[Attack]:
-    """Yield the result of the attack for each change to a record (default: the most exposed).
+    """Yield the attack's result for each change to a record (by default, the most exposed).
 
     With ``procedure.person``, all records of a person change together. ``listed`` is a ledger with
     only the entry of the release. If it is not given, a new release is made, as ``seepage release``

@@ -227,7 +227,10 @@ def replaced_privacy(
 
 
 def _worst_beside(vote: NoiseDraw, low: float, high: float) -> tuple[float, float]:
-    """Return the largest ε and δ of a drawn σ if the other table needs ``low`` to ``high``."""
+    """Return the largest ε and δ of a drawn σ.
+
+    The σ that the other table needs lies between ``low`` and ``high``.
+    """
     least, most = (need if math.isinf(need) else round_up(need, COARSER) for need in (low, high))
     between = vote.grid[(vote.grid > least) & (vote.grid < most)]
     found = [vote.beside(need) for need in (least, *between.tolist(), most)]

@@ -155,7 +155,7 @@ class NoiseDraw:
         return np.where(self.grid >= self.least, self.chance, 0.0) / self.probability
 
     def beside(self, other: float) -> tuple[float, float]:
-        """Return ε and δ of the published σ, for this table and one that needs other noise.
+        """Return ε and δ of the published σ, for this table and one that needs different noise.
 
         ``other`` is the smallest σ that is enough for the other table, which differs by one record
         or person. The probability of each vote therefore differs between the tables by at most a

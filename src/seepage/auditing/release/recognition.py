@@ -72,7 +72,7 @@ def canonical(value: Any, *, cased: bool = False) -> tuple[str, str]:
 
 
 def _folded(text: str) -> str:
-    """Return a text in lower case and one Unicode form, with single spaces."""
+    """Return a text in lower case and in one Unicode normal form, with single spaces."""
     once = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(unicodedata.normalize("NFKC", once).split())
 
