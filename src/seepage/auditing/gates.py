@@ -39,7 +39,7 @@ def check_limits(limits: Limits, grouped: bool) -> float | None:
         )
     if (gain := limits.max_guess_gain) is not None and not 0 < gain <= 1:
         raise InputError(
-            f"--max-guess-gain must be a probability between 0 and 1 (no limit), not {gain:g}."
+            f"--max-guess-gain must be a probability above 0 and up to 1 (no limit), not {gain:g}."
         )
     if (rate := limits.max_guess_tpr) is not None and not FALSE_POSITIVES[0] < rate <= 1:
         raise InputError(

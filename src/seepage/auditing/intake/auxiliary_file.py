@@ -134,8 +134,9 @@ def _columns(path: Path, arrays: Mapping[str, Any]) -> np.ndarray:
     wrong = [key for key, values in arrays.items() if np.asarray(values).dtype.kind not in "fiub"]
     if wrong or not arrays:
         raise InputError(
-            f"{path.name} has columns that are not numbers ({listed(wrong) or 'no others'}); keep "
-            "y, the property, and the numbers that the network reads."
+            f"Besides y and the property, {path.name} must have only columns of numbers, but it "
+            f"has {listed(wrong) or 'no others'}; keep y, the property, and the numbers that the "
+            "network reads."
         )
     return np.stack([np.asarray(values, np.float32) for values in arrays.values()], axis=1)
 

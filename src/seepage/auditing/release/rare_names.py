@@ -67,7 +67,7 @@ def settle_rare_names(
             for name, counts in held.items()
         )
         raise InputError(
-            f"{what}, which would be published with the model as the name of a level: {which}. "
+            f"{what}, but values are published with the model as names of levels: {which}. "
             f"Each of these values is shared by fewer than {holders} {who}. Choose {ways}."
         )
     # What has no level for the others can only be dropped.
