@@ -150,7 +150,7 @@ def test_gates_hold_the_probabilities_to_limits(audit: Audit) -> None:
 def test_limits_that_mean_nothing_are_refused(audit: Audit) -> None:
     with pytest.raises(sp.InputError, match=r"above 0\.5 .chance"):
         check_limits(Limits(max_membership=0.3), False)
-    with pytest.raises(sp.InputError, match="between 0 and 1"):
+    with pytest.raises(sp.InputError, match="above 0 and up to 1"):
         check_limits(Limits(max_guess_gain=2.0), False)
     with pytest.raises(sp.InputError, match=r"cannot be checked\. Membership and attribute"):
         find_gates(Limits(max_membership=0.9), replace(audit, risks=None))

@@ -47,7 +47,7 @@ def test_gates_and_json(folder):
     summary = json.loads(result.stdout)
     assert summary["gates"][0]["name"] == "--max-bits"
     assert summary["passed"] is False
-    assert "over the limit --max-bits: Largest leakage: a whole update, 0.9" in result.stderr
+    assert "--max-bits: The largest leakage is that of a whole update, 0.9" in result.stderr
     assert run(folder, "--json", "--max-bits", "1").exit_code == 0
 
 
@@ -75,7 +75,8 @@ def test_the_gate_names_the_layer_or_the_whole_update(bits, layer, where):
     assert gate.passed
     assert gate.measured == max(bits, audit.layers.v_information.values.max())
     ((_, told),) = replace(make_report(), gates=(gate,)).verdict.gates
-    assert told == f"Largest leakage: {where}, {gate.measured:.3g} bits, within the limit of 2."
+    bits = f"{gate.measured:.3g} bits"
+    assert told == f"The largest leakage is that of {where}, {bits}, within the limit of 2."
 
 
 @pytest.mark.slow

@@ -196,7 +196,7 @@ def expected_of_gates(summary):
                 continue
             assert gate["measured"] == told["tpr"]
             yield f"'{gate['where']}' of row {told['tpr_row']} is recognised up to"
-            yield f"{percent(told['tpr'])} of the time at 1 % false positives"
+            yield f"{percent(told['tpr'])} of the time at a false positive rate of 1 %"
         else:
             assert gate["name"] == "--max-guess-gain"
             guess = max(summary["risks"]["guesses"], key=lambda guess: guess["gain"], default=None)

@@ -1,8 +1,8 @@
 """The audit: fit, measure, choose the noise, compute its cost, and try remedies.
 
-The same steps apply to a table in memory and to a table read in chunks. Stages that need refits
-(penalty and weight remedies, and all bounds on attacks against the most exposed record) run only
-for tables in memory; the report states when they were left out. The risks are success rates of
+The same steps apply to a table in memory and to a table read in chunks. Some stages need refits:
+the penalty and weight remedies, and the bounds on attacks against the most exposed record. They run
+only for tables in memory; the report states when they were left out. The risks are success rates of
 membership and attribute inference. Attribute inference is judged by its gain over the best guess
 without the release.
 """
@@ -141,10 +141,10 @@ class Effort:
         if not self.quick:
             return ()
         return (
-            "A quick audit: nothing was fitted again, so repeated splits, the bounds that average "
-            "over other records"
-            + (" and remedies" if self.remedies == () else "")
-            + " are left out.",
+            "A quick audit: nothing was fitted again, which leaves out repeated splits and the "
+            "bounds that average over other records"
+            + (", as well as remedies" if self.remedies == () else "")
+            + ".",
         )
 
 
@@ -260,11 +260,11 @@ def audit_model(
     moves: Moves | None = None,
     tell: Tell | None = None,
 ) -> Audit:
-    """Measure a fitted model and return the findings; parameters as for :func:`audit_table`.
+    """Measure a fitted model and return the findings; :func:`audit_table` lists parameters.
 
     With ``anew``, which reruns the whole procedure, membership is inferred from that procedure.
-    ``beside`` is the (ε, δ), for the removal of a record, of all figures published beside the noisy
-    numbers. ``guessing`` is their (ε, δ) for a change of class or category. Every risk includes
+    ``beside`` is the (ε, δ) of all figures published with the noisy numbers, for the removal of a
+    record. ``guessing`` is their (ε, δ) for a change of class or category. Every risk includes
     these figures.
     """
 
@@ -349,9 +349,9 @@ def audit_model(
     if risks is not None and anew is not None:
         unchanged = "the noise and nλ" if PENALTY in anew.kept else "the noise"
         steps.append(
-            f"{'Who was' if people else 'Which rows were'} in the data: preparation and model were "
-            f"refitted without each of the {risks.looked_at:,} most exposed "
-            f"{'people' if people else 'records'}, with {unchanged} unchanged."
+            f"{'To infer who was' if people else 'To infer which rows were'} in the data, "
+            f"preparation and model were refitted without each of the {risks.looked_at:,} most "
+            f"exposed {'people' if people else 'records'}, with {unchanged} unchanged."
         )
 
     def risks_of(
@@ -456,7 +456,7 @@ def _check_sensitive(table: EncodedTable) -> None:
 
 
 def check_noise_or_target(sigma: float | None, target_eta: float | None) -> None:
-    """Reject a noise or target that is not positive, or whose square floats cannot represent."""
+    """Reject a noise or target that is not positive, or whose square over- or underflows."""
     for name, number in (("sigma", sigma), ("target_eta", target_eta)):
         if number is None:
             continue
@@ -752,7 +752,7 @@ def _rows_of(together: Together | None, asked: np.ndarray | None) -> np.ndarray 
 
 
 def _integrals(levels: int) -> int:
-    """Return for how many records the success of guesses is integrated; others get a bound."""
+    """Return for how many records guess rates are integrated; other records get a bound."""
     return _FEWEST_RISKS if levels <= _MOST_INTEGRATED else 0
 
 
@@ -822,7 +822,7 @@ def beside_figures(
 
 
 def _told_apart(mu: float, epsilon: float = 0.0, delta: float = 0.0) -> dict[str, float]:
-    """Return the rates of success in distinguishing two values whose releases are μ apart."""
+    """Return the success rates of distinguishing two values whose releases are μ apart."""
     tpr, strict = (
         rate_beside(float(true_positive_rate(mu, rate)), rate, epsilon, delta)
         for rate in FALSE_POSITIVES
@@ -834,7 +834,7 @@ def _told_apart(mu: float, epsilon: float = 0.0, delta: float = 0.0) -> dict[str
 def _asked(ask: Callable[..., Any], refits: bool | int, work: float) -> Any:
     """Return the risks, computed with as many refits as the effort allows.
 
-    The effort may allow none. If the risk of the most exposed record is then uncertain by more than
+    If the effort allows no refits and the risk of the most exposed record is uncertain by more than
     half a percentage point, one refit is still made, if possible. ``work`` is the cost of one
     refit.
     """
@@ -880,7 +880,7 @@ def with_gains(
 def _finding(
     name: str, prior: str, guess: Guess, asked: np.ndarray | None, records: RecordLeakage
 ) -> GuessFinding:
-    """Return the reported numbers of a guess: those of the record that gains most, and medians."""
+    """Return the reported numbers of a guess: for the record that it gains most on, and medians."""
     right, mu = np.asarray(guess), np.asarray(guess.mu)
     worst, easiest = _most_gained(guess), int(np.argmax(mu))
     row, tpr_row = (records.row_at(k if asked is None else asked[k]) for k in (worst, easiest))

@@ -141,7 +141,7 @@ def roles(question: Question, table: TableToAudit) -> ColumnPlan:
 
 
 def _encoded(question: Question, table: TableToAudit, fitted: Any = None) -> EncodedTable:
-    """Return a table as numbers; for a given model, in the encoding that it was fitted on."""
+    """Return a table as numbers; for a given model, with the encoding used in its fit."""
     plan, public, drop_first = roles(question, table), None, question.intercept
     if question.public is not None:
         public = TableInMemory(read_file(question.public, replace(question.options, names=None)))

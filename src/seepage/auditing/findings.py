@@ -93,7 +93,7 @@ class GroupingFinding:
     least_protected: str
 
     def ranked(self, most: int | None = None) -> list[GroupFinding]:
-        """Return the groups, most exposed first; of more than ``most``, only the first and last."""
+        """Return the groups, most exposed first; with ``most``, only that many, from both ends."""
         every = sorted(self.groups, key=lambda group: -group.mean_eta)
         if most is None or len(every) <= most:
             return every
@@ -170,7 +170,7 @@ class NoiseVote:
 
 @dataclass(frozen=True)
 class NoiseChoice:
-    """Records how σ was chosen."""
+    """Describes how σ was chosen."""
 
     # ``given`` to an audit, calibrated to a ``target`` or, without one, to η = 1 (``default``);
     # for a release ``declared`` beforehand, drawn by a ``vote``, or the ``least`` that is enough
@@ -249,7 +249,7 @@ class RemedyKind(StrEnum):
 
     @property
     def words(self) -> str:
-        """The name shown to people."""
+        """The name of the remedy in the report."""
         return _WORDS[self]
 
 
@@ -300,7 +300,7 @@ class Remedy:
 
     @property
     def name(self) -> str:
-        """The name shown to people: ``more noise``, ``more regularisation``."""
+        """The name in the report, such as ``more noise`` or ``more regularisation``."""
         return self.kind.words
 
     @property
@@ -326,7 +326,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class GuessFinding:
-    """Success of attribute inference on a category or class, for the record that gains most.
+    """Success of guessing a category or class, for the record whose guess gains most.
 
     The attacker knows the rest of the record and all other records.
     """
@@ -486,7 +486,10 @@ class Gate:
 
     @property
     def of_attack(self) -> bool:
-        """Whether an attack gave the number, which can show only that a limit is exceeded."""
+        """Whether the number comes from an attack.
+
+        An attack can show that a limit is exceeded, but not that it is met.
+        """
         return self.low is not None
 
 
@@ -511,7 +514,7 @@ class SomeRecords:
 class RecordLeakage:
     """The leakage of all records, or people, at noise σ, scaled from their values at σ = 1.
 
-    ``held`` is the number of rows of each person; one if the unit is the record. The numbers are
+    ``held`` is the number of rows of each person, or one if the unit is the record. The numbers are
     those of :class:`SomeRecords`, for all records. The numbers may be stored in a memory-mapped
     file, and are converted to σ on access.
     """

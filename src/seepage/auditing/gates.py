@@ -39,7 +39,7 @@ def check_limits(limits: Limits, grouped: bool) -> float | None:
         )
     if (gain := limits.max_guess_gain) is not None and not 0 < gain <= 1:
         raise InputError(
-            f"--max-guess-gain must be a probability between 0 and 1 (no limit), not {gain:g}."
+            f"--max-guess-gain must be a probability above 0 and up to 1 (no limit), not {gain:g}."
         )
     if (rate := limits.max_guess_tpr) is not None and not FALSE_POSITIVES[0] < rate <= 1:
         raise InputError(
@@ -83,7 +83,7 @@ def _min_mse(audit: Audit, limit: float) -> Gate:
 def _of_records(
     audit: Audit, name: str, limit: float, measured: float, most: float, times: float
 ) -> Gate:
-    """Return a gate at the leakage ``most``; noise ``times`` the current σ would pass it."""
+    """Return a gate that fails above the leakage ``most``; ``times`` the noise is enough."""
     over = audit.records.over(most)
     if not over:
         return Gate(name, limit, measured, True, over=0)

@@ -1,7 +1,7 @@
 """All measures of a release that an audit needs, computed once at σ = 1 and rescaled.
 
-The information is ``JᵀJ/σ²`` for noise of standard deviation σ. Leakage at σ = 1 is therefore
-divided by σ, and the minimum error of an attack multiplied by σ.
+The Fisher information is ``JᵀJ/σ²`` for Gaussian noise of standard deviation σ. Leakage at σ = 1 is
+therefore divided by σ, and the minimum error of an attack multiplied by σ.
 
 The audit sends a list of queries to a :class:`~seepage.core.leakage.Leakage`, which answers all of
 them in one pass over the records. Per-record results are stored in memory or on disk; medians and
@@ -60,7 +60,7 @@ _LABEL = Unknowns((), True)
 
 @dataclass(frozen=True, eq=False)
 class _RowNumber(EachRecord):
-    """Measures the row number of every record in the caller's table."""
+    """Query for the row number of every record in the caller's table."""
 
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
         """Return the row numbers of a chunk."""
@@ -69,10 +69,13 @@ class _RowNumber(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class _ExactError(EachRecord):
-    """Measures ``√(Tr(I⁻¹)/t)`` for the t unknowns of every record; NaN if that takes too long."""
+    """Measures ``√(Tr(I⁻¹)/t)``; ``I`` is the information on the t unknowns of a record.
+
+    The value is NaN if the computation would take too long.
+    """
 
     def numbers(self, jacobian: ReleaseJacobian) -> tuple[np.ndarray, None]:
-        """Return the value of every record of a Jacobian."""
+        """Return the value for every record of a chunk's Jacobian."""
         unknowns, basis = self.unknowns, self.unknowns.basis
         if basis is not None and np.linalg.matrix_rank(basis) < basis.shape[1]:
             # Fewer features than columns: some change of a record does not move the release.
@@ -84,7 +87,7 @@ class _ExactError(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class AttackErrors:
-    """For each attribute: the smallest attack error, the record with it, and the median error."""
+    """The smallest and the median error of attacks on each attribute, with the easiest record."""
 
     least: np.ndarray
     place: np.ndarray  # the record's position
@@ -108,7 +111,7 @@ class _EachError(EachRecord):
     same: tuple[bool, ...] = ()
 
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
-        """Return the errors on a chunk's records; for the whole table, their summary."""
+        """Return the errors on a chunk's records, or a summary if it is the whole table."""
         if not self.attributes:
             with np.errstate(divide="ignore"):
                 errors = (self.label_step / np.asarray(before["eta_label"].values))[:, None]
@@ -270,7 +273,7 @@ class Measures:
 
 
 def group_members(trained: TrainedModel) -> dict[tuple[str, str], np.ndarray]:
-    """Return the positions of every group's records, or people; empty for tables beyond memory."""
+    """Return the positions of each group's records or people; empty for a table in chunks."""
     columns, owner = tuple(trained.table.groups), trained.owner
     if not columns or np.isinf(trained.refit_work):
         return {}
@@ -414,7 +417,7 @@ class _ExactErrorOfPeople(ChunkQuestion):
 
 
 def _together(jacobian: ReleaseJacobian, unknowns: Unknowns, owner: np.ndarray) -> np.ndarray:
-    """Return ``‖Σ_i J_i‖₂²`` over the records i of every person."""
+    """Return ``‖Σ_i J_i‖₂²`` for every person; ``J_i`` is the Jacobian of their record i."""
     # Entries about the label alone come beside those about a column.
     known = 1 if unknowns.columns == () else 0
     unknowns = Unknowns((0,), True) if known else unknowns
@@ -480,6 +483,6 @@ def replaced_leakage(trained: TrainedModel, rows: np.ndarray, features: np.ndarr
 
 
 def _errors(information: np.ndarray) -> np.ndarray:
-    """Return the minimum error of an attack, ``1/√I``; infinite if nothing leaks."""
+    """Return the minimum error of an attack, ``1/√information``; infinite if nothing leaks."""
     with np.errstate(divide="ignore"):
         return np.asarray(1 / np.sqrt(np.maximum(information, 0.0)))

@@ -42,8 +42,9 @@ def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> Disc
     """Return which of the most exposed records change the rounded σ if left out or replaced.
 
     The result is ``None`` if this was not checked. The encoding is treated as fixed, since its
-    means and deviations count as public constants in an audit. A record that is the only one of its
-    class is also listed: without it, the model has one class fewer, even if σ does not change.
+    means and standard deviations count as public constants in an audit. A record that is the only
+    one of its class is also listed: without it, the model has one class fewer, even if σ does not
+    change.
     """
     if trained.refit_work > _MANY_REFITS:
         return None
@@ -79,7 +80,7 @@ def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> Disc
 def _neighbours(
     trained: TrainedModel, source: RecordsInMemory, rows: np.ndarray
 ) -> Iterator[tuple[str, RecordsInMemory]]:
-    """Yield each change, with the records after some of them were left out or replaced."""
+    """Yield each change to the records at ``rows``, with all records after that change."""
     yield LEFT_OUT, source.at(np.delete(np.arange(len(source)), rows))
     y, counts = source.y, trained.table.labels.counts
     known = [float(np.min(y)), float(np.max(y))] if counts is None else list(counts)

@@ -1,8 +1,8 @@
 """Membership inference by an attacker who knows only some of the other records.
 
-The success rate is an estimate, and is always reported beside that of an attacker who knows all
-other records. Refits on other people check the estimate for the most exposed records; if an attack
-succeeds more often than the approximation states, the attack's rate is reported.
+The success rate is an estimate. It is always reported together with that of an attacker who knows
+all other records. Refits on other people check the estimate for the most exposed records; if an
+attack succeeds more often than the approximation states, the attack's rate is reported.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ def audit_linear(
     """Audit a fitted linear model, or a pipeline that ends in one, about the columns of ``X``.
 
     With steps before the model (scalers, imputers, encoders, splines, column transformers,
-    principal components) the leakage is about the raw columns: the Jacobian with respect to the
-    features is multiplied by that of the steps. The options are documented in ``sp.audit``.
+    principal components), the leakage is about the raw columns. The Jacobian with respect to the
+    features is then multiplied by that of the steps. The options are documented in ``sp.audit``.
     """
     if preprocessing not in PREPROCESSING:
         raise InputError(

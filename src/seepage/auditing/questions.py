@@ -1,8 +1,8 @@
 """Declares every option of the command line once, in the dataclass that stores it.
 
 Each field annotated with text becomes an option: the last text is its help, and earlier texts
-replace the field's name. This module imports only light modules, because ``seepage --help`` imports
-it.
+replace the field's name. This module imports only modules that load quickly, because ``seepage
+--help`` imports it.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class ColumnQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationQuestion(ColumnQuestion):
-    """A table, with the model and the noise to calibrate on it."""
+    """A table, the model to fit, and the target to which its noise is calibrated."""
 
     table: Annotated[
         Path,
@@ -192,8 +192,10 @@ class Question(CalibrationQuestion):
     public: Annotated[Path | None, "Public records with the same columns, to shape the noise."] = (
         None
     )
-    dask: Annotated[str | None, "Dask scheduler, for a folder of Parquet."] = None
-    workers: Annotated[int | None, "Number of local processes, for a folder of Parquet."] = None
+    dask: Annotated[str | None, "Dask scheduler, for a folder of Parquet files."] = None
+    workers: Annotated[int | None, "Number of local processes, for a folder of Parquet files."] = (
+        None
+    )
     remedies: Annotated[
         str | None,
         "Remedies to try, without a time limit: noise, penalty, combination, weights, shape, or "

@@ -110,7 +110,7 @@ def find_remedies(
 
     Remedies that refit the model several times are tried for tables in memory only, and within a
     budget unless ``wanted`` names the kind of remedy. ``worst`` is the largest leakage of a record
-    at σ = 1, ``risks`` contains the risks of the current release, and ``risks_of`` computes those
+    at σ = 1. ``risks`` contains the risks of the current release, and ``risks_of`` computes those
     of another model or noise. ``curve`` contains the errors with other noise; each remedy's model
     is compared with a constant prediction over ``splits`` train/test splits. ``say`` is called with
     the name of each stage. Remedies whose model is no better than a constant prediction come last.
@@ -193,7 +193,7 @@ class _Search:
         return self.asked.reached(_with_risks(here, self.risks), self.risks)
 
     def more_noise(self) -> Remedy:
-        """Return the remedy of more noise: enough for the target or, if it is met, at least 2σ."""
+        """Return more noise: enough for the target, or at least 2σ if the target is already met."""
         start = Remedy(kind=RemedyKind.NOISE)
         least = 2 * self.sigma if self.met else self._plain_noise
         found = self._enough(start, self.trained, self.worst, least)
@@ -317,7 +317,7 @@ class _Search:
 
     @property
     def _plain_noise(self) -> float:
-        """The noise on the coarse grid that meets η with the current model."""
+        """The smallest noise on the coarse grid with which the current model meets the target η."""
         return round_up(self.worst / self.asked.eta)
 
     def _settings(self, l2: float) -> FitSettings:
@@ -327,7 +327,7 @@ class _Search:
         return self.trained.refitted(self._settings(l2))
 
     def _after(self, l2: float) -> HeldOutTrial:
-        """Return the trial of another penalty on the same held-out records."""
+        """Return a model with another penalty, to be tested on the same held-out records."""
         other = try_out(self.trained, self._settings(l2), self.seed)
         return replace(other, held_out=self.trial.held_out)  # no copies
 
@@ -371,7 +371,7 @@ def with_noise(risks: RiskFinding, sigma: float, noise: float) -> RiskFinding:
     maxⱼ pⱼfⱼ ≤ p + Σⱼ pⱼ∫(fⱼ − fₖ)₊``, where ``fⱼ`` is the density of the release at level j of
     prior ``pⱼ``, and k is the most common level, of prior ``p``. A guess also gains at most the
     largest gain on the curve at the nearest smaller noise. All risks include the figures published
-    beside the noisy numbers.
+    with the noisy numbers.
     """
     times, most = noise / sigma, math.inf
     absent, values = (risks.epsilon, risks.delta), (risks.guess_epsilon, risks.guess_delta)

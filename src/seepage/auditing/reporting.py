@@ -1,4 +1,4 @@
-"""``sp.report`` and ``sp.check``, which write an audit for its owner or an output checker."""
+"""``sp.report`` writes an audit for its owner, and ``sp.check`` for an output checker."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def check(
 ) -> Path:
     """Write the check of an audit for an output checker; return the path of the sheet.
 
-    The check is a JSON file and, beside it, a text sheet, both readable only by their owner. Both
-    contain a recommendation (``refuse``, ``review`` or ``release``), its reasons, the command, and
-    a list of the audited files.
+    The check consists of a JSON file and a text sheet in the same folder. Only their owner can read
+    them. Both contain a recommendation (``refuse``, ``review`` or ``release``), its reasons, the
+    command, and a list of the audited files.
 
     Parameters
     ----------
@@ -151,5 +151,5 @@ def _report_of(audit: Any, call: str) -> AuditReport | AttackReport:
         return AttackReport(audit)
     raise InputError(
         f"{call} requires the result of sp.audit(model, X, y) or sp.audit_estimator(model, X, y), "
-        f"not a {type(audit).__name__}."
+        f"not an object of type {type(audit).__name__}."
     )

@@ -2,7 +2,8 @@
 
 A model is fitted without some records and tested on them with noise. The error follows from a sum
 of losses over those records, computed where they are stored; only the noise draws, a few parameter
-vectors, are sent there. The leakage in the curve is that of the release itself.
+vectors, are sent there. The leakage in the curve is that of the released model, which is fitted on
+all records.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ _HEAVY = 2e9  # multiplications in one pass above which no split is repeated
 class _LossSums:
     """Sums of losses ``l``, and of the terms of a constant's loss, over held-out records.
 
-    The loss of a constant prediction is ``f·w``, where ``f`` is a record's one-hot class, or the
-    powers ``(1, a, a²)`` of its distance ``a`` from the mean of all records; ``w`` is known only
-    after all sums are computed. ``squares`` and ``beside`` use each record's mean loss over the
-    draws at each noise scale.
+    The loss of a constant prediction is ``f·w``. For classes, ``f`` is a record's one-hot class.
+    For numbers, it contains the powers ``(1, a, a²)`` of the record's distance ``a`` from the mean
+    of all records. ``w`` is known only after all sums are computed. In ``squares`` and ``beside``,
+    ``l`` is a record's mean loss over the noise draws at one noise scale.
     """
 
     count: int
@@ -134,7 +135,7 @@ class HeldOutTrial:
     def _judge(self, constant: float, loss: float, square: float, m: int) -> UsefulnessFinding:
         """Return the advantage, from the mean losses and the mean square of their difference.
 
-        The interval is over held-out records, each with its own difference (paired). Records of one
+        The interval is computed from the paired differences of the held-out records. Records of one
         person are dependent: the variance of their sum is at most ``largest``, the most records of
         one person, times that of independent records.
         """
@@ -157,9 +158,9 @@ def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutT
     """Fit without a fifth of the records (or people), at most 20,000, to test the noise on them.
 
     The fit starts from the model of all records, which is usually close. If there is no unique
-    model (as without a penalty, if only held-out records have some level), a weak penalty is used.
-    If there is still no model (all records of a class are held out), the model of all records is
-    used instead.
+    model, a weak penalty is used; without a penalty, this happens if only held-out records have
+    some level. If there is still no model (all records of a class are held out), the model of all
+    records is used instead.
     """
     if math.isinf(trained.refit_work):
         # The labels of a table beyond memory are not known, but every class keeps some of so many.
@@ -254,7 +255,8 @@ def noisy_margins(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the margins (m, K) of m records, and the change by each noise draw at σ = 1.
 
-    ``root`` is the lower triangular ``L`` of a covariance ``LLᵀ`` for noise of another shape.
+    For noise with covariance ``LLᵀ`` instead of the identity, ``root`` is the lower triangular
+    ``L``.
     """
     coef = np.atleast_2d(np.asarray(model.coef_, dtype=float)).T  # (D, K)
     if settings.intercept:

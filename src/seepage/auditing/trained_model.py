@@ -119,7 +119,7 @@ def choose_model(model: str | None, target_kind: str, target: str) -> str:
 
 
 def settings_of(fit: FittedGLM, rows: int) -> FitSettings:
-    """Return the settings with which seepage refits a described model of this many rows."""
+    """Return the settings with which seepage refits a model that was fitted on ``rows`` rows."""
     penalty, intercept = fit.ridge / rows, fit.intercept is not None
     # Our own estimators know neither an L1 penalty nor transformed labels.
     refits = fit.tilt is None and fit.label_unit is None and fit.family != squared_hinge
@@ -227,9 +227,10 @@ class RecordsInMemory(MemorySource):
         return model.fit(self.X, self.y, self.sample_weight)
 
     def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
-        """Return all records (weight 0 if chosen), the chosen records, and the share of the others.
+        """Return all records, the chosen records, and the fraction of records not chosen.
 
-        With weights of zero, most of a large table need not be copied.
+        In the first result, the chosen records have weight 0, so most of a large table need not be
+        copied.
         """
         weight = np.ones(len(self)) if self.sample_weight is None else self.sample_weight
         weight = np.where(np.isin(np.arange(len(self)), chosen), 0.0, weight)

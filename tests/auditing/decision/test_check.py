@@ -167,7 +167,7 @@ def test_what_changes_while_it_is_audited_gets_no_check(folder, monkeypatch):
         ("people.json", "would replace or be inside"),
         ("seepage-audit/check.json", "would replace or be inside"),
         ("mine.json", "was not written by --check and is not replaced"),
-        ("notes.json", "or the sheet beside it"),
+        ("notes.json", "or the sheet next to it"),
     ],
 )
 def test_nothing_else_is_replaced(folder, name, words):

@@ -91,7 +91,7 @@ def test_dropping_rows_keeps_their_numbers_groups_and_values_together():
     assert found.groups["region"].tolist() == ["(missing)" if i == 5 else "north" for i in rows]
     assert found.raw.column("age").to_pylist() == [age[i] for i in rows]
     assert "1 row dropped because of a missing target." in found.steps
-    assert "2 rows dropped because of a missing value in a feature, of 90." in found.steps
+    assert "2 rows (of 90) dropped because of a missing value in a feature." in found.steps
 
 
 def test_imputing_fills_with_what_it_says():

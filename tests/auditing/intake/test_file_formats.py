@@ -125,7 +125,9 @@ BOTH = b"town;x;share\nK\xc3\xb6ln;23.456;0,5\nBonn;1.234;0,25\nBonn;7.891;0,75\
 OTHER = b"town;x;share\nK\xc3\xb6ln;23.456;0.5\nBonn;1.234;0.25\nBonn;7.891;0.75\n"
 MIXED = b"town;x;share\nK\xc3\xb6ln;2,5;0.5\nBonn;1,5;0.25\nBonn;7,5;0.75\n"
 SEMI = "The columns are separated by semicolons."
-COMMAS = "Numbers were read with decimal commas, as every column of numbers can be read."
+COMMAS = (
+    "Numbers were read with decimal commas, since every column of numbers can be read in this way."
+)
 ASKED = "Numbers were read with decimal commas, as requested."
 GROUPED = "{} were read as thousands separators: 'x'."
 TWO_WAYS = (
@@ -134,7 +136,7 @@ TWO_WAYS = (
 )
 WINDOWS = (
     "The text is not UTF-8 and was read as Windows-1252 (cp1252), the usual encoding of such "
-    "files; if letters look wrong, set another with --encoding."
+    "files; if letters look wrong, set another encoding with --encoding."
 )
 DOUBT = (
     "A decimal point that always precedes three digits was read as the decimal mark, since {}; if "
@@ -212,7 +214,7 @@ CASES = [
         "points.csv",
         OTHER,
         AS_DECIMALS,
-        f"{SEMI} {DOUBT.format('other columns use it as one')}",
+        f"{SEMI} {DOUBT.format('other columns use it as the decimal mark')}",
     ),
     Case(
         "`23.456` in a file of commas",

@@ -177,7 +177,7 @@ def test_a_second_release_is_judged_with_the_first(run, tmp_path):
     drawn = report["release"]["sigma"]
     together = np.sqrt(spent**2 + (second.eta / drawn) ** 2)
     assert ledger["eta"] == pytest.approx(np.max(together))
-    told = f"over all of these, the most exposed has at most η = {ledger['eta']:.4g}."
+    told = f"over all releases, including this one, η is at most {ledger['eta']:.4g}."
     assert f"200 records were in earlier releases of the ledger: {told}" in report["steps"]
     # What is used up is used up.
     result = run("patients.parquet", "--target", "response", "--target-eta", "0.5")
@@ -227,7 +227,7 @@ def test_the_names_of_features_are_told_and_other_models_are_no_folder(tmp_path)
     X, y = frame.to_numpy(), frame["dose"]
     ridge = Ridge(2.0, fit_intercept=False).fit(X, y)
     other = sp.Release.of(sp.release(ridge, sp.Gaussian(0.1)))
-    with pytest.raises(InputError, match="A Ridge cannot be written to a folder") as caught:
+    with pytest.raises(InputError, match="type Ridge cannot be written to a folder") as caught:
         other.write(tmp_path / "out")
     assert not (tmp_path / "out").exists()
     call = re.search(r"sp\.glm\..*fit\(X, y\)", str(caught.value))[0]

@@ -33,7 +33,7 @@ SPREADS = (13.6, 4.4, 0.4, 1.0, 17.2, 12.3)
 
 
 def make_audit(rows: int = 569, **changes) -> Audit:
-    """Return an audit of ``rows`` records, some above the yardstick; ``changes`` replace fields."""
+    """Return an audit of ``rows`` records, some above the limit; ``changes`` replace fields."""
     rng = np.random.default_rng(3)
     features = np.exp(rng.normal(-1.6, 0.8, rows))
     label = np.exp(rng.normal(-2.0, 0.9, rows))

@@ -98,7 +98,7 @@ def test_verdict_within_the_gates():
     assert verdict.label == "Within the limits"
 
 
-def test_verdict_above_the_yardstick():
+def test_verdict_above_the_default_limit():
     audit = make_audit()
     verdict = judge(audit)
     assert verdict.tone == "caution"
@@ -108,7 +108,7 @@ def test_verdict_above_the_yardstick():
     )
     unknown = judge(make_audit(risks=None))
     assert unknown.headline == (
-        f"{(audit.eta > 1).sum()} of 569 records leak more than the yardstick allows."
+        f"{(audit.eta > 1).sum()} of 569 records leak more than the default limit allows."
     )
     text = " ".join([*verdict.sentences, *(answer.text for answer in verdict.answers)])
     worst = audit.eta.argmax()

@@ -72,7 +72,7 @@ def test_advice_fits_what_was_found(report):
     assert (first.layers, first.remedy) == (("bn1.buffers",), "without bn1.buffers")
     tried = {remedy.name: remedy.value for remedy in report.audit.layers.remedies}
     assert first.left == tried[first.remedy] < first.whole == report.audit.layers.remedies[0].value
-    assert "Without it a whole update leaks" in told[first.name]
+    assert "Without “bn1.buffers”, a whole update leaks" in told[first.name]
     assert any("only on the trained parameters" in note for note in report.audit.layers.notes)
     over = report.audit.over_rounds
     both = replace(over, p_values=over.p_values[:, [1, 1, 2, 3]])

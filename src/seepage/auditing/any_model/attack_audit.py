@@ -194,8 +194,8 @@ def _said_of(plan: GuessingPlan) -> str:
     """Return a sentence about the guessed columns."""
     said = (
         f"{counted(len(plan.columns), 'column')} of {counted(len(plan.rows), 'record')} drawn at "
-        "random were guessed from the model, the label and the other columns; guesses without the "
-        "model come from a random forest fitted on other records."
+        "random: the values were guessed from the model, the label and the other columns; guesses "
+        "without the model come from a random forest fitted on other records."
     )
     if plan.left_out:
         said += f" Not guessed (one value, or too many columns): {listed(plan.left_out)}."

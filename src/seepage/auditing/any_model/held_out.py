@@ -131,7 +131,7 @@ def compare_held_out(
 
 
 def _sum_error(values: np.ndarray, inside: np.ndarray) -> float:
-    """Return the standard error of the mean over members plus the mean over non-members."""
+    """Return the standard error of the sum of two means: over members, and over non-members."""
     found: Contrast = contrast(np.where(inside, values, -values), inside)
     return found.difference_error
 

@@ -62,7 +62,7 @@ def _best_threshold(scores: np.ndarray, members: np.ndarray) -> float:
 def check_attack_limits(limits: Limits) -> tuple[str, ...]:
     """Return the preset's limits that attacks do not measure.
 
-    Raise an error for such a limit that the caller set.
+    Raise an error if the caller set such a limit.
     """
     check_limits(limits, grouped=True)
     preset = PRESETS.get(limits.preset or "")

@@ -67,7 +67,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def called(self) -> str:
-        """The name shown to people."""
+        """The name of the model in the report."""
         return f"{type(self.net).__name__} of torch"
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -90,7 +90,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         return copy.copy(self)._as_fitted(self.net, y)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the likeliest class, or the output."""
+        """Return the likeliest class, or the output if the targets are numbers."""
         if not hasattr(self, "classes_"):
             return self._outputs(X).reshape(len(X))
         return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])

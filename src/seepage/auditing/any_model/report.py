@@ -198,9 +198,9 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
                 f"“{short(most.name, 24)}” guessed",
                 percent(found.outside),
                 percent(found.inside),
-                "outsiders → members",
+                "non-members → members",
                 "bad" if leaked else "",
-                "the model leaks it" if leaked else "not surely leaked",
+                "the model leaks it" if leaked else "not significant",
                 (
                     f"95 % CI {_points(more.low)} to {_points(more.high)} points",
                     f"{percent(most.baseline)} without the model",
@@ -259,7 +259,7 @@ def _lines(audit: AttackAudit) -> list[tuple[str, str, str, str]]:
         ends = found.interval("inside", all_columns(audit))
         name = f"{shown(short(most.name, 16))} of a member guessed"
         ends = ConfidenceInterval(max(ends.low, 0.0), min(ends.high, 1.0))
-        beside = f"{percent(found.outside)}, outsiders"
+        beside = f"{percent(found.outside)}, non-members"
         lines.append((name, percent(found.inside), *_between(ends), beside))
     between = f"{_error(held, held.low)} to {_error(held, held.high)}"
     beside = f"{_error(held, held.constant)}, constant"
@@ -306,13 +306,13 @@ def _members(attack: MembershipInferenceResult) -> Histogram | None:
     total = int(inside.sum())
     return Histogram(
         bars,
-        "Members (outlined: outsiders)",
+        "Members (outlined: non-members)",
         "evidence of membership (heights: logarithmic)",
         below,
         "1 % of non-members beyond",
         ((0, number(edges[0])), (below + above, number(edges[-1]))),
         f"Histogram of the evidence that {total:,} members of one attacked model were in the data: "
-        f"{found:,} are beyond the line that 1 % of non-members cross.",
+        f"the number beyond the line that 1 % of non-members cross is {found:,}.",
     )
 
 
@@ -337,7 +337,7 @@ def _changes(audit: AttackAudit) -> Remedies:
     lines.append(RemedyLine("a linear model with noise", ("–", "–"), "–", ""))
     lines.append(RemedyLine("constant prediction", ("–", "–"), _error(held, held.constant), ""))
     note = "–: not tried. Structural risks: {} of {}.".format(*_counts(audit))
-    return Remedies(("told from outsider", "found at 1 %"), tuple(lines), note=note)
+    return Remedies(("vs non-member", "found at 1 %"), tuple(lines), note=note)
 
 
 def _counts(audit: AttackAudit) -> tuple[int, int]:

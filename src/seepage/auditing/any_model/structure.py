@@ -287,7 +287,7 @@ def _settings(parts: list[Part], records: int) -> StructuralRisk:
 
 
 def _single_levels(X: Any, kept: dict[str, np.ndarray]) -> StructuralRisk:
-    """Count the records that alone have some value of a column with at most 50 values."""
+    """Count the records with a value that no other has, in columns of at most 50 values."""
     columns = columns_as_they_are(X)
     alone = np.zeros(len(columns[0][1]), bool)
     for _, column in columns:

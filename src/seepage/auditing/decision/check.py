@@ -154,7 +154,7 @@ class Check:
         return reasons
 
     def write(self, path: Path) -> Path:
-        """Write the JSON file and the text sheet beside it, readable only by their owner."""
+        """Write the JSON file and the text sheet to one folder, readable only by their owner."""
         check_target(path, ())
         summary = self.summary()
         texts = {path: json_text(summary), path.with_suffix(".txt"): self._sheet(summary)}
@@ -185,14 +185,14 @@ class Check:
 
 
 def check_target(path: Path, keep: Iterable[Path]) -> None:
-    """Raise an error if the check would replace another file; called before any long work.
+    """Raise an error, before any long work, if the check would replace another file.
 
     ``keep`` lists the inputs, and folders that are written as a whole.
     """
     check_path(path)
     if path.suffix.lower() != ".json":
         raise InputError(
-            "--check must name a .json file (the sheet is written beside it), not "
+            "--check must name a .json file (the sheet is written to the same folder), not "
             f"{shown(path.name)}."
         )
     for other in keep:
@@ -204,7 +204,7 @@ def check_target(path: Path, keep: Iterable[Path]) -> None:
             )
     if (path.exists() or path.with_suffix(".txt").exists()) and not _is_check(path):
         raise InputError(
-            f"{shown(path.name)}, or the sheet beside it, was not written by --check and is not "
+            f"{shown(path.name)}, or the sheet next to it, was not written by --check and is not "
             "replaced; name another file."
         )
 
@@ -254,7 +254,7 @@ class PendingCheck:
     def compare(self) -> None:
         """Raise an error if an input changed during the audit.
 
-        It would be unknown which version was audited.
+        The audited version would then be unknown.
         """
         if self.path is not None and checked_files(self.inputs) != self.before:
             raise InputError(

@@ -1,11 +1,12 @@
 """Limits on a release by recipient; they are recommendations of seepage, not law.
 
 Without any information, membership inference succeeds half of the time. A success rate of 60, 75 or
-90 % turns odds of 1 : 1 into 1.5, 3 or 9 : 1, as pure differential privacy with ε = log 1.5, log 3
-or log 9 would allow. Disclosing a value is itself the harm. The limit on the gain of a guess is
-therefore five points below the limit on the gain of membership inference over chance. A true
-positive rate of 0.1, 0.5 or 0.9 at 1 % false positives means a precision of at most 9, 34 or 48 %
-for a value with a prevalence of 1 %. ``docs/how-to/decide.md`` gives the reasons.
+90 % turns odds of 1 : 1 into 1.5, 3 or 9 : 1. Pure differential privacy with ε = log 1.5, log 3 or
+log 9 would allow the same. An inferred value harms the person directly. The limit on the gain of a
+guess is therefore five percentage points below the limit on the gain of membership inference over
+chance. A true positive rate of 0.1, 0.5 or 0.9 at a false positive rate of 1 % means a precision of
+at most 9, 34 or 48 % for a value with a prevalence of 1 %. ``docs/how-to/decide.md`` gives the
+reasons.
 
 This module imports nothing, because ``seepage --help`` reads it.
 """

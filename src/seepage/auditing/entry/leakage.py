@@ -202,7 +202,7 @@ def leakage(
     for name, value in given.items():
         if value is not None:
             raise InputError(
-                f"{name}= applies only to networks; leave it out for a {type(model).__name__}, and "
+                f"{name}= applies only to networks; leave it out for {type(model).__name__}, and "
                 "pass the noise on its parameters: noise=sp.Gaussian(sigma)."
             )
     measure: Any = linear_leakage  # of an attacker or none: its overloads tell them apart

@@ -40,7 +40,7 @@ class Meaning:
     membership, at_prior
         The success rate of membership inference at even odds, and at the base rate.
     tpr, tpr_strict
-        The true positive rate of membership inference at 1 % and at 0.1 % false positives.
+        The true positive rate of membership inference at false positive rates of 1 % and 0.1 %.
     closest
         The minimum root mean squared error of any estimate of a number, as a fraction of its known
         range, averaged over records at the two ends of that range; 0.5 without a release.
@@ -122,9 +122,9 @@ class Explanation(ResultTable):
     __repr__ = __str__
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
-        """Yield the rows of the table: a number under each meaning, and without a release."""
+        """Yield the rows of the table: a number under each reading, and one without a release."""
         shares = [
-            ("membership inference is right", "membership", 0.5),
+            ("membership inference succeeds", "membership", 0.5),
             (f"at a base rate of {percent(self.prior)}", "at_prior", self.baseline),
             ("true positives, 1 % false positives", "tpr", FALSE_POSITIVES[0]),
             ("the same, 0.1 % false positives", "tpr_strict", FALSE_POSITIVES[1]),

@@ -1,4 +1,4 @@
-"""The figure of a guarantee: its ROC curves, as SVG or PNG."""
+"""The figure of a guarantee: the ROC curves that it allows, as SVG or PNG."""
 
 from __future__ import annotations
 

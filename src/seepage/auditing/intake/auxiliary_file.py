@@ -1,10 +1,10 @@
-"""Reads an attacker's data of the same kind, and the network that clients trained.
+"""Reads an attacker's auxiliary data, and the network that clients trained.
 
-The data are in one file without executable code. It is ``.npz`` or ``.safetensors`` with the arrays
-``x``, ``y`` and ``property`` (or the property's own name), or ``.parquet`` with a column ``y`` (or
-``label``), one for the property, and numbers in all others, which are ``x``. Bytes (uint8) are
-divided by 255. The network is made by a function without arguments in a Python file of the caller,
-named ``file.py:function``.
+The data are in one file without executable code. A ``.npz`` or ``.safetensors`` file has the arrays
+``x``, ``y`` and ``property`` (or the property's own name). A ``.parquet`` file has a column ``y``
+(or ``label``) and a column for the property; all other columns contain numbers, and together are
+``x``. Bytes (uint8) are divided by 255. The network is made by a function without arguments in a
+Python file of the caller, named ``file.py:function``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def read_auxiliary(path: Path, name: str) -> AuxiliaryData:
     check_input(path)
     ending = path.suffix.lower()
     if ending not in _KINDS:
-        raise InputError(f"{path.name} must be {listed(list(_KINDS))}, which hold no programs.")
+        raise InputError(
+            f"{path.name} is not in a supported format; convert it to one of "
+            f"{listed(list(_KINDS))}, which hold no programs."
+        )
     if not path.is_file():
         raise InputError(f"There is no file {path}; check the path.")
     try:
@@ -55,14 +58,15 @@ def read_auxiliary(path: Path, name: str) -> AuxiliaryData:
     if missing is not None or whose is None or target is None:
         raise InputError(
             f"{path.name} lacks {missing}: it needs x, y and {shown(name)} (or 'property'), but "
-            f"holds {listed(list(arrays)) or 'nothing'}."
+            f"contains {listed(list(arrays)) or 'nothing'}. Add what is missing."
         )
     values, y = np.asarray(arrays.pop(whose)), np.asarray(arrays.pop(target))
     x = np.asarray(arrays["x"]) if "x" in arrays else _columns(path, arrays)
     for each, what in ((y, "y"), (values, "the property")):
         if len(each) != len(x):
             raise InputError(
-                f"{path.name} has {len(x):,} records in x, but {len(each):,} values of {what}."
+                f"{path.name}: the length of x is {len(x):,}, but it is {len(each):,} for {what}; "
+                "give one value per record."
             )
     if x.dtype.kind in "ui" and x.dtype.itemsize > 1:
         x = x.astype(np.float32)
@@ -72,7 +76,7 @@ def read_auxiliary(path: Path, name: str) -> AuxiliaryData:
 
 
 def load_network(name: str) -> Any:
-    """Return the network that a function in the caller's file makes, ``file.py:function``."""
+    """Return the network that the caller's function, named ``file.py:function``, makes."""
     file, colon, function = name.rpartition(":")
     path = Path(file)
     if not colon or path.suffix != ".py":
@@ -130,14 +134,15 @@ def _columns(path: Path, arrays: Mapping[str, Any]) -> np.ndarray:
     wrong = [key for key, values in arrays.items() if np.asarray(values).dtype.kind not in "fiub"]
     if wrong or not arrays:
         raise InputError(
-            f"{path.name} has columns that are not numbers ({listed(wrong) or 'no others'}); keep "
-            "y, the property, and the numbers that the network reads."
+            f"Besides y and the property, {path.name} must have only columns of numbers, but it "
+            f"has {listed(wrong) or 'no others'}; keep y, the property, and the numbers that the "
+            "network reads."
         )
     return np.stack([np.asarray(values, np.float32) for values in arrays.values()], axis=1)
 
 
 def _text(value: Any) -> str:
-    """Return a value of the property as a table of clients writes it."""
+    """Return a value of the property as text, as in a table of clients."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

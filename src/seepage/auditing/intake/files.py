@@ -312,7 +312,7 @@ class _TextFile:
         if where:
             self.steps.append(
                 "The text is not UTF-8 and was read as Windows-1252 (cp1252), the usual encoding "
-                "of such files; if letters look wrong, set another with --encoding."
+                "of such files; if letters look wrong, set another encoding with --encoding."
             )
             return "cp1252"
         try:
@@ -386,7 +386,7 @@ class _TextFile:
     # Its cells ----------------------------------------------------------------------------------
 
     def _parse(self, texts: Sequence[int] = ()) -> pa.Table:
-        """Return the columns, named by Arrow; with ``texts``, only those columns, read as text."""
+        """Return the columns under generated names; with ``texts``, only those columns, as text."""
         bad: list[tuple[int | None, int, int]] = []
         as_text = {f"f{j}": pa.string() for j in texts}
 
@@ -507,7 +507,7 @@ class _TextFile:
     ) -> None:
         read = {j: written for j, written in found.items() if decimal in written.groups}
         stated = self.given.decimal_mark is not None
-        by = "as requested" if stated else "as every column of numbers can be read"
+        by = "as requested" if stated else "since every column of numbers can be read in this way"
         if decimal == "," and read:
             self.steps.append(f"Numbers were read with decimal commas, {by}.")
         grouped = [j for j, written in read.items() if written.groups[decimal]]
@@ -524,7 +524,7 @@ class _TextFile:
             why = (
                 "commas separate the columns"
                 if self.separator == ","
-                else "other columns use it as one"
+                else "other columns use it as the decimal mark"
             )
             self.steps.append(
                 f"A {DECIMALS[decimal][:-1]} that always precedes three digits was read as the "
@@ -534,7 +534,7 @@ class _TextFile:
 
 
 def _cells(sample: str, mark: str, cut: bool) -> list[int]:
-    """Return the number of cells in each of the first lines, except a last line that is cut."""
+    """Return the cell counts of the first lines, except for a last line that is cut off."""
     before = csv.field_size_limit(LONGEST)
     try:
         rows = [len(r) for r in csv.reader(io.StringIO(sample, newline=""), delimiter=mark) if r]

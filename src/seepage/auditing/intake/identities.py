@@ -60,7 +60,7 @@ def people_of_rows(identities: Column | Sequence[object], name: str) -> np.ndarr
 
 
 def is_same_within(cells: Column | np.ndarray, person: np.ndarray) -> bool:
-    """Return whether each person has one value in all rows; missing entries count as a value."""
+    """Return whether each person has the same value in all rows; missing counts as a value."""
     if isinstance(cells, np.ndarray):
         values = np.unique(cells.astype(str), return_inverse=True)[1].reshape(-1)
     else:
@@ -137,8 +137,8 @@ def panel_notices(
             flag = option(name)
             yield (
                 f"Column {shown(name)} is named like an identifier but counts as a feature, "
-                "because each of its few values is in many rows. If it identifies people, use "
-                f"--person {flag}; all results count each row as a different person."
+                "because each of its few values is in many rows. All results count each row as a "
+                f"different person. If the column identifies people, use --person {flag}."
             )
     named = {n: _repeated(raw, n, sums) for n in features if n not in settled}
     for name, count in ((n, count) for n, count in named.items() if count):

@@ -107,8 +107,8 @@ def match_features(model: Any, names: Sequence[str]) -> None:
         if model.n_features_in_ != len(names):
             raise InputError(
                 f"The model has {counted(model.n_features_in_, 'coefficient')}, but the encoded "
-                f"table has {counted(len(names), 'feature')}: {listed(names)}. Their numbers must "
-                "agree."
+                f"table has {counted(len(names), 'feature')}: {listed(names)}. Give the table "
+                "on which the model was fitted."
             )
         return
     place = {str(name): j for j, name in enumerate(known)}
@@ -191,7 +191,7 @@ def _build(file: str, content: dict[str, Any]) -> Any:
     for key in ("family", "coefficients", "l2"):
         if key not in content:
             raise InputError(
-                f"{file} does not state {key!r}; a model needs family, coefficients and l2."
+                f"{file} does not state {key!r}; add it: a model needs family, coefficients, l2."
             )
     family = content["family"]
     if family not in tuple(MODELS):

@@ -1,4 +1,4 @@
-"""``sp.save`` and ``sp.load``, for a fitted model in a file that ``seepage audit --model`` reads.
+"""``sp.save`` writes a fitted model to a file; ``sp.load`` and ``seepage audit`` read the file.
 
 The file contains numbers and text, in the format of :mod:`seepage.auditing.intake.model_file`. Like
 ``release.json`` in a release folder, it includes a pipeline's scaling, column by column. A penalty

@@ -92,7 +92,7 @@ class PlanFile:
         )
 
     def check(self, table: TableToAudit, target: str) -> None:
-        """Raise an error if plan and table differ in columns or in which are boolean."""
+        """Raise an error if a plan does not match the columns of a table and their kinds."""
         if self.person is not None and self.person not in table.names:
             close = nearest(self.person, table.names)
             raise InputError(
@@ -109,8 +109,8 @@ class PlanFile:
         forgotten = [name for name in table.names if name not in self.columns]
         if forgotten:
             raise InputError(
-                f"The plan lists no kind for {listed(forgotten)}; add it, or print a new plan with "
-                "`seepage columns`."
+                f"The plan lists no kind for {listed(forgotten)}; add a kind for each column, or "
+                "print a new plan with `seepage columns`."
             )
         stated = [name for name, kind in self.columns.items() if kind == "boolean"]
         known = {facts.name: facts.kind for facts in column_facts(table, stated)}

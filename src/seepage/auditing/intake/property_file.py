@@ -136,7 +136,8 @@ def _choose(path: Path, names: Sequence[str], column: str | None) -> str:
     if column is not None and column not in names:
         raise InputError(
             f"{path.name} has no column {shown(column)}{nearest(column, names)} for the property; "
-            f"there {'is' if len(names) == 1 else 'are'} {listed(names) or 'none'}."
+            f"name another with --column (there {'is' if len(names) == 1 else 'are'} "
+            f"{listed(names) or 'none'})."
         )
     if column is not None:
         return column
@@ -151,7 +152,7 @@ def _choose(path: Path, names: Sequence[str], column: str | None) -> str:
 
 
 def _checked(path: Path, pairs: Any) -> dict[Any, str]:
-    """Return the values by client; raise if one is missing, nested or contradictory."""
+    """Return the values by client; raise an error for a missing, nested or contradictory value."""
     values: dict[Any, str] = {}
     for key, value in pairs:
         who = " in round ".join(key) if isinstance(key, tuple) else key

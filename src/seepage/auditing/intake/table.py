@@ -1,9 +1,9 @@
 """Determines the role of each column of a table, and encodes the table.
 
 Numeric columns are centred and divided by their standard deviation. A two-valued column becomes 0
-and 1, and a category becomes one 0/1 feature per level. Means, deviations and imputed values count
-as public constants: leakage is measured with these values fixed. Unusable columns raise an error,
-and each step is recorded in a sentence.
+and 1, and a category becomes one 0/1 feature per level. Means, standard deviations and imputed
+values count as public constants: leakage is measured with these values fixed. Unusable columns
+raise an error, and each step is recorded in a sentence.
 
 Columns are summarised by sums over pieces of the table. A table in memory is a single piece, and
 becomes a source with one chunk. A table read in chunks
@@ -240,7 +240,7 @@ class TableInMemory(TableToAudit):
 
 
 def _surplus(pieces: Sequence[Piece], least: float) -> int:
-    """Return the sum of hashed values minus that of hashed row numbers; ``least`` counts as 0.
+    """Return the sum of hashed values (less ``least``) minus that of hashed row numbers.
 
     Over all rows, the result is zero modulo 2⁶⁴ if the values are row numbers in any order, and
     otherwise only with probability 2⁻⁶⁴. Unlike a set of all values, it needs little memory.
@@ -342,8 +342,8 @@ def plan_columns(
     few = [n for n in numbers if profiles[n].distinct <= FEW]
     if few:
         steps.append(
-            f"{counted(len(few), 'column')} with few different integers read as numeric; if they "
-            f"are codes of categories, use --categorical: {listed(few)}."
+            f"{counted(len(few), 'column')} with few different integers read as numeric; if the "
+            f"integers are codes of categories, use --categorical: {listed(few)}."
         )
     if not features:
         raise InputError("No feature is left to predict the target from; drop fewer columns.")
@@ -438,7 +438,7 @@ def _useless(profiles: dict[str, ColumnProfile], wanted: Sequence[str]) -> dict[
     for name in wanted:
         known = profiles[name]
         if known.missing >= MISSING_SHARE * known.rows:
-            out[name] = "99 % or more of their values missing"
+            out[name] = "99 % or more of the values missing"
         elif known.distinct == 1 and not known.refused:
             out[name] = "with one value only"
         elif known.identifier:
@@ -553,8 +553,8 @@ def encode(
         steps.append(f"{counted(unlabelled, 'row')} dropped because of a missing target.")
     if table.rows - used.rows > unlabelled:
         steps.append(
-            f"{counted(table.rows - used.rows - unlabelled, 'row')} dropped because of a missing "
-            f"value in a feature, of {table.rows:,}."
+            f"{counted(table.rows - used.rows - unlabelled, 'row')} (of {table.rows:,}) dropped "
+            "because of a missing value in a feature."
         )
     sums = used.total([plan.target, *plan.features], scan) if needed else plan.sums
     parts = [_encoding(used, name, plan.kinds[name], sums[name]) for name in plan.features]
@@ -670,9 +670,9 @@ def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
     """Return robust estimates of a column's centre and spread.
 
     The estimates are the mean and standard deviation of a normal distribution with the same central
-    90 % interval, 3.29 deviations wide. Adding, removing or replacing a record moves the interval's
-    ends at most to the next value. If that interval is a single value, the spread is the standard
-    ``deviation``.
+    90 % interval, which is 3.29 standard deviations wide. Adding, removing or replacing a record
+    moves the interval's ends at most to the next value. If that interval is a single value, the
+    spread is ``deviation``, the standard deviation.
     """
     low, high = np.quantile(values, (0.05, 0.95), method="inverted_cdf").tolist()
     return (low + high) / 2, (high - low) / 3.2897 if high > low else deviation
@@ -763,8 +763,8 @@ def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) ->
     boolean = [part.name for part in parts if part.kind == "boolean"]
     if boolean:
         steps.append(
-            f"{counted(len(boolean), 'column')} with two values measured in whole levels; if they "
-            f"are quantities, use --quantity: {listed(boolean)}."
+            f"{counted(len(boolean), 'column')} with two values measured in whole levels; if the "
+            f"values are quantities, use --quantity: {listed(boolean)}."
         )
     levels = {part.name: part.width(drop_first) for part in parts if part.kind == "categorical"}
     if levels:

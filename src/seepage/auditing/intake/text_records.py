@@ -40,7 +40,9 @@ def read_text_records(path: Path, limit: int | None = None) -> list[Any]:
         if kind == ".json":
             rows = _parsed(text, path, 1)
             if not isinstance(rows, list):
-                raise InputError(f"{path.name} must contain a list of records.")
+                raise InputError(
+                    f"{path.name} must contain a list of records; put the records in [ ]."
+                )
         elif kind in (".jsonl", ".ndjson"):
             rows = [
                 _parsed(line, path, number)

@@ -47,7 +47,7 @@ class AttackedModel:
     held_out_bits: float | None = None
 
     def summary(self) -> dict[str, Any]:
-        """Return the numbers for JSON."""
+        """Return the results as JSON values."""
         attack = self.membership
         recognised = None if attack is None else attack.tpr(FPR)
         return {
@@ -104,7 +104,7 @@ class TextRecognition:
         return attack.against(net, texts, None, members, self.references)
 
     def measured(self, name: str, net: Any, result: ExtractionResult) -> AttackedModel:
-        """Return the numbers of a model, with those of the extraction attack on it."""
+        """Return the results for a model, including those of the extraction attack on it."""
         return AttackedModel(
             name,
             result.likely(TRIES),
@@ -114,7 +114,7 @@ class TextRecognition:
         )
 
     def measured_before(self, net: Any, result: ExtractionResult) -> AttackedModel:
-        """Return the numbers of the model before fine-tuning.
+        """Return the results for the model before fine-tuning.
 
         This model was trained on none of the records, so if an attack on its loss succeeds, the
         held-out records are of another kind.

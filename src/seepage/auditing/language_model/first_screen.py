@@ -157,7 +157,7 @@ def _histogram(result: ExtractionResult) -> Histogram:
         few,
         f"{TRIES:,} tries",
         ((0, "1"), (4, "10⁴"), (8, "10⁸"), (12, "more")),
-        f"Histogram of the tries of {len(result.secrets)} secrets: {int(own[:few].sum())} need at "
-        f"most {TRIES:,}, {int(reached.sum())} are within reach.",
+        f"Histogram of the tries of {len(result.secrets)} secrets; at most {TRIES:,} tries: "
+        f"{int(own[:few].sum())}, within reach: {int(reached.sum())}.",
         "secrets",
     )

@@ -75,7 +75,7 @@ class ExtractionReport(Report):
             headline = (
                 f"{few:,} of {counted(total, 'secret')} {'is' if few == 1 else 'are'} within "
                 f"reach{beside}: 10,000 tries suffice, ten times fewer than a blind guess needs. "
-                f"The most exposed comes out {once_in(result.ranked[0].probability)}."
+                f"The most exposed is emitted {once_in(result.ranked[0].probability)}."
             )
         if few and leaked is not None and leaked.interval.low <= 0:
             tone, label = "caution", "No more than held-out records"
@@ -117,8 +117,8 @@ class ExtractionReport(Report):
         count = attack.references
         compared = f", {counted(count, 'reference model')}" if count else ""
         lines = [
-            f"Membership inference recognises {100 * found.rate:.3g} % of training records at 1 % "
-            f"false positives (95 % CI {100 * found.interval.low:.2g} to "
+            f"Membership inference recognises {100 * found.rate:.3g} % of training records at a "
+            f"false positive rate of 1 % (95 % CI {100 * found.interval.low:.2g} to "
             f"{100 * found.interval.high:.3g} %); AUC {attack.auc:.2f} ({ends.low:.2f} to "
             f"{ends.high:.2f}), {attack.method}{compared}. Most recognisable: records "
             f"{', '.join(str(each.record) for each in attack.exposed(5))}."
@@ -133,7 +133,8 @@ class ExtractionReport(Report):
             )
         if self.repeated:
             lines.append(
-                f"{counted(self.repeated, 'held-out record')} also in the training text: left out."
+                f"{counted(self.repeated, 'held-out record is', 'held-out records are')} also in "
+                "the training text, and left out."
             )
         return lines
 
@@ -158,9 +159,10 @@ class ExtractionReport(Report):
             groups = result.by_copies()
             most = max(repeated)
             lines.append(
-                f"{counted(sum(groups[c][0] for c in repeated), 'secret')} in several records, up "
-                f"to {most}: these need {number(groups[most][1])} tries (median)"
-                + (f", secrets in one record {number(groups[1][1])}." if 1 in groups else ".")
+                f"{counted(sum(groups[c][0] for c in repeated), 'secret is', 'secrets are')} in "
+                f"several records. Those in {most} records need {number(groups[most][1])} tries "
+                "(median)"
+                + (f", those in one record {number(groups[1][1])}." if 1 in groups else ".")
             )
         exposed = [each.exposure for each in result.secrets if each.exposure is not None]
         if exposed:
@@ -168,7 +170,7 @@ class ExtractionReport(Report):
             how = "all ranked" if best.enumerated else f"{best.compared:,} drawn"
             lines.append(
                 f"Largest exposure: {number(best.bits)} bits among {number(best.candidates)} "
-                f"candidates ({how}); the mean for an unseen secret is 1.4."
+                f"candidates ({how}); the mean for an unseen secret is 1.4 bits."
             )
         near = [each for each in result.secrets if each.near is not None and each.near.hits]
         if near:
@@ -286,6 +288,7 @@ def _said(gate: Gate) -> str:
     if gate.name == "--max-tpr":
         what = "Membership inference recognises"
         return (
-            f"{what} {100 * gate.measured:.3g} % of training records at 1 % false positives, {end}."
+            f"{what} {100 * gate.measured:.3g} % of training records at a false positive rate of "
+            f"1 %, {end}."
         )
     return f"The largest exposure is {number(gate.measured)} bits, {end}."

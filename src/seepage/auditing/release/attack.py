@@ -209,7 +209,7 @@ def attack_release(
     row: int | None = None,
     listed: ReleaseLedger | None = None,
 ) -> Iterator[Attack]:
-    """Yield the result of the attack for each change to a record (default: the most exposed).
+    """Yield the attack's result for each change to a record (by default, the most exposed).
 
     With ``procedure.person``, all records of a person change together. ``listed`` is a ledger with
     only the entry of the release. If it is not given, a new release is made, as ``seepage release``
@@ -328,21 +328,21 @@ def run_release_attack(
         found = list(attack_release(procedure, raw, releases=releases, row=row, listed=listed))
     level = 1 - 0.001 / len(found)  # 99.9 % over all changes together
     cells = [(attack.change, *_cells(attack)) for attack in found]
-    heads = ("CHANGE", "TOLD APART", "STATED AT MOST", "BY ε ALONE", "FIGURES THAT DIFFER")
+    heads = ("CHANGE", "ATTACK SUCCEEDS", "BOUND", "BOUND BY ε ALONE", "FIGURES THAT DIFFER")
     typer.echo(f"Row {found[0].row}, {releases:,} releases of each table; chance is 50 %.")
     typer.echo(text_table(cells, heads))
     for attack in found:
         if attack.refutes_epsilon(level):
             typer.echo(
-                f"The bound by ε alone is refuted (99.9 %): {attack.change}. The changed table "
-                "needs different noise, so σ can rule out one of the two tables. δ covers this "
-                "case; declaring σ with --sigma avoids it."
+                f"The bound by ε alone is refuted (99.9 % confidence): {attack.change}. The "
+                "changed table needs different noise, so σ can rule out one of the two tables. δ "
+                "covers this case; declaring σ with --sigma avoids it."
             )
     failed = [attack.change for attack in found if attack.exceeds(level)]
     for change in failed:
         typer.echo(
-            f"ABOVE THE LEDGER'S BOUND (99.9 %): {change}. Do not release; please report this as a "
-            "bug."
+            f"ABOVE THE LEDGER'S BOUND (99.9 % confidence): {change}. Do not release; please "
+            "report this as a bug."
         )
     typer.echo(NOTICE)
     return not failed
@@ -354,7 +354,9 @@ def _listed(folder: Path, ledger: Path | None) -> tuple[ReleaseLedger, ReleaseLe
     for place in (folder, path):
         check_path(place)
     if not path.is_file():
-        raise InputError(f"There is no ledger {shown(path.name)}; give its file with --ledger.")
+        raise InputError(
+            f"There is no ledger {shown(path.name)}; name the ledger of the release with --ledger."
+        )
     return ReleaseLedger.read(path).split_at(folder)
 
 

@@ -67,12 +67,13 @@ def write_release_card(
         )
     if gain is not None and gain < 1:
         kept.append(
-            f"guesses of a class or category improve by at most {percent(gain)} with the release"
+            f"the release raises the success rate of guessing a class or category by at most "
+            f"{percent(gain)} in absolute terms"
         )
     if (rate := limits.max_guess_tpr) is not None and rate < 1:
         kept.append(
             f"attribute inference recognises a class or category at most {percent(rate)} of the "
-            "time at 1 % false positives"
+            "time at a false positive rate of 1 %"
         )
     # If σ follows the most exposed record, the other figures' ε says nothing about all that leaves.
     follows = prepared.vote is None and procedure.sigma is None

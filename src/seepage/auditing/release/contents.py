@@ -211,7 +211,8 @@ class Release(Listing):
             if same is not None:
                 remedy = f"the equivalent sp.glm model, {same}.fit(X, y)"
             raise InputError(
-                f"A {type(model).__name__} cannot be written to a folder; release {remedy}."
+                f"A model of type {type(model).__name__} cannot be written to a folder; release "
+                f"{remedy}."
             )
         listing = {
             "format": FORMAT,

@@ -1,7 +1,7 @@
 """Finds published figures that would change if a record were removed or replaced.
 
 The whole procedure is rerun from the raw table for each of the most exposed records. The record is
-left out, or has another label, numbers at the ends of their domain, or another level of one of its
+left out, or gets another label, numbers at the ends of their domain, or another level of one of its
 categories. If the unit is the person, all records of a person are changed together, including
 unusable ones. Figures that would change are listed as disclosed. Declared figures never change (see
 :mod:`seepage.auditing.neighbours`).

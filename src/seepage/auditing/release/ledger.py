@@ -65,7 +65,7 @@ class GuessLoss:
     An attacker guesses among a record's possible values, so the record is *replaced*, not left out.
     ``distance`` maps each column to the largest distance μ between the releases for two values. The
     distance is infinite if unknown, and zero for a column that the release does not use. For the
-    same replacement, ε and δ apply to the figures published beside the noisy numbers. Over
+    same replacement, ε and δ apply to the figures published with the noisy numbers. Over
     independent releases, squared distances, ε and δ each add up.
     """
 
@@ -199,7 +199,7 @@ class ReleaseLedger:
         ) as error:
             raise InputError(
                 f"{shown(path.name)} is not a ledger of releases, or is damaged; restore it from a "
-                "copy, or choose another with --ledger."
+                "copy, or choose another file with --ledger."
             ) from error
 
     def write(self, path: Path) -> None:
@@ -326,7 +326,7 @@ class ReleaseLedger:
         return () if digest in (None, *listing) else (tell("unlisted", shown(folder.name)),)
 
     def split_at(self, folder: Path) -> tuple[ReleaseLedger, ReleaseLedger]:
-        """Return a ledger of the entries before a folder's release, and one of that entry alone."""
+        """Return the entries before a folder's release, and its own entry, as two ledgers."""
         digest = _digest(folder)
         for k, entry in enumerate(self.entries):
             where = entry.about.get("folder")
@@ -342,7 +342,7 @@ class ReleaseLedger:
         """Return the ledger with only one entry; entries are numbered from 1."""
         if not 1 <= number <= len(self.entries):
             raise InputError(
-                f"The ledger has no entry {number}; `seepage ledger show` lists them by number."
+                f"The ledger has no entry {number}; `seepage ledger show` lists all entries."
             )
         return replace(self, entries=self.entries[number - 1 : number])
 
@@ -688,5 +688,5 @@ def _arrow(table: Any) -> pa.Table:
     except (TypeError, ValueError) as error:
         raise InputError(
             "The table must be a data frame, or a mapping of columns of equal length and one type "
-            f"each, not a {type(table).__name__}; convert it."
+            f"each, not an object of type {type(table).__name__}; convert it."
         ) from error

@@ -49,7 +49,8 @@ def show_ledger(
     """
     if table is None and (people is not None or person is not None):
         raise InputError(
-            "The ledger stores no values; pass the table of the people whose budgets you want."
+            "The ledger stores no values; pass the table of the people whose budgets you want to "
+            "see."
         )
     raw = None if table is None else read_whole(table, options)
     with _opened(path) as held:

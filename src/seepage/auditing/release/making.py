@@ -118,7 +118,7 @@ def make_release(
         audit,
         noise=noise,
         remedies=tuple(_remaining(remedy, disclosures) for remedy in audit.remedies),
-        steps=(*audit.steps, *(f"Leaves: {item}" for item in items)),
+        steps=(*audit.steps, *(f"Item of the release: {item}" for item in items)),
         disclosures=DisclosureCheck(
             len(most_exposed(prepared.eta)), disclosures, True, prepared.trained.unit
         ),
@@ -132,8 +132,9 @@ def make_release(
 def left_out_privacy(prepared: Prepared, tried: Sequence[Neighbour]) -> PrivacyLoss:
     """Return ε and δ of a drawn σ, for removing each record or person from the table.
 
-    For the most exposed records, refits give the noise needed without them. For all other records,
-    the needed noise is that of this table times the largest change seen in the refits.
+    For the most exposed records, refits give the noise needed without them. For each other record,
+    the noise that the rest of the table needs in the current model is multiplied by the smallest
+    and by the largest change seen in the refits. The largest ε and δ between these two are used.
     """
     vote, needed = prepared.vote, prepared.needed
     if vote is None:
@@ -209,7 +210,7 @@ class _Moves:
 def replaced_privacy(
     prepared: Prepared, tried: Sequence[Neighbour], useful: Usefulness | None
 ) -> dict[str, tuple[float, float]]:
-    """Return, by kind of replacement, ε and δ of the figures published beside the noisy numbers.
+    """Return, by kind of replacement, ε and δ of the figures published with the noisy numbers.
 
     Both are the largest values over all tried replacements that change no figure except a drawn σ.
     Only the most exposed records were tried; all other records get the same values.
@@ -226,7 +227,10 @@ def replaced_privacy(
 
 
 def _worst_beside(vote: NoiseDraw, low: float, high: float) -> tuple[float, float]:
-    """Return the largest ε and δ of a drawn σ if the other table's need is within a range."""
+    """Return the largest ε and δ of a drawn σ.
+
+    The σ that the other table needs lies between ``low`` and ``high``.
+    """
     least, most = (need if math.isinf(need) else round_up(need, COARSER) for need in (low, high))
     between = vote.grid[(vote.grid > least) & (vote.grid < most)]
     found = [vote.beside(need) for need in (least, *between.tolist(), most)]
@@ -236,9 +240,9 @@ def _worst_beside(vote: NoiseDraw, low: float, high: float) -> tuple[float, floa
 def _largest(
     beside: PrivacyLoss, prepared: Prepared, tried: Sequence[Neighbour]
 ) -> tuple[float, float]:
-    """Return the largest ε and δ of the figures beside the noisy numbers if a person is left out.
+    """Return the largest ε and δ of the other published figures if a person is left out.
 
-    People without whom some figure would certainly differ are left out; they are reported
+    The maximum excludes people whose absence would certainly change a figure; they are reported
     separately.
     """
     told = {n.row for n in tried if n.change == LEFT_OUT and n.figures}

@@ -3,10 +3,10 @@
 The method is subsample and aggregate (Nissim, Raskhodnikova and Smith 2007). Every record is
 assigned to one of m blocks at random. A model is fitted to each block, which determines the noise
 that the block's most exposed record needs. Leakage is inversely proportional to the number of
-records. The block therefore votes for an m-th of that noise, with a margin, as the noise for the
-whole table. Adding, removing or replacing one record changes the vote of only one block, whatever
-the data. The number of votes up to a point ``s`` of the grid, and the number above the preceding
-point ``s'``, change by at most one. So does the score::
+records. The block therefore votes for 1/m of that noise, with a margin, as the noise for the whole
+table. Adding, removing or replacing one record changes the vote of only one block, whatever the
+data. The number of votes up to a point ``s`` of the grid, and the number above the preceding point
+``s'``, change by at most one. So does the score::
 
     u(s) = min(0, #{votes ≤ s} − m/2, #{votes > s'} − m/2)
 
@@ -16,20 +16,21 @@ The score is zero at the median vote, rounded up to the grid. Permute-and-flip (
 private. Its expected error is never larger than that of the exponential mechanism, and at best half
 of it.
 
-A private vote cannot always yield enough noise for the most exposed record. Suppose that, for every
-table, an ε-private mechanism draws a σ below the table's need with probability at most β. Then, for
-any table, the probability of a σ below the need of a table that differs in k records is at most
-``β exp(kε)``. If private noise is *always* enough for its own table (β = 0), it is therefore enough
-for every possible table, and far too large for most. For this reason, votes have a margin, and σ is
-redrawn until it is enough for the table T::
+A private vote cannot always yield enough noise for the most exposed record. Let ``need(T)`` be the
+smallest σ that is enough for the table T. Suppose that, for every table T, an ε-private mechanism
+draws a σ below ``need(T)`` with probability at most β. For a table T' that differs from T in k
+records, it then draws a σ below ``need(T)`` with probability at most ``β exp(kε)``. If private
+noise is *always* enough for its own table (β = 0), it is therefore enough for every possible table,
+and far too large for most. For this reason, votes have a margin, and σ is redrawn until it is
+enough for the table T::
 
     P_T(s) = p_T(s) 1[s ≥ need(T)] / a(T),    a(T) = p_T(s ≥ need(T))
 
-Here p_T are the probabilities of one vote. For each pair of tables T and T' that differ by one
-record, :meth:`NoiseDraw.beside` returns ε and δ. A draw below the larger of the two needs rules out
-one of the tables; under either table, the probability of this is at most δ. If σ is enough for
-both (the event C), it is distributed as one vote given C. The odds then change by at most
-``e^ε₀ max(p_T(C)/p_T'(C), p_T'(C)/p_T(C))``, with ε₀ the ε of one vote. The ratio is at most
+Here ``p_T`` gives the probabilities of the σ of one vote. For each pair of tables T and T' that
+differ by one record, :meth:`NoiseDraw.beside` returns ε and δ. A draw below the larger of the two
+needs rules out one of the tables; under either table, the probability of this is at most δ. If σ is
+enough for both (the event C), it is distributed as one vote given C. The odds then change by at
+most ``e^ε₀ max(p_T(C)/p_T'(C), p_T'(C)/p_T(C))``, with ε₀ the ε of one vote. The ratio is at most
 ``e^ε₀``, and it is one if C is certain.
 
 If the unit is the person, people are assigned to blocks with all of their records, and a block
@@ -59,9 +60,9 @@ def plan_vote(
     """Return the number of voting blocks and the ε of the vote; both are 0 for too few records.
 
     A block has at least ten records if there are classes, since most blocks must contain every
-    class. Otherwise it has at least as many records as features, since a linear model fits fewer
-    records exactly. The product of the number of blocks and ε determines how random σ is: below 16,
-    σ is almost entirely random. If ``epsilon`` is given, too few records raise an error.
+    class. Otherwise it has at least as many records as features, because a linear model would fit a
+    smaller block exactly. The product of the number of blocks and ε determines how random σ is:
+    below 16, σ is almost entirely random. If ``epsilon`` is given, too few records raise an error.
     """
     size = 10 if classes else max(4, features)
     blocks = min(records // size, 50)
@@ -154,18 +155,18 @@ class NoiseDraw:
         return np.where(self.grid >= self.least, self.chance, 0.0) / self.probability
 
     def beside(self, other: float) -> tuple[float, float]:
-        """Return ε and δ of the published σ, for this table and one that needs other noise.
+        """Return ε and δ of the published σ, for this table and one that needs different noise.
 
         ``other`` is the smallest σ that is enough for the other table, which differs by one record
         or person. The probability of each vote therefore differs between the tables by at most a
         factor ``e^±ε₀``. An event with probability q for this table has, for the other table, a
-        probability between ``max(e^-ε₀ q, 1 − e^ε₀ (1 − q))`` and
-        ``min(e^ε₀ q, 1 − e^-ε₀ (1 − q))``. Let C be the event that a vote is enough for both
-        tables; p and p' are the probabilities for this and for the other table, and a is
-        :attr:`probability`. If the other table needs more noise, a draw for this table rules out
-        the other with probability ``1 − p(C)/a``. If the other table needs less noise, a draw for
-        it rules out this table with probability ``p'(M)/(p'(M) + p'(C))``. Here M is the event that
-        a vote is enough for the other table but not for this one.
+        probability between ``max(e^-ε₀ q, 1 − e^ε₀ (1 − q))`` and ``min(e^ε₀ q, 1 − e^-ε₀ (1 −
+        q))``. Let C be the event that a vote is enough for both tables. The probabilities of events
+        are p for this table and p' for the other one, and a is :attr:`probability`. If the other
+        table needs more noise, a draw for this table rules out the other with probability ``1 −
+        p(C)/a``. If the other table needs less noise, a draw for it rules out this table with
+        probability ``p'(M)/(p'(M) + p'(C))``. Here M is the event that a vote is enough for the
+        other table but not for this one.
         """
         both = float(self.chance[self.grid >= max(self.least, other)].sum())
         between = float(self.chance[self.grid >= min(self.least, other)].sum()) - both
@@ -194,7 +195,7 @@ def vote_on_noise(
     epsilon: float,
     least: float,
 ) -> NoiseDraw | None:
-    """Draw the noise of a release from a grid until it is enough; ``None`` if it cannot be.
+    """Draw the noise of a release from a grid until it is enough; ``None`` if no point is.
 
     ``allowed`` is the leakage allowed for each record, or person, and ``block`` is its block.
     ``least`` is the smallest noise with which no record or person exceeds the allowed leakage.

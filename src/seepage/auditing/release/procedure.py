@@ -139,7 +139,7 @@ class Procedure(ReleaseQuestion):
     def figures(self, raw: pa.Table, prepared: Prepared) -> dict[str, Any]:
         """Return the figures published without noise, for a neighbouring table.
 
-        A drawn σ is fixed; only whether it is still enough can change.
+        A drawn σ is not drawn again; it counts as changed only if it is not enough for this table.
         """
         return self.rerun(raw, prepared)[0]
 
@@ -166,8 +166,8 @@ class Procedure(ReleaseQuestion):
                 )
         if self.missing == "impute":
             raise InputError(
-                "Imputed values would also be published; fill the gaps yourself first, or use "
-                "--missing drop."
+                "With --missing impute, imputed values would also be published; fill the gaps "
+                "yourself first, or use --missing drop."
             )
         if self.least_holders < 1:
             raise InputError(f"--least-holders must be at least 1, not {self.least_holders}.")
@@ -251,8 +251,8 @@ class Procedure(ReleaseQuestion):
     ) -> NoiseDraw | None:
         """Draw the noise by a vote, with labels in their published unit.
 
-        Return ``None`` if σ is declared, if a vote was not requested and there are too few records,
-        or if no point of the grid is enough.
+        Return ``None`` if σ is declared, or if no point of the grid is enough. With too few
+        records, return ``None``, or raise an error if a vote was requested.
         """
         if self.sigma is not None:
             return None

@@ -2,8 +2,9 @@
 
 A category is encoded as one feature per level, and the names of the levels are published with the
 model. The name of a level with a single record reveals that record's value, as do most names of a
-text column whose values are nearly unique. Both are reported before the fit. If people have several
-records, a value counts once per person: a value in twenty records of one person has one holder.
+text column whose values are nearly unique. Both kinds of names are reported before the fit. If
+people have several records, a value counts once per person: a value in twenty records of one person
+has one holder.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def settle_rare_names(
             for name, counts in held.items()
         )
         raise InputError(
-            f"{what}, which would be published with the model as the name of a level: {which}. "
+            f"{what}, but values are published with the model as names of levels: {which}. "
             f"Each of these values is shared by fewer than {holders} {who}. Choose {ways}."
         )
     # What has no level for the others can only be dropped.

@@ -1,13 +1,13 @@
 """Recognises a table's records in earlier tables by value, regardless of cell types.
 
 A cell is stored as a keyed digest of its column's name and its value in canonical form. The values
-45, 45.0 and the text "45" are equal. So are a number and its rounding to single precision, and
+45, 45.0 and the text "45" count as equal. So do a number and its rounding to single precision, and
 texts that differ only in case and white space. Two records count as the same person if they agree
 in every column that both tables have. Columns may therefore be reordered, added or dropped, and
 their names may be written in capitals. In case of doubt, records count as the same person: a false
 match costs noise, whereas a missed match breaks the guarantee. So a record without a full match is
-also matched to records that differ from it in only one column, such as a missing value that was
-filled in, or a corrected value.
+also matched to records that differ from it in only one column. In that column, a missing value may
+have been filled in, or a value corrected.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def canonical(value: Any, *, cased: bool = False) -> tuple[str, str]:
 
 
 def _folded(text: str) -> str:
-    """Return a text in lower case and one Unicode form, with single spaces."""
+    """Return a text in lower case and in one Unicode normal form, with single spaces."""
     once = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(unicodedata.normalize("NFKC", once).split())
 

@@ -215,8 +215,8 @@ def draw_histogram(audit: Audit) -> Drawing:
     )
     alternative = (
         f"Histogram of the leakage of {number_of(records.count, audit.unit)} on a logarithmic axis"
-        f": median {number(median)}, largest {number(worst)}; {over:,} are above {limit.words} "
-        f"of {number(limit.eta)}."
+        f": median {number(median)}, largest {number(worst)}; number above {limit.words} "
+        f"of {number(limit.eta)}: {over:,}."
     )
     return render("leakage", alternative, caption, draw, (3.7, 3.4))
 

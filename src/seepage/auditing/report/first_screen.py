@@ -45,7 +45,7 @@ from seepage.risks.guessing import distance
 
 @dataclass(frozen=True)
 class Card:
-    """A number with its baseline: an attacker's success without and with the release."""
+    """A number with its baseline, such as an attacker's success with and without the release."""
 
     name: str  # what is counted
     # The two numbers, and what they are
@@ -60,7 +60,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Bar:
-    """A histogram bar: the number of people between two values."""
+    """A histogram bar: how many records, people, clients or secrets lie between two values."""
 
     ends: str
     count: int
@@ -70,7 +70,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Histogram:
-    """A histogram of people, with a line at the limit."""
+    """A histogram, with a line at the limit."""
 
     bars: tuple[Bar, ...]
     title: str
@@ -83,11 +83,11 @@ class Histogram:
 
     @property
     def most(self) -> int:
-        """The largest number of people in a bar."""
+        """The largest count in a bar."""
         return max([1, *(max(bar.count, bar.others or 0) for bar in self.bars)])
 
     def height(self, count: int) -> float:
-        """Return the height of a bar with this many people, on a logarithmic axis."""
+        """Return the height of a bar with this count, on a logarithmic axis."""
         return float(np.log1p(count) / np.log1p(self.most))
 
 
@@ -336,7 +336,7 @@ def _number(audit: Audit, column: AttributeFinding, times: float) -> Card:
         value=f"±{number(kept * column.spread)}",
         meaning=f"without → with release, {whom(audit, column.easiest_row)}",
         tone="bad" if ratio < 0.5 else "good",  # as protection() has it
-        judged="narrowed by more than half" if ratio < 0.5 else "not narrowed by half",
+        judged="narrowed by more than half" if ratio < 0.5 else "narrowed by under half",
     )
 
 
@@ -366,7 +366,7 @@ class _Edges:
         self.distances[0] = 0.0
 
     def counts(self, sigma: float, places: np.ndarray | None = None) -> tuple[int, ...]:
-        """Return the number of people, or of group members, in each bar at another noise."""
+        """Return the number of records or people, or of group members, in each bar at noise σ."""
         records, disclosed = self.audit.records, self.audit.risks.disclosed  # type: ignore[union-attr]
         own = np.concatenate([np.zeros(0, int), *map(records.place_of, disclosed)])
         # μ is inversely proportional to σ.
@@ -386,7 +386,7 @@ class _Edges:
         return np.asarray(len(ordered) - np.searchsorted(ordered, distances))
 
     def histogram(self) -> Histogram:
-        """Return the bars of the release itself."""
+        """Return the histogram of the release itself."""
         audit, counts = self.audit, self.counts(self.audit.sigma)
         line = len(counts) if self.line is None else self.line
         over, examined = sum(counts[line:]), sum(counts)

@@ -186,7 +186,7 @@ def _stands_out(audit: Audit) -> str:
     if told is not None and told.tpr is not None and told.tpr > rate * (1 + SAME):
         return (
             f"“{short(told.name)}” of {whom(audit, told.tpr_row or 0, told.unit)} can be "
-            f"recognised: at 1 % false positives, true positives reach {percent(told.tpr)} "
+            f"recognised: true positive rate {percent(told.tpr)} at 1 % false positives "
             f"(limit {percent(rate)})"
         )
     # What is not a category is not guessed: a number that is estimated closely counts as well.
@@ -361,8 +361,8 @@ def tell_steps(audit: Audit) -> tuple[str, ...]:
         )
     elif curve.l2 is not None and curve.l2 != audit.l2:
         sentences.append(
-            f"The privacy–utility curve was computed with λ = {curve.l2:g}, because some rows "
-            "alone do not determine a model without a penalty."
+            f"The privacy–utility curve was computed with λ = {curve.l2:g}, because the "
+            "training rows of a split do not determine a model without a penalty."
         )
     if audit.risks_reason:
         sentences.append(tell_not_measured(audit))
@@ -387,7 +387,7 @@ def tell_ledger(ledger: LedgerFinding) -> list[str]:
     if ledger.known:
         sentences.append(
             f"{number_of(ledger.known, ledger.unit)} {'was' if ledger.known == 1 else 'were'} in "
-            "earlier releases of the ledger: over all of these, the most exposed has at most η = "
+            "earlier releases of the ledger: over all releases, including this one, η is at most "
             f"{ledger.eta:.4g}."
         )
         sentences.append(tell("promise", ledger))

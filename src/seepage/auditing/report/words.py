@@ -167,13 +167,13 @@ class Limit:
 
 
 def find_limit(audit: Audit) -> Limit:
-    """Return the caller's limit, or the calibration target, or one standard deviation."""
+    """Return the caller's limit, or the calibration target, or the default limit, η = 1."""
     for gate in audit.gates:
         if gate.name == "--max-eta":
             return Limit(gate.limit, "your limit")
     if audit.target_eta is not None:
         return Limit(audit.target_eta, "the target")
-    return Limit(1.0, "the yardstick")
+    return Limit(1.0, "the default limit")
 
 
 def count_over(audit: Audit) -> int:
@@ -205,8 +205,8 @@ def count_recognised(audit: Audit, limit: float) -> int:
 def relative_error(attribute: AttributeFinding, error: float) -> float:
     """Return an attack's error relative to the natural variation of a column.
 
-    For numbers, that is the standard deviation. A category's error is on its one-hot code, where 1
-    is a whole level, and is returned unchanged.
+    For a numeric column, the error is divided by the standard deviation. A category's error is on
+    its one-hot code, where 1 is a whole level, and is returned unchanged.
     """
     if attribute.kind == "numeric" and np.isfinite(attribute.spread) and attribute.spread > 0:
         return float(error / attribute.spread)
@@ -218,10 +218,10 @@ def level_error(attribute: AttributeFinding) -> float | None:
 
     A category changes by whole levels, so an estimate need be unbiased only at the category's
     values, and ``1/η`` does not bound the estimate's error. For two values whose releases are ``μ``
-    noise deviations apart, the bound is ``1/√(exp(μ²) − 1)`` (Hammersley 1950; Chapman and Robbins
-    1951); it agrees with the Cramér–Rao bound for small μ only. At 1 % false positives, the two
-    values are distinguished with the true positive rate ``Φ(Φ⁻¹(0.01) + μ)``, from which μ is
-    computed.
+    standard deviations of the noise apart, the bound is ``1/√(exp(μ²) − 1)`` (Hammersley 1950;
+    Chapman and Robbins 1951). It agrees with the Cramér–Rao bound only for small μ. At a false
+    positive rate of 1 %, the true positive rate of distinguishing the two values is ``Φ(Φ⁻¹(0.01) +
+    μ)``; μ is computed from it.
     """
     if attribute.tpr is None:
         return None
@@ -233,11 +233,11 @@ def protection(attribute: AttributeFinding) -> str:
     """Return the protection of a column's easiest record: ``strong``, ``partial`` or ``weak``.
 
     A category is judged by how much the best guess gains from the release: strong up to 5
-    percentage points, weak from 20. A guess of a rare level gains little even if the level is
-    recognised. The true positive rate at 1 % false positives therefore counts as well: strong up to
-    10 %, weak from 50 %. A number has strong protection if the best unbiased attack errs by at
-    least the spread of the column. A normal prior of that spread then keeps at least 0.71 of its
-    width. The protection is weak if the attack errs by less than half of the spread.
+    percentage points, weak above 20. A guess of a rare level gains little even if the level is
+    recognised. The true positive rate at a false positive rate of 1 % therefore counts as well:
+    strong up to 10 %, weak above 50 %. A number has strong protection if the best unbiased attack
+    errs by at least the spread of the column. A normal prior of that spread then keeps at least
+    0.71 of its width. The protection is weak if the attack errs by less than half of the spread.
     """
     if attribute.gain is not None:
         tpr = 0.0 if attribute.tpr is None else attribute.tpr
@@ -251,7 +251,7 @@ def protection(attribute: AttributeFinding) -> str:
 
 
 def one(unit: str) -> str:
-    """Return the unit of a statement in one word."""
+    """Return the unit of a statement in the singular."""
     return "person" if unit == ONE_PERSON else "record"
 
 
@@ -332,7 +332,7 @@ def say_error(audit: Audit, error: float) -> str:
 
 
 def rate(share: float) -> str:
-    """Write a fraction in per cent, to one decimal."""
+    """Write a fraction in per cent, with one decimal place."""
     return f"{100 * share:.1f} %"
 
 
@@ -343,7 +343,7 @@ def error_said(audit: Audit, sigma: float) -> str:
 
 
 def share(kept: float) -> str:
-    """Write a fraction in per cent, never rounded to 100 %."""
+    """Write a fraction below 1 as a number that is never rounded to 1."""
     return number(kept) if kept < 0.9995 else "more than 0.999"
 
 
@@ -365,7 +365,7 @@ def percent(probability: float) -> str:
 
 
 def in_100(probability: float) -> str:
-    """Write a probability as times in 100, never rounded to certainty or to chance."""
+    """Write a probability as a number out of 100, never rounded to certainty or to chance."""
     if probability in (0.0, 0.5, 1.0):
         return f"{100 * probability:.0f}"
     if probability > 0.999:

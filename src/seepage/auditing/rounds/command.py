@@ -78,7 +78,10 @@ def _scores(question: RecordingQuestion, name: str) -> ClientScores | None:
     """Return the scores of the attacker with auxiliary data, if there is one."""
     if question.auxiliary is None:
         if question.network is not None:
-            raise InputError("--network is used with --auxiliary, the attacker's own records.")
+            raise InputError(
+                "--network is used with --auxiliary, the attacker's own records; add --auxiliary, "
+                "or leave --network out."
+            )
         return None
     if question.network is None:
         raise InputError(
@@ -107,7 +110,7 @@ def _attacks(
     audit: RecordingAudit,
     scores: ClientScores | None,
 ) -> tuple[PropertyAttack, ...]:
-    """Return the best layer of every attacker that was run, the attacker with data first."""
+    """Return the best layer of every attacker that was run, the one with auxiliary data first."""
     found = []
     if scores is not None and audit.auxiliary is not None:
         read = KnownUpdates.read(question.recording, known.values, 2)

@@ -39,7 +39,7 @@ def show_recording(
     first = attacks[0] if attacks and audit.auxiliary is not None else None
     cards = (
         Card(
-            f"“{short(name, 24)}” inferred with own data (AUC)",
+            f"“{short(name, 24)}” inferred with auxiliary data (AUC)",
             "0.5",
             f"{first.auc:.3f}",
             "chance → "
@@ -55,7 +55,7 @@ def show_recording(
             f"{bits(float(found.values[k]))} {unit}",
             f"nothing → {called(best, 'layer', 24)}, of {number(entropy)} in total",
             "bad" if best in told else "",
-            "told beyond chance" if best in told else "not beyond chance (5 % level)",
+            "beyond chance" if best in told else "not beyond chance (5 % level)",
             (
                 f"P {number(float(found.columns['p_value'][k]))}, 95 % CI "
                 f"{bits(float(found.low[k]))} to {bits(float(found.high[k]))}",
@@ -95,7 +95,7 @@ def show_recording(
         _clients(audit),
         _left(audit),
         open=(
-            "stronger attackers" if first else "an attacker with own data (--auxiliary)",
+            "stronger attackers" if first else "an attacker with auxiliary data (--auxiliary)",
             "accuracy after a change",
             "other properties",
         ),

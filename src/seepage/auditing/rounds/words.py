@@ -20,7 +20,7 @@ WITH_DATA, WITH_CLIENTS = "auxiliary data", "other clients' property"  # what an
 
 @dataclass(frozen=True)
 class PropertyAttack:
-    """The best layer of one attacker on a property, with its area under the ROC curve."""
+    """The layer from which an attacker infers a property best, with the AUC of the attack."""
 
     attacker: str  # what the attacker has
     layer: str
@@ -34,7 +34,7 @@ class PropertyAttack:
 
 
 def leading(audit: RecordingAudit, attacks: tuple[PropertyAttack, ...]) -> PropertyAttack | None:
-    """Return the attack with auxiliary data if it is significant; the headline follows it."""
+    """Return the attack with auxiliary data if it is significant; the headline then states it."""
     found = [attack for attack in attacks if attack.attacker == WITH_DATA]
     return found[0] if found and audit.told_to_auxiliary() else None
 
