@@ -44,7 +44,7 @@ PROMISES = re.compile(
     r"fully protected|risk-free",
     re.IGNORECASE,
 )
-QUESTION = "And to an attacker who does not know everybody else?"
+QUESTION = "And for an attacker who knows fewer records?"
 
 
 def told_of(words: str) -> str:

@@ -509,7 +509,7 @@ def check_fixes(found: Comparison, summary: dict[str, Any], words: str) -> None:
         if useless and told["change"]:
             name, change = told["name"], told["change"].lower()
             # What is offered stands before the sentence on what is useless.
-            offered = words.partition("What would fix it?")[2].partition("but ")[0].lower()
+            offered = words.partition("What would help?")[2].partition("but ")[0].lower()
             offered = offered.partition("so would")[0].partition("nothing that was tried")[0]
             found.equal(f"{name}: offered", change in offered, False)
             said = "a constant prediction, whose error is" in told["text"]
