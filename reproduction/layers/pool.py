@@ -11,6 +11,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from pathlib import Path
 from typing import Any
 
+from seepage.errors import InputError
+
 Found = dict[str, Any]
 
 
@@ -24,7 +26,9 @@ def run_jobs(
     workers: int,
     stop: float,
 ) -> bool:
-    """Run ``work(*job)`` for every job; return whether all finished before ``stop``.
+    """Run ``work(*job)`` for every job; return whether all ended before ``stop``.
+
+    A job that fails is named and left out.
 
     Parameters
     ----------
@@ -56,7 +60,12 @@ def run_jobs(
                 print(f"time is up: {len(waiting)} jobs are left out", flush=True)
                 return False
             for future in ready:
-                keep(future.result())
+                try:
+                    found = future.result()
+                except (InputError, RuntimeError) as error:  # a training that diverged, say
+                    print(f"a job is left out: {error}", flush=True)
+                else:
+                    keep(found)
         finished = True
     finally:
         if not finished:

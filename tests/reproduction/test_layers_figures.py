@@ -431,7 +431,13 @@ def test_accuracies_come_by_round(monkeypatch):
     assert all(0 <= value <= 1 for value in found["test"] + found["train"])
 
 
-def test_jobs_are_kept_one_by_one(tmp_path):
+def _failing(n):
+    if n == 2:
+        raise InputError("2 is not finite")
+    return {"n": n}
+
+
+def test_jobs_are_kept_one_by_one(tmp_path, capsys):
     import time
     from os import getcwd
 
@@ -448,4 +454,7 @@ def test_jobs_are_kept_one_by_one(tmp_path):
     jobs = [({"n": n},) for n in (2, 1)]
     assert run_jobs(dict, jobs, **ready, stop=time.monotonic() + 60)
     assert json.loads(out.read_text()) == {"command": "a", "runs": [{"n": 1}, {"n": 2}]}
+    assert run_jobs(_failing, [(1,), (2,)], **ready, stop=time.monotonic() + 60)
+    assert "a job is left out: 2 is not finite" in capsys.readouterr().out
+    assert record["runs"][-1] == {"n": 1}
     assert not run_jobs(time.sleep, [(30,)], **ready, stop=time.monotonic() + 0.1)
