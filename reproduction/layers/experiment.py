@@ -3,7 +3,8 @@
 ``python -m reproduction.layers.experiment --device cuda --minutes 9 --out FILE`` goes through the
 settings of Figures 1 to 3, repetition by repetition, until all are done or the time is up. An
 existing file is continued. ``--set`` names the images (``lfw``, ``celeba``, ``pubfig``,
-``cifar10``) or a folder of images with ``labels.csv``; ``--network``, ``--task`` and ``--property``
+``pubfig83`` for crops with the publishers' numbers, ``cifar10``) or a folder of images with
+``labels.csv``; ``--network``, ``--task`` and ``--property``
 choose another setting, ``--split`` and ``--attacker`` how it is split and attacked::
 
     python -m reproduction.layers.experiment --set cifar10 --task Animal --property Flies --out FILE
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--set", default="lfw", help="lfw, celeba, pubfig, cifar10 or a folder")
+    parser.add_argument("--set", default="lfw", help="such as lfw or cifar10, or a folder")
     parser.add_argument(
         "--data", help="the folder that holds lfw/ and the others, or a packed file"
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,6 +63,12 @@ def _cifar10(folder: str | None) -> Faces:
     return Faces(train.pixels, Records({"person": np.full(len(train.labels), "")} | table))
 
 
+_PUBFIG = {
+    "Gender": CutAttribute("pred_Male", 0.0),
+    "Glasses": CutAttribute("pred_Eyeglasses", 0.0),
+    "Age": CutAttribute("pred_Youth", 0.0),
+    "Hair": CutAttribute("pred_Gray_Hair", 0.0),
+}
 SOURCES = {
     # Gender is a human label; the others are another model's scores.
     "lfw": ImageSource(
@@ -82,15 +89,8 @@ SOURCES = {
             "Hair": CutAttribute("Gray_Hair"),
         },
     ),
-    "pubfig": ImageSource(
-        load_pubfig,
-        {
-            "Gender": CutAttribute("pred_Male", 0.0),
-            "Glasses": CutAttribute("pred_Eyeglasses", 0.0),
-            "Age": CutAttribute("pred_Youth", 0.0),
-            "Hair": CutAttribute("pred_Gray_Hair", 0.0),
-        },
-    ),
+    "pubfig": ImageSource(load_pubfig, _PUBFIG),
+    "pubfig83": ImageSource(partial(load_pubfig, join="number"), _PUBFIG),
     "cifar10": ImageSource(
         _cifar10,
         {name.capitalize(): CutAttribute(name) for name in ("animal", "flies", *_CLASSES)},
