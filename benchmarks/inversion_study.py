@@ -3,10 +3,11 @@
 256 training images of PneumoniaMNIST, two networks, two seeds each (of the initial weights, the
 order of training and the starting points). Every record's gradient is inverted by the attack of
 Geiping et al. 2020: cosine distance, total variation, Adam on signs with step size 0.1, divided by
-ten after 3/8, 5/8 and 7/8 of 4,800 steps, pixels kept within bounds, four starting points, known
-labels. The authors tune the weight of the total variation to the network; here the best of five
-weights on 32 other records is taken, by their true error, which favours the attacker. Starting
-points are drawn around grey with a tenth of the range, where the authors draw standard normal ones.
+ten after 3/8, 5/8 and 7/8 of 4,800 steps, pixels kept within bounds, known labels, and four
+starting points for the strided network, two for the deep one (``--restarts 2``). The authors tune
+the weight of the total variation to the network; here the best of five weights on 32 other records
+is taken, by their true error, which favours the attacker. Starting points are drawn around grey
+with a tenth of the range, where the authors draw standard normal ones.
 
 ``--pack FILE`` writes the images. ``--attack FILE OUT`` trains and attacks, on an accelerator if
 there is one, in pieces that are each kept when they are done and not repeated: four of 4,800 steps,
@@ -265,12 +266,25 @@ def measured(piece: Piece, path: Path, images: Images) -> tuple[dict[str, Any], 
         "least and quartiles": {
             n: np.quantile(v, (0, 0.25, 0.5, 0.75)).tolist() for n, v in errors.items()
         },
+        "at the lowest and the highest PLIS": {
+            n: v[[scores["plis"].argmin(), scores["plis"].argmax()]].tolist()
+            for n, v in errors.items()
+        },
+        "pairs in which the higher PLIS has the higher SSIM": _ordered(
+            scores["plis"], errors["SSIM"]
+        ),
         "curve, median over records": np.median(kept["curve"], axis=0)[4::5].tolist(),
         "curve, fall over the last eighth, median": float(
             np.median(1 - kept["curve"][:, -1] / kept["curve"][:, 87])
         ),
     }
     return {"scores": scores, "errors": errors, "labels": y.numpy()}, about
+
+
+def _ordered(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the share of pairs of records that two scores put in the same order."""
+    one, two = np.triu_indices(len(a), 1)
+    return float(np.mean((a[one] - a[two]) * (b[one] - b[two]) > 0))
 
 
 def mean_correlation(pairs: list[tuple[np.ndarray, np.ndarray]]) -> list[float]:

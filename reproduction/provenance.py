@@ -20,7 +20,9 @@ def made_by(
     the repository unless given.
     """
     words = [out.name if word == str(out) else word for word in arguments]
-    words = [word for word in words if word not in ("--commit", commit)]
+    for option in {"--commit", "--data"} & set(words):  # of that machine, with their values
+        place = words.index(option)
+        del words[place : place + 2]
     return {
         "command": shlex.join(["python", "-m", module, *words]),
         "commit": commit or _commit(),

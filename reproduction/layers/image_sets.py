@@ -2,12 +2,15 @@
 
 Every set has images of one size and labels of 0 and 1: an attribute above its cut, where the cut
 belongs to the set (LFW's scores are from 0 to 1, PubFig's above or below 0).
+``python -m reproduction.layers.image_sets FILE`` packs LFW and CIFAR-10 for another machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reproduction.layers.packed import STORED, pack, unpack
 from seepage.data import Faces, Records, load_celeba, load_cifar10, load_lfw, load_pubfig
 from seepage.data.readers import read_images
 from seepage.errors import InputError, nearest
@@ -59,6 +63,12 @@ def _cifar10(folder: str | None) -> Faces:
     return Faces(train.pixels, Records({"person": np.full(len(train.labels), "")} | table))
 
 
+_PUBFIG = {
+    "Gender": CutAttribute("pred_Male", 0.0),
+    "Glasses": CutAttribute("pred_Eyeglasses", 0.0),
+    "Age": CutAttribute("pred_Youth", 0.0),
+    "Hair": CutAttribute("pred_Gray_Hair", 0.0),
+}
 SOURCES = {
     # Gender is a human label; the others are another model's scores.
     "lfw": ImageSource(
@@ -79,15 +89,8 @@ SOURCES = {
             "Hair": CutAttribute("Gray_Hair"),
         },
     ),
-    "pubfig": ImageSource(
-        load_pubfig,
-        {
-            "Gender": CutAttribute("pred_Male", 0.0),
-            "Glasses": CutAttribute("pred_Eyeglasses", 0.0),
-            "Age": CutAttribute("pred_Youth", 0.0),
-            "Hair": CutAttribute("pred_Gray_Hair", 0.0),
-        },
-    ),
+    "pubfig": ImageSource(load_pubfig, _PUBFIG),
+    "pubfig83": ImageSource(partial(load_pubfig, join="number"), _PUBFIG),
     "cifar10": ImageSource(
         _cifar10,
         {name.capitalize(): CutAttribute(name) for name in ("animal", "flies", *_CLASSES)},
@@ -154,18 +157,28 @@ class LabelledImages:
 
     @staticmethod
     def load(
-        name: str, folder: str | None, device: str, size: tuple[int, int] = (64, 64)
+        name: str,
+        folder: str | None,
+        device: str,
+        size: tuple[int, int] = (64, 64),
+        count: int | None = None,
     ) -> LabelledImages:
-        """Return a named set, or the images of a folder, which are resized to ``size``."""
+        """Return a named set, or the images of a folder, which are resized to ``size``.
+
+        ``folder`` may be a file of :mod:`reproduction.layers.packed`; ``count`` keeps the first
+        images only.
+        """
         if name in SOURCES:
             source = SOURCES[name]
-            return LabelledImages.of(source.load(folder), source.labels, device)
+            packed = folder is not None and Path(folder).is_file()
+            faces = unpack(Path(str(folder)), name) if packed else source.load(folder)
+            return LabelledImages.of(_first(faces, count), source.labels, device)
         if not Path(name).is_dir():
             raise InputError(
                 f"There is no image set or folder {name!r}{nearest(name, SOURCES)}; take "
                 f"{', '.join(SOURCES)} or a folder of images with {TABLE}."
             )
-        faces = read_folder(Path(name), size)
+        faces = _first(read_folder(Path(name), size), count)
         own = [n for n in faces.attributes.columns if n not in ("image", "person")]
         return LabelledImages.of(faces, {n: CutAttribute(n) for n in own}, device)
 
@@ -178,3 +191,33 @@ class LabelledImages:
         """Return some images as the networks take them: channels first, from −1 to 1."""
         chosen = self.images[torch.from_numpy(rows).to(self.images.device)]
         return chosen.permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+def _first(faces: Faces, count: int | None) -> Faces:
+    """Return the first images, or all."""
+    if count is None:
+        return faces
+    if not 1 <= count <= len(faces):
+        raise InputError(f"There are {len(faces):,} images; choose from 1 to that many.")
+    columns = {name: values[:count] for name, values in faces.attributes.columns.items()}
+    return Faces(faces.images[:count], Records(columns))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Pack LFW and CIFAR-10 into one file."""
+    (path,) = map(Path, arguments)
+    chosen = {name: SOURCES[name] for name in STORED}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pack(
+        path,
+        {
+            name: (source.load(None), [label.column for label in source.labels.values()])
+            for name, source in chosen.items()
+        },
+    )
+    print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import md5
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -105,7 +107,7 @@ def test_pubfig(tmp_path):
     home = write_pubfig(tmp_path)
     (home / "pubfig83" / "Adam Sandler" / "Thumbs.db").write_bytes(b"no picture")
     (home / "pubfig83" / "Adam Sandler" / "cover.png").write_bytes(b"no number")
-    faces = sd.load_pubfig(tmp_path)
+    faces = sd.load_pubfig(tmp_path, join="number")
     assert faces.images.shape == (4, 100, 100, 3)
     assert faces.images[:, 0, 0, 0].tolist() == [12, 3, 12, 3]
     assert faces.attributes["person"].tolist() == ["Adam Sandler"] * 2 + ["Zac Efron"] * 2
@@ -129,14 +131,87 @@ def test_pubfig_broken(tmp_path, old, new, complaint):
     assert old in text
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(InputError, match=complaint):
-        sd.load_pubfig(tmp_path)
+        sd.load_pubfig(tmp_path, join="number")
 
 
 def test_pubfig_without_images(tmp_path):
     home = write_pubfig(tmp_path)
     (home / "pubfig83").rename(home / "elsewhere")
     with pytest.raises(InputError, match="no scores for any image"):
+        sd.load_pubfig(tmp_path, join="number")
+
+
+def list_checksums(home, box="0,0,100,100"):
+    """Write the publishers' list for the images as they are now."""
+    lines = ["# PubFig Dataset v1.2 - dev_urls.txt", "# person\timagenum\turl\trect\tmd5sum"]
+    for path in sorted((home / "pubfig83").glob("*/*.png")):
+        checksum = md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+        person = path.parent.name.replace("_", " ")
+        lines.append(f"{person}\t{path.stem}\thttp://a/{path.name}\t{box}\t{checksum}")
+    (home / "dev_urls.txt").write_text("\n".join(lines) + "\n")
+
+
+def renumber(home):
+    """Give everybody's images the numbers 1, 2, …, in another order."""
+    for person in (home / "pubfig83").iterdir():
+        for k, path in enumerate(sorted(person.glob("*.png"), reverse=True), start=1):
+            path.rename(path.with_name(f"0{k}.png"))
+
+
+def test_pubfig_finds_renumbered_images_by_their_checksums(tmp_path):
+    home = write_pubfig(tmp_path)
+    list_checksums(home)
+    renumber(home)
+    faces = sd.load_pubfig(tmp_path)
+    scores = dict(zip(faces.attributes["image"], faces.attributes["pred_Male"], strict=True))
+    assert scores == {
+        "Adam Sandler_3": 1.5,
+        "Adam Sandler_12": -2.0,
+        "Zac Efron_3": 0.25,
+        "Zac Efron_12": 0.75,
+    }
+    # The colour of a picture was its number.
+    np.testing.assert_array_equal(faces.images[:, 0, 0, 0], faces.attributes["imagenum"])
+
+
+def test_pubfig_crops_whole_images_to_the_face(tmp_path):
+    home = write_pubfig(tmp_path)
+    path = home / "pubfig83" / "Zac_Efron" / "3.png"
+    whole = np.zeros((100, 100, 3), dtype=np.uint8)
+    whole[20:60, 10:50] = 200
+    Image.fromarray(whole).save(path)
+    list_checksums(home, "10,20,50,60")
+    faces = sd.load_pubfig(tmp_path, size=(40, 40))
+    (face,) = faces.images[faces.attributes["image"] == "Zac Efron_3"]
+    assert (face == 200).all()
+
+
+def test_pubfig_refuses_what_it_cannot_join(tmp_path):
+    home = write_pubfig(tmp_path)
+    with pytest.raises(InputError, match=r"dev_urls\.txt and eval_urls\.txt are not in"):
         sd.load_pubfig(tmp_path)
+    list_checksums(home)
+    for path in (home / "pubfig83").glob("*/*.png"):
+        path.write_bytes(path.read_bytes() + b" ")  # saved again
+    with pytest.raises(InputError, match="None of the 5 images in pubfig83 has a checksum"):
+        sd.load_pubfig(tmp_path)
+    assert len(sd.load_pubfig(tmp_path, join="number")) == 4
+    renumber(home)
+    with pytest.raises(InputError, match=r"numbered without a gap \(Adam Sandler: 1 to 3\)"):
+        sd.load_pubfig(tmp_path, join="number")
+    with pytest.raises(InputError, match="join"):
+        sd.load_pubfig(tmp_path, join="name")
+    (home / "dev_urls.txt").write_text("Zac Efron\t3\thttp://a\t1,2,3\tabc\n")
+    with pytest.raises(InputError, match=r"dev_urls\.txt is invalid in line 1"):
+        sd.load_pubfig(tmp_path)
+
+
+def test_pubfig_leaves_out_a_checksum_with_two_numbers(tmp_path):
+    home = write_pubfig(tmp_path)
+    list_checksums(home)
+    copy = (home / "dev_urls.txt").read_text().replace("Zac Efron\t12", "Zac Efron\t3", 1)
+    (home / "eval_urls.txt").write_text(copy)
+    assert "Zac Efron_12" not in sd.load_pubfig(tmp_path).attributes["image"]
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ def test_the_experiment_in_miniature(tmp_path, monkeypatch):
     made = {"command": "a command", "commit": "a commit", "machine": "a machine"}
     record = experiment._begin(tmp_path / "runs.json", small, made, experiment.FACTORS)
     record["runs"] += [found, found | {"repetition": 1}]
-    experiment._write(record, tmp_path / "runs.json")
+    experiment.write_runs(record, tmp_path / "runs.json", ("repetition",))
     again = experiment._begin(tmp_path / "runs.json", small, made, experiment.FACTORS)
     assert again == record
     runs = Runs(json.loads((tmp_path / "runs.json").read_text()))
@@ -359,3 +359,102 @@ def test_the_settings_are_the_papers_or_those_asked_for():
         f"{network}, Animal" for network in ("AlexNet", "VGG11Net", "FCNet")
     ]
     assert all((s.properties, s.split) == (("Flies",), "images") for s in _settings(own))
+
+
+def test_a_packed_file_holds_the_images_and_their_labels(tmp_path):
+    pytest.importorskip("torch")
+    from reproduction.layers.image_sets import SOURCES, LabelledImages
+    from reproduction.layers.packed import pack
+
+    draw = np.random.default_rng(1)
+    smooth = np.repeat(draw.integers(0, 255, (30, 1, 1, 3)), 62, axis=1).repeat(47, axis=2)
+    lfw = faces(30)
+    lfw = Faces(smooth.astype(np.uint8), lfw.attributes)
+    columns = {label.column: draw.integers(0, 2, 7) for label in SOURCES["cifar10"].labels.values()}
+    noise = draw.integers(0, 255, (7, 32, 32, 3)).astype(np.uint8)
+    things = Faces(noise, Records({"person": np.full(7, ""), "unused": np.zeros(7)} | columns))
+    path = tmp_path / "images.npz"
+    wanted = {name: [c.column for c in SOURCES[name].labels.values()] for name in SOURCES}
+    pack(path, {"lfw": (lfw, wanted["lfw"]), "cifar10": (things, wanted["cifar10"])})
+    found = LabelledImages.load("cifar10", str(path), "cpu")
+    np.testing.assert_array_equal(found.images, noise)
+    np.testing.assert_array_equal(found.labels["Dog"], columns["dog"])
+    assert "unused" not in found.labels
+    few = LabelledImages.load("lfw", str(path), "cpu", count=20)
+    inside = (slice(None, 20), slice(8, -8), slice(8, -8))  # JPEG's blocks mix neighbours
+    assert np.abs(few.images.numpy()[inside].astype(int) - smooth[inside]).max() < 8
+    np.testing.assert_array_equal(few.labels["Gender"], np.arange(20) % 2)
+    assert len(set(few.people.tolist())) == 10
+    with pytest.raises(InputError, match=r"holds cifar10, lfw, but not 'pubfig'"):
+        LabelledImages.load("pubfig", str(path), "cpu")
+    with pytest.raises(InputError, match="There are 30 images"):
+        LabelledImages.load("lfw", str(path), "cpu", count=31)
+
+
+def test_a_round_is_a_step_along_the_mean_of_both_clients_gradients():
+    torch = pytest.importorskip("torch")
+    from reproduction.layers.accuracy import FederatedTraining, draw_batches
+
+    torch.manual_seed(0)
+    x, y = torch.randn(30, 4), torch.randint(0, 2, (30,))
+    clients = (np.arange(12), np.arange(12, 30))
+    batches = draw_batches(clients, 5, 3, seed=7)
+    assert all(len(set(rows.tolist())) == 10 for rows in batches)  # without replacement
+    assert (batches[:, :5] < 12).all()
+    assert (batches[:, 5:] >= 12).all()
+    net = torch.nn.Linear(4, 2)
+    weight, bias = net.weight.detach().clone(), net.bias.detach().clone()
+    training = FederatedTraining(net, x, y, batches, lr=0.1)
+    step = training.recorded()
+    for rows in batches:
+        step()
+        moves = []
+        for part in rows.split(5):  # by hand: softmax minus the label, times the input
+            error = torch.softmax(x[part] @ weight.T + bias, 1)
+            error[torch.arange(5), y[part]] -= 1
+            moves.append((error.T @ x[part] / 5, error.mean(0)))
+        weight = weight - 0.1 * (moves[0][0] + moves[1][0]) / 2
+        bias = bias - 0.1 * (moves[0][1] + moves[1][1]) / 2
+        torch.testing.assert_close(net.weight.detach(), weight)
+        torch.testing.assert_close(net.bias.detach(), bias)
+    assert int(training.round) == 3
+
+
+def test_accuracies_come_by_round(monkeypatch):
+    pytest.importorskip("torch")
+    from reproduction.layers import accuracy
+
+    monkeypatch.setattr(accuracy, "POINTS", 3)
+    found = accuracy.accuracy_by_round(labelled(), "FCNet", "people", 0.01, 0, 6)
+    assert found["rounds"] == [2, 4, 6]
+    assert len(found["test"]) == len(found["train"]) == 3
+    assert all(0 <= value <= 1 for value in found["test"] + found["train"])
+
+
+def _failing(n):
+    if n == 2:
+        raise InputError("2 is not finite")
+    return {"n": n}
+
+
+def test_jobs_are_kept_one_by_one(tmp_path, capsys):
+    import time
+    from os import getcwd
+
+    from reproduction.layers.pool import run_jobs, write_runs
+
+    record = {"command": "a", "runs": []}
+    out = tmp_path / "runs.json"
+
+    def keep(found):
+        record["runs"].append(found)
+        write_runs(record, out, ("n",))
+
+    ready = {"keep": keep, "prepare": getcwd, "given": (), "workers": 1}
+    jobs = [({"n": n},) for n in (2, 1)]
+    assert run_jobs(dict, jobs, **ready, stop=time.monotonic() + 60)
+    assert json.loads(out.read_text()) == {"command": "a", "runs": [{"n": 1}, {"n": 2}]}
+    assert run_jobs(_failing, [(1,), (2,)], **ready, stop=time.monotonic() + 60)
+    assert "a job is left out: 2 is not finite" in capsys.readouterr().out
+    assert record["runs"][-1] == {"n": 1}
+    assert not run_jobs(time.sleep, [(30,)], **ready, stop=time.monotonic() + 0.1)

@@ -23,7 +23,7 @@ def test_every_kept_result_names_its_command_commit_and_machine(path):
 
 def test_a_command_is_told_without_folders_and_commit(tmp_path):
     out = tmp_path / "found.json"
-    given = ["mnist", "--out", str(out), "--commit", "abc", "--only", "2,0.1,4"]
+    given = ["mnist", "--data", "/a", "--out", str(out), "--commit", "abc", "--only", "2,0.1,4"]
     made = made_by("reproduction.x", given, out, "cpu", "abc")
     assert made == {
         "command": "python -m reproduction.x mnist --out found.json --only 2,0.1,4",

@@ -6,18 +6,21 @@ CIFAR-10 and PneumoniaMNIST; the faces are Labeled Faces in the Wild, CelebA and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seepage.data.obtain import Folder, locate
-from seepage.data.readers import read_csv, read_idx, read_images, read_npz
+from seepage.data.readers import Box, read_csv, read_idx, read_images, read_npz
 from seepage.data.registry import DATA_SETS, broken
 from seepage.data.structures import Faces, Images, ImageSet, Records, Tabular
 from seepage.errors import InputError, nearest
+from seepage.support.number_check import check_choice
 
 ADULT_CONTINUOUS = (
     "age",
@@ -330,15 +333,25 @@ def _celeba_identities(path: Path, files: list[str]) -> np.ndarray:
 
 
 _PUBFIG_ATTRIBUTES, _PUBFIG_IMAGES = "pubfig_attributes.txt", "pubfig83"
+_PUBFIG_ADDRESSES = ("dev_urls.txt", "eval_urls.txt")
 _PUBFIG_KINDS = (".jpg", ".jpeg", ".png")
+_PersonNumber = tuple[str, int]
 
 
-def load_pubfig(folder: Folder = None, *, size: tuple[int, int] = (100, 100)) -> Faces:
-    """Read the cropped images of PubFig83 with the scores in ``pubfig_attributes.txt``.
+def load_pubfig(
+    folder: Folder = None,
+    *,
+    size: tuple[int, int] = (100, 100),
+    join: Literal["checksum", "number"] = "checksum",
+) -> Faces:
+    """Read the images of PubFig with the scores in ``pubfig_attributes.txt``.
 
     Each face of a public figure has 73 attribute scores (Kumar et al. 2009), computed by another
     model. A score above zero means that the image has the attribute. The columns are therefore
     named ``pred_…`` and must be called predicted labels. Images without scores are omitted.
+
+    The scores name an image by person and number. Copies of the images are often numbered anew,
+    and the scores would then belong to other images.
 
     Parameters
     ----------
@@ -346,22 +359,116 @@ def load_pubfig(folder: Folder = None, *, size: tuple[int, int] = (100, 100)) ->
         As for :func:`locate`.
     size
         The height and width to which the images are resized; Mo et al. 2021 use 100×100.
+    join
+        ``"checksum"`` finds an image's person and number by its MD5 checksum in the publishers'
+        ``dev_urls.txt`` and ``eval_urls.txt``, whatever its file is called, and crops it to the
+        face. ``"number"`` takes cropped images (PubFig83) by their file names, which must be the
+        publishers' numbers; names that run 1, 2, 3, … without the gaps of the scores are refused.
     """
+    check_choice(join, "join", ("checksum", "number"))
     home = locate("pubfig", folder, download=False)
     names, scores = _pubfig_scores(home / _PUBFIG_ATTRIBUTES)
-    found = [(path, key) for path, key in _pubfig_images(home / _PUBFIG_IMAGES) if key in scores]
+    files = _pubfig_images(home / _PUBFIG_IMAGES)
+    if join == "checksum":
+        listed = _pubfig_checksums(home)
+        named = [(path, (_person(path.parent.name), _md5(path))) for path in files]
+        joined = [(path, *listed[key]) for path, key in named if key in listed]
+        if files and not joined:
+            raise InputError(
+                f"None of the {len(files):,} images in {_PUBFIG_IMAGES} has a checksum listed in "
+                f"{' or '.join(_PUBFIG_ADDRESSES)}: they are crops or were saved again, so their "
+                "scores cannot be found by checksum. If their files still have the publishers' "
+                'numbers, use load_pubfig(join="number").'
+            )
+    else:
+        joined = [
+            (path, (_person(path.parent.name), int(path.stem)), None)
+            for path in files
+            if path.stem.isdigit()
+        ]
+        _check_numbers([key for _, key, _ in joined], scores)
+    found = [(path, key, box) for path, key, box in joined if key in scores]
     if not found:
         what = f"has no scores for any image in {_PUBFIG_IMAGES}"
         raise broken(home / _PUBFIG_ATTRIBUTES, what, "pubfig")
-    images = read_images([path for path, _ in found], size, "pubfig")
-    values = np.array([scores[key] for _, key in found])
+    images = read_images(
+        [path for path, _, _ in found], size, "pubfig", [box for _, _, box in found]
+    )
+    values = np.array([scores[key] for _, key, _ in found])
     columns = {
-        "image": np.asarray([f"{person}_{number}" for _, (person, number) in found]),
-        "person": np.asarray([person for _, (person, _) in found]),
-        "imagenum": np.asarray([float(number) for _, (_, number) in found]),
+        "image": np.asarray([f"{person}_{number}" for _, (person, number), _ in found]),
+        "person": np.asarray([person for _, (person, _), _ in found]),
+        "imagenum": np.asarray([float(number) for _, (_, number), _ in found]),
     }
     scored = {f"pred_{name.replace(' ', '_')}": values[:, j] for j, name in enumerate(names)}
     return Faces(images, Records(columns | scored))
+
+
+def _md5(path: Path) -> str:
+    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+
+
+def _pubfig_checksums(home: Path) -> dict[tuple[str, str], tuple[_PersonNumber, Box]]:
+    """Return person, number and the face's box, by person and checksum.
+
+    Fields are separated by tabs: person, imagenum, url, rect, md5sum. A checksum listed for two
+    numbers of a person is left out; one image may show two people.
+    """
+    paths = [home / name for name in _PUBFIG_ADDRESSES if (home / name).is_file()]
+    if not paths:
+        raise InputError(
+            f"{' and '.join(_PUBFIG_ADDRESSES)} are not in {home}: without their checksums the "
+            "scores, which name images by number, would be given to the wrong images of a copy "
+            "that is numbered anew. Add the two files from the PubFig page or, if the files of "
+            f'{_PUBFIG_IMAGES} have the publishers\' numbers, use load_pubfig(join="number").'
+        )
+    listed: dict[tuple[str, str], tuple[_PersonNumber, Box]] = {}
+    twice = set()
+    for path in paths:
+        for number, line in enumerate(_lines(path, "pubfig"), start=1):
+            if line.startswith("#") or not line.strip():
+                continue
+            try:
+                person, place, _, rect, checksum = line.split("\t")
+                left, upper, right, lower = map(int, rect.split(","))
+                entry = (_person(person), int(place)), (left, upper, right, lower)
+            except ValueError as error:
+                raise broken(path, f"is invalid in line {number} ({error})", "pubfig") from error
+            key = _person(person), checksum.strip().lower()
+            if key in listed and listed[key] != entry:
+                twice.add(key)
+            listed[key] = entry
+    return {key: entry for key, entry in listed.items() if key not in twice}
+
+
+def _check_numbers(
+    keys: Sequence[_PersonNumber], scores: Mapping[_PersonNumber, Sequence[float]]
+) -> None:
+    """Refuse images that were numbered anew, so that nobody's numbers have a gap.
+
+    Not all published addresses can be had, so a copy with the publishers' numbers has gaps.
+    """
+    numbers: dict[str, set[int]] = {}
+    published: dict[str, set[int]] = {}
+    for into, which in ((numbers, keys), (published, scores)):
+        for person, number in which:
+            into.setdefault(person, set()).add(number)
+    shown = {person: own for person, own in numbers.items() if person in published}
+
+    def renumbered(person: str) -> bool:
+        own = numbers[person]
+        gapless = max(own) - min(own) + 1 == len(own) and min(own) <= 1
+        return gapless and own != published[person] and len(own) > 1
+
+    if shown and all(map(renumbered, shown)):
+        person = min(shown)
+        raise InputError(
+            f"The images in {_PUBFIG_IMAGES} are numbered without a gap ({person}: "
+            f"{min(numbers[person])} to {max(numbers[person])}), unlike the scores (up to "
+            f"{max(published[person])}): they were probably numbered anew, and the scores would "
+            "belong to other images. Use the publishers' files with "
+            'load_pubfig(join="checksum").'
+        )
 
 
 def _pubfig_scores(path: Path) -> tuple[list[str], dict[tuple[str, int], list[float]]]:
@@ -391,13 +498,9 @@ def _pubfig_scores(path: Path) -> tuple[list[str], dict[tuple[str, int], list[fl
     return header[2:], scores
 
 
-def _pubfig_images(folder: Path) -> list[tuple[Path, tuple[str, int]]]:
-    """Return the images; each person's folder contains files named by image number."""
-    found = []
-    for path in sorted(folder.glob("*/*")):
-        if path.suffix.lower() in _PUBFIG_KINDS and path.stem.isdigit():
-            found.append((path, (_person(path.parent.name), int(path.stem))))
-    return found
+def _pubfig_images(folder: Path) -> list[Path]:
+    """Return the images; each person has a folder."""
+    return [path for path in sorted(folder.glob("*/*")) if path.suffix.lower() in _PUBFIG_KINDS]
 
 
 def _person(name: str) -> str:

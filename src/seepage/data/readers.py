@@ -133,8 +133,19 @@ def read_csv(
     return Records(columns)
 
 
-def read_images(paths: Sequence[Path], size: tuple[int, int], name: str) -> NDArray[np.uint8]:
-    """Return colour images, ``(n, height, width, 3)``, resized if necessary."""
+Box = tuple[int, int, int, int]  # left, upper, right, lower
+
+
+def read_images(
+    paths: Sequence[Path],
+    size: tuple[int, int],
+    name: str,
+    boxes: Sequence[Box | None] | None = None,
+) -> NDArray[np.uint8]:
+    """Return colour images, ``(n, height, width, 3)``, resized if necessary.
+
+    Images that have a box (left, upper, right, lower) are cropped to it first.
+    """
     from PIL import Image, UnidentifiedImageError
 
     from seepage.support.chunks import progress  # loads libraries that bytes do not need
@@ -143,11 +154,13 @@ def read_images(paths: Sequence[Path], size: tuple[int, int], name: str) -> NDAr
     for k, path in enumerate(progress(paths, f"reading {name}")):
         try:
             with Image.open(path) as image:
-                colour = image.convert("RGB")
+                whole = image.convert("RGB")
         except FileNotFoundError as error:
             raise broken(path, "is missing", name) from error
         except (UnidentifiedImageError, OSError, SyntaxError) as error:
             raise broken(path, f"is truncated or is not an image ({error})", name) from error
+        box = None if boxes is None else boxes[k]
+        colour = whole if box is None else whole.crop(box)
         if colour.size != size[::-1]:
             colour = colour.resize(size[::-1], Image.Resampling.BILINEAR)
         out[k] = np.asarray(colour)

@@ -178,7 +178,7 @@ _ALL = (
     ),
     DataSet(
         name="pubfig",
-        title="PubFig83, 8,300 or more cropped faces of 83 people with 73 attribute scores",
+        title="PubFig or PubFig83, faces of public figures with 73 attribute scores",
         folder="pubfig",
         files=("pubfig_attributes.txt",),
         size=100_000_000,
@@ -186,8 +186,8 @@ _ALL = (
         source="https://www.cs.columbia.edu/CAVE/databases/pubfig/",
         by_hand=(
             "its publishers provide addresses instead of images, so add the files yourself: "
-            "pubfig_attributes.txt from the PubFig page, and a folder pubfig83 with a folder per "
-            "person that contains images named by number (Adam Sandler/12.jpg)"
+            "pubfig_attributes.txt, dev_urls.txt and eval_urls.txt from the PubFig page, and a "
+            "folder pubfig83 with a folder of images per person"
         ),
     ),
     _bundled("breast_cancer", "569 tumours, 30 measurements, benign or malignant"),
