@@ -255,7 +255,7 @@ def thin_change(
     """
     total = _Totals(network, batch, drawn, along, sized)
     both = replace(batch, z=batch.z.to(at_least_single(batch.z))).on_both_sides(h * v, -h * v)
-    with _in_short_numbers(batch.z.device.type, batch.z.dtype):
+    with in_short_numbers(batch.z.device.type, batch.z.dtype):
         losses = layer_by_layer(network, both, total.take, total.thin)
     squared, first, second, size = total.sums
     parts = (squared / (2 * h) ** 2, first / (2 * h), second / (2 * h), size)
@@ -263,7 +263,7 @@ def thin_change(
 
 
 @contextmanager
-def _in_short_numbers(device: str, own: torch.dtype) -> Iterator[None]:
+def in_short_numbers(device: str, own: torch.dtype) -> Iterator[None]:
     """Allow a 16-bit network to accept records in float32.
 
     The spacing of 16-bit numbers may exceed the step size, so a 16-bit record shifted by ``hv``
