@@ -182,11 +182,10 @@ def test_auto_takes_them_where_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) 
     net, x, y = wide()
     bounded = Engine(net, "cross_entropy", clip_derivative="conservative")
     assert bounded.moves_parameters(x, y)
-    assert bounded.moves_parameters(x, y, update=False)
+    assert not bounded.moves_parameters(x, y, training=False)
     assert not Engine(net, "cross_entropy").moves_parameters(x, y)
     free = Engine(net, "cross_entropy", clip=NoClip())
     assert free.moves_parameters(x, y)
-    assert not free.moves_parameters(x, y, update=False)
     assert not Engine(net.half(), "cross_entropy", clip=NoClip(), method="thin").moves_parameters(
         x.half(), y
     )
@@ -200,5 +199,6 @@ def test_rounding_and_curvature_are_removed_in_float32() -> None:
     found = engine.step(x, y, probes=4, update=True).traces
     truth = Engine(net, "cross_entropy", clip=NoClip(), method="derivative")
     wanted = truth.step(x, y, probes=4, pulls=True).traces
-    assert engine.parameter_step is not None and engine.parameter_step.doubt < 0.02
+    assert engine.parameter_step is not None
+    assert engine.parameter_step.doubt < 0.02
     torch.testing.assert_close(found, wanted, rtol=0.01, atol=0.01 * float(wanted.mean()))

@@ -25,6 +25,7 @@ from seepage.nn.accounting.spectrum_sketch import SpectrumSketch
 from seepage.nn.accounting.survey import Survey
 from seepage.nn.jacobian.engine import Engine, Step
 from seepage.nn.jacobian.finite_changes import StepErrors
+from seepage.nn.jacobian.parameter_steps import ParameterStep
 from seepage.nn.privacy.randomness import UNSTATED, check_randomness
 from seepage.nn.privacy.run_privacy import Entry
 from seepage.nn.problem.clipping import Clip, make_clip
@@ -93,7 +94,8 @@ class FisherAccountant(MeasuredRun):
         of size ``scale`` are used if the network has kinks or ``method="finite"`` is given, and
         derivatives otherwise. By default, the first batch determines the scale;
         :class:`~seepage.nn.PrivateSGD` uses the first records of its data. Sketches always use
-        derivatives.
+        derivatives. ``"parameters"`` moves the parameters of a smooth network, which is fastest;
+        :class:`~seepage.nn.Engine` states when it is the default.
     directions
         ``"signs"``, or ``"coordinates"`` for probes along single unknowns.
     individual
@@ -350,7 +352,9 @@ class FisherAccountant(MeasuredRun):
             if engine.measured_kinks and not self.step_size and engine.takes_finite_steps(x, y):
                 self.step_size, self.finite_from = engine.step_size(x, y), self.steps
             return
-        if engine.takes_finite_steps(x, y):
+        if engine.moves_parameters(x, y):
+            self.doubt = engine.step_of_parameters(x, y).doubt
+        elif engine.takes_finite_steps(x, y):
             if engine.scale is None and world_size() > 1:
                 raise InputError(
                     "All processes must use finite steps of the same size; give them the same "
@@ -394,6 +398,7 @@ class FisherAccountant(MeasuredRun):
             "measured_kinks": self.engine.measured_kinks,  # decides the method of the steps to come
             # The errors of thin steps, as measured last, and when they will be again
             "errors": None if self.engine.errors is None else asdict(self.engine.errors),
+            "parameter_step": self.engine.parameter_step and self.engine.parameter_step.facts(),
             "passes": self.engine.passes,
         }
 
@@ -409,6 +414,8 @@ class FisherAccountant(MeasuredRun):
         self.engine.measured_kinks = facts.get("measured_kinks")
         errors = facts.get("errors")
         self.engine.errors = None if errors is None else StepErrors(**errors)
+        moved = facts.get("parameter_step")
+        self.engine.parameter_step = None if moved is None else ParameterStep.of(moved)
         self.engine.passes = facts.get("passes", 0)
         self._open = self._open[:0]
 

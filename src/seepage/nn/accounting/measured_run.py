@@ -184,7 +184,7 @@ class RunReader(ABC):
     rows = records
 
     def _of_finite_steps(self) -> tuple[str, ...]:
-        if not self.step_size:
+        if not self.step_size and not self.doubt:
             return ()
         condition = condition_of_steps(self.step_size, self.doubt)
         if not self.finite_from:

@@ -172,13 +172,13 @@ class Engine:
         How changes of the gradients are measured. ``"derivative"`` uses derivatives. ``"finite"``
         uses finite steps, which work for any network that can be trained. ``"thin"`` takes a finite
         step in one plain pass, with the gradients of wide weights narrowed by random matrices.
-        ``"parameters"`` moves the parameters of a smooth network along random signs, all records
-        at once, and shares a pass with the update. ``"auto"`` uses finite steps if the network has kinks (ReLU, max pooling), cannot be
-        differentiated twice or hides a dependence from torch (``.detach()``). Otherwise, for a wide
-        network on an accelerator in TF32 or 16 bits, it uses steps of the parameters if the clip's
-        derivative is conservative or there is no clip, and thin steps if it is exact. All other
-        networks use derivatives. Finite steps give traces and squared changes; pullbacks to the record always
-        use derivatives.
+        ``"parameters"`` moves the parameters of a smooth network along random signs and shares a
+        pass with the update. ``"auto"`` uses finite steps if the network has kinks (ReLU, max
+        pooling), cannot be differentiated twice or hides a dependence from torch (``.detach()``).
+        A wide network on an accelerator in TF32 or 16 bits uses thin steps or, in training without
+        the clip's exact derivative, steps of the parameters. All other networks use derivatives.
+        Finite steps give traces and squared changes; pullbacks to the record always use
+        derivatives.
     scale
         The size ``h`` of a finite step, in the units of the unknowns. The default is a hundredth of
         the first batch's root mean square, to one digit. For thin steps, the default is the size
@@ -288,7 +288,8 @@ class Engine:
         if probes and self.directions == "coordinates":
             self._refuse_coordinates(way, pulls)
             return self._coordinate_step(x, y, keys, own, update)
-        if probes and not pulls and self.moves_parameters(x, y, update):
+        training = update or index is not None
+        if probes and not pulls and self.moves_parameters(x, y, training):
             return self._parameter_step(x, y, keys, update)
         if way != "derivative":
             step = self._thin_step if way == "thin" else self._finite_step
@@ -444,18 +445,19 @@ class Engine:
         whole = not self.problem.sharded
         return "derivative" if whole and self.has_derivatives(x, y) else "finite"
 
-    def moves_parameters(self, x: Inputs, y: Tensor, update: bool = True) -> bool:
+    def moves_parameters(self, x: Inputs, y: Tensor, training: bool = True) -> bool:
         """Return whether traces of this batch are measured by steps of the parameters.
 
-        ``update`` states whether the sum of clipped gradients is computed in the same step.
+        ``training`` states whether the records are those of a training step.
         """
-        exact = self.clip_derivative == "exact" and not isinstance(self.clip, NoClip)
         if self.method == "parameters":
             self._refuse_steps_of_parameters(x, y)
-        elif self.method != "auto" or exact or self.way(x, y) != "thin" or self.problem.sharded:
-            return False
-        elif _shortest(self.problem) < 4 or (isinstance(self.clip, NoClip) and not update):
-            return False
+        else:
+            exact = self.clip_derivative == "exact" and not isinstance(self.clip, NoClip)
+            if exact or not training or self.method != "auto" or self.way(x, y) != "thin":
+                return False
+            if self.problem.sharded or _shortest(self.problem) < 4:
+                return False
         if self._moves is None:
             try:
                 self._check_parameter_steps(x, y)

@@ -79,6 +79,11 @@ _BALANCED = (
     "to either side, with the effects of curvature and rounding removed. For the few records "
     "tested, the squared change is uncertain by {1:.2g} %; other records may differ more."
 )
+_OF_PARAMETERS = (
+    "The gradient's derivative is approximated by the change of the losses' slopes over a small "
+    "step of the parameters, with the effects of curvature and rounding removed. For the few "
+    "records tested, the squared change is uncertain by {0:.2g} %; other records may differ more."
+)
 THIN = 32  # columns that gradients of wide weights are narrowed to
 _LARGEST_IN_DOUBLE = 50_000_000  # most parameters of a network copied to float64
 _LARGEST_IN_SINGLE = 2_000_000_000  # and, from shorter types, to float32
@@ -160,8 +165,11 @@ def condition_of_steps(h: float, doubt: float) -> str:
     """Return a sentence that states the assumption behind a result from finite steps.
 
     ``doubt`` is the relative uncertainty of the tested records' squared changes
-    (:meth:`StepLadder.doubt`); it is zero if no record was tested.
+    (:meth:`StepLadder.doubt`); it is zero if no record was tested. Without a size ``h``, the
+    parameters were moved instead of the record.
     """
+    if not h:
+        return _OF_PARAMETERS.format(100 * doubt)
     return _BALANCED.format(h, 100 * doubt) if doubt else _CONDITION.format(h)
 
 

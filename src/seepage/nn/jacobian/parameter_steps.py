@@ -23,6 +23,7 @@ a change of the record.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -44,24 +45,24 @@ from seepage.nn.jacobian.random_directions import (
 )
 from seepage.nn.problem.problem import Batch, NetworkProblem
 
-_CONDITION = (
-    "The gradient's derivative is approximated by the change of the losses' slopes over a step of "
-    "{0:g} in the parameters, with the effects of curvature and rounding removed. For the few "
-    "records tested, the squared change is uncertain by {1:.2g} %; other records may differ more."
-)
-
 
 @dataclass(frozen=True)
 class ParameterStep:
     """The size ``η`` of a step of the parameters, its relative uncertainty, and its errors."""
 
     size: float
-    doubt: float = 0.0
-    errors: StepErrors = StepErrors()
+    doubt: float
+    errors: StepErrors
 
-    def condition(self) -> str:
-        """Return a sentence that states the approximation."""
-        return _CONDITION.format(self.size, 100 * self.doubt)
+    def facts(self) -> list[float]:
+        """Return the step as a list of numbers, from which :meth:`of` makes it again."""
+        return [self.size, self.doubt, self.errors.rounding, self.errors.curvature]
+
+    @classmethod
+    def of(cls, facts: Sequence[float]) -> ParameterStep:
+        """Return the step with these facts."""
+        size, doubt, *errors = facts
+        return cls(size, doubt, StepErrors(*errors))
 
 
 def packed_direction(problem: NetworkProblem, key: int) -> Tensor:
