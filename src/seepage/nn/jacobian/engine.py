@@ -620,7 +620,8 @@ class Engine:
         """Return the size of steps of the parameters, with its errors, from the first batch."""
         if self.parameter_step is None:
             size, problem = size_of_parameters(self.problem), self.problem
-            short = has_short_numbers(self.net, problem.device())
+            device = problem.device()
+            short = has_short_numbers(self.net, device) or _mixed(self.net, device)
             kind = next(iter(problem.detached().values())).dtype
             ladder = self.parameter_ladder(x, y, size, octaves_for(kind, short))
             best = ladder.balanced()
@@ -1054,6 +1055,10 @@ def has_short_numbers(net: nn.Module, device: torch.device) -> bool:
     """Return whether a network on an accelerator runs in TF32, in 16 bits or under autocast."""
     if device.type != "cuda":
         return False
-    whole = rounding_of_products() in ("highest", "ieee")
+    return rounding_of_products() not in ("highest", "ieee") or _mixed(net, device)
+
+
+def _mixed(net: nn.Module, device: torch.device) -> bool:
+    """Return whether a network runs in 16 bits or under autocast."""
     floating = (p.dtype for p in net.parameters() if p.is_floating_point())
-    return not whole or torch.is_autocast_enabled("cuda") or any(t.itemsize < 4 for t in floating)
+    return torch.is_autocast_enabled(device.type) or any(t.itemsize < 4 for t in floating)
