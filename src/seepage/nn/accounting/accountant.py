@@ -108,6 +108,10 @@ class FisherAccountant(MeasuredRun):
         records (:meth:`survey`). The result for every record is then the mean leakage over batches
         redrawn at the run's iterates, not the leakage of the batches actually drawn. A pass costs
         as much as measuring ``n/batch_size`` steps.
+    measure_every
+        Measure each record at every ``measure_every``-th of the steps in which it takes part, from
+        a random start. With 4, measuring costs a quarter, and the intervals are wider. Norms and
+        differential privacy still use every step.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
@@ -160,6 +164,7 @@ class FisherAccountant(MeasuredRun):
         sketch: int = 0,
         sketch_records: Sequence[int] | None = None,
         survey_every: int | None = None,
+        measure_every: int = 1,
         chunk_size: int | str = "auto",
         seed: int = 0,
         randomness: str = UNSTATED,
@@ -174,6 +179,15 @@ class FisherAccountant(MeasuredRun):
                 "leave out sketch."
             )
         check_choice(sampler, "sampler", SAMPLERS)
+        if not isinstance(measure_every, int) or measure_every < 1:
+            raise InputError(
+                f"measure_every must be a positive whole number, not {measure_every!r}."
+            )
+        if measure_every > 1 and (sketch or survey_every is not None):
+            raise InputError(
+                "Sketches and surveys need every step measured; leave out measure_every, or leave "
+                "out sketch and survey_every."
+            )
         passes = None
         if survey_every is not None:
             passes = Survey(int(n), survey_every, int(probes), seed, steps)
@@ -223,6 +237,7 @@ class FisherAccountant(MeasuredRun):
             individual=individual,
             sketch=SpectrumSketch(followed, sketch, n) if sketch else None,
             passes=passes,
+            measure_every=measure_every,
             measurement=describe_measurement(self.engine, method, scale, self.amplification),
         )
         share = n / world_size()
@@ -281,7 +296,8 @@ class FisherAccountant(MeasuredRun):
         company = engine.in_company(x, y)
         if len(company[1]):
             self._get_to_know(*company)
-        how = {"probes": self.probes, "key": self.steps, "index": chosen}
+        due = self.sums.due(chosen, engine.seed) if len(chosen) else None
+        how = {"probes": self.probes, "key": self.steps, "index": chosen, "measured": due}
         sketched = self.sketch is not None and len(chosen) > 0
         # Sketches use derivatives even if the rest does not.
         apart = sketched and self.step_size > 0
@@ -290,7 +306,7 @@ class FisherAccountant(MeasuredRun):
         if apart:
             step = replace(step, pulls=pulls)
         if len(chosen):
-            self._account(chosen.to(step.norms.device), step, entry)
+            self._account(chosen.to(step.norms.device), step, entry, due)
         self._open = torch.cat((self._open, chosen))
         if not more:
             self.close_step()
@@ -435,7 +451,7 @@ class FisherAccountant(MeasuredRun):
             filtered=self.filtered,
         )
 
-    def _account(self, chosen: Tensor, step: Step, entry: Entry) -> None:
+    def _account(self, chosen: Tensor, step: Step, entry: Entry, due: Tensor | None) -> None:
         if self.sums.uses.device != chosen.device:
             self.to(chosen.device)
         if self.check.watching:  # only then, since the sum waits for an accelerator
@@ -443,7 +459,7 @@ class FisherAccountant(MeasuredRun):
         lengths = step.norms * self.engine.clip.factor(step.norms)
         noise, sensitivity = entry.noise, entry.sensitivity
         factors = self.amplification.factors(lengths, noise, sensitivity, self.steps + 1)
-        self.sums.add(chosen, step.traces, factors, lengths, noise)
+        self.sums.add(chosen, step.traces, factors, lengths, noise, due)
         if self.individual is not None and self.sampler == POISSON and sensitivity < math.inf:
             self.individual.add(chosen, self.sample_rate, lengths / noise)
         if self.sketch is not None and step.pulls is not None:

@@ -253,6 +253,7 @@ class Engine:
         index: Tensor | None = None,
         update: bool = False,
         pulls: bool = False,
+        measured: Tensor | None = None,
     ) -> Step:
         """Return a batch's gradient norms, trace estimates and sum of clipped gradients.
 
@@ -271,6 +272,9 @@ class Engine:
             Whether to return the sum of the clipped gradients too.
         pulls
             Whether to return ``J̃ᵀu``, which requires probes along parameter directions.
+        measured
+            Which records to probe, ``(B,)``; the traces of all other records are nan. The default
+            is all records.
         """
         count = batch_size(x)
         own = torch.arange(count) if index is None else torch.as_tensor(index)
@@ -282,6 +286,11 @@ class Engine:
                 self.step(*company, probes=probes, key=key, update=update, pulls=pulls)
             return self._empty(x, probes, update, pulls)
         if self.problem.sharded:
+            if measured is not None:
+                raise InputError(
+                    "A network sharded across processes is measured at every step; leave out "
+                    "measure_every."
+                )
             self._keep_together(x, y)
         keys = [key_of(self.seed, key, k) for k in range(probes)]
         way = self.way(x, y) if probes > 0 and not pulls else "derivative"
@@ -290,7 +299,12 @@ class Engine:
             return self._coordinate_step(x, y, keys, own, update)
         training = update or index is not None
         if probes and not pulls and self.moves_parameters(x, y, training):
-            return self._parameter_step(x, y, keys, update)
+            return self._parameter_step(x, y, keys, update, measured)
+        if measured is not None and probes and not bool(measured.all()):
+            part = {"probes": probes, "key": key, "index": own[measured], "pulls": pulls}
+            whole = self.step(x, y, probes=0, index=own, update=update)
+            some = self.step(rows_of(x, measured), y[measured.to(y.device)], **part)
+            return replace(whole, traces=_spread(some.traces, measured))
         if way != "derivative":
             step = self._thin_step if way == "thin" else self._finite_step
             return step(x, y, keys, own, update)
@@ -649,7 +663,14 @@ class Engine:
 
         return StepLadder.over(scale, octaves, change)
 
-    def _parameter_step(self, x: Inputs, y: Tensor, keys: list[int], update: bool) -> Step:
+    def _parameter_step(
+        self,
+        x: Inputs,
+        y: Tensor,
+        keys: list[int],
+        update: bool,
+        measured: Tensor | None,
+    ) -> Step:
         """Return a step with traces from steps of the parameters, which share the update's pass."""
         clipped = not isinstance(self.clip, NoClip)
         network, step = self._validator.watched_if_possible(x, y), self.step_of_parameters(x, y)
@@ -674,12 +695,19 @@ class Engine:
                 slopes, losses = slopes_at(self.problem, batch)
                 own.append(slopes)
                 plain = Step(losses, torch.full_like(losses, torch.nan), losses[:, None][:, :0])
-            size = self._squares(own[0])
+            slopes, due = own[0], None if measured is None else measured[rows]
+            if due is not None and not bool(due.any()):
+                return replace(plain, traces=_spread(slopes.new_zeros(0, len(keys)), due))
+            if due is not None and not bool(due.all()):
+                batch = batch.records(torch.nonzero(due).flatten().to(slopes.device))
+                slopes = slopes[due.to(slopes.device)]
+            size = self._squares(slopes)
             squares = []
             for words in directions():
-                back = self._replayed(("parameters", step.size), moved, batch, (words, own[0]))
+                back = self._replayed(("parameters", step.size), moved, batch, (words, slopes))
                 squares.append(step.errors.removed(self._squares(back), size, step.size))
-            return replace(plain, traces=torch.stack(squares, 1))
+            traces = torch.stack(squares, 1)
+            return replace(plain, traces=traces if due is None else _spread(traces, due))
 
         whole = _joined(self._in_chunks(x, y, 3, work, network))
         if not clipped:
@@ -1034,6 +1062,16 @@ def _joined(steps: list[Step]) -> Step:
         _summed(gradients) if gradients else {},
         torch.cat(pulls) if pulls else None,
     )
+
+
+def _spread(traces: Tensor, measured: Tensor) -> Tensor:
+    """Return the traces of the measured records at their places, and nan everywhere else."""
+    if bool(measured.all()):
+        return traces
+    places = measured.to(traces.device)
+    out = traces.new_full((len(measured), traces.shape[1]), torch.nan)
+    out[places] = traces
+    return out
 
 
 def _summed(gradients: list[dict[str, Tensor]]) -> dict[str, Tensor]:

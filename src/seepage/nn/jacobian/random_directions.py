@@ -63,6 +63,11 @@ def row_signs(key: int, rows: Tensor, shape: tuple[int, ...], like: Tensor) -> T
     return bits.reshape(len(rows), *shape).to(like.dtype) * 2 - 1
 
 
+def random_numbers(key: int, rows: Tensor) -> Tensor:
+    """Return a random integer of 63 bits for each of these numbered records."""
+    return _mixed(rows.to(torch.int64), key) & (2**63 - 1)
+
+
 def row_coordinates(key: int, rows: Tensor, unknown: Tensor) -> Tensor:
     """Return ``√d e_j`` with ``j`` drawn uniformly among each record's ``d`` unknowns.
 
