@@ -42,6 +42,7 @@ def join_shares(shares: Sequence[MeasuredRun]) -> MeasuredRun:
         sketch=None if first.sketch is None else first.sketch.emptied(),
         passes=None if first.passes is None else first.passes.emptied(),
         measurement=first.measurement,
+        measure_every=first.measure_every,
     )
     whole.unknowns = max(share.unknowns for share in shares)  # zero if all batches were empty
     whole.step_size = max(share.step_size for share in shares)

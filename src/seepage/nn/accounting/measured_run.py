@@ -19,6 +19,7 @@ from seepage.nn.accounting.run_identity import Measurement, first_difference, id
 from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
 from seepage.nn.accounting.survey import Survey
 from seepage.nn.jacobian.finite_changes import condition_of_steps, over_steps
+from seepage.nn.jacobian.random_directions import key_of, random_numbers
 from seepage.nn.privacy.individual_loss import CONDITIONS, IndividualLoss
 from seepage.nn.privacy.individual_privacy import IndividualCosts, IndividualPrivacy
 from seepage.nn.privacy.run_membership import RunMembership, run_membership
@@ -54,6 +55,11 @@ _AS_PRINTED = (
 _OWN_BATCHES = (
     "The figure covers only the batches that this run drew, and its interval covers only the "
     "probes. To cover other batches, use survey_every=…; to cover other runs, use merge_runs."
+)
+_SHARE = (
+    "Each record was measured at one in {0} of the steps that it took part in, from a random "
+    "start; its interval covers the other steps. A record that took part without being measured "
+    "yet is counted with those in no batch. Norms and differential privacy use every step."
 )
 _REDRAWN = (
     "The figure and its interval cover batches redrawn at the iterates of this run, but not other "
@@ -185,7 +191,7 @@ class RunReader(ABC):
     rows = records
 
     def _of_finite_steps(self) -> tuple[str, ...]:
-        if not self.step_size:
+        if not self.step_size and not self.doubt:
             return ()
         condition = condition_of_steps(self.step_size, self.doubt)
         if not self.finite_from:
@@ -318,30 +324,65 @@ class InformationSums:
     estimates. ``uses`` counts these steps. ``amplified`` contains the sums of ``κ t̂/s²``, whose
     total estimates ``Tr I`` or an upper bound on it, and ``plain`` the same sums with κ = 1.
     ``privacy_loss`` contains the sums of ``‖g̃‖²/s²``.
+
+    If only every k-th use of a record is measured, ``counted`` is the number m of measured uses
+    among its N uses, and a total is N times the mean over the measured uses.
     """
 
-    kept: ClassVar[tuple[str, ...]] = ("uses", "privacy_loss")
-
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, every: int = 1) -> None:
+        self.every = every
+        self.kept = ("uses", "privacy_loss", *(("counted",) if every > 1 else ()))
         self.uses = torch.zeros(n, dtype=torch.int64)
+        self._counted = torch.zeros(n, dtype=torch.int64)
         self.privacy_loss = torch.zeros(n, dtype=torch.float64)
         self.amplified, self.plain = TraceSums.zeros(n), TraceSums.zeros(n)
 
+    @property
+    def counted(self) -> Tensor:
+        """The number of measured uses of each record."""
+        return self._counted if self.every > 1 else self.uses
+
+    @counted.setter
+    def counted(self, value: Tensor) -> None:
+        self._counted = value
+
+    def due(self, index: Tensor, seed: int) -> Tensor | None:
+        """Return which records of a batch to measure, ``(B,)``; ``None`` if all.
+
+        Each record is measured at every k-th use, from a start drawn at random for each record.
+        """
+        if self.every == 1:
+            return None
+        start = random_numbers(key_of(seed, "start"), index.cpu()) % self.every
+        return (self.uses[index.to(self.uses.device)].cpu() + start) % self.every == 0
+
     def add(
-        self, index: Tensor, traces: Tensor, factors: Tensor, lengths: Tensor, noise: float
+        self,
+        index: Tensor,
+        traces: Tensor,
+        factors: Tensor,
+        lengths: Tensor,
+        noise: float,
+        due: Tensor | None = None,
     ) -> None:
         """Add a step for the records of a batch, each at most once.
 
         ``traces`` contains independent estimates of ``‖∂g̃/∂z‖_F²``, ``(B, probes)``; ``factors``
         contains each record's κ, and ``lengths`` its ``‖g̃‖``. ``noise`` is the standard deviation
-        of the noise on the sum.
+        of the noise on the sum. Only the traces of the records that were ``due`` are used.
         """
         self.privacy_loss.index_add_(0, index, (lengths.to(torch.float64) / noise) ** 2)
+        self.uses.index_add_(0, index, torch.ones_like(index))
+        if due is not None:
+            due = due.to(index.device)
+            index, traces, factors = index[due], traces[due], factors[due]
+            self._counted.index_add_(0, index, torch.ones_like(index))
+            if not len(index):
+                return
         traces = traces.to(torch.float64) / noise**2
         probes = traces.shape[1]
         mean = traces.mean(1)
         variance = traces.var(1) / probes if probes > 1 else torch.zeros_like(mean)
-        self.uses.index_add_(0, index, torch.ones_like(index))
         for sums, factor in ((self.amplified, factors), (self.plain, torch.ones_like(factors))):
             sums.total.index_add_(0, index, factor * mean)
             sums.within.index_add_(0, index, factor**2 * variance)
@@ -353,14 +394,24 @@ class InformationSums:
         With several probes per step, the variance is computed between probes. With a single probe,
         it is computed between the record's steps. It then includes true changes between steps, so
         it is conservative, and it is nan for a record in a single step.
+
+        If a share is measured, the total is ``N ā``, where ``ā`` is the mean over the m measured of
+        a record's N uses. With ``s²`` the variance between them and ``v`` the part of it that is
+        due to probes, the variance is ``N²/m ((1 − m/N)(s² − v) + v)``. With a single probe, ``v``
+        is unknown, and ``N²/m s²`` is an upper bound.
         """
         sums = self.amplified if amplified else self.plain
-        if probes > 1:
+        if probes > 1 and self.every == 1:
             return sums.total, sums.within
-        count = self.uses.double()
+        count = self.counted.double()
         between = (sums.squares - sums.total**2 / count.clamp(min=1.0)).clamp(min=0.0)
-        scaled = between * count / (count - 1).clamp(min=1.0)
-        return sums.total, torch.where(count == 1, float("nan"), scaled)
+        single = between / (count - 1).clamp(min=1.0)  # s²
+        weight = self.uses / count.clamp(min=1.0)
+        if probes > 1:
+            own = sums.within / count.clamp(min=1.0)
+            single = (1 - 1 / weight.clamp(min=1.0)) * (single - own).clamp(min=0.0) + own
+        scaled = weight**2 * count * single
+        return weight * sums.total, torch.where(count == 1, float("nan"), scaled)
 
 
 class MeasuredRun(RunReader):
@@ -383,6 +434,8 @@ class MeasuredRun(RunReader):
     measurement
         The identity of the measurement (:mod:`seepage.nn.accounting.run_identity`); ``None`` if it
         will be loaded with a state.
+    measure_every
+        Each record is measured at every ``measure_every``-th of its uses.
     """
 
     def __init__(
@@ -395,8 +448,10 @@ class MeasuredRun(RunReader):
         sketch: SpectrumSketch | None,
         passes: Survey | None = None,
         measurement: Measurement | None = None,
+        measure_every: int = 1,
     ) -> None:
         self.n = n
+        self.measure_every = measure_every
         self.probes = probes
         self.about = about
         self.measurement = None if measurement is None else dict(measurement)
@@ -406,7 +461,7 @@ class MeasuredRun(RunReader):
         self.finite_from = 0
         self.unobserved = 0
         self.ledger = Ledger()
-        self.sums = InformationSums(n)
+        self.sums = InformationSums(n, measure_every)
         self.individual = IndividualCosts(n) if individual else None
         self.sketch = sketch
         self.passes = passes
@@ -431,18 +486,21 @@ class MeasuredRun(RunReader):
         if self.passes is not None:
             any_pass = bool(self.passes.passes(self.steps))
             return torch.full_like(self.sums.uses, any_pass, dtype=torch.bool)
-        return self.sums.uses > 0
+        return self.sums.counted > 0
 
     def degrees(self, amplified: bool = True) -> float | Tensor:
         """Return the degrees of freedom of the variances; infinite if unknown."""
         if self.passes is None:
-            return math.inf
+            if self.measure_every == 1:
+                return math.inf
+            return (self.sums.counted - 1).clamp(min=1).double()
         return self.passes.degrees(self.steps, amplified)
 
     def chance(self) -> tuple[str, ...]:
         """Return, in words, the sources of randomness that the standard errors cover."""
         if self.passes is None:
-            return (_OWN_BATCHES,)
+            share = _SHARE.format(self.measure_every)
+            return _OWN_BATCHES, *((share,) if self.measure_every > 1 else ())
         count = sum(self.passes.passes(self.steps))
         beside = int(self.sums.uses.sum())
         cost = (
@@ -584,7 +642,7 @@ class MeasuredRun(RunReader):
         mine = self.facts()
         if self.measurement is None:
             mine["measurement"] = facts["measurement"]
-        names = ("records", "probes", "sketched", "survey_every")
+        names = ("records", "probes", "sketched", "survey_every", "measure_every")
         theirs, own = identity(facts, names), identity(mine, names)
         name = first_difference(theirs, own)
         if name is not None:
@@ -635,6 +693,7 @@ class MeasuredRun(RunReader):
             "measurement": self.measurement,
             "sketched": None if self.sketch is None else self.sketch.chosen.tolist(),
             "survey_every": None if self.passes is None else self.passes.every,
+            "measure_every": self.measure_every,
             "survey_plan": None if self.passes is None else self.passes.plan(),
             "unknowns": self.unknowns,
             "step_size": self.step_size,
@@ -660,4 +719,4 @@ def read_facts(state: Mapping[str, Any]) -> dict[str, Any]:
             f"The state has the format {version!r}, not {VERSION}: a state from another version of "
             "seepage does not fully identify a run; start a new run."
         )
-    return dict(facts)
+    return {"measure_every": 1} | dict(facts)  # a share could not be measured at first

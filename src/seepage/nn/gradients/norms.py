@@ -26,7 +26,7 @@ from seepage.nn.gradients.per_record_gradients import (
     value_of,
     weighted_sums,
 )
-from seepage.nn.gradients.watching import Call, WatchedNetwork, connected
+from seepage.nn.gradients.watching import Call, OnRecord, WatchedNetwork, connected
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch, NetworkProblem
 from seepage.nn.problem.sharding import GatheredGradients
@@ -39,13 +39,15 @@ def layer_by_layer(
     batch: Batch,
     take: Take,
     thin: Mapping[str, Tensor] = MappingProxyType({}),
+    on_record: OnRecord | None = None,
 ) -> Tensor:
     """Call ``take`` with each parameter's terms once these are complete; return the losses.
 
     ``thin`` maps the names of weights to the random matrices that narrow their gradients.
+    ``on_record`` receives ``∇_z Σ_i ℓ_i`` from the same backward pass.
     """
     with torch.enable_grad():
-        return _LayerwisePass(network, batch, take).run(thin)
+        return _LayerwisePass(network, batch, take).run(thin, on_record)
 
 
 class _LayerwisePass:
@@ -55,7 +57,7 @@ class _LayerwisePass:
         self.waiting: dict[Key, list[GradientTerm]] = {}
         self.open: dict[int, _OpenCall] = {}  # by the number of an output
 
-    def run(self, thin: Mapping[str, Tensor]) -> Tensor:
+    def run(self, thin: Mapping[str, Tensor], on_record: OnRecord | None) -> Tensor:
         """Return the losses."""
         anchor = torch.zeros((), dtype=self.batch.z.dtype, device=self.batch.z.device)
         anchor.requires_grad_()
@@ -68,14 +70,17 @@ class _LayerwisePass:
             output.register_hook(lambda delta: self._receive(place, delta))
             return output
 
-        parameters, z = self.network.problem.detached(), connected(self.batch.z)
-        with self.network.running(parameters, self.batch, z, hook, thin=thin) as run:
+        parameters, z = self.network.problem.detached(), self.batch.z.detach().requires_grad_()
+        with self.network.running(parameters, self.batch, connected(z), hook, thin=thin) as run:
             losses = run.losses
             self._open(run.calls)
             run.calls.clear()  # a call is kept only by its outputs, and freed with them
-            torch.autograd.grad(losses.sum(), anchor, materialize_grads=True)
+            wanted = (anchor,) if on_record is None else (anchor, z)
+            gradients = torch.autograd.grad(losses.sum(), wanted, materialize_grads=True)
         while self.open:  # the remaining calls have outputs that the loss does not depend on
             self._finish(next(iter(self.open.values())))
+        if on_record is not None:
+            on_record(gradients[1])
         return losses.detach()
 
     def _open(self, calls: list[Call]) -> None:
@@ -134,26 +139,28 @@ def _squared_norm(uses: Sequence[GradientTerm]) -> Tensor:
     return gradient.dot(gradient, GramMatrices())
 
 
-def norms(network: WatchedNetwork, batch: Batch) -> tuple[Tensor, Tensor]:
+def norms(
+    network: WatchedNetwork, batch: Batch, on_record: OnRecord | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the norm of every record's gradient, and the losses."""
     squared = torch.zeros(len(batch), dtype=at_least_single(batch.z), device=batch.z.device)
 
     def take(_: Key, terms: list[GradientTerm]) -> None:
         squared.add_(_squared_norm(terms))
 
-    losses = layer_by_layer(network, batch, take)
+    losses = layer_by_layer(network, batch, take, on_record=on_record)
     return squared.sqrt(), losses
 
 
 def clipped_gradient(
-    network: WatchedNetwork, batch: Batch, clip: Clip
+    network: WatchedNetwork, batch: Batch, clip: Clip, on_record: OnRecord | None = None
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     """Return ``Σ_i g_i/φ(‖g_i‖)`` by parameter, the norms and the losses, in one backward pass.
 
     The terms are stored until all norms are known, and then summed with their weights (Bu, Wang,
     Zha and Karypis 2023), so a second pass is not needed.
     """
-    losses, terms = network.terms(batch)
+    losses, terms = network.terms(batch, on_record)
     with torch.no_grad():
         gradients = gradients_of(terms)
         kind = at_least_single(batch.z)
@@ -163,13 +170,20 @@ def clipped_gradient(
 
 
 def weighted_gradient(
-    problem: NetworkProblem, batch: Batch, weights: Tensor
+    problem: NetworkProblem, batch: Batch, weights: Tensor, on_record: OnRecord | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return losses and ``Σ_i c_i g_i`` for known weights ``c``, in one plain training pass."""
+    """Return losses and ``Σ_i c_i g_i`` for known weights ``c``, in one plain training pass.
+
+    ``on_record`` receives ``∇_z Σ_i c_i ℓ_i``; it is not available if parameters are sharded.
+    """
     parameters = {n: p.requires_grad_() for n, p in problem.detached().items()}
     every = list(parameters.values())
     apart = GatheredGradients() if problem.sharded else None
-    held = problem.in_place(parameters, batch, batch.z, apart)
+    z = batch.z
+    if on_record is not None:
+        z = z.detach().requires_grad_()
+        every.append(z)
+    held = problem.in_place(parameters, batch, z if on_record is None else connected(z), apart)
     with torch.enable_grad(), held as losses_of_run:
         losses = losses_of_run()
         total = (losses * weights).sum()
@@ -177,6 +191,9 @@ def weighted_gradient(
             gradients: Sequence[Tensor] = torch.autograd.grad(total, every, materialize_grads=True)
         else:
             gradients = apart.of(total, every)
+    if on_record is not None:
+        *gradients, slopes = gradients
+        on_record(slopes)
     return losses.detach(), dict(zip(parameters, gradients, strict=True))
 
 

@@ -42,6 +42,7 @@ from seepage.nn.problem.views import plain_run, switch_off, without_checkpoints
 SMALL = 2  # records in the batch that the shapes of outputs are taken from
 
 OnOutput = Callable[[Tensor], Tensor]  # sees an output; its result continues through the network
+OnRecord = Callable[[Tensor], None]  # receives the gradient of the summed losses, ``∇_z Σ_i ℓ_i``
 
 
 @dataclass(frozen=True)
@@ -542,10 +543,16 @@ class WatchedNetwork:
                 )
             yield NetworkRun(losses, keeper.calls)
 
-    def terms(self, batch: Batch) -> tuple[Tensor, list[GradientTerm]]:
-        """Return losses and gradient terms, detached from the autograd graph."""
+    def terms(
+        self, batch: Batch, on_record: OnRecord | None = None
+    ) -> tuple[Tensor, list[GradientTerm]]:
+        """Return losses and gradient terms, detached from the autograd graph.
+
+        ``on_record`` receives ``∇_z Σ_i ℓ_i`` from the same backward pass.
+        """
         with torch.enable_grad():
-            losses, terms = self._terms(batch, connected(batch.z), twice=False)
+            z = batch.z.detach().requires_grad_()
+            losses, terms = self._terms(batch, z, twice=False, on_record=on_record)
         return losses.detach(), terms
 
     def differentiable_terms(self, batch: Batch, z: Tensor) -> tuple[Tensor, list[GradientTerm]]:
@@ -553,7 +560,9 @@ class WatchedNetwork:
         with differentiable_backends(self.problem.net):
             return self._terms(batch, z, twice=True)
 
-    def _terms(self, batch: Batch, z: Tensor, twice: bool) -> tuple[Tensor, list[GradientTerm]]:
+    def _terms(
+        self, batch: Batch, z: Tensor, twice: bool, on_record: OnRecord | None = None
+    ) -> tuple[Tensor, list[GradientTerm]]:
         edges: list[Any] = []
 
         def keep_edge(output: Tensor) -> Tensor:
@@ -562,10 +571,14 @@ class WatchedNetwork:
             edges.append(get_gradient_edge(output))
             return output
 
-        parameters = self.problem.detached()
-        with self.running(parameters, batch, z, keep_edge, twice=twice) as run:
+        parameters, given = self.problem.detached(), z if twice else connected(z)
+        with self.running(parameters, batch, given, keep_edge, twice=twice) as run:
             total = run.losses.sum()
-            gradients = torch.autograd.grad(total, edges, create_graph=twice, allow_unused=True)
+            wanted = edges if on_record is None else [*edges, z]
+            gradients = torch.autograd.grad(total, wanted, create_graph=twice, allow_unused=True)
+        if on_record is not None:
+            *gradients, slopes = gradients
+            on_record(torch.zeros_like(z) if slopes is None else slopes)
         deltas = [
             shape.zeros(len(batch), batch.z.device) if delta is None else delta
             for delta, shape in zip(gradients, self.outputs, strict=True)
@@ -585,12 +598,12 @@ class WatchedNetwork:
 
 
 def connected(z: Tensor) -> Tensor:
-    """Return a copy of the variable that requires gradients and may be overwritten.
+    """Return a copy of the variable, part of its graph, that may be overwritten.
 
     A checkpointed part of the network runs again in the backward pass, without a watcher. Because
     the variable requires gradients, the part's outputs require gradients in both runs.
     """
-    return z.detach().requires_grad_().clone()
+    return (z if z.requires_grad else z.detach().requires_grad_()).clone()
 
 
 @contextmanager

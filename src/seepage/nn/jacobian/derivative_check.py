@@ -123,7 +123,7 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
     # Rounding and curvature balance at larger steps in shorter numbers.
     h = scale * (5e-5 if z.dtype == torch.float64 else 1.5e-3)
     changes = {"tangents": _by_tangents, "pulls": _by_pulls, "probes": _by_probes}[way]
-    with _full_precision(z.device):
+    with full_precision(z.device):
         try:
             wrong, derived, difference = _apart(*changes(network, batch, v), h, kinked)
         except torch.OutOfMemoryError:
@@ -235,7 +235,7 @@ def _by_probes(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Chang
 
 
 @contextmanager
-def _full_precision(device: torch.device) -> Iterator[None]:
+def full_precision(device: torch.device) -> Iterator[None]:
     """Switch off reduced precision, whose rounding would dominate the differences."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")

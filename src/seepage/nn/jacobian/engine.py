@@ -3,12 +3,14 @@
 A step releases ``Σ_i g̃_i + N(0, (σC)² I)`` where ``g̃ = g/φ(‖g‖)`` is the clipped gradient of a
 record's loss. The information about the view's variable ``z`` is ``J̃ᵀJ̃/(σC)²`` with
 ``J̃ = ∂g̃/∂z`` (Guo et al. 2022, section 6). An :class:`Engine` computes products with ``J̃`` in
-one of three ways:
+one of four ways:
 
 * *probes of the release* (``probes.py``) give every entry of the diagonal at once. They need
   per-layer rules only for clipping; with ``Jᵀg`` the effect of the clip is exact, and without it
   bounded from above;
 * *tangents of the record* (``tangents.py``) give exact clipped norms from three scalars;
+* *steps of the parameters* (``parameter_steps.py``) are probes of the release that cost two
+  thirds of a training step, because they share a pass with the update;
 * *finite changes* (``finite_changes.py``, which defines them) are changes of clipped gradients over
   a step of a stated size, for networks with kinks or without derivatives. *Thin* finite tangents
   take one plain pass at training precision, whereas derivatives cost several training steps.
@@ -46,8 +48,13 @@ from seepage.nn.gradients.norms import (
     record_gradients,
     weighted_gradient,
 )
-from seepage.nn.gradients.per_record_gradients import Key, value_of, weighted_sums
-from seepage.nn.gradients.watching import WatchedNetwork
+from seepage.nn.gradients.per_record_gradients import (
+    Key,
+    at_least_single,
+    value_of,
+    weighted_sums,
+)
+from seepage.nn.gradients.watching import OnRecord, WatchedNetwork
 from seepage.nn.jacobian.derivative_check import (
     UndifferentiableError,
     check_derivative,
@@ -66,6 +73,15 @@ from seepage.nn.jacobian.finite_changes import (
     thin_change,
 )
 from seepage.nn.jacobian.kink_search import kinks_beside, kinks_between, line_count
+from seepage.nn.jacobian.parameter_steps import (
+    ParameterStep,
+    check_parameter_steps,
+    octaves_for,
+    packed_direction,
+    pull,
+    size_of_parameters,
+    slopes_at,
+)
 from seepage.nn.jacobian.probes import ClippedProbes, dense_probe, thin_probe
 from seepage.nn.jacobian.random_directions import (
     Direction,
@@ -102,7 +118,7 @@ from seepage.support.number_check import check_choice, check_positive
 Value = TypeVar("Value")
 Work = Callable[[Batch, slice], Value]  # of a chunk, and of its place in the batch
 
-_METHODS = ("auto", "derivative", "finite", "thin")
+_METHODS = ("auto", "derivative", "finite", "thin", "parameters")
 
 
 @dataclass(frozen=True)
@@ -157,11 +173,13 @@ class Engine:
         How changes of the gradients are measured. ``"derivative"`` uses derivatives. ``"finite"``
         uses finite steps, which work for any network that can be trained. ``"thin"`` takes a finite
         step in one plain pass, with the gradients of wide weights narrowed by random matrices.
-        ``"auto"`` uses finite steps if the network has kinks (ReLU, max pooling), cannot be
-        differentiated twice or hides a dependence from torch (``.detach()``). Otherwise it uses
-        thin steps for a wide network on an accelerator in TF32 or 16 bits, and derivatives for all
-        other networks. Finite steps give traces and squared changes; pullbacks to the record always
-        use derivatives.
+        ``"parameters"`` moves the parameters of a smooth network along random signs and shares a
+        pass with the update. ``"auto"`` uses finite steps if the network has kinks (ReLU, max
+        pooling), cannot be differentiated twice or hides a dependence from torch (``.detach()``).
+        A wide network on an accelerator in TF32 or 16 bits uses thin steps or, in training without
+        the clip's exact derivative, steps of the parameters. All other networks use derivatives.
+        Finite steps give traces and squared changes; pullbacks to the record always use
+        derivatives.
     scale
         The size ``h`` of a finite step, in the units of the unknowns. The default is a hundredth of
         the first batch's root mean square, to one digit. For thin steps, the default is the size
@@ -211,6 +229,8 @@ class Engine:
         self.method, self.scale, self.directions = method, scale, directions
         self.doubt = 0.0  # the relative uncertainty of thin steps
         self.errors: StepErrors | None = None  # of thin steps, once they have been measured
+        self.parameter_step: ParameterStep | None = None  # once its size has been chosen
+        self._moves: bool | None = None  # whether steps of the parameters see the whole derivative
         losses = per_record(loss)
         if view is None:
             view = ModelInput() if isinstance(losses, OwnLoss) else Input()
@@ -234,6 +254,7 @@ class Engine:
         index: Tensor | None = None,
         update: bool = False,
         pulls: bool = False,
+        measured: Tensor | None = None,
     ) -> Step:
         """Return a batch's gradient norms, trace estimates and sum of clipped gradients.
 
@@ -252,6 +273,9 @@ class Engine:
             Whether to return the sum of the clipped gradients too.
         pulls
             Whether to return ``J̃ᵀu``, which requires probes along parameter directions.
+        measured
+            Which records to probe, ``(B,)``; the traces of all other records are nan. The default
+            is all records.
         """
         count = batch_size(x)
         own = torch.arange(count) if index is None else torch.as_tensor(index)
@@ -263,12 +287,25 @@ class Engine:
                 self.step(*company, probes=probes, key=key, update=update, pulls=pulls)
             return self._empty(x, probes, update, pulls)
         if self.problem.sharded:
+            if measured is not None:
+                raise InputError(
+                    "A network sharded across processes is measured at every step; leave out "
+                    "measure_every."
+                )
             self._keep_together(x, y)
         keys = [key_of(self.seed, key, k) for k in range(probes)]
         way = self.way(x, y) if probes > 0 and not pulls else "derivative"
         if probes and self.directions == "coordinates":
             self._refuse_coordinates(way, pulls)
             return self._coordinate_step(x, y, keys, own, update)
+        training = update or index is not None
+        if probes and not pulls and self.moves_parameters(x, y, training):
+            return self._parameter_step(x, y, keys, update, measured)
+        if measured is not None and probes and not bool(measured.all()):
+            part = {"probes": probes, "key": key, "index": own[measured], "pulls": pulls}
+            whole = self.step(x, y, probes=0, index=own, update=update)
+            some = self.step(rows_of(x, measured), y[measured.to(y.device)], **part)
+            return replace(whole, traces=_spread(some.traces, measured))
         if way != "derivative":
             step = self._thin_step if way == "thin" else self._finite_step
             return step(x, y, keys, own, update)
@@ -413,7 +450,7 @@ class Engine:
 
     def way(self, x: Inputs, y: Tensor) -> str:
         """Return how traces are measured: ``"derivative"``, ``"finite"`` or ``"thin"``."""
-        if self.method != "auto":
+        if self.method not in ("auto", "parameters"):
             return self.method
         network = self._validator.watched_if_possible(x, y, rules=False)
         if network is None or self._kinked(network, x, y):
@@ -422,6 +459,52 @@ class Engine:
             return "thin"
         whole = not self.problem.sharded
         return "derivative" if whole and self.has_derivatives(x, y) else "finite"
+
+    def moves_parameters(self, x: Inputs, y: Tensor, training: bool = True) -> bool:
+        """Return whether traces of this batch are measured by steps of the parameters.
+
+        ``training`` states whether the records are those of a training step.
+        """
+        if self.method == "parameters":
+            self._refuse_steps_of_parameters(x, y)
+        else:
+            exact = self.clip_derivative == "exact" and not isinstance(self.clip, NoClip)
+            if exact or not training or self.method != "auto" or self.way(x, y) != "thin":
+                return False
+            if self.problem.sharded or _shortest(self.problem) < 4:
+                return False
+        if self._moves is None:
+            try:
+                self._check_parameter_steps(x, y)
+            except InputError as refusal:
+                if self.method != "auto" or world_size() > 1:
+                    raise
+                self._moves = False
+                self._validator.tell_of_finite_steps(refusal)
+            else:
+                self._moves = True
+        return self._moves
+
+    def _refuse_steps_of_parameters(self, x: Inputs, y: Tensor) -> None:
+        """Raise an error if a step of the parameters cannot measure the network."""
+        if self.problem.sharded:
+            reason = "its parameters are sharded across processes"
+        elif _shortest(self.problem) < 4:
+            reason = "its released parameters have 16 bits, which round such a step away"
+        elif self.way(x, y) == "finite":
+            reason = "the network has kinks, or no derivatives"
+        else:
+            return
+        raise InputError(
+            f"method='parameters' cannot measure this network: {reason}. Leave out method."
+        )
+
+    def _check_parameter_steps(self, x: Inputs, y: Tensor) -> None:
+        """Compare steps of the parameters with steps of a few records."""
+        some = spread_over_classes(y, 4, self.passes)
+        network, scale = self._validator.watched(x, y, rules=False), self.view.scale(self.net, x, y)
+        batch = self.problem.batch(rows_of(x, some), y[some.to(y.device)])
+        check_parameter_steps(network, batch, scale)
 
     def has_derivatives(self, x: Inputs, y: Tensor) -> bool:
         """Return whether derivatives of the gradients exist and agree with differences.
@@ -556,6 +639,102 @@ class Engine:
         drawn = random_rows(network, key)
         change = partial(thin_change, network, batch, v, drawn=drawn, along=False, sized=True)
         return StepLadder.over(scale, octaves, change)
+
+    def step_of_parameters(self, x: Inputs, y: Tensor) -> ParameterStep:
+        """Return the size of steps of the parameters, with its errors, from the first batch."""
+        if self.parameter_step is None:
+            size, problem = size_of_parameters(self.problem), self.problem
+            device = problem.device()
+            short = has_short_numbers(self.net, device) or _mixed(self.net, device)
+            kind = next(iter(problem.detached().values())).dtype
+            ladder = self.parameter_ladder(x, y, size, octaves_for(kind, short))
+            best = ladder.balanced()
+            errors = ladder.errors(best)
+            self.parameter_step = ParameterStep(ladder.sizes[best], ladder.doubt(best), errors)
+        return self.parameter_step
+
+    def parameter_ladder(
+        self, x: Inputs, y: Tensor, scale: float, octaves: Sequence[float]
+    ) -> StepLadder:
+        """Return four records' changes over steps of the parameters, in the mean over ``±u``."""
+        some = slice(min(4, len(y)))
+        x, y = rows_of(x, some), y[some]
+        network, batch = self._validator.watched_if_possible(x, y), self.problem.batch(x, y)
+        words = packed_direction(self.problem, key_of(self.seed, "size of steps"))
+        own: list[Tensor] = []
+        self._unprobed(network, True, batch, on_record=own.append)
+        norms = self.masked(own[0]).flatten(1).double().square().sum(1)
+
+        def change(h: float) -> ThinChange:
+            pulls = [pull(self.problem, batch, words, e, own[0]) for e in (h, -h)]
+            each = [self.masked(p).flatten(1).double().square().sum(1) for p in pulls]
+            none = torch.zeros_like(norms)
+            return ThinChange((each[0] + each[1]) / 2, none, none, norms, none)
+
+        return StepLadder.over(scale, octaves, change)
+
+    def _parameter_step(
+        self,
+        x: Inputs,
+        y: Tensor,
+        keys: list[int],
+        update: bool,
+        measured: Tensor | None,
+    ) -> Step:
+        """Return a step with traces from steps of the parameters, which share the update's pass."""
+        clipped = not isinstance(self.clip, NoClip)
+        network, step = self._validator.watched_if_possible(x, y), self.step_of_parameters(x, y)
+        self.passes += 1
+        if self.passes > 1 and self.passes == 10 ** round(math.log10(self.passes)):
+            self._check_parameter_steps(x, y)
+            errors = self.parameter_ladder(x, y, step.size, range(-1, 3)).errors(0)
+            self.parameter_step = step = replace(step, errors=errors)
+
+        @cache
+        def directions() -> list[Tensor]:
+            return [packed_direction(self.problem, key) for key in keys]
+
+        def moved(batch: Batch, words: Tensor, slopes: Tensor) -> Tensor:
+            return pull(self.problem, batch, words, step.size, slopes)
+
+        def work(batch: Batch, rows: slice) -> Step:
+            own: list[Tensor] = []
+            if clipped or update:
+                plain = self._unprobed(network, update, batch, on_record=own.append)
+            else:
+                slopes, losses = slopes_at(self.problem, batch)
+                own.append(slopes)
+                plain = Step(losses, torch.full_like(losses, torch.nan), losses[:, None][:, :0])
+            slopes, due = own[0], None if measured is None else measured[rows]
+            if due is not None and not bool(due.any()):
+                return replace(plain, traces=_spread(slopes.new_zeros(0, len(keys)), due))
+            if due is not None and not bool(due.all()):
+                batch = batch.records(torch.nonzero(due).flatten().to(slopes.device))
+                slopes = slopes[due.to(slopes.device)]
+            size = self._squares(slopes)
+            squares = []
+            for words in directions():
+                back = self._replayed(("parameters", step.size), moved, batch, (words, slopes))
+                squares.append(step.errors.removed(self._squares(back), size, step.size))
+            traces = torch.stack(squares, 1)
+            return replace(plain, traces=traces if due is None else _spread(traces, due))
+
+        whole = _joined(self._in_chunks(x, y, 3, work, network))
+        if not clipped:
+            return whole
+        norms, traces = whole.norms, whole.traces
+        if self.clip_derivative == "conservative":
+            factor = self.clip.conservative(norms)
+            return replace(whole, traces=traces * factor[:, None].to(traces.dtype))
+        radial = self._squares(self.radial_pull(x, y)[0]) / norms.clamp(min=1e-300) ** 2
+        lost = (1 - self.clip.radial(norms) ** 2) * radial
+        inside = 1 / self.clip.phi(norms) ** 2
+        return replace(whole, traces=(traces - lost[:, None]) * inside[:, None])
+
+    def _squares(self, values: Tensor) -> Tensor:
+        """Return each record's sum of squares over the unknowns."""
+        flat = self.masked(values).flatten(1)
+        return torch.linalg.vector_norm(flat, dim=1, dtype=at_least_single(flat)).square()
 
     def _thin_step(self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool) -> Step:
         """Return a step with traces from finite changes that are narrowed by thin matrices."""
@@ -775,17 +954,24 @@ class Engine:
         return values if mask is None else values * mask
 
     def _unprobed(
-        self, network: WatchedNetwork | None, update: bool, batch: Batch, _: slice | None = None
+        self,
+        network: WatchedNetwork | None,
+        update: bool,
+        batch: Batch,
+        _: slice | None = None,
+        on_record: OnRecord | None = None,
     ) -> Step:
         """Return norms and losses, and the sum of clipped gradients if requested.
 
-        If the network cannot be traced, the records are run one by one.
+        If the network cannot be traced, the records are run one by one. ``on_record`` receives
+        ``∇_z Σ_i ℓ_i``, from the same pass if the network can be traced.
         """
         none = torch.zeros(len(batch), 0, dtype=batch.z.dtype, device=batch.z.device)
         clip = self.clip
         if isinstance(clip, NoClip):
             unknown = torch.full_like(none.sum(1), torch.nan)
-            losses, gradient = weighted_gradient(self.problem, batch, clip.factor(unknown))
+            weights = clip.factor(unknown)
+            losses, gradient = weighted_gradient(self.problem, batch, weights, on_record)
             return Step(losses, unknown, none, gradient if update else {})
         if network is None:
             each = record_gradients(self.problem, batch)
@@ -794,14 +980,24 @@ class Engine:
             parts = {n: g.reshape(like[n].shape) for n, g in zip(like, pieces, strict=True)}
             with torch.no_grad():
                 losses = self.problem.losses(like, batch, batch.z)
+            if on_record is not None:
+                on_record(slopes_at(self.problem, batch)[0])
             return Step(losses, size, none.to(size), parts if update else {})
-        if update:
-            total, size, losses = self._replayed(
-                ("update", clip), lambda b: clipped_gradient(network, b, clip), batch
-            )
-            return Step(losses, size, none, total)
-        size, losses = self._replayed("norms", lambda b: norms(network, b), batch)
-        return Step(losses, size, none)
+
+        def pass_over(batch: Batch) -> tuple[Any, ...]:
+            slopes: list[Tensor] = []
+            keep = None if on_record is None else slopes.append
+            if update:
+                total, size, losses = clipped_gradient(network, batch, clip, keep)
+                return total, size, losses, *slopes
+            return {}, *norms(network, batch, keep), *slopes
+
+        what = ("update", clip) if update else "norms"
+        passed = self._replayed((what, on_record is not None), pass_over, batch)
+        total, size, losses, *slopes = passed
+        if on_record is not None:
+            on_record(slopes[0])
+        return Step(losses, size, none, total)
 
     def _replayed(
         self,
@@ -878,9 +1074,24 @@ def _joined(steps: list[Step]) -> Step:
     )
 
 
+def _spread(traces: Tensor, measured: Tensor) -> Tensor:
+    """Return the traces of the measured records at their places, and nan everywhere else."""
+    if bool(measured.all()):
+        return traces
+    places = measured.to(traces.device)
+    out = traces.new_full((len(measured), traces.shape[1]), torch.nan)
+    out[places] = traces
+    return out
+
+
 def _summed(gradients: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Return the sum of the chunks' gradients by parameter."""
     return {name: torch.stack([g[name] for g in gradients]).sum(0) for name in gradients[0]}
+
+
+def _shortest(problem: NetworkProblem) -> int:
+    """Return the number of bytes of the shortest released parameters, in the type they run in."""
+    return min(p.dtype.itemsize for p in problem.detached().values())
 
 
 def _hundredth(size: float) -> float:
@@ -892,6 +1103,10 @@ def has_short_numbers(net: nn.Module, device: torch.device) -> bool:
     """Return whether a network on an accelerator runs in TF32, in 16 bits or under autocast."""
     if device.type != "cuda":
         return False
-    whole = rounding_of_products() in ("highest", "ieee")
+    return rounding_of_products() not in ("highest", "ieee") or _mixed(net, device)
+
+
+def _mixed(net: nn.Module, device: torch.device) -> bool:
+    """Return whether a network runs in 16 bits or under autocast."""
     floating = (p.dtype for p in net.parameters() if p.is_floating_point())
-    return not whole or torch.is_autocast_enabled("cuda") or any(t.itemsize < 4 for t in floating)
+    return torch.is_autocast_enabled(device.type) or any(t.itemsize < 4 for t in floating)

@@ -80,6 +80,11 @@ _BALANCED = (
     "to either side, with the effects of curvature and rounding removed. For the few records "
     "tested, the squared change is uncertain by {1:.2g} %; other records may differ more."
 )
+_OF_PARAMETERS = (
+    "The gradient's derivative is approximated by the change of the losses' slopes over a small "
+    "step of the parameters, with the effects of curvature and rounding removed. For the few "
+    "records tested, the squared change is uncertain by {0:.2g} %; other records may differ more."
+)
 THIN = 32  # columns that gradients of wide weights are narrowed to
 _LARGEST_IN_DOUBLE = 50_000_000  # most parameters of a network copied to float64
 _LARGEST_IN_SINGLE = 2_000_000_000  # and, from shorter types, to float32
@@ -161,8 +166,11 @@ def condition_of_steps(h: float, doubt: float) -> str:
     """Return a sentence that states the assumption behind a result from finite steps.
 
     ``doubt`` is the relative uncertainty of the tested records' squared changes
-    (:meth:`StepLadder.doubt`); it is zero if no record was tested.
+    (:meth:`StepLadder.doubt`); it is zero if no record was tested. Without a size ``h``, the
+    parameters were moved instead of the record.
     """
+    if not h:
+        return _OF_PARAMETERS.format(100 * doubt)
     return _BALANCED.format(h, 100 * doubt) if doubt else _CONDITION.format(h)
 
 
@@ -256,7 +264,7 @@ def thin_change(
     """
     total = _Totals(network, batch, drawn, along, sized)
     both = replace(batch, z=batch.z.to(at_least_single(batch.z))).on_both_sides(h * v, -h * v)
-    with _in_short_numbers(batch.z.device.type, batch.z.dtype):
+    with in_short_numbers(batch.z.device.type, batch.z.dtype):
         losses = layer_by_layer(network, both, total.take, total.thin)
     squared, first, second, size = total.sums
     parts = (squared / (2 * h) ** 2, first / (2 * h), second / (2 * h), size)
@@ -264,7 +272,7 @@ def thin_change(
 
 
 @contextmanager
-def _in_short_numbers(device: str, own: torch.dtype) -> Iterator[None]:
+def in_short_numbers(device: str, own: torch.dtype) -> Iterator[None]:
     """Allow a 16-bit network to accept records in float32.
 
     The spacing of 16-bit numbers may exceed the step size, so a 16-bit record shifted by ``hv``

@@ -94,7 +94,7 @@ def _unclipped(
         constants = {id(values[name]): constant for name, constant in parameters.items()}
 
         def total(z: Tensor) -> tuple[Tensor, Tensor]:
-            with _ForwardOverParameters(constants):
+            with ForwardOverParameters(constants):
                 losses = problem.losses(values, batch, z)
             return losses.sum(), losses
 
@@ -115,7 +115,7 @@ def _unclipped(
         return pulls, slopes, losses
 
 
-class _ForwardOverParameters(TorchFunctionMode):  # type: ignore[misc]
+class ForwardOverParameters(TorchFunctionMode):  # type: ignore[misc]
     """Replaces torch functions that lack forward mode over the parameters.
 
     An embedding's padding row has no gradient in torch, so its gradient is not released. Forward

@@ -37,8 +37,17 @@ def key_of(*parts: object) -> int:
 def signs(key: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Return independent signs (−1 or +1) of this shape, with the device and type of ``like``."""
     count = math.prod(shape)
-    words = torch.arange((count + 63) // 64, device=like.device)
-    return _unpack(_mixed(words, key))[:count].reshape(shape).to(like.dtype) * 2 - 1
+    return _unpack(packed_signs(key, count, like))[:count].reshape(shape).to(like.dtype) * 2 - 1
+
+
+def packed_signs(key: int, count: int, like: Tensor) -> Tensor:
+    """Return the words whose bits are ``count`` signs, on the device of ``like``."""
+    return _mixed(torch.arange((count + 63) // 64, device=like.device), key)
+
+
+def unpacked_signs(words: Tensor, count: int) -> Tensor:
+    """Return the signs in packed words as small integers, ``(count,)``."""
+    return _unpack(words)[:count].to(torch.int8).mul_(2).sub_(1)
 
 
 def row_signs(key: int, rows: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -52,6 +61,11 @@ def row_signs(key: int, rows: Tensor, shape: tuple[int, ...], like: Tensor) -> T
     mixed = _mixed(words[None, :] + row_keys[:, None], key_of(key, "row"))
     bits = _unpack(mixed.reshape(-1)).reshape(len(rows), -1)[:, :count]
     return bits.reshape(len(rows), *shape).to(like.dtype) * 2 - 1
+
+
+def random_numbers(key: int, rows: Tensor) -> Tensor:
+    """Return a random integer of 63 bits for each of these numbered records."""
+    return _mixed(rows.to(torch.int64), key) & (2**63 - 1)
 
 
 def row_coordinates(key: int, rows: Tensor, unknown: Tensor) -> Tensor:

@@ -515,6 +515,8 @@ class GradientLeakage(Leakage):
         conditions = self.conditions
         if kind == "bound":
             conditions = (*conditions, _FROM_ABOVE)
+        if kind != "exact" and not finite and self.engine.parameter_step is not None:
+            conditions = (*conditions, condition_of_steps(0.0, self.engine.parameter_step.doubt))
         if finite:
             h = self.engine.step_size(self.x, self.y)
             about = over_steps(about, h)

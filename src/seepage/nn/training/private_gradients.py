@@ -276,8 +276,11 @@ class PrivateGradients:
         All processes use the same records here, although they later measure different records.
         """
         engine = self.accountant_.engine
-        engine.takes_finite_steps(x, y)
-        engine.step_size(x, y)
+        if engine.moves_parameters(x, y):
+            engine.step_of_parameters(x, y)
+        else:
+            engine.takes_finite_steps(x, y)
+            engine.step_size(x, y)
 
     def own_records(self, step: int) -> Tensor:
         """Return the records of a step's batch that this process observes."""
