@@ -7,10 +7,12 @@ learns to tell their updates apart, for each layer and for all layers together, 
 clients. The property of no real client is used, so the scores can be tested exactly
 (:mod:`seepage.layers.measures.client_scores`).
 
-In every round and layer, updates are centred on the mean over the clients and scaled; a client's
-updates are then averaged over the rounds. Real and shadow clients each have their own mean and
-scale, so a learning rate that is not quite theirs does little harm. In a round with fewer than four
-real clients, those of the shadow clients are used.
+In every round and layer, updates are centred on the mean over the clients and scaled; they and their
+absolute values are then averaged over a client's rounds. A property need not shift the mean update:
+brighter inputs enlarge the gradients of the weights that read them, δ xᵀ, where the sign of the
+error δ differs from client to client. Real and shadow clients each have their own mean and scale,
+so a learning rate that is not quite theirs does little harm. In a round with fewer than four real
+clients, those of the shadow clients are used.
 """
 
 from __future__ import annotations
@@ -180,9 +182,9 @@ class ShadowClients:
                 centred, scale, mean = _standard(moves)
                 moved = block[rows]
                 moved = _standard(moved)[0] if len(rows) >= 4 else (moved - mean) / scale
-                total[layer] = total.get(layer, np.zeros(moves.shape)) + centred / len(stages)
-                own.setdefault(layer, np.zeros((len(who.clients), block.shape[1])))
-                np.add.at(own[layer], who.client[rows], moved)
+                total[layer] = total.get(layer, 0.0) + _signs_and_sizes(centred) / len(stages)
+                own.setdefault(layer, np.zeros((len(who.clients), 2 * block.shape[1])))
+                np.add.at(own[layer], who.client[rows], _signs_and_sizes(moved))
         shadow = {**total, JOINED: np.concatenate(list(total.values()), axis=1)}
         real = {layer: each / np.maximum(count, 1)[:, None] for layer, each in own.items()}
         real[JOINED] = np.concatenate(list(real.values()), axis=1)
@@ -354,6 +356,11 @@ def _standard(moves: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
     mean = moves.mean(axis=0)
     scale = float(np.sqrt(np.mean((moves - mean) ** 2))) or 1.0
     return (moves - mean) / scale, scale, mean
+
+
+def _signs_and_sizes(moves: np.ndarray) -> np.ndarray:
+    """Return updates with their absolute values beside them."""
+    return np.concatenate([moves, np.abs(moves)], axis=1)
 
 
 def _models(recording: Recording, models: Any) -> Models:
