@@ -7,12 +7,12 @@ learns to tell their updates apart, for each layer and for all layers together, 
 clients. The property of no real client is used, so the scores can be tested exactly
 (:mod:`seepage.layers.measures.client_scores`).
 
-In every round and layer, updates are centred on the mean over the clients and scaled; they and their
-absolute values are then averaged over a client's rounds. A property need not shift the mean update:
-brighter inputs enlarge the gradients of the weights that read them, δ xᵀ, where the sign of the
-error δ differs from client to client. Real and shadow clients each have their own mean and scale,
-so a learning rate that is not quite theirs does little harm. In a round with fewer than four real
-clients, those of the shadow clients are used.
+In every round and layer, updates are centred on the mean over the clients and scaled. They and
+their absolute values are averaged over a client's rounds: a property need not shift the mean
+update. Brighter inputs x, for example, enlarge the gradients δ xᵀ of the weights that read them,
+where the sign of the error δ differs from client to client. Real and shadow clients each have their
+own mean and scale, so a learning rate that is not quite theirs does little harm. In a round with
+fewer than four real clients, those of the shadow clients are used.
 """
 
 from __future__ import annotations
