@@ -1,23 +1,21 @@
 """Statements about federated clients that were wrong at commit 8814631, each by its number.
 
-Every test goes through names that the package had then. Run there, they give:
+Every test goes through names that the package had then (recordings were read and written by
+``seepage.layers.federated.gradients``), and fails there:
 
-========================================  ==============================  =====================
-statement                                 test                            at 8814631
-========================================  ==============================  =====================
-a restarted run, 200 random labellings    test_recorder_numbers: two      196 of 200 name a layer
-                                          runs, 200 labellings
-remedies clip counters                    test_recorder_numbers: clip     clipped to 8.15, not 0.47
-the report follows the weaker attacker    here, 1                         no --auxiliary
-ordinary clients stand out                here, 2                         27 of 200 runs
-int8 updates are stored as numbers        test_recorder_numbers: int8     norm 246.6, not 0.19
-the AUC's interval jumps at 1             test_attack_intervals: nearly   from 0.61 to 0.93
-``save()`` rewrites all rounds            here, 3                         20 times the bytes
-negative lower ends in summary.json       here, 4                         −0.31
-"not sure" in green                       here, 4                         "good"
-``node % 2`` in the how-to                here, 5                         it is there
-``figures/`` open to others               here, 4                         755
-========================================  ==============================  =====================
+===  =======================================  ======================================
+ 1   the report follows the weaker attacker   the stronger one is not mentioned
+ 2   24 like clients, someone stands out      45 of 200 runs, where 10 are allowed
+ 3   bytes that a round writes, 40 rounds     the last five: 6 times the first five
+ 4   lower ends in ``summary.json``           −0.25 bits
+ 5   the tone of a report without findings    green
+ 6   ``node % 2`` in the how-to               there
+ 7   the mode of ``figures/``                 755
+===  =======================================  ======================================
+
+A restarted run (194 of 200 random labellings name a layer), remedies on counters (clipped to 8.15,
+not 0.469) and int8 updates are in ``federated/test_recorder_numbers.py``; the AUC's interval at 1
+(a lower end of 0.61 beside 0.93) is in ``tests/attacks/test_attack_intervals.py``.
 """
 
 from __future__ import annotations
@@ -39,30 +37,28 @@ from seepage.cli import app
 from seepage.layers import LayerGradients, save_gradients, standing_out
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
-CLIENTS, ROUNDS = 12, 4
+CLIENTS, ROUNDS = 12, 3
 
 
-def like_clients(draw, kind="iid"):
-    """Return gradients of logistic regression at four models, on records that stay the same."""
-    models = np.random.default_rng(9).standard_normal((ROUNDS, 5))
-    moves = np.zeros((ROUNDS, CLIENTS, 5))
-    for client in range(CLIENTS):
-        records = (8, 20, 60)[client % 3] if kind == "unequal" else 20
-        y = draw.random(records) < 0.5
-        heavy = kind == "heavy-tailed"
-        x = draw.standard_t(2, (records, 5)) if heavy else draw.standard_normal((records, 5))
+def like_clients(draw, clients=CLIENTS, heavy=False):
+    """Return gradients of logistic regression at three models, on records that stay the same."""
+    models = np.random.default_rng(9).standard_normal((ROUNDS, 5)) / np.sqrt(5)
+    moves = np.zeros((ROUNDS, clients, 5))
+    for client in range(clients):
+        y = draw.random(20) < 0.5
+        x = draw.standard_t(2, (20, 5)) if heavy else draw.standard_normal((20, 5))
         x += y[:, None]
         for number, model in enumerate(models):
-            moves[number, client] = x.T @ (expit(x @ model) - y) / records
+            moves[number, client] = x.T @ (expit(x @ model) - y) / len(y)
     seen = LayerGradients.of({"fc": moves.reshape(-1, 5), "out": moves[..., 0].reshape(-1, 1)})
-    client, number = np.tile(np.arange(CLIENTS), ROUNDS), np.repeat(np.arange(ROUNDS), CLIENTS)
+    client, number = np.tile(np.arange(clients), ROUNDS), np.repeat(np.arange(ROUNDS), clients)
     return replace(seen, nodes=client, rounds=number)
 
 
 @pytest.fixture
 def quiet(tmp_path):
     """Return a recording on disk whose property is random, and its table."""
-    save_gradients(like_clients(np.random.default_rng(4), "iid"), tmp_path / "updates.npz")
+    save_gradients(like_clients(np.random.default_rng(4)), tmp_path / "updates.npz")
     lines = [f"{client},{client % 2}" for client in range(CLIENTS)]
     (tmp_path / "clients.csv").write_text("\n".join(["node,scanner", *lines]))
     return tmp_path
@@ -84,10 +80,9 @@ def test_1_the_report_names_the_stronger_attacker_or_says_it_was_not_tried(quiet
     )
 
 
-@pytest.mark.parametrize("kind", ["iid", "unequal", "heavy-tailed"])
-def test_2_ordinary_clients_do_not_stand_out(kind):
+def test_2_ordinary_clients_do_not_stand_out():
     draw = np.random.default_rng(1)
-    named = sum(bool(standing_out(like_clients(draw, kind)).named()) for _ in range(200))
+    named = sum(bool(standing_out(like_clients(draw, 24, True)).named()) for _ in range(200))
     assert named <= 19  # 5 % of 200 is 10, with a standard deviation of 3.1
 
 
