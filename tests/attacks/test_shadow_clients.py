@@ -89,6 +89,37 @@ def test_shadow_clients_infer_a_planted_property(recorded, auxiliary):
     assert low < found["all layers"] <= high
 
 
+def test_a_property_that_changes_only_the_size_of_updates_is_inferred():
+    """Targets are signs at random, so gradients have mean 0 with and without larger inputs."""
+
+    def draw_client(large, records, seed):
+        draw = torch.Generator().manual_seed(seed)
+        x = torch.randn(records, 6, generator=draw)
+        x[:, 2:] *= 1 + 2 * large
+        return x, torch.randint(0, 2, (records, 1), generator=draw) * 2.0 - 1
+
+    net, seen = torch.nn.Linear(6, 1), []
+    torch.nn.init.zeros_(net.weight)
+    recipe = {"method": "fedsgd", "batch_size": RECORDS}
+    clients = [draw_client(k % 2, RECORDS, k) for k in range(40)]
+    run = sp.layers.simulate(
+        net, "mse", clients, rounds=8, snapshots=range(8), observe=seen.append, lr=1e-3, **recipe
+    )
+    pairs = [draw_client(large, 2000, 900 + large) for large in (0, 1)]
+    attacker = sp.attacks.ShadowClients(
+        net,
+        "mse",
+        tuple(torch.cat(part) for part in zip(*pairs, strict=True)),
+        np.repeat([0, 1], 2000),
+        records=RECORDS,
+        lr=1e-3,
+        **recipe,
+    )
+    recording = sp.layers.record_updates(net, seen)
+    found = attacker.attack(recording, {k: k % 2 for k in range(40)}, models=run.snapshots)
+    assert found["all layers"] > 0.9  # by the mean alone: 0.43
+
+
 def test_the_scores_do_not_depend_on_the_clients_property(recorded, auxiliary):
     recording, models, _ = recorded
     first, second = (make_attacker(auxiliary).scores(recording, models=models) for _ in range(2))

@@ -7,10 +7,14 @@ data do not. A classifier then learns to distinguish their updates, for each lay
 layers together, and scores the real clients. No real client's property is used, so the scores can
 be tested exactly (:mod:`seepage.layers.measures.client_scores`).
 
-In every round and layer, updates are centred on the mean over the clients and scaled; a client's
-updates are then averaged over the rounds. Real and shadow clients each have their own mean and
-scale, so a learning rate that differs slightly from the real one does little harm. In a round with
-fewer than four real clients, the mean and scale of the shadow clients are used.
+In every round and layer, updates are centred on the mean over the clients and scaled. The scaled
+updates and their absolute values are averaged over a client's rounds. A property need not shift the
+mean update: brighter inputs x, for example, enlarge the gradients δ xᵀ of the weights that read
+them, but the sign of the error δ differs from client to client. One classifier learns from the
+updates, one from the absolute values, and a logistic regression on their held-out predictions
+weighs both (stacking, Wolpert 1992). Real and shadow clients each have their own mean and scale, so
+a learning rate that differs slightly from the real one does little harm. In a round with fewer than
+four real clients, the mean and scale of the shadow clients are used.
 """
 
 from __future__ import annotations
@@ -24,6 +28,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from seepage.attacks.intervals import area_under_curve
@@ -182,18 +190,15 @@ class ShadowClients:
                 centred, scale, mean = _standard(moves)
                 moved = block[rows]
                 moved = _standard(moved)[0] if len(rows) >= 4 else (moved - mean) / scale
-                total[layer] = total.get(layer, np.zeros(moves.shape)) + centred / len(stages)
-                own.setdefault(layer, np.zeros((len(who.clients), block.shape[1])))
-                np.add.at(own[layer], who.client[rows], moved)
-        shadow = {**total, JOINED: np.concatenate(list(total.values()), axis=1)}
+                total[layer] = total.get(layer, 0.0) + _with_sizes(centred) / len(stages)
+                own.setdefault(layer, np.zeros((2, len(who.clients), block.shape[1])))
+                for part, each in zip(own[layer], _with_sizes(moved), strict=True):
+                    np.add.at(part, who.client[rows], each)
+        shadow = {**total, JOINED: np.concatenate(list(total.values()), axis=2)}
         real = {layer: each / np.maximum(count, 1)[:, None] for layer, each in own.items()}
-        real[JOINED] = np.concatenate(list(real.values()), axis=1)
+        real[JOINED] = np.concatenate(list(real.values()), axis=2)
         classes, target = np.unique(values, return_inverse=True)
-        found = []
-        for layer in shadow:
-            model = find_classifier(self.classifier, self.seed).fit(shadow[layer], target)
-            chances = np.asarray(model.predict_proba(real[layer]))
-            found.append(np.log(np.maximum(chances, np.finfo(float).tiny)))
+        found = [self._log_chances(shadow[layer], target, real[layer]) for layer in shadow]
         notes = [
             f"The attacker trained {counted(len(values), 'shadow client')} in "
             f"{counted(len(stages), 'round')}, each with {counted(len(data[0][1]), 'record')}."
@@ -233,6 +238,19 @@ class ShadowClients:
         return area_by_layer(
             self.scores(known.seen, models=given), known, permutations=permutations, seed=self.seed
         )
+
+    def _log_chances(self, shadow: np.ndarray, target: np.ndarray, real: np.ndarray) -> np.ndarray:
+        """Return the log-probability of each class for real clients, by both parts together."""
+        folds = StratifiedKFold(min(5, self.clients), shuffle=True, random_state=self.seed)
+        held_out, own = [], []
+        for moves, moved in zip(shadow, real, strict=True):
+            model = find_classifier(self.classifier, self.seed)
+            options: dict[str, Any] = {"cv": folds, "method": "predict_proba"}
+            held_out.append(_log(cross_val_predict(model, moves, target, **options)))
+            own.append(_log(model.fit(moves, target).predict_proba(moved)))
+        weighing = make_pipeline(StandardScaler(), LogisticRegression())
+        weighing.fit(np.concatenate(held_out, axis=1), target)
+        return _log(weighing.predict_proba(np.concatenate(own, axis=1)))
 
     def _shadow_data(self, seen: LayerGradients) -> tuple[list[Client], np.ndarray]:
         """Return the data of every shadow client, and its property."""
@@ -360,6 +378,15 @@ def _standard(moves: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
     mean = moves.mean(axis=0)
     scale = float(np.sqrt(np.mean((moves - mean) ** 2))) or 1.0
     return (moves - mean) / scale, scale, mean
+
+
+def _with_sizes(moves: np.ndarray) -> np.ndarray:
+    """Return updates and their absolute values, ``(2, clients, entries)``."""
+    return np.stack([moves, np.abs(moves)])
+
+
+def _log(chances: Any) -> np.ndarray:
+    return np.asarray(np.log(np.maximum(chances, np.finfo(float).tiny)))
 
 
 def _models(recording: Recording, models: Any) -> Models:
