@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from reproduction.drawing import Figure
@@ -18,6 +20,7 @@ AGREES, DIFFERS, UNDECIDED, MISSING = VERDICTS = (
     "not available here",
 )
 KINDS = ("result", "count", "setting")
+ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,9 @@ class Quantity:
         The paper's number as printed, so that its precision is known; ``None`` if the paper prints
         none. ``> 88`` is a bound, ``9/10`` allows either.
     why
-        Why the measured number is not the printed one: a sentence that names its evidence. It is
-        shown unless they agree, and the page refuses such a number without it.
+        Why the measured number is not the printed one: a sentence that names its evidence, a file
+        of this repository between backticks. It is shown unless they agree, and the page refuses
+        such a number without it.
     kind
         What kind of number is printed: a ``"result"``, a ``"count"`` of records or features, or a
         ``"setting"``, which is fixed by the set-up or by the goal of an algorithm.
@@ -120,8 +124,26 @@ class Quantity:
         return f"{str(self.verdict).capitalize()}. {self.why}"
 
     @property
+    def evidence(self) -> list[Path]:
+        """The files of this repository that the reason names, of which each must exist.
+
+        A name with a star stands for all files like it.
+        """
+        named = re.findall(r"`((?:reproduction|benchmarks)/[^`\s]+)`", self.why or "")
+        found = {name: sorted(ROOT.glob(name)) for name in named}
+        for name, paths in found.items():
+            if not paths:
+                raise InputError(f"The reason of {self.name!r} names {name}, which does not exist.")
+        return [path for paths in found.values() for path in paths]
+
+    @property
     def settled(self) -> bool:
-        """Whether there is nothing left to explain."""
+        """Whether there is nothing left to explain.
+
+        A difference needs a computation as its evidence; a number that cannot be had needs words.
+        """
+        if self.verdict in (DIFFERS, UNDECIDED):
+            return bool(self.evidence)
         return self.verdict in (None, AGREES) or bool(self.why)
 
     def cells(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduction import EXPERIMENTS, PAPERS, Experiment
+from reproduction.claims import CLAIMS
 from reproduction.outcome import AGREES, KINDS, VERDICTS, Quantity, reasons
 from reproduction.reproducing import PNG, RESULT, write_whole
 from seepage.errors import InputError
@@ -79,7 +80,7 @@ def _read(path: Path, name: str) -> dict[str, Any]:
         if not quantity.settled:
             raise InputError(
                 f"{quantity.name!r} of {name} is {quantity.measured} where the paper prints "
-                f"{quantity.printed}, and nothing says why; give the quantity its reason."
+                f"{quantity.printed}, and no computation says why; name it in the reason."
             )
     return found
 
@@ -140,6 +141,8 @@ def _page(own: dict[str, dict[str, Any]]) -> Iterator[str]:
     yield f"# {first.paper}: {first.topic or paper.topic}\n"
     yield f"This page reproduces [*{paper.title}*]({paper.address}) ([all papers](index.md))."
     yield _count(own.values())
+    if not first.topic:
+        yield from ("", *CLAIMS[first.paper].lines())
     settings: dict[str, str] = {}
     for name, entry in own.items():
         yield from _section(EXPERIMENTS[name], entry, settings)

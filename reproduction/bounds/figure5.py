@@ -96,13 +96,14 @@ def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "The bound depends only on σ and T, and for removing a record, as in the paper's code, "
             "is above 1 at σ = 2 even after 5,000 steps. For replacing one, as theorem 1 requires, "
             f"it is above 1 up to {replaced:.2f} %; this rounds to the printed number but cannot "
-            "be its source (private_sgd_mnist_as_run.json).",
+            "be its source (`reproduction/results/private_sgd_mnist_as_run.json`).",
         ),
         Quantity(
             "MNIST: accuracy to which the bound from the largest dFIL is at least 1",
             crossing(found, "largest"),
             "97",
-            "Over ten runs of the authors' network it is this (private_sgd_mnist_as_run.json).",
+            "Over ten runs of the authors' network it is this "
+            "(`reproduction/results/private_sgd_mnist_as_run.json`).",
         ),
         Quantity("MNIST: settings measured", len(found)),
         Quantity("MNIST: best accuracy in percent", max(p.accuracy for p in found)),
@@ -200,7 +201,7 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             f"({_spread(rdp)}), between {_beside(found, rdp)}; none reaches {_PRINTED_RDP} %. For "
             "replacing a record, the bound is at least 1 up to an accuracy of "
             f"{crossing(found, 'replaced'):.1f} % in our runs "
-            "(private_sgd_cifar10_as_run*.json).",
+            "(`reproduction/results/private_sgd_cifar10_as_run*.json`).",
         ),
         Quantity(
             "CIFAR-10: accuracy to which the bound from the largest dFIL is at least 0.1",
@@ -209,7 +210,8 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "For CIFAR-10 the paper states no unit. Per pixel, the bound holds up to this accuracy "
             f"({_hyper(tenth.row)}, T = {tenth.row['steps']:,}, {_spread(tenth)}). In units of the "
             f"network's input, as in the authors' code, it is {times:.0f} times as large and "
-            f"holds beyond the printed accuracy{by_theirs} (private_sgd_cifar10_as_run*.json).",
+            f"holds beyond the printed accuracy{by_theirs} "
+            "(`reproduction/results/private_sgd_cifar10_as_run*.json`).",
             comparable=False,
         ),
         Quantity(
@@ -266,7 +268,7 @@ def _by_one_coordinate(times: float) -> tuple[list[Quantity], str]:
     words = (
         f"; with their one-coordinate estimator, whose largest value is larger, {settings} "
         f"settings give, in one run, {per_pixel:.1f} % per pixel and {per_input:.1f} % in units of "
-        f"the input (private_sgd_{_ROUGH}.json)"
+        "the input"
     )
     return quantities, words
 

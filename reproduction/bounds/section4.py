@@ -31,7 +31,8 @@ def reproduce(quick: bool) -> Outcome:
             "probability of telling a member at ε = 0.1, in percent",
             100 * member(0.1),
             "53",
-            "e^0.1/(1 + e^0.1) is 52.498 %, which the paper rounds up.",
+            "e^0.1/(1 + e^0.1) is 52.498 %, which the paper rounds up "
+            "(`reproduction/bounds/section4.py`).",
         ),
         Quantity("probability of telling a member at ε = 2, in percent", 100 * member(2.0), "> 88"),
         Quantity("least variance of a number up to 100 at ε = 2", variance, "391"),
@@ -39,7 +40,8 @@ def reproduce(quick: bool) -> Outcome:
             "its standard deviation",
             math.sqrt(variance),
             "19",
-            "√391 is 19.8, which the paper truncates instead of rounding.",
+            "√391 is 19.8, which the paper truncates instead of rounding "
+            "(`reproduction/bounds/section4.py`).",
         ),
         Quantity(
             "longest gradient after the smooth clip, over C", SmoothClip(1.0).sensitivity, "1.115"

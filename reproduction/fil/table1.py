@@ -50,9 +50,10 @@ class Line:
         """Return its three numbers beside the printed ones."""
         mean, spread, accuracy = PRINTED[self.name]
         why = (
-            "Equation 18 evaluated for every record with dense singular values also gives this "
-            "mean, and the spread and accuracy of the same line agree with the printed ones; 0.26 "
-            "is the root mean square of η, which the other lines do not print."
+            "Equation 18 evaluated for every record with dense singular values "
+            "(`reproduction/fil/table1.py`) also gives this mean, and the spread and accuracy of "
+            "the same line agree with the printed ones; 0.26 is the root mean square of η, which "
+            "the other lines do not print."
         )
         return (
             Quantity(f"{self.name}: mean η", self.mean, mean, why),

@@ -39,7 +39,10 @@ def reproduce(quick: bool) -> Outcome:
         informed = runs.curve(NETWORK, TASK, "v_information", name)
         first = first_full(attack.layers)
         agree += attack.reaches_the_highest(first)
-        why = f"{UNSTATED}, nor are the attacker's batches (see layers-figure1)."
+        why = (
+            f"{UNSTATED}, nor are the attacker's batches "
+            "(`reproduction/results/layers_lfw.json`; see layers-figure1)."
+        )
         quantities += [
             Quantity(
                 f"{name}: layer with the highest AUC",

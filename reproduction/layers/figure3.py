@@ -34,7 +34,8 @@ def reproduce(quick: bool) -> Outcome:
                     f"{network}, {task}: most sensitive layer",
                     curve.highest,
                     printed,
-                    f"{UNSTATED}. Without ψ the printed layer is highest (see layers-figure1).",
+                    f"{UNSTATED}. Without ψ the printed layer is highest "
+                    "(`reproduction/results/layers_lfw.json`; see layers-figure1).",
                     comparable=False,
                 ),
                 Quantity(
@@ -96,7 +97,7 @@ def _order(runs: Runs, network: str, place: int, which: str) -> tuple[str, list[
     return (
         f"Mean ± two standard errors over {len(curves['Gender'].each)} repetitions: "
         f"{', '.join(means)}; "
-        f"{'; '.join(ways)}.",
+        f"{'; '.join(ways)} (`reproduction/results/layers_lfw.json`).",
         apart,
     )
 

@@ -25,7 +25,8 @@ UNSTATED = "Test split and rounds are not stated"
 SIZE = (
     f"{UNSTATED}. Without ψ, which corrects for layer sizes, the most "
     "sensitive layer is the printed one in all seven settings (numbers “without ψ” of "
-    "layers-figure1 and layers-figure3): the paper may have left ψ out."
+    "layers-figure1 and layers-figure3, `reproduction/results/layers_lfw.json`): the paper may "
+    "have left ψ out."
 )
 TITLES = {
     "v_information": "V-information (nats)",
@@ -194,14 +195,14 @@ def split_in_words(network: str) -> str:
     """State what is unknown about the accuracy, and for FCNet the one run that was made."""
     words = (
         "The paper states neither its test split nor how long it trains (“e.g. 100 rounds”); "
-        "longer training was not tried here"
+        "longer training was not tried here (`reproduction/results/layers_lfw.json`)"
     )
     if network == "FCNet":
         row = kept_checks()[0]
         apart, mixed = 100 * row["people apart"], 100 * row["images at random"]
         words += (
             f". In one run, accuracy was {mixed:.1f} % on images drawn at random and "
-            f"{apart:.1f} % on other people (layers_checks.json)"
+            f"{apart:.1f} % on other people (`reproduction/results/layers_checks.json`)"
         )
     return f"{words}."
 
@@ -211,7 +212,8 @@ def _seen_whole() -> str:
     row = kept_checks()[0]
     return (
         f"in one run without it, FCNet's fc1 has an AUC of {row['whole']['fc1']:.2f} instead of "
-        f"{row['projected']['fc1']:.2f}, and fc2 has {row['whole']['fc2']:.2f}, layers_checks.json"
+        f"{row['projected']['fc1']:.2f}, and fc2 has {row['whole']['fc2']:.2f}, "
+        "`reproduction/results/layers_checks.json`"
     )
 
 

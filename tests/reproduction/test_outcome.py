@@ -61,14 +61,30 @@ def test_what_was_not_made_needs_a_reason():
             Quantity("x", None, printed, why)
 
 
+_REASON = "It is cut off (`reproduction/outcome.py`)."
+
+
 def test_a_reason_is_given_only_where_numbers_differ():
     assert Quantity("x", 1.0, "1", "why").reason is None
     assert Quantity("x", 2.0, "1", "why").reason == "Differs. why"
     assert Quantity("x", 2.0, None, "why").reason is None
     assert [
         Quantity("x", *given).settled
-        for given in ((1.0, "1"), (2.0, "1"), (2.0, "1", "why"), (2.0,))
-    ] == [True, False, True, True]
+        for given in ((1.0, "1"), (2.0, "1"), (2.0, "1", "why"), (2.0, "1", _REASON), (2.0,))
+    ] == [True, False, False, True, True]
+
+
+def test_a_difference_needs_a_computation_that_exists():
+    quantity = Quantity("x", 2.0, "1", _REASON)
+    assert [path.name for path in quantity.evidence] == ["outcome.py"]
+    every = Quantity("x", 2.0, "1", "Runs (`reproduction/results/layers_*.json`).")
+    assert len(every.evidence) > 1
+    gone = Quantity("x", 2.0, "1", "See `reproduction/results/gone.json`.")
+    with pytest.raises(
+        sp.InputError, match=r"names reproduction/results/gone\.json, which does not"
+    ):
+        gone.evidence  # noqa: B018
+    assert Quantity("x", None, "1", "On request only.").settled
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 import seepage as sp
 from reproduction import EXPERIMENTS, PAPERS, Experiment, page
+from reproduction.claims import CLAIMS
 from reproduction.outcome import Quantity
 from reproduction.page import main, write_pages
 from reproduction.reproducing import reproduce
@@ -18,6 +19,7 @@ from reproduction.reproducing import reproduce
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = DOCS / "reproduction"
+CODE = "`reproduction/page.py`"  # a computation, to be named in reasons
 
 
 @pytest.fixture
@@ -87,17 +89,17 @@ def test_reasons_stand_under_the_table_each_once(fake, results, tmp_path):
         results,
         fake,
         [
-            Quantity("a", 1.0, "2", "It was *cut off*."),
+            Quantity("a", 1.0, "2", f"It was *cut off* ({CODE})."),
             Quantity("b", 3.0, "3", "Never shown."),
             Quantity("c", None, "4", other),
-            Quantity("d", 5.0, "6", "It was *cut off*."),
+            Quantity("d", 5.0, "6", f"It was *cut off* ({CODE})."),
         ],
     )
     index = write_pages(results, tmp_path / "docs")
     text = (index.parent / "fake.md").read_text()
     assert "|a|2 / 1 (1)|\n|b|3 / 3|" in text
     assert "|c|4 / – (2)|\n|d|6 / 5 (1)|" in text
-    assert "\n1. Differs. It was \\*cut off\\*.\n2. Not available here. The data" in text
+    assert f"\n1. Differs. It was \\*cut off\\* ({CODE}).\n2. Not available here. The data" in text
     assert "Never shown." not in text
     whole = "Of 4 printed numbers, 1 agrees; 2 differ, 1 not available here."
     assert whole in index.read_text()
@@ -110,14 +112,14 @@ def test_kinds_and_undecided_numbers_are_counted_and_shown(fake, results, tmp_pa
         [
             Quantity("records", 7, "7", kind="count"),
             Quantity("a", 1.0, "1"),
-            Quantity("b", 2.0, "3", "No split is stated.", comparable=False),
-            Quantity("c", 1.0, "1", "0.9 ± 0.1 against 0.8 ± 0.1.", tied=True),
+            Quantity("b", 2.0, "3", f"No split is stated, {CODE}.", comparable=False),
+            Quantity("c", 1.0, "1", f"0.9 ± 0.1 against 0.8 ± 0.1, {CODE}.", tied=True),
         ],
     )
     index = write_pages(results, tmp_path / "docs")
     text = (index.parent / "fake.md").read_text()
     assert "|records|7 / 7, count|\n|a|1 / 1|\n|b|3 / 2 (1)|\n|c|1 / 1 (2)|" in text
-    assert "\n1. Undecided. No split is stated.\n2. Undecided. 0.9 ± 0.1 against" in text
+    assert f"\n1. Undecided. No split is stated, {CODE}.\n2. Undecided. 0.9 ± 0.1 against" in text
     assert "Of 4 printed numbers, 2 agree (1 result, 1 count); 2 undecided." in text
     assert "(fake.md)|4|1|1|0|0|2|0|" in index.read_text()
 
@@ -125,7 +127,7 @@ def test_kinds_and_undecided_numbers_are_counted_and_shown(fake, results, tmp_pa
 def test_a_number_that_differs_without_a_reason_is_refused(fake, results, tmp_path):
     change(results, fake, [Quantity("mean η", 0.5, "0.7")])
     with pytest.raises(
-        sp.InputError, match=r"'mean η' of .* where the paper prints 0\.7, and noth"
+        sp.InputError, match=r"'mean η' of .* where the paper prints 0\.7, and no comp"
     ):
         write_pages(results, tmp_path / "docs")
     assert not (tmp_path / "docs").exists()
@@ -257,13 +259,16 @@ def test_the_readme_counts_each_paper_as_the_pages_do():
     rows = re.findall(r"^\|([A-Z][^|:]+): [^|]+\|([\d|]+)\|$", index, re.MULTILINE)
     assert [paper for paper, _ in rows] == sorted(PAPERS)
     lines = re.findall(
-        r"^- (.+ \d{4}) \(.+\): (\d+) of (\d+) agrees?[^;]*; (.+)\.$",
+        r"^- (.+ \d{4}) \([^)]+\): (\d+) of (\d+) agrees?([^;]*); (.+)\.$",
         (ROOT / "README.md").read_text("utf-8"),
         re.MULTILINE,
     )
-    for (paper, counts), (name, agree, printed, others) in zip(rows, lines, strict=True):
+    for (paper, counts), (name, agree, printed, said, others) in zip(rows, lines, strict=True):
         total, *kinds, differ, undecided, missing = map(int, counts.split("|"))
         assert (name, int(agree), int(printed)) == (paper, sum(kinds), total)
+        for kind, count in zip(("result", "count", "setting"), kinds, strict=True):
+            found = re.search(rf"(\d+) {kind}", said)
+            assert (int(found[1]) if found else 0) == count, (paper, kind)
         words = {"differ": differ, "undecided": undecided, "not available here": missing}
         for word, count in words.items():
             found = re.search(rf"(\d+) {word}", others)
@@ -272,3 +277,26 @@ def test_the_readme_counts_each_paper_as_the_pages_do():
 
 def test_code_is_left_as_it_is_typed():
     assert page._inline("a_b `c_d --x [y]` *e*") == "a\\_b `c_d --x [y]` \\*e\\*"
+
+
+def test_every_number_that_does_not_agree_has_a_computation_in_the_repository():
+    judged = 0
+    for name in EXPERIMENTS:
+        found = json.loads((PAGES / f"{name}.json").read_text(encoding="utf-8"))
+        for quantity in map(Quantity.from_json, found["quantities"]):
+            if quantity.verdict in ("differs", "undecided"):
+                judged += 1
+                assert quantity.evidence, f"{name}: {quantity.name}"
+    assert judged > 5
+
+
+def test_each_paper_begins_with_its_claims_and_what_we_found():
+    assert CLAIMS.keys() == PAPERS.keys()
+    first = {e.paper: e.page for e in EXPERIMENTS.values() if not e.topic}
+    assert first.keys() == PAPERS.keys()
+    for paper, claims in CLAIMS.items():
+        text = (PAGES / f"{first[paper]}.md").read_text(encoding="utf-8")
+        head = text.partition("\n## ")[0]
+        assert all(line in head for line in claims.lines())
+        assert sum(len(part.split()) for part in claims) <= 120
+        assert "“" in claims.claims  # in its own words

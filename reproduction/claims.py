@@ -1,0 +1,74 @@
+"""What each paper claims, and what we found: the head of its page, in a few sentences.
+
+The words name no number: the numbers are below them, where they are measured.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Claims(NamedTuple):
+    """A paper's claims, partly in its own words, and our findings, in Markdown."""
+
+    claims: str
+    holds: str
+    fails: str
+    deviations: str
+    asked: str
+
+    def lines(self) -> list[str]:
+        """Return a paragraph for each."""
+        return [
+            f"- **The paper claims:** {self.claims}",
+            f"- **Holds up:** {self.holds}",
+            f"- **Does not, or is open:** {self.fails}",
+            f"- **Our deviations:** {self.deviations}",
+            f"- **Questions to the authors:** {self.asked}",
+        ]
+
+
+CLAIMS = {
+    "Hannun et al. 2021": Claims(
+        "Fisher information loss “measures leakage with respect to specific examples, attributes, "
+        "or sub-populations”, predicts attribute inversion, and can be equalised by reweighting "
+        "(IRFIL).",
+        "all of this, and every printed number but one.",
+        "if the choice of the weights counts, reweighted records do not leak equally "
+        "([fil-whole-procedure](fil-reweighting.md#fil-whole-procedure)).",
+        "penalties and dropped levels are those of the authors' code, not of the text.",
+        "is the differing mean of Table 1 a root mean square?",
+    ),
+    "Guo et al. 2022": Claims(
+        "Rényi differential privacy and Fisher information leakage “both offer strong semantic "
+        "protection against data reconstruction attacks”; dFIL gives the larger bound and ranks "
+        "records as an attack does.",
+        "dFIL's bound is the larger one at equal accuracy on MNIST, ranks records, and is "
+        "attained.",
+        "the printed ε of output perturbation assumes gradients of norm one; the accuracies at "
+        "which RDP guarantees anything are not ours.",
+        "the network of the authors' code, not of Table 1; random probes instead of coordinates.",
+        "which unit has CIFAR-10's error, and is a record removed or replaced?",
+    ),
+    "Mo et al. 2021": Claims(
+        "V-information and sensitivity localise “private latent information in a layer-wise "
+        "manner”: the first dense layer leaks most, and both metrics follow the attack.",
+        "V-information follows the attack.",
+        "sensitivity does not, and another layer leaks most; undecided, since test split, rounds "
+        "and the attacker's batches are not stated.",
+        "a higher learning rate, He initialisation, people kept apart, batches of equal label mix, "
+        "predicted labels of glasses, age and hair.",
+        "which split and how many rounds gave the printed accuracy, and was ψ applied?",
+    ),
+    "Mueller et al. 2022": Claims(
+        "PLIS “enables the identification of sensitive attributes and of subjects at high risk of "
+        "data reconstruction”; with differential privacy it is “essentially randomly distributed "
+        "over the image space”.",
+        "informative features have the larger PLIS, and records of high PLIS are reconstructed "
+        "better by SSIM and HaarPSI.",
+        "not by squared error, and loss or gradient norm predict as well; with differential "
+        "privacy PLIS is as smooth as without.",
+        "our own networks; PneumoniaMNIST, where the paper may have used ChestMNIST.",
+        "which network, attack options, data set and records?",
+    ),
+}

@@ -1,0 +1,72 @@
+"""The kept study of the whole gradient inversion, on which Table 1's verdict rests.
+
+``benchmarks/inversion_study.py`` runs the attack of Geiping et al. 2020 on 256 X-rays, with two
+networks and two seeds each, until its cost no longer falls.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reproduction.plis.chest import Correlation
+from reproduction.provenance import kept_by
+
+KEPT = Path(__file__).parents[2] / "benchmarks" / "results" / "inversion_study.json"
+ATTACKS = ("deep-0", "deep-1", "strided-0", "strided-1")
+
+
+@dataclass(frozen=True, eq=False)
+class WholeAttacks:
+    """The kept numbers, by attack."""
+
+    record: dict[str, Any]
+
+    def extremes(self, measure: str) -> np.ndarray:
+        """Return the quality at the lowest and the highest PLIS, (attacks, 2)."""
+        name = "at the lowest and the highest PLIS"
+        return np.array([self.record[attack][name][measure] for attack in ATTACKS])
+
+    def better(self) -> int:
+        """Return in how many attacks the highest PLIS goes with the higher SSIM."""
+        low, high = self.extremes("SSIM").T
+        return int(np.sum(high > low))
+
+    def pairs(self) -> tuple[float, float]:
+        """Return the share of pairs in which the higher PLIS has the higher SSIM, over attacks."""
+        name = "pairs in which the higher PLIS has the higher SSIM"
+        shares = [float(self.record[attack][name]) for attack in ATTACKS]
+        return min(shares), max(shares)
+
+    def correlation(self, score: str, measure: str) -> Correlation:
+        """Return the mean rank correlation of a score and a measure of quality."""
+        return Correlation(*self.record["mean over attacks"][score][measure])
+
+    def fall(self) -> float:
+        """Return by how much the cost fell over the last eighth, the largest median."""
+        name = "curve, fall over the last eighth, median"
+        return max(float(self.record[attack][name]) for attack in ATTACKS)
+
+    def steps(self) -> int:
+        """Return the steps of an attack."""
+        return int(self.record[ATTACKS[0]]["steps"])
+
+    def records(self) -> int:
+        """Return how many records were attacked."""
+        return int(self.record[ATTACKS[0]]["records"])
+
+    def kept(self) -> tuple[str]:
+        """Return where the results come from."""
+        made = self.record["made"]
+        return (kept_by(KEPT.name, made | {"machine": self.record["attacked on"]}),)
+
+
+@cache
+def whole_attacks() -> WholeAttacks:
+    """Return the kept study."""
+    return WholeAttacks(json.loads(KEPT.read_text(encoding="utf-8")))
