@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.nn.accounting.radial_part import EVERY
+from seepage.nn.accounting.radial_part import RadialSample
 
 torch.set_num_threads(1)
-WIDTH = 5
+WIDTH, EVERY = 5, RadialSample(1).every
 
 
 def run(
@@ -52,7 +52,7 @@ def test_the_bound_is_never_below_and_the_sample_lies_at_the_truth() -> None:
     assert abs(np.mean(sampled) / np.mean(exact) - 1) < 0.04
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.parametrize(("clip", "probes"), [("hard", 2), ("smooth", 1)])
 def test_intervals_cover_the_exactly_clipped_run(clip: str, probes: int) -> None:
     steps, runs = 4 * EVERY, 50

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from seepage.errors import InputError
-from seepage.nn.accounting.radial_part import EVERY, RadialSample
+from seepage.nn.accounting.radial_part import RadialSample
 from seepage.nn.accounting.run_identity import Measurement, first_difference, identity
 from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
 from seepage.nn.accounting.survey import Survey
@@ -513,8 +513,9 @@ class MeasuredRun(RunReader):
         """Return, in words, the sources of randomness that the standard errors cover."""
         if self.passes is None:
             share = _SHARE.format(self.measure_every) if self.measure_every > 1 else None
-            sampled = self.radial is not None and not self.radial.needed
-            clip = _SAMPLED.format(EVERY) if sampled else None
+            clip = None
+            if self.radial is not None and not self.radial.needed:
+                clip = _SAMPLED.format(self.radial.every)
             return _OWN_BATCHES, *(sentence for sentence in (share, clip) if sentence)
         count = sum(self.passes.passes(self.steps))
         beside = int(self.sums.uses.sum())

@@ -2,14 +2,14 @@
 
 A clipped gradient's squared derivative is ``(S − a r)/φ²`` with ``S = ‖J‖_F²``, ``r = ‖Jᵀĝ‖²`` and
 ``a = 1 − ρ²``. A probe estimates ``S`` at every step. The radial part ``r`` costs several training
-steps, so it is measured only at steps drawn at random, one in :data:`EVERY` on average. The sum
+steps, so it is measured only at steps drawn at random, one in ``k`` on average. The sum
 over a run's steps is estimated by
 
-    Σ_t (1 − a b) S/φ² − EVERY Σ_measured a (r − b S)/φ²
+    Σ_t (1 − a b) S/φ² − k Σ_measured a (r − b S)/φ²
 
 where ``b`` predicts ``r/S`` from the steps measured *before*, for all records together. The sum is
 unbiased for every such ``b``; a good prediction makes it precise. No estimate is cut at zero before
-it is summed. The variance of the second sum is ``(EVERY − 1) σ² Σ_t (a S/φ²)²`` for each record,
+it is summed. The variance of the second sum is ``(k − 1) σ² Σ_t (a S/φ²)²`` for each record,
 where ``σ²`` is the mean squared residual ``r − b S`` relative to ``S²`` over all measured records.
 """
 
@@ -23,8 +23,6 @@ from torch import Tensor
 
 from seepage.nn.jacobian.random_directions import key_of
 
-EVERY = 32  # steps; a radial part then adds about a tenth to the time of an accounted step
-
 
 @dataclass
 class RadialSums:
@@ -32,7 +30,7 @@ class RadialSums:
 
     kept: ClassVar[tuple[str, ...]] = ("residuals", "squares")
 
-    residuals: Tensor  # ``Σ_measured EVERY a (r − bS)/φ²``
+    residuals: Tensor  # ``Σ_measured k a (r − bS)/φ²``
     squares: Tensor  # ``Σ_t (a S/φ²)²``
 
     @classmethod
@@ -46,7 +44,9 @@ class RadialSample:
 
     kept: ClassVar[tuple[str, ...]] = ("pooled",)
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, every: int = 32) -> None:
+        # At one step in 32, a radial part adds about a tenth to the time of an accounted step.
+        self.every = every
         self._known = False
         self.amplified, self.plain = RadialSums.zeros(n), RadialSums.zeros(n)
         # Over all measured records: sums of aS/φ² and ar/φ², for b; and of squared residuals
@@ -55,7 +55,7 @@ class RadialSample:
 
     def due(self, step: int, seed: int) -> bool:
         """Return whether the radial part is measured at a step, counted from zero."""
-        return key_of(seed, "radial part", step) % EVERY == 0
+        return key_of(seed, "radial part", step) % self.every == 0
 
     @property
     def needed(self) -> bool:
@@ -80,7 +80,7 @@ class RadialSample:
         for sums, factor in ((self.amplified, factors), (self.plain, one)):
             sums.squares.index_add_(0, index, (factor * possible) ** 2)
             if left is not None:
-                sums.residuals.index_add_(0, index, EVERY * factor * left)
+                sums.residuals.index_add_(0, index, self.every * factor * left)
         if radial is not None and left is not None:
             self.pooled[2] += left.square().sum()
             self.pooled[3] += possible.square().sum()
@@ -90,4 +90,4 @@ class RadialSample:
         """Return what to subtract from the totals, and its variance."""
         sums = self.amplified if amplified else self.plain
         spread = self.pooled[2] / self.pooled[3].clamp(min=1e-300)
-        return sums.residuals, (EVERY - 1) * spread * sums.squares
+        return sums.residuals, (self.every - 1) * spread * sums.squares
