@@ -18,6 +18,7 @@ from torch import Tensor
 from seepage.errors import InputError
 from seepage.nn.accounting.measured_run import MeasuredRun, RunReader
 from seepage.nn.accounting.processes import own_part, process_rank, reduced, world_size
+from seepage.nn.accounting.radial_part import RadialSample
 from seepage.nn.accounting.run_identity import first_difference, identity, ledger_difference
 from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
 from seepage.nn.privacy.run_privacy import Ledger
@@ -43,6 +44,7 @@ def join_shares(shares: Sequence[MeasuredRun]) -> MeasuredRun:
         passes=None if first.passes is None else first.passes.emptied(),
         measurement=first.measurement,
         measure_every=first.measure_every,
+        radial=None if first.radial is None else RadialSample(first.n),
     )
     whole.unknowns = max(share.unknowns for share in shares)  # zero if all batches were empty
     whole.step_size = max(share.step_size for share in shares)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from seepage.errors import InputError
+from seepage.nn.accounting.radial_part import RadialSample
 from seepage.nn.accounting.run_identity import Measurement, first_difference, identity
 from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
 from seepage.nn.accounting.survey import Survey
@@ -60,6 +61,10 @@ _SHARE = (
     "Each record was measured at one in {0} of the steps that it took part in, from a random "
     "start; its interval covers the other steps. A record that took part without being measured "
     "yet is counted with those in no batch. Norms and differential privacy use every step."
+)
+_SAMPLED = (
+    "The effect of a record on its clipping factor was measured at one in {0} steps, drawn at "
+    "random, and predicted at the others; the interval covers the difference."
 )
 _REDRAWN = (
     "The figure and its interval cover batches redrawn at the iterates of this run, but not other "
@@ -436,6 +441,8 @@ class MeasuredRun(RunReader):
         will be loaded with a state.
     measure_every
         Each record is measured at every ``measure_every``-th of its uses.
+    radial
+        The clip's derivative at a sample of the steps, or ``None``.
     """
 
     def __init__(
@@ -449,8 +456,10 @@ class MeasuredRun(RunReader):
         passes: Survey | None = None,
         measurement: Measurement | None = None,
         measure_every: int = 1,
+        radial: RadialSample | None = None,
     ) -> None:
         self.n = n
+        self.radial = radial
         self.measure_every = measure_every
         self.probes = probes
         self.about = about
@@ -479,7 +488,12 @@ class MeasuredRun(RunReader):
             )
         if self.passes is not None:
             return self.passes.moments(self.steps, amplified)
-        return self.sums.moments(self.probes, amplified)
+        total, variance = self.sums.moments(self.probes, amplified)
+        if self.radial is None:
+            return total, variance
+        less, more = self.radial.moments(amplified)
+        # Below zero only in the end, where sampling took off more than there was.
+        return (total - less).clamp(min=0.0), variance + more
 
     def measured(self) -> Tensor:
         """Return which records were measured: records in a batch, or all after a survey pass."""
@@ -499,8 +513,11 @@ class MeasuredRun(RunReader):
     def chance(self) -> tuple[str, ...]:
         """Return, in words, the sources of randomness that the standard errors cover."""
         if self.passes is None:
-            share = _SHARE.format(self.measure_every)
-            return _OWN_BATCHES, *((share,) if self.measure_every > 1 else ())
+            share = _SHARE.format(self.measure_every) if self.measure_every > 1 else None
+            clip = None
+            if self.radial is not None and not self.radial.needed:
+                clip = _SAMPLED.format(self.radial.every)
+            return _OWN_BATCHES, *(sentence for sentence in (share, clip) if sentence)
         count = sum(self.passes.passes(self.steps))
         beside = int(self.sums.uses.sum())
         cost = (
@@ -601,6 +618,10 @@ class MeasuredRun(RunReader):
         if self.passes is not None:
             owners.append(("survey.amplified_", self.passes.amplified))
             owners.append(("survey.plain_", self.passes.plain))
+        if self.radial is not None:
+            owners.append(("radial.", self.radial))
+            owners.append(("radial.amplified_", self.radial.amplified))
+            owners.append(("radial.plain_", self.radial.plain))
         return {
             f"{prefix}{name}": (owner, name)
             for prefix, owner in owners

@@ -1091,7 +1091,7 @@ def _summed(gradients: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 def _shortest(problem: NetworkProblem) -> int:
     """Return the number of bytes of the shortest released parameters, in the type they run in."""
-    return min(p.dtype.itemsize for p in problem.detached().values())
+    return min(int(p.dtype.itemsize) for p in problem.detached().values())
 
 
 def _hundredth(size: float) -> float:
