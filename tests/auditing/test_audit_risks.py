@@ -177,7 +177,16 @@ def test_sentences_about_rows_speak_of_rows(audit: Audit) -> None:
 
 @pytest.mark.parametrize(
     ("probability", "words"),
-    [(0.5, "50"), (0.502, "50.2"), (0.69, "69"), (0.9997, "nearly 100"), (1.0, "100")],
+    [
+        (0.0, "0"),
+        (0.0004, "nearly 0"),
+        (0.4996, "nearly 50"),
+        (0.5, "50"),
+        (0.502, "50.2"),
+        (0.69, "69"),
+        (0.9997, "nearly 100"),
+        (1.0, "100"),
+    ],
 )
 def test_a_probability_is_never_rounded_to_certainty_or_a_coin(
     probability: float, words: str

@@ -45,6 +45,7 @@ from seepage.auditing.tradeoff import (
     try_out,
 )
 from seepage.auditing.trained_model import (
+    FEWEST_ROWS,
     MODELS,
     ROW,
     EncodedTable,
@@ -83,7 +84,6 @@ from seepage.tables.source import MemorySource, Table
 
 DEFAULT_L2 = 1e-3  # small beside a standardised column, and the minimiser is unique
 SEPARABLE_L2 = 1e-2  # where classes can be told apart perfectly: keeps coefficients moderate
-FEWEST_ROWS = 10  # below, no share or quantile means anything
 
 _SMALLEST = 1e-60  # of the noise: its square times the leakage is still representable
 _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bounds takes many

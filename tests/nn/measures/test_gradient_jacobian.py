@@ -201,7 +201,7 @@ def test_what_cannot_be_asked_is_said():
         leak.records("fil", label=True)
     with pytest.raises(sp.InputError, match="are exact"):
         leak.records("dfil", "hutch++", columns=[0])
-    with pytest.raises(sp.InputError, match="A record's label cannot be replaced with this view"):
+    with pytest.raises(sp.InputError, match="pass the label as features"):
         leak.refits().moves(2, y[:1, None], labels=y[:1])
 
 

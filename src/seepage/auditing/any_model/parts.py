@@ -110,8 +110,8 @@ def numbers_learnt(model: Any, X: Any, leaves: np.ndarray | None = None) -> int 
     """Return the number of parameters that a model has learnt; ``None`` if unknown.
 
     A tree with L leaves has L − 1 splits, each with two parameters (a column and a threshold), and
-    one parameter per leaf. A leaf with the shares of K classes has K − 1 parameters. For a model
-    that stores records, all stored values count.
+    one parameter per leaf. A leaf with the shares of K classes has K − 1 parameters. For nearest
+    neighbours, all values of the stored records count; for kernel models, only the coefficients.
     """
     leaves = leaves_of(model, X) if leaves is None else leaves
     if leaves is not None:

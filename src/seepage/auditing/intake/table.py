@@ -34,6 +34,7 @@ from seepage.auditing.intake.identities import (
 )
 from seepage.auditing.questions import ReleaseQuestion
 from seepage.auditing.trained_model import (
+    FEWEST_ROWS,
     ROW,
     Attribute,
     EncodedTable,
@@ -392,9 +393,9 @@ def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> No
             continue
         close = nearest(name, [n for n in known if len(n) <= SHOWN])
         hint = close or f": the columns are {listed(known, 10)}"
-        data = any(_NUMBER.fullmatch(n) for n in known)
-        advice = "; if these are a record, the file has no header: use --no-header" if data else ""
-        raise InputError(f"There is no column {shown(name)}{hint}{advice}.")
+        if not close and any(_NUMBER.fullmatch(n) for n in known):
+            hint += "; if these are the values of a record, the file has no header: use --no-header"
+        raise InputError(f"There is no column {shown(name)}{hint}.")
     if target in set(asked[0]):
         raise InputError(
             f"The target {shown(target)} cannot be dropped; choose another target, or do not drop "
@@ -541,11 +542,17 @@ def encode(
     needed = [plan.target, *(plan.features if plan.missing == "drop" else ())]
     needed = [n for n in needed if plan.sums[n].missing]
     used = table.complete(needed) if needed else table
-    if used.rows < 2:
+    if needed and used.rows < FEWEST_ROWS:
+        imputable = ", or use --missing impute" if public is None else ""  # refused for a release
+        remedy = (
+            "provide more rows with a target"
+            if needed == [plan.target]
+            else f"drop the columns with the most gaps{imputable} (rows without a target are "
+            "always dropped)"
+        )
         raise InputError(
             f"{counted(used.rows, 'row is', 'rows are')} left of {table.rows:,} after dropping "
-            "rows with missing values, but an audit needs at least two; drop the columns with the "
-            "most gaps, or use --missing impute."
+            f"rows with missing values, but at least {FEWEST_ROWS} are needed; {remedy}."
         )
     # A missing target is never filled: such a row trains nothing.
     unlabelled = plan.sums[plan.target].missing

@@ -365,13 +365,15 @@ def percent(probability: float) -> str:
 
 
 def in_100(probability: float) -> str:
-    """Write a probability as a number out of 100, never rounded to certainty or to chance."""
+    """Write a probability as a number out of 100, never rounded to 0, 50 or 100."""
     if probability in (0.0, 0.5, 1.0):
         return f"{100 * probability:.0f}"
     if probability > 0.999:
         return "nearly 100"
     rounded = f"{100 * probability:.0f}"
-    return f"{100 * probability:.1f}" if rounded in ("50", "100", "0") else rounded
+    if rounded in ("50", "100", "0"):
+        rounded = f"{100 * probability:.1f}"
+    return f"nearly {rounded[:-2]}" if rounded in ("50.0", "0.0") else rounded
 
 
 def spread_kept(ratio: float) -> float:
