@@ -17,7 +17,7 @@ from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.questions import Limits
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.verdict import judge, tell_gate, tell_steps
-from seepage.auditing.report.words import in_100, protection
+from seepage.auditing.report.words import in_100, percent, protection
 from seepage.auditing.tradeoff import split
 
 
@@ -192,6 +192,7 @@ def test_a_probability_is_never_rounded_to_certainty_or_a_coin(
     probability: float, words: str
 ) -> None:
     assert in_100(probability) == words
+    assert percent(0.9995) == "nearly 100 %"
 
 
 def test_a_model_that_cannot_be_told_from_a_constant_is_not_called_useful(audit: Audit) -> None:

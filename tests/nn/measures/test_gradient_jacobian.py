@@ -29,7 +29,7 @@ CLIPS = {"none": snn.NoClip(), "hard": snn.HardClip(0.8), "smooth": snn.SmoothCl
 
 
 def network(case):
-    """Return a generalized linear model as a network of one layer, its loss and its batch."""
+    """Return a generalised linear model as a network of one layer, its loss and its batch."""
     torch.manual_seed(0)
     y = np.asarray(case.y)
     if case.family == "categorical":

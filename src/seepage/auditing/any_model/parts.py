@@ -67,7 +67,7 @@ def _inner(model: Any) -> Any:
 
 
 def leaves_of(model: Any, X: Any) -> np.ndarray | None:
-    """Return the leaf of every record in every tree, (n, trees), or ``None`` without trees."""
+    """Return the leaf of every record in every tree, (n, trees); ``None`` if none is reported."""
     if hasattr(model, "apply"):
         found = np.asarray(model.apply(X))
         return found.reshape(len(found), -1)
@@ -123,9 +123,9 @@ def numbers_learnt(model: Any, X: Any, leaves: np.ndarray | None = None) -> int 
         ("coefs_", "intercepts_"),  # networks
         ("dual_coef_", "intercept_"),  # support vectors and kernels
         ("_fit_X", "_y"),  # neighbours
+        ("coef_", "intercept_"),  # first, because RidgeCV calls its penalty alpha_
         ("alpha_",),  # Gaussian processes
         ("pi_",),
-        ("coef_", "intercept_"),
         ("theta_", "var_", "class_log_prior_"),  # naive Bayes
         ("feature_log_prob_", "class_log_prior_"),
         ("means_", "scalings_", "rotations_"),  # discriminants
