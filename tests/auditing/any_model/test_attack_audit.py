@@ -233,7 +233,7 @@ def test_what_was_not_found_is_said_in_a_sentence_of_its_own() -> None:
     smallest = min(np.unique(tree.apply(table), return_counts=True)[1])
     texts = {risk.name: tell_risk(risk) for risk in risks if not risk.found}
     assert texts["leaves with few records"] == (
-        f"Every leaf of 1 tree has at least 10 records; the smallest has {smallest}."
+        f"Every leaf of the tree has at least 10 records; the smallest has {smallest}."
     )
     assert texts["class disclosure"].startswith("There is no record whose right class")
     assert texts["categories held by one row"] == ("Every category occurs in at least two records.")
