@@ -145,11 +145,11 @@ def reproduce(quick: bool) -> Outcome:
         "columns. The exact optimum is Bayes' rule for an attacker who knows everything except "
         "one patient's allele, for which only the frequencies are known; rules are compared with "
         "it on alleles drawn from these frequencies. The black-box attacker has another prior "
-        "(how the dose depends on the allele) and is not compared. The ideal attacker learns from "
-        "half of the patients and is tested on the other half. The paper drops the last level of "
-        "a nominal feature; its code, like ours, drops the first (CC of VKORC1). The paper "
-        "recommends a mean η near 10⁻³ without a criterion; our criterion is that the "
-        "black-box attacker loses half of the gain at λ = 1."
+        "(how the dose depends on the allele) and is not compared. The ideal attacker (imputation "
+        "without the model) learns from half of the patients and is tested on the other half. The "
+        "paper drops the last level of a nominal feature; its code, like ours, drops the "
+        "first (CC of VKORC1). The paper recommends a mean η near 10⁻³ without a criterion; our "
+        "criterion is that the black-box attacker loses half of the gain at λ = 1."
     )
     return Outcome(setting, tuple(quantities), seen, _draw(curves, levels, ranks))
 

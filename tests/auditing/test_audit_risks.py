@@ -17,7 +17,7 @@ from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.questions import Limits
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.verdict import judge, tell_gate, tell_steps
-from seepage.auditing.report.words import in_100, protection
+from seepage.auditing.report.words import in_100, percent, protection
 from seepage.auditing.tradeoff import split
 
 
@@ -177,12 +177,22 @@ def test_sentences_about_rows_speak_of_rows(audit: Audit) -> None:
 
 @pytest.mark.parametrize(
     ("probability", "words"),
-    [(0.5, "50"), (0.502, "50.2"), (0.69, "69"), (0.9997, "nearly 100"), (1.0, "100")],
+    [
+        (0.0, "0"),
+        (0.0004, "nearly 0"),
+        (0.4996, "nearly 50"),
+        (0.5, "50"),
+        (0.502, "50.2"),
+        (0.69, "69"),
+        (0.9997, "nearly 100"),
+        (1.0, "100"),
+    ],
 )
 def test_a_probability_is_never_rounded_to_certainty_or_a_coin(
     probability: float, words: str
 ) -> None:
     assert in_100(probability) == words
+    assert percent(0.9995) == "nearly 100 %"
 
 
 def test_a_model_that_cannot_be_told_from_a_constant_is_not_called_useful(audit: Audit) -> None:

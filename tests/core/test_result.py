@@ -101,8 +101,8 @@ def test_a_notebook_shows_a_histogram_where_something_leaks(leak):
 
 def test_the_repr_says_how_accurate_numbers_are(leak):
     rough = replace(leak.rows(), accuracy=np.full(12, 0.02))
-    assert "(to 0.02)" in repr(rough)
-    assert "(to" not in repr(replace(rough, accuracy=np.full(12, 1e-9)))
+    assert ", to 0.02)" in repr(rough)
+    assert ", to" not in repr(replace(rough, accuracy=np.full(12, 1e-9)))
 
 
 def test_the_repr_is_one_line_and_the_html_is_escaped(leak):

@@ -45,6 +45,7 @@ from seepage.auditing.tradeoff import (
     try_out,
 )
 from seepage.auditing.trained_model import (
+    FEWEST_ROWS,
     MODELS,
     ROW,
     EncodedTable,
@@ -83,7 +84,6 @@ from seepage.tables.source import MemorySource, Table
 
 DEFAULT_L2 = 1e-3  # small beside a standardised column, and the minimiser is unique
 SEPARABLE_L2 = 1e-2  # where classes can be told apart perfectly: keeps coefficients moderate
-FEWEST_ROWS = 10  # below, no share or quantile means anything
 
 _SMALLEST = 1e-60  # of the noise: its square times the leakage is still representable
 _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bounds takes many
@@ -191,12 +191,7 @@ def audit_table(
     records at given positions; with it, membership is inferred from the whole procedure. ``tell``
     is called with the name of each stage.
     """
-    rows = len(table.source)
-    if rows < FEWEST_ROWS:
-        raise InputError(
-            f"An audit needs at least {FEWEST_ROWS} usable rows, but the table has {rows}; provide "
-            "more rows."
-        )
+    check_rows(len(table.source))
     check_noise_or_target(sigma, target_eta)
     if tell is not None:
         tell("fitting")
@@ -218,6 +213,15 @@ def audit_table(
     )
     # Whoever states the kind of model knows what the target is.
     return audit if model or fitted is not None else replace(audit, codes=table.labels.codes)
+
+
+def check_rows(rows: int) -> None:
+    """Raise an error if a table has too few rows for an audit."""
+    if rows < FEWEST_ROWS:
+        raise InputError(
+            f"An audit needs at least {FEWEST_ROWS} usable rows, but the table has {rows}; provide "
+            "more rows."
+        )
 
 
 def _values(trained: TrainedModel) -> dict[str, list[str]]:

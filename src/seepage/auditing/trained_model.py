@@ -47,6 +47,7 @@ MODELS = {
     "poisson": PoissonRegression,
     "softmax": SoftmaxRegression,
 }
+FEWEST_ROWS = 10  # of an audit or a release; below, no share or quantile means anything
 MOST_TAKEN = 10**9  # bytes of a table as numbers, above which it is not taken into memory
 # The row number of a record, and the person it is about; no column that is read has such a name
 ROW, PERSON = "row\x00", "person\x00"

@@ -134,7 +134,10 @@ def calibrate(
 
 
 def _coarse(noise: Noise, factor: float, grid: Sequence[float]) -> Noise:
-    """Return the smallest noise on the grid that is at least ``factor`` times the given noise."""
+    """Return noise of at least ``factor`` times the given noise.
+
+    Its scale, or with several scales the factor, is rounded up to the grid.
+    """
     if isinstance(noise, Gaussian) and np.ndim(noise.sigma) == 0:
         return replace(noise, sigma=round_up(factor * noise.sigma, grid))
     if isinstance(noise, Laplace) and np.ndim(noise.scale) == 0:

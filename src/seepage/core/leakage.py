@@ -311,7 +311,7 @@ class Leakage(Generic[PerRecord]):
         >>> model = sp.glm.LinearRegression(l2=1.0).fit(X, y)
         >>> leak = sp.leakage(model, X, y, noise=sp.Gaussian(1.0), person=["a", "b", "b", "c"])
         >>> leak.people()
-        <3 people: FIL η, exact about all columns and the label: ...
+        <3 people: FIL η (exact) about all columns and the label: ...
         """
         if self.person is None:
             raise InputError(

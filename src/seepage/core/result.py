@@ -273,11 +273,12 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         return build_frame(columns, library or self.library)
 
     def __repr__(self) -> str:
-        what = f"{_SYMBOLS[self.measure]}, {self.kind}"
+        what, kind = _SYMBOLS[self.measure], self.kind
         if self.worst_accuracy > 1e-6:
-            what += f" (to {self.worst_accuracy:.1g})"
+            kind += f", to {self.worst_accuracy:.1g}"
         link = "on" if self.less_is_worse else "about"
         about = f" {link} {self.about}" if self.about else ""
+        what += f", {kind}" if self.less_is_worse else f" ({kind})"
         if not self.shape:
             return f"<{self.view}: {what}{about}: {float(self):.4g}>"
         numbers = np.asarray(self)

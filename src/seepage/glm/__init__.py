@@ -1,4 +1,4 @@
-"""Generalized linear models: losses, fitting, and the leakage of a released fit.
+"""Generalised linear models: losses, fitting, and the leakage of a released fit.
 
 The basic modules are ``inputs`` (callers' arguments), ``losses``, ``fitting`` (objectives and
 minimisers), ``estimators`` (with scikit-learn's interface), ``adapters`` (models of other

@@ -35,7 +35,7 @@ from seepage.tables.source import Array, RowSource, Table, as_numpy, place_like
 
 
 class LinearModel(BaseEstimator):  # type: ignore[misc]
-    """A generalized linear model with margins ``Xw + w₀``, fitted with an L2 penalty."""
+    """A generalised linear model with margins ``Xw + w₀``, fitted with an L2 penalty."""
 
     coef_: Array
     intercept_: Array
@@ -118,7 +118,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
 
 
 class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
-    """A generalized linear model for classification."""
+    """A generalised linear model for classification."""
 
     classes_: np.ndarray
 
@@ -323,7 +323,7 @@ class SoftmaxRegression(GLMClassifier):
 
 
 class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
-    """A generalized linear model for a numeric target; each subclass defines the family.
+    """A generalised linear model for a numeric target; each subclass defines the family.
 
     Attributes
     ----------

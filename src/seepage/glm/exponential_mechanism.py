@@ -57,7 +57,7 @@ class ExponentialMechanism:
     >>> chosen.probabilities.round(2).tolist()
     [0.65, 0.22, 0.13]
     >>> chosen.records()
-    <50 records: FIL η, exact about all columns and the label: ...
+    <50 records: FIL η (exact) about all columns and the label: ...
     """
 
     def __init__(

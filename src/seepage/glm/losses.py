@@ -1,4 +1,4 @@
-"""The loss families of generalized linear models, each defined by a loss and its derivatives.
+"""The loss families of generalised linear models, each defined by a loss and its derivatives.
 
 Let the margin be ``m = wᵀx`` and the loss ``ℓ(m, y)``. Nearly all results for a single-output model
 are computed from three numbers per record::

@@ -75,7 +75,7 @@ class ObjectivePerturbation:
     >>> model = sp.glm.LogisticRegression(l2=0.1).fit(X, y)
     >>> released = sp.glm.ObjectivePerturbation(model, X, y, sp.Gaussian(2.0))
     >>> released.records()
-    <100 records: FIL η, estimate about all columns and the label: ...
+    <100 records: FIL η (estimate) about all columns and the label: ...
     >>> released.draw(seed=1).shape
     (2,)
     """

@@ -1,8 +1,9 @@
 """Success rates of the best guess, given the distances between the candidates' releases.
 
-**Two candidates.** The best test of ``N(0, I)`` against ``N(μ, I)`` from one draw has the
-trade-off curve of Dong, Roth and Su (2022), ``TPR(α) = Φ(Φ⁻¹(α) + μ)``: Gaussian
-differential privacy. For independent releases, squared distances add.
+**Two candidates.** Let μ be the distance between their releases. The best test of ``N(0, 1)``
+against ``N(μ, 1)`` from one draw has the trade-off curve of Dong, Roth and Su (2022),
+``TPR(α) = Φ(Φ⁻¹(α) + μ)``: Gaussian differential privacy. For independent releases, squared
+distances add.
 
 **K candidates.** A release is one of ``N(w_k, I)`` with prior probabilities ``p_k``. By Bayes' rule
 the best guess is the candidate with the largest ``p_k N(θ; w_k, I)``; its success rate is

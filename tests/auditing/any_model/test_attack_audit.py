@@ -68,7 +68,7 @@ def test_what_does_not_apply_is_counted_and_says_why() -> None:
         network = MLPClassifier((4,), max_iter=2, random_state=0).fit(X, Y)
     smooth = {risk.name: risk for risk in examine(network, X, Y).risks}["answers shared by few"]
     assert (smooth.found, smooth.value) == (None, 1.0)  # a number, but no finding
-    assert "nearly every record has a different one" in smooth.reason
+    assert "with so many, few records share one" in smooth.reason
     assert numbers_learnt(network, X) == 3 * 4 + 4 + 4 * 1 + 1
     assert by_name(network)["degrees of freedom"] == (False, 0)
 
@@ -86,7 +86,7 @@ def test_some_of_many_records_are_attacked_and_that_is_said(
     assert len(np.unique(audit.attacked)) == len(audit.attacked) == 60
     assert audit.attacked.max() < 160
     assert audit.records == 160
-    assert audit.steps[0].startswith("The attacked models were fitted on 60 of the 160 records,")
+    assert audit.steps[0].startswith("The attack used 60 of the 160 records,")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_what_was_not_found_is_said_in_a_sentence_of_its_own() -> None:
     smallest = min(np.unique(tree.apply(table), return_counts=True)[1])
     texts = {risk.name: tell_risk(risk) for risk in risks if not risk.found}
     assert texts["leaves with few records"] == (
-        f"Every leaf of 1 tree has at least 10 records; the smallest has {smallest}."
+        f"Every leaf of the tree has at least 10 records; the smallest has {smallest}."
     )
     assert texts["class disclosure"].startswith("There is no record whose right class")
     assert texts["categories held by one row"] == ("Every category occurs in at least two records.")

@@ -23,7 +23,7 @@ from sklearn.ensemble import (
 )
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
 from sklearn.kernel_ridge import KernelRidge
-from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression, RidgeCV
 from sklearn.model_selection import GridSearchCV
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
@@ -175,6 +175,11 @@ def test_what_is_not_known_is_said() -> None:
     assert (found.found, found.value) == (None, None)
     assert found.reason == "The number of parameters that Own has learnt is unknown."
     assert numbers_learnt(Own(), X) is None
+
+
+def test_a_chosen_penalty_is_not_the_only_parameter() -> None:
+    for model in (RidgeCV(), BayesianRidge()):
+        assert numbers_learnt(model.fit(X, NUMBER), X) == X.shape[1] + 1
 
 
 @pytest.mark.parametrize("loss", ["squared_error", "poisson", None])

@@ -194,7 +194,9 @@ def test_unknown_names_get_a_suggestion():
     assert "did you mean 'smoker'" in refusal(table(), "smokr")
     assert "did you mean 'age'" in refusal(table(), drop=["agee"])
     assert "the columns are 'age'" in refusal(table(), sensitive=["zzzzz"])
-    assert "--no-header" in refusal(pa.table({"39": [1, 2], "Private": [3, 4]}), "income")
+    headless = pa.table({"39": [1, 2], "Private": [3, 4]})
+    assert "--no-header" in refusal(headless, "income")
+    assert refusal(headless, "Privat").endswith("(did you mean 'Private'?).")
 
 
 def test_sensitive_columns_must_be_features():

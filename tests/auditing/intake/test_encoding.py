@@ -178,8 +178,11 @@ def test_too_few_rows_left():
     half = N // 2
     left = [1.5 + i if i < half else None for i in range(N)]
     right = [None if i < half else 2.5 + i for i in range(N)]
-    with pytest.raises(InputError, match="0 rows are left of 90"):
+    with pytest.raises(InputError, match=r"0 rows are left of 90 .* at least 10 .* impute"):
         encoded(table(left=left, right=right), missing="drop")
+    few = [1.5 + i if i < 9 else None for i in range(N)]
+    with pytest.raises(InputError, match="at least 10 are needed; provide more rows with a target"):
+        encoded(table(few=few), "few", missing="impute")
 
 
 def test_rounding_is_no_variation_and_huge_values_are_refused():

@@ -70,7 +70,7 @@ def test_a_column_of_several_and_a_value_for_each_round(tmp_path):
         ("a.csv", "node,glasses\n", None, "a.csv has no rows"),
         ("a.json", "{", None, "neither a JSON object nor JSON lines"),
         ("a.json", "[1]", None, "must map nodes to values"),
-        ("a.json", '{"7": [1]}', None, "more than one value for the client '7'"),
+        ("a.json", '{"7": [1]}', None, "a list or an object for the client '7'"),
         ("a.xyz", "1", None, "is not a supported format"),
     ],
 )

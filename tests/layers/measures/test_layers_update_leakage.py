@@ -312,7 +312,7 @@ def test_what_an_update_cannot_tell_is_refused():
     assert leak.release.template.with_label_step(1.0) is leak.release.template
     with pytest.raises(InputError, match=r"cannot be measured in steps of 0\.5"):
         leak.release.template.with_label_step(0.5)
-    with pytest.raises(InputError, match="label cannot be replaced with this view"):
+    with pytest.raises(InputError, match="pass the label as features"):
         leak.refits().parameters(0, records()[0][:1], [1])
 
 

@@ -85,4 +85,4 @@ def test_tables():
 
 
 def test_words():
-    assert "dFIL η̄, estimate about the input" in repr(ROWS)
+    assert "dFIL η̄ (estimate) about the input" in repr(ROWS)

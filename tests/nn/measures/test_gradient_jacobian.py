@@ -29,7 +29,7 @@ CLIPS = {"none": snn.NoClip(), "hard": snn.HardClip(0.8), "smooth": snn.SmoothCl
 
 
 def network(case):
-    """Return a generalized linear model as a network of one layer, its loss and its batch."""
+    """Return a generalised linear model as a network of one layer, its loss and its batch."""
     torch.manual_seed(0)
     y = np.asarray(case.y)
     if case.family == "categorical":
@@ -201,7 +201,7 @@ def test_what_cannot_be_asked_is_said():
         leak.records("fil", label=True)
     with pytest.raises(sp.InputError, match="are exact"):
         leak.records("dfil", "hutch++", columns=[0])
-    with pytest.raises(sp.InputError, match="A record's label cannot be replaced with this view"):
+    with pytest.raises(sp.InputError, match="pass the label as features"):
         leak.refits().moves(2, y[:1, None], labels=y[:1])
 
 

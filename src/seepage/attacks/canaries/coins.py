@@ -175,10 +175,12 @@ class Canaries:
         """
         check_share(confidence, "confidence")
         values = as_numpy(scores).astype(float)
-        if values.shape != (len(self),) or not np.all(np.isfinite(values)):
+        infinite = not np.all(np.isfinite(values))
+        if values.shape != (len(self),) or infinite:
             raise InputError(
-                f"scores must be {len(self)} finite numbers, one for each canary, but the array of "
-                f"shape {values.shape} has another length, or contains NaN or infinity."
+                f"scores must be {len(self)} finite numbers in one dimension, one per canary; the "
+                f"given array has shape {values.shape}"
+                f"{' and contains NaN or infinity' if infinite else ''}."
             )
         order = np.argsort(values, kind="stable")  # ties by position, which the coins do not know
         low = self.guesses // 2

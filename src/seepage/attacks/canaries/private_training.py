@@ -125,7 +125,7 @@ def audit_private_sgd(
     X, y
         The records, as tensors.
     canaries
-        The inputs and targets of canaries, or the number of canaries to generate: random signs
+        The inputs and targets of canaries, or their number. Generated canaries are random signs
         times the largest absolute input, with random labels.
     delta
         The δ at which the promised ε and the bound are compared.

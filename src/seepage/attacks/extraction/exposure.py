@@ -146,7 +146,7 @@ def _scores(
     endings: Sequence[str],
     special: bool,
 ) -> np.ndarray:
-    """Return the log-probability of each text, as usually tokenised, after the given tokens."""
+    """Return the log-probability of each text after the given tokens, in its usual tokens."""
     context = tuple(target.passage.ids[: target.passage.start])
     continuations = []
     whole = vocabulary.encode([target.given + text for text in endings], special=special)

@@ -75,7 +75,8 @@ def audit_estimator(
     Parameters
     ----------
     estimator
-        The estimator; it is cloned and fitted on all records and on random halves.
+        The estimator; it is cloned and fitted on all records, and on random halves of at most
+        20,000 records.
     X, y
         The records and their labels. A data frame is passed to the estimator unchanged, with its
         column names, so that a pipeline may encode text. An estimator that accepts no text or
@@ -126,9 +127,8 @@ def audit_estimator(
     if len(y) > MOST_RECORDS:
         chosen = np.sort(np.random.default_rng(seed).permutation(len(y))[:MOST_RECORDS])
         done.append(
-            f"The attacked models were fitted on {MOST_RECORDS:,} of the {len(y):,} records, drawn "
-            "at random: models fitted on fewer records tend to leak more about their records, not "
-            "less."
+            f"The attack used {MOST_RECORDS:,} of the {len(y):,} records, drawn at random: models "
+            "fitted on fewer records tend to leak more about their records, not less."
         )
     targets = 2
     done.append(

@@ -10,6 +10,7 @@ import numpy as np
 from seepage.auditing.any_model.attack_audit import audit_estimator, make_estimator
 from seepage.auditing.any_model.limits import check_attack_limits
 from seepage.auditing.any_model.report import AttackReport
+from seepage.auditing.audit import check_rows
 from seepage.auditing.command import open_table, planned, progress, roles
 from seepage.auditing.decision.check import PendingCheck, stated
 from seepage.auditing.intake.table import encode
@@ -62,6 +63,7 @@ def run_attack_audit(
         table = open_table(question)
         encoded = encode(table, roles(question, table), scale=question.scale, drop_first=False)
         source = cast(RecordsInMemory, encoded.source)
+        check_rows(len(source))
         classes = encoded.target_kind in ("binary", "multiclass")
         audit = audit_estimator(
             make_estimator(kind, classes),

@@ -1,8 +1,8 @@
 """The inputs of an estimator: the caller's own table, encoded if needed.
 
-The estimator gets the table unchanged. If the estimator cannot be fitted on text, dates or missing
-values, an encoding step is put before it. That step is then part of the audited model, and is
-reported.
+The estimator gets a data frame unchanged, and other input as an array. If the estimator cannot be
+fitted on text, dates or missing values, an encoding step is put before it. That step is then part
+of the audited model, and is reported.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 An attack with shadow models runs the same training procedure on other records. A network does not
 record how it was trained. Its owner therefore passes a training function. Without one, copies are
-trained with Adam until they fit their records as well as the given network fits all records.
+trained with Adam until they fit their records as well as the given network fits all records, for at
+most 200 epochs.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def _inner(model: Any) -> Any:
 
 
 def leaves_of(model: Any, X: Any) -> np.ndarray | None:
-    """Return the leaf of every record in every tree, (n, trees), or ``None`` without trees."""
+    """Return the leaf of every record in every tree, (n, trees); ``None`` if none is reported."""
     if hasattr(model, "apply"):
         found = np.asarray(model.apply(X))
         return found.reshape(len(found), -1)
@@ -110,8 +110,8 @@ def numbers_learnt(model: Any, X: Any, leaves: np.ndarray | None = None) -> int 
     """Return the number of parameters that a model has learnt; ``None`` if unknown.
 
     A tree with L leaves has L − 1 splits, each with two parameters (a column and a threshold), and
-    one parameter per leaf. A leaf with the shares of K classes has K − 1 parameters. For a model
-    that stores records, all stored values count.
+    one parameter per leaf. A leaf with the shares of K classes has K − 1 parameters. For nearest
+    neighbours, all values of the stored records count; for kernel models, only the coefficients.
     """
     leaves = leaves_of(model, X) if leaves is None else leaves
     if leaves is not None:
@@ -123,9 +123,9 @@ def numbers_learnt(model: Any, X: Any, leaves: np.ndarray | None = None) -> int 
         ("coefs_", "intercepts_"),  # networks
         ("dual_coef_", "intercept_"),  # support vectors and kernels
         ("_fit_X", "_y"),  # neighbours
+        ("coef_", "intercept_"),  # first, because RidgeCV calls its penalty alpha_
         ("alpha_",),  # Gaussian processes
         ("pi_",),
-        ("coef_", "intercept_"),
         ("theta_", "var_", "class_log_prior_"),  # naive Bayes
         ("feature_log_prob_", "class_log_prior_"),
         ("means_", "scalings_", "rotations_"),  # discriminants

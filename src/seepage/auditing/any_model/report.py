@@ -65,7 +65,7 @@ class AttackReport(Report):
         }
 
     def page(self, figures: tuple[Drawing, ...]) -> str:
-        """Return the page; it has no figures."""
+        """Return the page; ``figures`` is not used."""
         screen = show_attack(self.audit)
         return render("attack.html.j2", verdict=self.verdict, screen=screen, **self.about())
 

@@ -24,6 +24,7 @@ from seepage.auditing.any_model.parts import (
 from seepage.auditing.any_model.settings_risk import rules_met
 from seepage.tables.frames import columns_as_they_are
 
+_NO_LEAVES = "The model has no trees, or does not report their leaves."
 FEW = 10  # records in a cell, or degrees of freedom: below it, ACRO's default holds outputs back
 
 
@@ -41,8 +42,8 @@ class StructuralRisk:
         The number of affected records, and the number of all records.
     value
         The number compared with ``limit``. For cells, leaves and degrees of freedom, the risk
-        counts as found below the limit; for all other risks, above it. ``None`` if there is no such
-        number.
+        counts as found below the limit; the generalisation gap, if it is significant; all other
+        risks, above the limit. ``None`` if there is no such number.
     limit, whose
         A rule of thumb, and its source if it is external.
     reason
@@ -121,7 +122,7 @@ def _small_leaves(
     """Count the records that are in a leaf with fewer than ten records in at least one tree."""
     name = "leaves with few records"
     if not found:
-        return StructuralRisk(name, None, 0, records, reason="The model has no trees.")
+        return StructuralRisk(name, None, 0, records, reason=_NO_LEAVES)
     leaves = np.column_stack(found)
     smallest = np.full(records, records)
     always = np.ones(records, bool)
@@ -181,7 +182,7 @@ def _stated_classes(
 
 
 def _classes_ruled_out(model: Any, X: Any, kept: dict[str, np.ndarray]) -> StructuralRisk:
-    """Count the records for which the model assigns probability zero to at least one class."""
+    """Count the records for which some class has probability zero, to within 10⁻⁸."""
     name, records = "classes ruled out", int(np.shape(X)[0])
     if not hasattr(model, "predict_proba"):
         return StructuralRisk(name, None, 0, records, reason=_no_probabilities(model))
@@ -207,8 +208,8 @@ def _cells(
     # As smooth models and sums of many trees have: that few share an answer is then no finding
     own = len(counts) > records / 2 and answers.dtype.kind == "f"
     reason = (
-        f"{len(counts):,} different predictions for {records:,} records: nearly every record has a "
-        "different one, whatever the model has learnt from it."
+        f"{len(counts):,} different predictions for {records:,} records: with so many, few records "
+        "share one, whatever the model has learnt from them."
         if own
         else ""
     )

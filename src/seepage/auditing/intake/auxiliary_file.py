@@ -56,9 +56,10 @@ def read_auxiliary(path: Path, name: str) -> AuxiliaryData:
     if ending != ".parquet" and "x" not in arrays:
         missing = "x"
     if missing is not None or whose is None or target is None:
+        needed = "y" if ending == ".parquet" else "x, y"
         raise InputError(
-            f"{path.name} lacks {missing}: it needs x, y and {shown(name)} (or 'property'), but "
-            f"contains {listed(list(arrays)) or 'nothing'}. Add what is missing."
+            f"{path.name} lacks {missing}: it needs {needed} and {shown(name)} (or 'property'), "
+            f"but contains {listed(list(arrays)) or 'nothing'}. Add what is missing."
         )
     values, y = np.asarray(arrays.pop(whose)), np.asarray(arrays.pop(target))
     x = np.asarray(arrays["x"]) if "x" in arrays else _columns(path, arrays)

@@ -2,7 +2,7 @@
 
 Text files have many dialects. The dialect (separator, decimal mark, encoding) is detected and
 reported, unless the caller states it. If a file's numbers can be read in two ways, an error names
-the option to set. Error messages never quote cells of the file.
+the option to set. Error messages name columns, but never quote their cells.
 """
 
 from __future__ import annotations
@@ -346,7 +346,11 @@ class _TextFile:
         return io.TextIOWrapper(self._open(), encoding=encoding, newline="")
 
     def _find_separator(self) -> str:
-        """Return the separator that splits all first lines into the same number of cells (≥ 2)."""
+        """Return the separator that splits the first lines into equally many cells (≥ 2).
+
+        If several do, an error is raised. If none does, the usual separator is returned, unless
+        another one splits the first line and the usual one does not.
+        """
         with self._stream() as stream:
             sample, cut = stream.read(1 << 16), bool(stream.read(1))
         cells = {mark: _cells(sample, mark, cut) for mark in _SEPARATORS}
@@ -450,7 +454,7 @@ class _TextFile:
         """Convert text columns that contain only numbers to numeric columns.
 
         A file has one decimal mark: the one with which every such column can be read. If there is
-        none, an error is raised.
+        none, or numbers can be read in two ways, an error is raised, unless the caller states it.
         """
         found = {
             j: written

@@ -48,7 +48,7 @@ def read_client_property(path: Path, column: str | None = None) -> ClientPropert
     Raises
     ------
     InputError
-        If the file cannot be used; the message does not quote its values.
+        If the file cannot be used; the message does not quote values of the property.
     """
     check_input(path)
     if not path.exists():
@@ -160,7 +160,7 @@ def _checked(path: Path, pairs: Any) -> dict[Any, str]:
             raise InputError(f"{path.name} has no value for the client {shown(who)}; add one.")
         if isinstance(value, dict | list):
             raise InputError(
-                f"{path.name} has more than one value for the client {shown(who)}; keep one."
+                f"{path.name} has a list or an object for the client {shown(who)}; give one value."
             )
         if values.setdefault(key, str(value)) != str(value):
             raise InputError(

@@ -2,8 +2,9 @@
 
 Numeric columns are centred and divided by their standard deviation. A two-valued column becomes 0
 and 1, and a category becomes one 0/1 feature per level. Means, standard deviations and imputed
-values count as public constants: leakage is measured with these values fixed. Unusable columns
-raise an error, and each step is recorded in a sentence.
+values count as public constants: leakage is measured with these values fixed. Columns without
+information are dropped, other unusable columns raise an error, and each step is recorded in a
+sentence.
 
 Columns are summarised by sums over pieces of the table. A table in memory is a single piece, and
 becomes a source with one chunk. A table read in chunks
@@ -34,6 +35,7 @@ from seepage.auditing.intake.identities import (
 )
 from seepage.auditing.questions import ReleaseQuestion
 from seepage.auditing.trained_model import (
+    FEWEST_ROWS,
     ROW,
     Attribute,
     EncodedTable,
@@ -353,7 +355,8 @@ def plan_columns(
         raise InputError(
             f"{counted(len(gaps), 'column has', 'columns have')} missing values: {listed(gaps)} "
             f"(most in {shown(worst)}: {profiles[worst].missing:,} of {profiles[worst].rows:,}); "
-            "use --missing drop to drop those rows, or --missing impute to fill the gaps."
+            "use --missing drop to drop those rows or, for an audit, --missing impute to fill the "
+            "gaps of features."
         )
     return ColumnPlan(
         target=target,
@@ -392,9 +395,9 @@ def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> No
             continue
         close = nearest(name, [n for n in known if len(n) <= SHOWN])
         hint = close or f": the columns are {listed(known, 10)}"
-        data = any(_NUMBER.fullmatch(n) for n in known)
-        advice = "; if these are a record, the file has no header: use --no-header" if data else ""
-        raise InputError(f"There is no column {shown(name)}{hint}{advice}.")
+        if not close and any(_NUMBER.fullmatch(n) for n in known):
+            hint += "; if these are the values of a record, the file has no header: use --no-header"
+        raise InputError(f"There is no column {shown(name)}{hint}.")
     if target in set(asked[0]):
         raise InputError(
             f"The target {shown(target)} cannot be dropped; choose another target, or do not drop "
@@ -406,7 +409,7 @@ def _target_kind(
     table: TableToAudit, name: str, profile: ColumnProfile, *, as_classes: bool
 ) -> str:
     who = f"The target {shown(name)}"
-    _check_usable(table, name, who, profile)
+    _check_usable(table, name, who, profile, "choose another column")
     if profile.missing == profile.rows:
         raise InputError(
             f"{who} has no values, so there is nothing to predict; choose another column."
@@ -474,7 +477,7 @@ def _check_features(
             "(for instance days since a reference date), or drop it with --drop."
         )
     for name in features:
-        _check_usable(table, name, f"Column {shown(name)}", profiles[name])
+        _check_usable(table, name, f"Column {shown(name)}", profiles[name], "drop it")
         levels = profiles[name].distinct
         if profiles[name].kind == "categorical" and levels > MOST_LEVELS:
             raise InputError(
@@ -484,7 +487,9 @@ def _check_features(
             )
 
 
-def _check_usable(table: TableToAudit, name: str, who: str, profile: ColumnProfile) -> None:
+def _check_usable(
+    table: TableToAudit, name: str, who: str, profile: ColumnProfile, otherwise: str
+) -> None:
     if profile.refused == "dates":
         raise InputError(
             f"{who} contains dates or times; convert them to numbers (for instance days since a "
@@ -492,7 +497,7 @@ def _check_usable(table: TableToAudit, name: str, who: str, profile: ColumnProfi
         )
     if profile.refused:
         raise InputError(
-            f"{who} contains {profile.refused}; convert it to plain numbers, or drop it."
+            f"{who} contains {profile.refused}; convert it to plain numbers, or {otherwise}."
         )
     if profile.almost_numbers:
         row = min(table.total([name, ROW], _first_texts))
@@ -541,11 +546,19 @@ def encode(
     needed = [plan.target, *(plan.features if plan.missing == "drop" else ())]
     needed = [n for n in needed if plan.sums[n].missing]
     used = table.complete(needed) if needed else table
-    if used.rows < 2:
+    if needed and used.rows < FEWEST_ROWS:
+        # Refused for a release, and for numbers that are read in chunks
+        imputable = public is None and table.raw is not None
+        remedy = (
+            "provide more rows with a target"
+            if needed == [plan.target]
+            else "drop the columns with the most gaps"
+            f"{', or use --missing impute' if imputable else ''} (rows without a target are always "
+            "dropped)"
+        )
         raise InputError(
             f"{counted(used.rows, 'row is', 'rows are')} left of {table.rows:,} after dropping "
-            "rows with missing values, but an audit needs at least two; drop the columns with the "
-            "most gaps, or use --missing impute."
+            f"rows with missing values, but at least {FEWEST_ROWS} are needed; {remedy}."
         )
     # A missing target is never filled: such a row trains nothing.
     unlabelled = plan.sums[plan.target].missing

@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.audit import FEWEST_ROWS, check_noise_or_target
+from seepage.auditing.audit import check_noise_or_target
 from seepage.auditing.findings import ONE_PERSON, ONE_ROW
 from seepage.auditing.intake.table import (
     UNITS,
@@ -41,6 +41,7 @@ from seepage.auditing.release.rare_names import settle_rare_names
 from seepage.auditing.release.released_model import ColumnCoding
 from seepage.auditing.report.words import many, one
 from seepage.auditing.trained_model import (
+    FEWEST_ROWS,
     ROW,
     EncodedTable,
     FitSettings,

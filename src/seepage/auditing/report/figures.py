@@ -1,4 +1,4 @@
-"""The figures of the report, and the style of every figure in the project.
+"""The figures of the report, and their style.
 
 Figures are deterministic SVG with real text and colours that follow the page's theme, drawn for a
 wide page and for a phone. The figures reproduced from papers have the same style.
@@ -279,7 +279,7 @@ def draw_attributes(audit: Audit) -> Drawing | None:
 
 
 def draw_grouping(grouping: GroupingFinding, place: int, who: str = "record") -> Drawing:
-    """Draw the mean and the largest leakage of every group of one column."""
+    """Draw the mean and the largest leakage of one column's groups: at most 12, from both ends."""
     from matplotlib.ticker import MaxNLocator
 
     ranked = grouping.ranked(12)

@@ -114,11 +114,11 @@ class Report(ABC):
     def write(self, out: str | os.PathLike[str], keep: Sequence[Path] = ()) -> Path:
         """Write the report into the folder ``out`` and return the path of its page.
 
-        The folder contains ``report.html``, ``summary.json``, a table of single records,
-        ``figures/*.svg`` and ``manifest.json``, which lists them; only their owner can read them.
-        All contents are computed first. An earlier report in the folder is replaced in one step; a
-        folder with other content raises an error. ``keep`` lists the input files, which must not
-        change.
+        The folder contains ``report.html``, ``summary.json``, a table of single records, any
+        figures and additional texts, and ``manifest.json``, which lists them; only their owner can
+        read them. All contents are computed first. An earlier report in the folder is replaced in
+        one step; a folder with other content raises an error. ``keep`` lists the input files, which
+        must not change.
         """
         out, figures = Path(out), self.figures()
         texts = {f"figures/{figure.name}.svg": figure.file for figure in figures}
@@ -136,7 +136,7 @@ class Report(ABC):
         return out / "report.html"
 
     def tell(self, page: Path | None, *, as_json: bool, private: str | None = None) -> bool:
-        """Print the main findings on one screen, or JSON; return whether every limit is met.
+        """Print the main findings, or JSON; return whether every limit is met.
 
         With JSON, exceeded limits are named on standard error. ``private`` names the data values
         that the report shows, if any.

@@ -1,7 +1,8 @@
 """Terminal output of an audit: the verdict, the risks, the remedies and the files.
 
-The output fits a screen of 25 lines and 80 columns; ``--verbose`` and the page show everything.
-Colour is used on terminals only. Numbers and wording match the report.
+The output is shortened to fit 25 lines of 80 columns, if possible; paths are not folded.
+``--verbose`` and the page show everything. Colour is used on terminals only. Numbers and wording
+match the report.
 """
 
 from __future__ import annotations

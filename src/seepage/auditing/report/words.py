@@ -237,7 +237,7 @@ def protection(attribute: AttributeFinding) -> str:
     recognised. The true positive rate at a false positive rate of 1 % therefore counts as well:
     strong up to 10 %, weak above 50 %. A number has strong protection if the best unbiased attack
     errs by at least the spread of the column. A normal prior of that spread then keeps at least
-    0.71 of its width. The protection is weak if the attack errs by less than half of the spread.
+    0.7 of its width. The protection is weak if the attack errs by less than half of the spread.
     """
     if attribute.gain is not None:
         tpr = 0.0 if attribute.tpr is None else attribute.tpr
@@ -356,7 +356,7 @@ def percent(probability: float) -> str:
     """Write a probability in per cent, never rounded to certainty, impossibility or chance."""
     if probability in (0.0, 0.5, 1.0):
         return f"{100 * probability:.0f} %"
-    if probability > 0.9995:
+    if probability >= 0.9995:
         return "nearly 100 %"
     if probability < 0.0005:
         return "nearly 0 %"
@@ -365,13 +365,15 @@ def percent(probability: float) -> str:
 
 
 def in_100(probability: float) -> str:
-    """Write a probability as a number out of 100, never rounded to certainty or to chance."""
+    """Write a probability as a number out of 100, never rounded to 0, 50 or 100."""
     if probability in (0.0, 0.5, 1.0):
         return f"{100 * probability:.0f}"
     if probability > 0.999:
         return "nearly 100"
     rounded = f"{100 * probability:.0f}"
-    return f"{100 * probability:.1f}" if rounded in ("50", "100", "0") else rounded
+    if rounded in ("50", "100", "0"):
+        rounded = f"{100 * probability:.1f}"
+    return f"nearly {rounded[:-2]}" if rounded in ("50.0", "0.0") else rounded
 
 
 def spread_kept(ratio: float) -> float:

@@ -136,7 +136,7 @@ def minimise(
         if _drifts(objective, step, point.largest_norm) or separated(objective):
             raise InputError(f"{said}{weak_penalty_clause(objective)}.")
         raise NotConvergedError(
-            f"{said}some columns are nearly collinear; drop some of these columns, or "
+            f"{said}probably, some columns are nearly collinear; drop redundant columns, or "
             f"{_remedy(objective)}."
         )
     theta = _gauge_free(objective, point.theta)

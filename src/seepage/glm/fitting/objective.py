@@ -45,7 +45,7 @@ _UNLIKE = 1024.0  # how far from one the size of a column must be for columns to
 
 @dataclass(frozen=True)
 class FittedGLM:
-    """A generalized linear model and the objective that its coefficients should minimise.
+    """A generalised linear model and the objective that its coefficients should minimise.
 
     The objective, with sample weights ``ωᵢ``, is (Hannun et al. 2021, equation 13, weighted)::
 

@@ -462,9 +462,9 @@ class GLMAccuracy(AnswerAccuracy):
     def _leverages(self, a: Array, rows: slice | Array, closely: bool = True) -> Array:
         """Return upper bounds on ``√(x̃ᵀH⁻¹x̃)`` for rows: ``1/√a``, or less if ``a`` is small.
 
-        Another bound is ``Σ|x̃_j|`` times the deviations, which is tight for a row that is small
-        compared with the other rows. This bound is computed for all rows of a small table, and
-        otherwise only for rows whose curvature is far below that of the other rows.
+        Another bound is ``Σ_j |x̃_j| d_j``, where ``d`` are the deviations of the whitener. It is
+        tight for a row that is small compared with the other rows. It is computed for all rows of a
+        small table, and otherwise only for rows whose curvature is far below the largest.
         """
         terms = self.terms
         xp = array_namespace(terms.X)

@@ -229,7 +229,7 @@ class SingleOutputJacobian(GLMJacobian):
     def _sums(self, rows: Array, squared: float = 1.0, label: bool = False) -> BlockSums:
         """Return the sums over these rows with ``c = a² ‖w_V‖²``, plus ``b²`` for the label.
 
-        At most one chunk of the rows is copied, and a full table is read in place.
+        A selection of rows is copied one chunk at a time; a full table is read in place.
         """
         xp, terms = array_namespace(self.X), self.terms
         whole, precise = rows.shape[0] == self.rows, terms.map.precise

@@ -312,5 +312,6 @@ def singular(condition: float, ridge: float) -> SingularCurvatureError:
     remedy = "choose a larger l2" if ridge > 0 else "set l2 to a positive number"
     return SingularCurvatureError(
         f"The Hessian of the objective is singular to working precision (condition number {what} "
-        f"after scaling the columns): some columns are nearly collinear; drop them, or {remedy}."
+        f"after scaling the columns): some columns are nearly collinear; drop redundant columns, "
+        f"or {remedy}."
     )

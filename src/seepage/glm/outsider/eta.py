@@ -38,7 +38,7 @@ def eta_of_each(
     if inverse_root(spread).shape[1] < len(spread):
         raise InputError(
             "Only one record has nonzero values in some column, so no other record can hide it; "
-            "membership() names the record. Drop the column, or pass noise=."
+            "membership() names the record. Drop the column, or pass noise=sp.Gaussian(sigma)."
         )
     result = ask(seen.with_noise(spread))
     with np.errstate(divide="ignore"):

@@ -61,7 +61,8 @@ class OutsiderLeakage:
         if self._first.noise is None:
             raise InputError(
                 "Without noise, an attacker who knows all other records detects with certainty "
-                "every record whose removal changes the model. To reduce this risk, pass noise=."
+                "every record whose removal changes the model. To reduce this risk, add noise: "
+                "sp.leakage(model, X, y, noise=sp.Gaussian(sigma))."
             )
         if isinstance(self._first.form, Predictions) and self._first.queries is None:
             raise InputError(

@@ -219,7 +219,8 @@ class UpdateMoves:
         """Return the updates for the given replacements of a row, ``(K, P)``."""
         if labels is not None:
             raise InputError(
-                "A record's label cannot be replaced with this view; use view=sp.nn.Label()."
+                "Labels cannot be passed here; to replace a record's label, use view=sp.nn.Label() "
+                "and pass the label as features."
             )
         return np.stack([self._sent(self._replaced(row, one)) for one in np.asarray(features)])
 

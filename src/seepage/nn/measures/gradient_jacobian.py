@@ -285,7 +285,8 @@ class GradientMoves:
         """Return ``g̃(z′) − g̃(z)`` for each replacement of a row, ``(K, P)``."""
         if labels is not None:
             raise InputError(
-                "A record's label cannot be replaced with this view; use view=sp.nn.Label()."
+                "Labels cannot be passed here; to replace a record's label, use view=sp.nn.Label() "
+                "and pass the label as features."
             )
         x, y = self._at.replaced(row, features)
         own = self._at.replaced(row, self.X[row][None, :])

@@ -9,7 +9,7 @@ part. There are three factors, from the loosest to the tightest:
   data.
 * ``κ = q/(q + (1 − q)e^{−ε})`` (equation 3), where the densities with and without the record differ
   by a factor of at most ``e^ε`` (see :func:`theorem4_factor`). With Gaussian noise, this bound
-  fails with probability δ in each step.
+  fails with probability at most δ in each step.
 * :class:`MixtureFactor`, which needs no δ and uses the norm of the record's own gradient.
 
 Algorithm 1 of Guo et al. uses the second factor with another ε (:func:`paper_epsilon`), which need

@@ -1,4 +1,7 @@
-"""Per-record gradients of embeddings: one-hot vectors on the left, ``δ`` on the right."""
+"""Per-record gradients of embeddings: ``g = Σ_s e_s δ_sᵀ`` over the positions of a record.
+
+``e`` are the tokens' one-hot vectors and ``δ`` the gradients at the layer's outputs.
+"""
 
 from __future__ import annotations
 
