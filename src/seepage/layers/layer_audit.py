@@ -284,7 +284,7 @@ def audit_updates(
         groups = same_client(updates)
     groups = None if groups is False else groups
     options = {"family": family, "groups": groups, "folds": folds, "unit": unit, "seed": seed}
-    sizes = [1] if groups is None else np.unique(as_numpy(groups), return_counts=True)[1]
+    sizes = [1] if groups is None else np.unique(as_numpy(groups), return_counts=True)[1].tolist()
     return _tried(replace(updates, nodes=None, clients=None), property, options, noise, max(sizes))
 
 
