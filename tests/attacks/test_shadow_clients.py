@@ -120,6 +120,55 @@ def test_a_property_that_changes_only_the_size_of_updates_is_inferred():
     assert found["all layers"] > 0.9  # by the mean alone: 0.43
 
 
+class LowRank(torch.nn.Module):
+    """A frozen layer with a trained change of rank 2."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = torch.nn.Linear(6, 5).requires_grad_(False)
+        self.down = torch.nn.Parameter(0.5 * torch.randn(2, 6))
+        self.up = torch.nn.Parameter(torch.zeros(5, 2))
+
+    def forward(self, x):
+        return self.base(x) + x @ self.down.T @ self.up.T
+
+
+def test_adapters_alone_and_clients_who_take_part_in_some_rounds():
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(LowRank(), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+    data = [draw_records(k % 2, RECORDS, k) for k in range(CLIENTS)]
+    auxiliary = [draw_records(bright, 400, 900 + bright) for bright in (0, 1)]
+    attacker = sp.attacks.ShadowClients(
+        net,
+        "cross_entropy",
+        tuple(torch.cat(part) for part in zip(*auxiliary, strict=True)),
+        np.repeat(["0", "1"], 400),
+        records=RECORDS,
+        clients=20,
+        **RECIPE,
+    )
+    known = {k: str(k % 2) for k in range(CLIENTS)}
+    for present, rounds in ((CLIENTS, 4), (5, 8)):
+        seen = []
+        run = sp.layers.simulate(
+            net,
+            "cross_entropy",
+            data,
+            rounds=rounds,
+            snapshots=range(rounds),
+            observe=seen.append,
+            per_round=present,
+            **RECIPE,
+        )
+        recording = sp.layers.record_updates(net, seen)
+        assert not any("base" in layer for layer in recording.layers)  # frozen, so not sent
+        took_part = set(np.asarray(recording.nodes).astype(int).tolist())
+        here = {k: value for k, value in known.items() if k in took_part}
+        assert len(recording) == rounds * present
+        found = attacker.attack(recording, here, models=run.snapshots)
+        assert found["all layers"] > 0.9
+
+
 def test_the_scores_do_not_depend_on_the_clients_property(recorded, auxiliary):
     recording, models, _ = recorded
     first, second = (make_attacker(auxiliary).scores(recording, models=models) for _ in range(2))

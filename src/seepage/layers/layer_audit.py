@@ -26,7 +26,7 @@ from seepage.nn.problem.views import Inputs, rows_of
 from seepage.nn.problem.views import batch_size as size_of
 from seepage.support.number_check import check_count, check_not_negative
 from seepage.support.text_table import text_table
-from seepage.tables.names import listed
+from seepage.tables.names import counted, listed
 from seepage.tables.result_table import ResultTable
 from seepage.tables.source import as_numpy, build_frame
 
@@ -284,13 +284,18 @@ def audit_updates(
         groups = same_client(updates)
     groups = None if groups is False else groups
     options = {"family": family, "groups": groups, "folds": folds, "unit": unit, "seed": seed}
-    return _tried(replace(updates, nodes=None, clients=None), property, options, noise)
+    sizes = [1] if groups is None else np.unique(as_numpy(groups), return_counts=True)[1].tolist()
+    return _tried(replace(updates, nodes=None, clients=None), property, options, noise, max(sizes))
 
 
 def _tried(
-    recorded: LayerGradients, property: Any, options: dict[str, Any], noise: float
+    recorded: LayerGradients,
+    property: Any,
+    options: dict[str, Any],
+    noise: float,
+    most: int = 1,
 ) -> LayerAudit:
-    """Return the V-information of the updates, without and with remedies."""
+    """Return the V-information of the updates, at most so many of a client, and with remedies."""
     sent = recorded.with_metrics()
     information = v_information(sent, property, **options)
     protect = tuple(layers_to_protect(information))
@@ -324,9 +329,29 @@ def _tried(
         clipped, name = recorded.clipped(norm), f"clipped to {norm:.3g}"
         noisy = clipped.noised(noise * norm, seed=options["seed"])
         remedies += [whole(name, clipped), whole(f"{name}, noise {noise:g} × that", noisy)]
+        notes += _guarantee(noise, most)
     return LayerAudit(
         None, information, protect, tuple(remedies), "recorded", tuple(notes), _NEED_RECORDS
     )
+
+
+def _guarantee(noise: float, updates: int) -> list[str]:
+    """Return the (ε, δ) of so many clipped updates of a client with this noise, as a note.
+
+    Each is the Gaussian mechanism with sensitivity 1: the clipped update, present or absent.
+    """
+    if noise == 0:
+        return []
+    from dp_accounting import GaussianDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    delta = 1e-5  # as is usual; below one in the number of clients
+    epsilon = PLDAccountant().compose(GaussianDpEvent(noise), updates).get_epsilon(delta)
+    return [
+        f"With this clip and noise, the trained parameters in {counted(updates, 'update')} of a "
+        f"client satisfy ({epsilon:.3g}, {delta:g})-differential privacy (client-level, add or "
+        "remove; by dp_accounting), if the clip is chosen without the data."
+    ]
 
 
 def _refused(net: nn.Module) -> dict[str, str]:

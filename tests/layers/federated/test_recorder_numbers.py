@@ -7,8 +7,12 @@ where the parameters' median norm is 0.469.
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'seepage[flower]'")
 
@@ -111,6 +115,25 @@ def test_clip_and_noise_are_tried_on_the_parameters_only(tmp_path):
     np.testing.assert_array_equal(clipped["1.buffers"], seen["1.buffers"])
     np.testing.assert_array_equal(seen.noised(3.0)["1.buffers"], seen["1.buffers"])
     assert np.std(seen.noised(3.0)["0"] - seen["0"]) == pytest.approx(3, rel=0.1)
+
+
+def test_the_guarantee_of_clip_and_noise_is_that_of_dp_accounting():
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+
+    draw = np.random.default_rng(0)
+    seen = LayerGradients.of({"fc": draw.standard_normal((48, 3))})
+    seen = replace(seen, nodes=np.tile(np.arange(12), 4), rounds=np.repeat([1, 2, 3, 4], 12))
+    trait = np.tile(np.arange(12) % 2, 4)
+    found = audit_updates(seen, trait, family="logistic", noise=2.5)
+    (note,) = [note for note in found.notes if "differential privacy" in note]
+    # Four updates with noise 2.5 are one with noise 2.5/√4.
+    epsilon = from_gaussian_mechanism(1.25).get_epsilon_for_delta(1e-5)
+    assert f"in 4 updates of a client satisfy ({epsilon:.3g}, 1e-05)-differential" in note
+    mu, told = 0.8, float(re.search(r"\(([\d.]+), 1e-05\)", note)[1])
+    exact = norm.cdf(mu / 2 - told / mu) - np.exp(told) * norm.cdf(-mu / 2 - told / mu)
+    assert exact == pytest.approx(1e-5, rel=0.05)  # Balle and Wang 2018, of three digits
+    without = audit_updates(seen, trait, family="logistic", noise=0)
+    assert not any("differential privacy" in note for note in without.notes)
 
 
 def test_what_is_no_trained_parameter_is_known_as_that(tmp_path):

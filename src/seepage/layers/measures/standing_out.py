@@ -165,12 +165,11 @@ def standing_out(gradients: LayerGradients, *, reference: Reference | None = Non
     who = ClientRounds.of(gradients)
     count = len(who.clients)
     scores, logs = _scores(gradients, who)
-    furthest = scores.argmax(axis=0)
-    ratios = np.exp(logs - np.median(logs, axis=1, keepdims=True))
-    highest = scores.max(axis=0)
+    most = scores.argmax(axis=0), np.arange(count)
+    times = np.exp(logs - np.median(logs, axis=1, keepdims=True))[most]
     simulated = 0
     if reference is None:
-        p_values = (highest[None] >= highest[:, None] - _STILL).mean(axis=1)
+        p_values = (times[None] >= times[:, None] - _STILL).mean(axis=1)
     else:
         sizes, p_values = np.zeros(count, dtype=int), np.ones(count)
         for k, client in enumerate(who.clients):
@@ -180,8 +179,8 @@ def standing_out(gradients: LayerGradients, *, reference: Reference | None = Non
     return StandingOut(
         who.clients,
         np.bincount(who.client),
-        tuple(gradients.layers[k] for k in furthest),
-        ratios[furthest, np.arange(count)],
+        tuple(gradients.layers[k] for k in most[0]),
+        times,
         p_values,
         simulated,
     )
