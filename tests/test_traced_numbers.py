@@ -965,12 +965,6 @@ def limits_without_options():
     )
 
 
-@tied("docs/papers.md")
-def how_far_a_bound_from_dfil_reaches():
-    name = "MNIST: accuracy to which the bound from the largest dFIL is at least 1"
-    yield f"is at least 1 up to the printed {reproduced('bounds-figure5')[name]:.0f} %"
-
-
 @pytest.mark.parametrize("tie", TIES, ids=lambda tie: f"{tie[0]}:{tie[1].__name__}")
 def test_a_page_has_the_kept_numbers(tie):
     name, phrases = tie

@@ -191,22 +191,6 @@ def kept_checks() -> list[dict[str, Any]]:
     return rows
 
 
-def split_in_words(network: str) -> str:
-    """State what is unknown about the accuracy, and for FCNet the one run that was made."""
-    words = (
-        "The paper states neither its test split nor how long it trains (“e.g. 100 rounds”); "
-        "longer training was not tried here (`reproduction/results/layers_lfw.json`)"
-    )
-    if network == "FCNet":
-        row = kept_checks()[0]
-        apart, mixed = 100 * row["people apart"], 100 * row["images at random"]
-        words += (
-            f". In one run, accuracy was {mixed:.1f} % on images drawn at random and "
-            f"{apart:.1f} % on other people (`reproduction/results/layers_checks.json`)"
-        )
-    return f"{words}."
-
-
 def _seen_whole() -> str:
     """State the effect of showing the adversary all numbers of a large layer."""
     row = kept_checks()[0]

@@ -36,8 +36,7 @@ SETTING = (
     "DP, each record's clipped gradient with the noise of one step, as if all other records of the "
     "batch were known. PLIS without DP is that of the gradient signal; a record's PLIS is the "
     "norm over its pixels. Intervals cover only the random choice of records. The paper names "
-    "neither its network nor its attack's options, and shows two records; its “chest x-ray subset "
-    "of MedMNIST” could be ChestMNIST."
+    "neither its network nor its attack's options, and shows two records."
 )
 
 Array = NDArray[np.float64]

@@ -70,8 +70,8 @@ def _why(whole: WholeAttacks) -> str:
     low, high = whole.extremes("SSIM").T
     each = ", ".join(f"{a:.2f} and {b:.2f}" for a, b in zip(low, high, strict=True))
     return (
-        "The paper names neither its network nor its attack's options nor its two records, and its "
-        "“chest x-ray subset of MedMNIST” could be ChestMNIST instead of PneumoniaMNIST. Numbers "
+        "Network, attack options and the two records are not stated, and the “chest x-ray subset "
+        "of MedMNIST” could be ChestMNIST instead of PneumoniaMNIST. Numbers "
         f"are means of {len(low)} whole attacks, with an SSIM at the lowest and the highest PLIS "
         f"of {each} (`benchmarks/results/{KEPT.name}`)."
     )
@@ -116,14 +116,14 @@ def _seen(study: Study, found: dict[str, Correlation], whole: WholeAttacks) -> s
     low, high = (study.plain.quality.ssim[k] for k in (study.low, study.high))
     return (
         f"The whole attack of Geiping et al. 2020 ({whole.records()} records, two networks, two "
-        f"seeds, {whole.steps():,} steps, until the cost fell by at most "
-        f"{100 * whole.fall():.1f} % over the last eighth) reconstructs the record with the "
-        f"highest PLIS better than the one with the lowest in {whole.better()} of {len(ATTACKS)} "
-        f"cases, {order}. Over all records the rank correlation with PLIS is {ranks} (95 % "
-        f"intervals), and that of loss and gradient norm with SSIM is as high ({others[0]:.2f}, "
-        f"{others[1]:.2f}); in {pairs[0]} to {pairs[1]} % of pairs the higher PLIS has the higher "
-        f"SSIM. The figure's shorter attack ({len(study.rows)} records; SSIM {short['SSIM']}, PSNR "
-        f"{short['PSNR']}) gives the two extreme records an SSIM of {low:.2f} and {high:.2f}."
+        f"seeds, {whole.steps():,} steps; over the last eighth the cost fell by at most "
+        f"{100 * whole.fall():.1f} %) reconstructs the record of highest PLIS better than that of "
+        f"lowest in {whole.better()} of {len(ATTACKS)} cases, {order}. Over all records the rank "
+        f"correlation with PLIS is {ranks} (95 % intervals), and that of loss and gradient norm "
+        f"with SSIM is as high ({others[0]:.2f}, {others[1]:.2f}); in {pairs[0]} to {pairs[1]} % "
+        f"of pairs the higher PLIS has the higher SSIM. The figure's shorter "
+        f"attack ({len(study.rows)} records; SSIM {short['SSIM']}, PSNR "
+        f"{short['PSNR']}) gives these two records {low:.2f} and {high:.2f}."
     )
 
 

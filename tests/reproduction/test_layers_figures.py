@@ -14,6 +14,7 @@ from reproduction.layers import figure1 as layers_figure1
 from reproduction.layers import figure2 as layers_figure2
 from reproduction.layers import figure3 as layers_figure3
 from reproduction.layers import runs as layers_runs
+from reproduction.layers.longer import LongTraining, highest_in_words, layer_quantities
 from reproduction.layers.runs import LayerCurve, Runs
 from seepage.data import Faces, Records
 from seepage.errors import InputError
@@ -74,11 +75,37 @@ def made_up(repetitions=3, shift=0.2):
     return Runs({"machine": "a machine", "amounts": amounts, "runs": runs})
 
 
+def made_up_accuracy(seeds=3, top=0.94):
+    """Accuracies that rise to ``top`` over the first half and stay there; seeds differ by 0.01."""
+    runs = []
+    for network in LAYERS:
+        for split in ("people", "images"):
+            for seed in range(seeds):
+                rise = np.minimum(np.arange(1, 9) / 4, 1)
+                runs.append(
+                    {
+                        "network": network,
+                        "split": split,
+                        "lr": 0.05,
+                        "seed": seed,
+                        "rounds": list(range(10, 90, 10)),
+                        "test": (top * rise + 0.01 * seed).tolist(),
+                        "train": rise.tolist(),
+                    }
+                )
+    return {"rounds": 80, "runs": runs}
+
+
 @cache
 def drawn(figure, shift=0.2):
     """Return what a figure says of made-up runs; drawing takes longest, so each is drawn once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figure, "kept_runs", lambda: made_up(shift=shift))
+        if figure is layers_figure1:
+            patch.setattr(figure, "long_training", lambda: LongTraining(made_up_accuracy()))
+            patch.setattr(figure, "other_runs", lambda: made_up(shift=shift))
+            patch.setattr(figure, "CIFAR10", (("Gender", "Glasses"), ("Hair", "Age")))
+            patch.setattr(figure, "kept_lines", lambda files: ())
         return figure.reproduce(False)
 
 
@@ -458,3 +485,35 @@ def test_jobs_are_kept_one_by_one(tmp_path, capsys):
     assert "a job is left out: 2 is not finite" in capsys.readouterr().out
     assert record["runs"][-1] == {"n": 1}
     assert not run_jobs(time.sleep, [(30,)], **ready, stop=time.monotonic() + 0.1)
+
+
+def test_the_plateau_is_the_last_quarter_and_its_rise_is_told():
+    found = LongTraining(made_up_accuracy()).curves("AlexNet", "people")
+    np.testing.assert_allclose(found.plateau, [94, 95, 96])
+    np.testing.assert_allclose(found.rise, 0, atol=1e-12)
+    rising = made_up_accuracy()
+    for run in rising["runs"]:
+        run["test"] = np.linspace(0.1, 0.8, 8).tolist()
+    np.testing.assert_allclose(LongTraining(rising).curves("FCNet", "images").rise, 20)
+    words = LongTraining(made_up_accuracy()).why("FCNet")
+    assert "Plateau after 80 rounds: 94.0 to 96.0 % with people apart" in words
+    assert "(3 and 3 seeds; last change 0.0 points; training images 100.0 %;" in words
+
+
+def test_longer_training_and_other_data_have_their_highest_layers():
+    runs = made_up()
+    found = {q.name: q.measured for q in layer_quantities(runs, "longer", "Gender", "Glasses")}
+    assert found["VGG11Net, longer: layer with the highest AUC"] == 9
+    assert found["AlexNet, longer: layer with the highest V-information"] == 4
+    assert found["FCNet, longer: repetitions"] == 3
+    for run in runs.record["runs"]:
+        for measured in run["properties"].values():
+            del measured["auc"]  # a property of one label alone
+    assert highest_in_words(runs, "Gender", "Glasses").startswith("AlexNet fc1 0.7")
+    below = highest_in_words(made_up(shift=-0.2), "Gender", "Glasses").split("; ")[0]
+    each = made_up(shift=-0.2).curve("AlexNet", "Gender", "auc", "Glasses").each
+    gap = each[:, 4] - each[:, 3]
+    error = 2 * gap.std(ddof=1) / np.sqrt(3)
+    assert f"(fc1 lower by {gap.mean():.2f} ± {error:.2f}), 3 repetitions" in below
+    few = made_up(1)
+    assert layer_quantities(few, "longer", "Gender", "Glasses") == []
