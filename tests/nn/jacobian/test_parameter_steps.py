@@ -10,6 +10,7 @@ from gradient_oracle import dense
 from modules import CASES, Case
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import seepage as sp
 import seepage.nn as snn
@@ -202,3 +203,30 @@ def test_rounding_and_curvature_are_removed_in_float32() -> None:
     assert engine.parameter_step is not None
     assert engine.parameter_step.doubt < 0.02
     torch.testing.assert_close(found, wanted, rtol=0.01, atol=0.01 * float(wanted.mean()))
+
+
+class Checkpointed(nn.Module):
+    """Frozen layers in bf16 with float32 adapters, run again in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Adapted(nn.Linear(6, 6, dtype=torch.bfloat16))
+        self.head = Adapted(nn.Linear(6, 3, dtype=torch.bfloat16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = checkpoint(lambda x: torch.tanh(self.inner(x)), x, use_reentrant=False)
+        return self.head(h)
+
+
+def test_checkpointed_networks_that_need_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As for a network too large to be copied to float32.
+    monkeypatch.setattr(engine_module, "measured_type", lambda net: None)
+    torch.manual_seed(0)
+    net = Checkpointed()
+    x, y = torch.randn(6, 6).bfloat16(), torch.randint(3, (6,))
+    engine = Engine(net, "cross_entropy", clip=NoClip(), method="parameters")
+    with torch.autocast("cpu", torch.bfloat16):
+        found = engine.step(x, y, probes=20, update=True).traces.mean(1)
+    truth = Engine(net.float(), "cross_entropy", clip=NoClip(), method="derivative")
+    wanted = truth.step(x.float(), y, probes=20, pulls=True).traces.mean(1)
+    assert abs(float(found.mean() / wanted.mean()) - 1) < 0.2

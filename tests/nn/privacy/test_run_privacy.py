@@ -216,3 +216,16 @@ def test_costs_alone_draw_no_curve():
 def test_the_loss_of_nobody_is_said_in_words():
     assert repr(IndividualLoss(np.empty(0))) == "<individual privacy loss of no records>"
     assert "of 2 records: μ median 1.25, largest 2>" in repr(IndividualLoss(np.array([0.25, 4.0])))
+
+
+def test_steps_added_together_cost_the_same():
+    one_by_one, together = IndividualCosts(30), IndividualCosts(30)
+    drawn = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        index = torch.randperm(30, generator=drawn)[:9]
+        shifts = torch.rand(9, generator=drawn)
+        one_by_one.add(index, 0.3, shifts)
+        together._waiting.append((0.3, index, shifts))  # as on an accelerator
+    together.settle()
+    for name in IndividualCosts.kept:
+        torch.testing.assert_close(getattr(together, name), getattr(one_by_one, name))

@@ -306,7 +306,8 @@ class FisherAccountant(MeasuredRun):
         company = engine.in_company(x, y)
         if len(company[1]):
             self._get_to_know(*company)
-        due = self.sums.due(chosen, engine.seed) if len(chosen) else None
+        shared = self.measure_every > 1 and len(chosen) > 0
+        due = self.sums.due(chosen, engine.seed) if shared else None
         how = {"probes": self.probes, "key": self.steps, "index": chosen, "measured": due}
         sketched = self.sketch is not None and len(chosen) > 0
         # Sketches use derivatives even if the rest does not.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import random
 import warnings
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,6 +83,7 @@ class Validator:
         self._unwatched: set[Any] = set()
         self._sound: dict[Any, tuple[Batch, int | None]] = {}  # a small batch, and the classes
         self._warned_of: set[str] = set()
+        self._accepted: list[tuple[Any, int]] = []  # the tensors checked last, and their versions
 
     def watched(self, x: Inputs, y: Tensor, rules: bool = True) -> WatchedNetwork:
         """Return the plan for batches like this one, which is made and checked only once.
@@ -127,11 +129,15 @@ class Validator:
 
     def _checked(self, x: Inputs, y: Tensor) -> tuple[Any, Batch]:
         """Return the key and a small batch; raise an error if no method can measure the network."""
-        _refuse_values(x, y)
+        known = self._is_accepted(x, y)
+        if not known:
+            _refuse_values(x, y)
         key = self.key(x, y)
         if key in self._sound:
             batch, classes = self._sound[key]
-            _refuse_classes(self.problem, y, classes)
+            if not known:
+                _refuse_classes(self.problem, y, classes)
+                self._accept(x, y)
             return key, batch
         _refuse_parameters(self.problem)
         refuse_modes(self.problem.net)
@@ -146,6 +152,19 @@ class Validator:
             batch = self.problem.batch(batch.x, batch.y)
         self._sound[key] = batch, classes
         return key, batch
+
+    def _is_accepted(self, x: Inputs, y: Any) -> bool:
+        """Return whether these very tensors were checked last; every check waits for the device."""
+        given = [*leaves(x), y]
+        return len(given) == len(self._accepted) and all(
+            ref() is value and value._version == version
+            for value, (ref, version) in zip(given, self._accepted, strict=True)
+        )
+
+    def _accept(self, x: Inputs, y: Tensor) -> None:
+        given = [*leaves(x), y]
+        readable = not any(value.is_inference() for value in given)  # others have no version
+        self._accepted = [(weakref.ref(v), v._version) for v in given] if readable else []
 
     def tell_of_kinks(self, network: WatchedNetwork) -> None:
         """Warn of kinks, with the names of the functions that may have them."""

@@ -137,14 +137,20 @@ def check_parameter_steps(network: WatchedNetwork, batch: Batch, scale: float) -
     (``.detach()``), or if the release is not the gradient of the loss (``scale_grad_by_freq``).
     ``scale`` is the size of the unknowns. Full precision is used if the network accepts it.
     """
+    compared = None
     try:
         with full_precision(batch.z.device):
-            apart, size, errors = _compared(network, batch, scale)
-        share = 1e-4 if batch.z.dtype == torch.float64 else 2e-2
-        wrong = bool((apart > share * (size + 0.05 * size.max()) + 2 * errors).any())
+            compared = _compared(network, batch, scale)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:  # the network holds numbers that only autocast accepts together
+        pass
+    # Outside the handler: until the error is gone, its checkpoints would keep tensors of this run.
+    if compared is not None:
+        apart, size, errors = compared
+        share = 1e-4 if batch.z.dtype == torch.float64 else 2e-2
+        wrong = bool((apart > share * (size + 0.05 * size.max()) + 2 * errors).any())
+    else:
         longer = replace(batch, z=batch.z.to(at_least_single(batch.z)))
         with in_short_numbers(batch.z.device.type, batch.z.dtype):
             each = _compared(network, longer, scale)

@@ -65,7 +65,7 @@ class Replays:
             return function(*inputs)
         if self._runs[key] == 2:
             result, bound = _timed(function, inputs)
-            if not bound or len(self._recordings) >= 4:  # each keeps its memory
+            if not bound or len(self._recordings) >= 8:  # each keeps its memory
                 self._plain.add(key)
             return result
         try:

@@ -98,9 +98,31 @@ class IndividualCosts:
         # For each record and half octave of its shifts μ, from 2⁻⁷ to 2³ (smaller and larger ones
         # join the ends): how many, and the sums of μ² and μ⁴. They determine its curve.
         self.norms = torch.zeros(records, 20, 3, dtype=torch.float32)
+        # Steps on an accelerator that are not added yet: (sampling rate, index, shifts)
+        self._waiting: list[tuple[float, Tensor, Tensor]] = []
 
     def add(self, index: Tensor, sample_rate: float, shifts: Tensor) -> None:
-        """Add a step for the records of a batch, whose ``shifts`` are ``‖g̃‖/s``."""
+        """Add a step for the records of a batch, whose ``shifts`` are ``‖g̃‖/s``.
+
+        The sums take hundreds of small kernels, so on an accelerator many steps are added at once.
+        """
+        if not shifts.is_cuda:
+            self._add(index, sample_rate, shifts)
+            return
+        if self._waiting and (self._waiting[0][0] != sample_rate or len(self._waiting) >= 100):
+            self.settle()
+        self._waiting.append((sample_rate, index, shifts))
+
+    def settle(self) -> None:
+        """Add the steps that are waiting; call this before any of the sums is read."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        index, shifts = (torch.cat([step[k] for step in waiting]) for k in (1, 2))
+        for some in torch.arange(len(index), device=index.device).split(8192):
+            self._add(index[some], waiting[0][0], shifts[some])
+
+    def _add(self, index: Tensor, sample_rate: float, shifts: Tensor) -> None:
         costs = sampled_gaussian_renyi(sample_rate, shifts, self.orders).to(self.costs.device)
         index = index.to(self.costs.device)
         weight = 1 / sample_rate
@@ -120,6 +142,7 @@ class IndividualCosts:
         A record that was never in a batch is charged ``worst``, the costs of the whole run at the
         full sensitivity. The standard error is nan for a record in fewer than two batches.
         """
+        self.settle()
         seen = (self.weights > 0)[:, None]
         weights = torch.where(seen, self.weights[:, None], 1.0)
         mean = self.costs / weights
