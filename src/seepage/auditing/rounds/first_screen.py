@@ -30,7 +30,8 @@ def show_recording(
     Without limits (``limited`` is false), the screen states that none was set.
     """
     found, told, apart = audit.layers.v_information, audit.telling(), audit.clients.named()
-    best = found.ranking()[0]
+    ranking = found.ranking()
+    best = next((layer for layer in ranking if layer in told), ranking[0])
     k = found.layers.index(best)
     unit, entropy = found.unit, float(found.columns["entropy"][0])
     since = None if audit.over_rounds is None else audit.over_rounds.first()
