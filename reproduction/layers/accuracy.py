@@ -79,7 +79,8 @@ class FederatedTraining:
         except RuntimeError as error:
             print(f"no graph: {error}", flush=True)
             return self.step
-        return graph.replay
+        replay: Callable[[], None] = graph.replay
+        return replay
 
 
 def draw_batches(clients: Sequence[np.ndarray], size: int, rounds: int, seed: int) -> Tensor:
@@ -154,7 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     stop = time.monotonic() + 60 * given.minutes
     told = sys.argv[1:] if arguments is None else arguments
-    record = made_by(_MODULE, told, given.out, given.device, given.commit) | {
+    record: dict[str, Any] = {
+        **made_by(_MODULE, told, given.out, given.device, given.commit),
         "rounds": given.rounds,
         "batch_size": Amounts.batch_size,
         "runs": [],

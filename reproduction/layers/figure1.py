@@ -201,8 +201,8 @@ def _draw_accuracy(axes: Any, longest: LongTraining, network: str) -> None:
         label = f"test, {SPLITS[split]}"
         axes.plot(found.rounds, found.test.T, color=colour, lw=0.9, label=[label, *_none(found)])
     train = longest.curves(network, "people")
-    label = ["training images", *_none(train)]
-    axes.plot(train.rounds, train.train.T, color=MUTED, lw=0.9, ls=":", label=label)
+    labels = ["training images", *_none(train)]
+    axes.plot(train.rounds, train.train.T, color=MUTED, lw=0.9, ls=":", label=labels)
     axes.axhline(float(PRINTED[network][0]), color=MUTED, lw=1, ls=(0, (4, 3)), label="printed")
     axes.set_title(f"{network}: accuracy (%) by round")
     axes.set_ylim(bottom=80, top=100.5)

@@ -34,7 +34,7 @@ class AccuracyCurves:
     @property
     def plateau(self) -> np.ndarray:
         """Every seed's mean test accuracy over the last quarter of the training."""
-        return self.test[:, self._from(0.75) :].mean(axis=1)
+        return np.asarray(self.test[:, self._from(0.75) :].mean(axis=1))
 
     @property
     def rise(self) -> np.ndarray:

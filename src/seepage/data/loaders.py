@@ -369,6 +369,7 @@ def load_pubfig(
     home = locate("pubfig", folder, download=False)
     names, scores = _pubfig_scores(home / _PUBFIG_ATTRIBUTES)
     files = _pubfig_images(home / _PUBFIG_IMAGES)
+    joined: list[tuple[Path, _PersonNumber, Box | None]]
     if join == "checksum":
         listed = _pubfig_checksums(home)
         named = [(path, (_person(path.parent.name), _md5(path))) for path in files]
