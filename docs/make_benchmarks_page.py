@@ -241,8 +241,7 @@ def _against_opacus() -> Iterator[str]:
         "The table compares Opacus 1.6 and seepage, both with exact clipping "
         "(`benchmarks/against_opacus.py`; H200: `--device cuda --precision high`), in seconds and "
         "GiB. The H200's last column bounds the clip's derivative from above. The GPT's weights "
-        "are untied, as Opacus requires:
-"
+        "are untied, as Opacus requires:\n"
     )
     rows = [
         (network, where, *map(_bare, cells))

@@ -892,7 +892,7 @@ def what_would_change_with_the_most_exposed_records():
     demo, iwpc = found["demo"], found["iwpc"]
     changed = "records with a disclosed change"
     assert iwpc[changed] == 0
-    yield f"for {demo[changed]} of the 50 records of the demo's patients, and for none of IWPC's"
+    yield f"for {demo[changed]} of the 50 patients of the demo, and for none of IWPC's"
     least = "least sigma of the grid that meets the target"
     assert all(x["sigma"] == x[least] for x in (demo, iwpc))
     yield f"was drawn: {demo['sigma']:g} and {iwpc['sigma']:g}, respectively"

@@ -148,9 +148,9 @@ class Runs:
         counts = sorted({len(self.select(*case)) for case in cases})
         repetitions = "to".join(f" {n} " for n in {counts[0], counts[-1]}).strip()
         return (
-            "LFW, 62×47 colour faces; 40 % of the people belong to the attacker, 40 % to the "
-            "client, and the others are for testing; gender is a human label; glasses, age "
-            "(young) and hair (grey) are predicted. FedSGD with two clients, batches of "
+            "LFW, 62×47 colour faces. 40 % of the people belong to the attacker, 40 % to the "
+            "client, and the others are for testing. Gender labels are human; those for glasses, "
+            "age (young) and hair (grey) are a model's. FedSGD with two clients, batches of "
             f"{a['batch_size']}, {a['rounds']:,} rounds at learning rate {a['lr']:g} with He "
             "initialisation (paper: 0.01, rounds not stated). Batches with and without a property "
             "have the same mix of main-task labels, except in results called confounded. The "

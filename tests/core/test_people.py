@@ -419,7 +419,7 @@ def test_identities_are_refused_with_a_sentence(tmp_path):
     with pytest.raises(sp.InputError, match="No record is about the person 99"):
         panel.leak().people(only=[99])
     other = panel.leak(person=panel.ids[::-1])
-    with pytest.raises(sp.InputError, match="different identities"):
+    with pytest.raises(sp.InputError, match="to different people"):
         sp.compose(panel.leak(), other)
 
 

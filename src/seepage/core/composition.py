@@ -75,7 +75,7 @@ def _same_people(given: Sequence[Identities]) -> Identities | None:
     """Return the person of each record, on which all releases that state it must agree."""
     if any(not given[0].same(other) for other in given[1:]):
         raise InputError(
-            "These releases state different identities of the same records; pass the same person= "
+            "These releases assign the same records to different people; pass the same person= "
             "to each."
         )
     return given[0] if given else None

@@ -1,4 +1,4 @@
-"""Types for loaded and prepared data, which are arrays with names."""
+"""Data classes for loaded and prepared data: arrays, and the names of their columns."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class PastReleaseAsWritten:
         return {**self.about, "eta": dict(self.eta)}
 
     def earlier_loss(self, written: Sequence[str], people: People) -> Match:
-        """Return the privacy loss of every record, or its person, and which records are known."""
+        """Return each record's or person's privacy loss, and which records this entry contains."""
         found = [self.eta.get(row) for row in written]
         known = np.array([eta is not None for eta in found], dtype=bool)
         every = PrivacyLoss.of(

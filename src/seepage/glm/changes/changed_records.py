@@ -122,7 +122,7 @@ class ChangedRecords(FiniteChanges):
     def _certified(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
         """Return changes from increasingly costly bounds, until the bounds are narrow enough.
 
-        The records are given as sets, of shape (m, k).
+        ``rows`` holds m sets of k records each, (m, k).
         """
         model, K = self.model, 1 if others is None else len(others)
         moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))

@@ -313,7 +313,7 @@ class RegressionTable:
         return np.where(counts, self.steps**2 / 12, 0.0)
 
     def _apart(self, u: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return each person's share of the variance, ``μ``, and a root of ``(uG + D)⁻¹``.
+        """Return each person's share of the variance, their ``μ``, and a root of ``(uG + D)⁻¹``.
 
         ``μ² = q/(1 − αq)``, ``q = cᵀ(uG + D)⁻¹c``, ``α = u n/(n − 1)``; this excludes the person's
         own variation.

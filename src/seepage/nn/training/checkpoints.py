@@ -45,7 +45,8 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return tensors, json.loads(about["facts"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path} is damaged or not a seepage checkpoint; delete it to start a new run."
+            f"{path} is damaged or not a seepage checkpoint; give the path of a checkpoint, or "
+            "another path to start a new run."
         ) from error
 
 

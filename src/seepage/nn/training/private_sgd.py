@@ -689,7 +689,7 @@ class PrivateSGD:
 
 
 def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:
-    """Return records and targets as tensors, after checking that their numbers are equal."""
+    """Return records and targets as tensors, after checking that each record has one target."""
     if isinstance(X, Mapping):
         X = {key: torch.as_tensor(value) for key, value in X.items()}
         y = labels_of(X) if y is None else y
