@@ -181,8 +181,9 @@ def an_audit_of_a_panel_by_row_and_by_person():
     assert found["same"]
     assert found["rows"] == 7 * found["people"]
     yield (
-        f"{found['people']} people with seven rows each), an audit by row limits membership "
-        f"inference to {row:.0f} % success; refits without all rows of a person give {person:.0f} %"
+        f"{found['people']} people with seven rows each), an audit by row reports at most "
+        f"{row:.0f} % success of membership inference; refits that leave out all rows of one "
+        f"person reach {person:.0f} %"
     )
 
 
