@@ -392,7 +392,7 @@ def test_records_and_targets_must_match():
         trainer(None).fit(X)
     with pytest.raises(InputError, match="The tensors in X have different numbers of records"):
         trainer(None).fit({"first": X, "second": X[:-1], "labels": y})
-    with pytest.raises(InputError, match="y_test is missing"):
+    with pytest.raises(InputError, match="also give y_test"):
         trainer(None).fit(X, y, X)
-    with pytest.raises(InputError, match="X_test is missing"):
+    with pytest.raises(InputError, match="also give X_test"):
         trainer(None).fit(X, y, y_test=y)
