@@ -284,7 +284,7 @@ def audit_updates(
         groups = same_client(updates)
     groups = None if groups is False else groups
     options = {"family": family, "groups": groups, "folds": folds, "unit": unit, "seed": seed}
-    sizes = [1] if groups is None else np.unique(as_numpy(groups), return_counts=True)[1].tolist()
+    sizes = [0] if groups is None else np.unique(as_numpy(groups), return_counts=True)[1].tolist()
     return _tried(replace(updates, nodes=None, clients=None), property, options, noise, max(sizes))
 
 
@@ -293,9 +293,12 @@ def _tried(
     property: Any,
     options: dict[str, Any],
     noise: float,
-    most: int = 1,
+    most: int = 0,
 ) -> LayerAudit:
-    """Return the V-information of the updates, at most so many of a client, and with remedies."""
+    """Return the V-information of the updates, without and with remedies.
+
+    Clients sent at most ``most`` updates each; 0 if clients are unknown.
+    """
     sent = recorded.with_metrics()
     information = v_information(sent, property, **options)
     protect = tuple(layers_to_protect(information))
@@ -340,7 +343,7 @@ def _guarantee(noise: float, updates: int) -> list[str]:
 
     Each is the Gaussian mechanism with sensitivity 1: the clipped update, present or absent.
     """
-    if noise == 0:
+    if noise == 0 or updates == 0:
         return []
     from dp_accounting import GaussianDpEvent
     from dp_accounting.pld import PLDAccountant
