@@ -169,7 +169,7 @@ def test_any_training_function_is_audited_with_its_records():
         (lambda: sp.attacks.epsilon_lower_bound(1, 2, delta=0.0, confidence=1.0), "confidence"),
         (lambda: sp.attacks.Canaries(5), "at least 10"),
         (lambda: sp.attacks.Canaries(20, guesses=21), "choose a smaller guesses="),
-        (lambda: sp.attacks.Canaries(20).audit([1.0], delta=0.0), "one for each canary"),
+        (lambda: sp.attacks.Canaries(20).audit([1.0], delta=0.0), "one per canary"),
         (lambda: sp.attacks.Canaries(20).audit([np.nan] * 20, delta=0.0), "finite"),
         (lambda: sp.attacks.Canaries(20).chosen([1]), "20 canaries"),
     ],

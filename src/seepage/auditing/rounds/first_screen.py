@@ -145,8 +145,10 @@ def _left(audit: RecordingAudit) -> Remedies:
         for r in [first, *sorted(others, key=lambda r: r.value)]
     ]
     unit, entropy = audit.layers.v_information.unit, audit.layers.v_information.columns["entropy"]
+    # Remedies are tried on the recording alone, by the attacker without auxiliary data.
+    told = "still told" if audit.auxiliary is None else "told without auxiliary data"
     return Remedies(
-        ("still told", f"{unit} left (95 % CI)", "P"),
+        (told, f"{unit} left (95 % CI)", "P"),
         tuple(lines),
         "accuracy lost",
         legend=(
