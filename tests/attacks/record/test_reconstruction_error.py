@@ -134,7 +134,7 @@ def test_the_same_image_is_infinitely_close():
 @pytest.mark.parametrize(
     ("a", "b", "options", "words"),
     [
-        (np.zeros((4, 4)), np.zeros((5, 4)), {}, "same size"),
+        (np.zeros((4, 4)), np.zeros((5, 4)), {}, "same height and width"),
         (np.zeros(4), np.zeros(4), {}, "height, width"),
         (np.zeros((10, 12)), np.zeros((10, 12)), {}, "at least 11 pixels"),
         (np.zeros((12, 12)), np.zeros((12, 12)), {"data_range": 0.0}, "data_range"),

@@ -111,7 +111,7 @@ def test_sp_report_writes_an_audit_by_attack(tmp_path):
     told = json.loads((tmp_path / "report" / "summary.json").read_text())
     assert told["attacks"][0]["auc"] == found.attacks[0].auc
     assert sp.report(found, str(tmp_path / "report")) == page  # replaces its own
-    with pytest.raises(sp.InputError, match="not a dict"):
+    with pytest.raises(sp.InputError, match="of type dict"):
         sp.report({}, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
