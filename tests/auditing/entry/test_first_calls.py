@@ -445,7 +445,7 @@ def test_a_batch_size_waits_for_the_number_of_records():
         target_delta=1e-3,
         learning_rate=0.1,
     )
-    assert "1.5 epochs" in repr(run)
+    assert "epochs=1.5" in repr(run)
     run.fit(torch.as_tensor(X).float(), torch.as_tensor(Y))
     assert (run.steps, run.lr) == (6, 0.1)
     assert run.accountant_.privacy(1e-3).epsilon <= 20.0
