@@ -309,7 +309,7 @@ def test_a_prior_that_knows_everything_leaves_nothing_to_find():
         (EmpiricalPrior(np.eye(5)), {}, "no density"),
         ("gaussian", {}, "must be a GaussianPrior"),
         (GaussianPrior(1.0), {"draws": 1}, "two draws"),
-        (GaussianPrior([1.0, 2.0]), {}, "or 5, one for each unknown"),
+        (GaussianPrior([1.0, 2.0]), {}, "one per unknown .5 in all"),
         (GaussianPrior(-1.0), {}, "above zero"),
         (GaussianPrior(1.0, mean=math.nan), {}, "finite"),
         (GaussianPrior(np.zeros((5, 5))), {}, "positive definite"),
@@ -335,7 +335,7 @@ def test_a_prior_under_which_the_model_diverges_is_refused():
     ("points", "weights", "words"),
     [
         (np.zeros((0, 2)), None, "records"),
-        (np.eye(3), None, "2 unknowns"),
+        (np.eye(3), None, "shape .records, 2., with one column per unknown"),
         (np.eye(2), [1.0], "weight"),
         (np.eye(2), [-1.0, 2.0], "weight"),
     ],

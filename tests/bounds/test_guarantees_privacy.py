@@ -223,7 +223,7 @@ def test_what_cannot_be_accounted_for_is_refused():
     sampled = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0))
     with pytest.raises(sp.InputError, match="does not support"):
         renyi_of_event(sampled, "replace")
-    with pytest.raises(sp.InputError, match="not a str"):
+    with pytest.raises(sp.InputError, match="not str"):
         renyi_of_event("gaussian")
     with pytest.raises(sp.InputError, match="provides no guarantee"):
         renyi_of_event(dp_accounting.NonPrivateDpEvent())

@@ -258,7 +258,7 @@ def test_too_many_parameters_are_refused():
     fair = reweight(
         LinearRegression(l2=1.0), wide, wide[:, 0], rounds=200, by="class", clamp=(1, 1)
     )
-    with pytest.raises(sp.InputError, match="too large for 160 parameters"):
+    with pytest.raises(sp.InputError, match="too many for 160 parameters"):
         fair.whole_procedure()
 
 

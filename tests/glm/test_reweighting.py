@@ -230,7 +230,7 @@ def test_tensors():
 def test_the_result_says_what_its_numbers_leave_out():
     fair = reweight(LinearRegression(), X, Y, rounds=1)
     assert "whole_procedure()" in fair.notice
-    assert "in 1 rounds" in repr(fair)
+    assert "in 1 round" in repr(fair)
 
 
 REFUSED = {

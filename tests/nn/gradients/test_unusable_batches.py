@@ -167,7 +167,7 @@ def test_inputs_may_be_a_tuple():
 
 def test_an_output_that_is_no_tensor_needs_a_loss_of_its_own():
     net = Pair(lambda output: {"scores": output})
-    with pytest.raises(sp.InputError, match="returns a dict, which is not a tensor and has"):
+    with pytest.raises(sp.InputError, match="of type dict, is not a tensor and has"):
         rows(net, (X, X), view=snn.Embedding("inner.0"))
     with pytest.raises(sp.InputError, match="number of classes cannot be read"):
         snn.Label().variable(net, (X, X), Y)

@@ -77,7 +77,8 @@ def flat_directions(engine: Engine, count: int, key: object) -> Tensor:
 
 
 def close(found: Tensor, wanted: Tensor) -> None:
-    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6 * float(wanted.abs().max()))
+    # One-sided steps whose size is fitted to a ladder: their rounding differs by the machine.
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5 * float(wanted.abs().max()))
 
 
 @pytest.mark.parametrize("name", sampled(list(EVERY), USUAL, None))

@@ -273,7 +273,7 @@ def test_finite_steps_have_no_pull_back() -> None:
         leak.rows("fil")
     with pytest.raises(sp.InputError, match=r"hutch\+\+"):
         leak.rows("dfil", method="hutch++")
-    with pytest.raises(sp.InputError, match=r"method must be 'auto', .*'thin', not 'finit'"):
+    with pytest.raises(sp.InputError, match=r"method must be 'auto', .*'parameters', not 'finit'"):
         leakage(smooth(), "cross_entropy", *records(), method="finit")
 
 

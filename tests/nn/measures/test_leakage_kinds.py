@@ -45,7 +45,7 @@ def test_the_worst_of_a_bound_on_leakage_is_its_largest(problem: Problem) -> Non
     assert rows.kind == "bound"
     assert rows.top(1).values.tolist() == [float(rows.values.max())]
     assert f"worst {float(rows.values.max()):.4g} at {int(rows.values.argmax())}" in repr(rows)
-    assert "bound about the input" in repr(rows)
+    assert "(bound) about the input" in repr(rows)
     errors = rows.mse_bound()  # for which it is the smallest, as ever
     assert errors.top(1).labels().tolist() == rows.top(1).labels().tolist()
     assert "bound on the input" in repr(errors)

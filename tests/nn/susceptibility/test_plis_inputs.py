@@ -185,7 +185,7 @@ def test_batches_that_a_run_refuses(problem: tuple) -> None:
         watch.observe([], x[:2], y[:2])
     with pytest.raises(sp.InputError, match="records is 9, but y has 2 labels"):
         watch.observe([0, 1], x, y[:2])
-    with pytest.raises(sp.InputError, match="y contains <U1 values"):
+    with pytest.raises(sp.InputError, match="y contains values of type <U1"):
         watch.observe([0, 1], x[:2], ["a", "b"])
     frame = pd.DataFrame(x.numpy(), columns=NAMES)
     watch.observe([0, 1], frame[:2], y[:2])

@@ -264,7 +264,7 @@ def test_other_clips_and_other_objects_are_refused():
     _, module, optimizer, _, loader = _private(clipping="per_layer", max_grad_norm=[0.4] * 4)
     with pytest.raises(InputError, match="DPPerLayerOptimizer"):
         sp.nn.attach(optimizer, module, "cross_entropy", loader)
-    with pytest.raises(InputError, match="not a SGD"):
+    with pytest.raises(InputError, match="of type SGD"):
         sp.nn.attach(torch.optim.SGD(net.parameters()), net, "cross_entropy", loader)
     with pytest.raises(InputError, match="does not store the noise multiplier"):
         sp.nn.attach(opacus.PrivacyEngine(), net, "cross_entropy", loader)

@@ -117,7 +117,7 @@ def test_a_state_of_other_data_or_settings_is_refused(tmp_path: Path) -> None:
     changed = TensorDataset(torch.cat((X[:1] + 1, X[1:])), y)
     other = private(Classifier())
     other.loader(changed)
-    with pytest.raises(sp.InputError, match="another data"):
+    with pytest.raises(sp.InputError, match="its data is"):
         other.load_state_dict(state)
     with pytest.raises(sp.InputError, match="another divisor"):
         private(Classifier(), expected_batch=20).load_state_dict(state)
