@@ -174,7 +174,7 @@ def test_an_iteration_cut_off_is_no_exact_value(
     assert bool((cut.values <= true * (1 + 1e-9)).all())
     assert bool((cut.values + cut.standard_errors >= true * (1 - 1e-9)).all())
     assert float(cut.standard_errors.max()) > 0
-    assert "stopped after 12 products" in cut.conditions[-1]
+    assert "stopped after 12 matrix" in cut.conditions[-1]
     assert cut.mse_bound().assumptions[-1] == cut.conditions[-1]
 
 

@@ -119,9 +119,9 @@ def test_a_state_of_other_data_or_settings_is_refused(tmp_path: Path) -> None:
     other.loader(changed)
     with pytest.raises(sp.InputError, match="its data is"):
         other.load_state_dict(state)
-    with pytest.raises(sp.InputError, match="another divisor"):
+    with pytest.raises(sp.InputError, match="its divisor is"):
         private(Classifier(), expected_batch=20).load_state_dict(state)
-    with pytest.raises(sp.InputError, match="another seed or key"):
+    with pytest.raises(sp.InputError, match="its seed or key is"):
         private(Classifier(), seed=12).load_state_dict(state)
     with pytest.raises(sp.InputError, match="key_folder"):
         private(Classifier(), seed=None).state_dict()
