@@ -444,7 +444,10 @@ def test_what_has_one_value_or_too_many_is_no_choice() -> None:
     larger = sp.leakage(
         sp.glm.LinearRegression(l2=L2).fit(twice, y), twice, y, noise=sp.Gaussian(1.0)
     )
-    with pytest.raises(sp.InputError, match="x0 has 80 different values; choose another column or, for a number, use"):
+    with pytest.raises(
+        sp.InputError,
+        match="x0 has 80 different values; choose another column or, for a number, use",
+    ):
         larger.guess("x0")
     with pytest.raises(sp.InputError, match="This label is a class"):
         Problem("categorical", everything=False).leak.within(None, 1.0)
