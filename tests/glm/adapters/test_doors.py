@@ -410,7 +410,7 @@ def test_what_a_formula_learns_is_frozen_or_refused():
     found = sp.leakage(centred, frame, noise=sp.Gaussian(1.0))
     known = sp.leakage(twin, plain, noise=sp.Gaussian(1.0), preprocessing="refitted")
     np.testing.assert_allclose(np.asarray(found.cells()), np.asarray(known.cells()), rtol=1e-6)
-    with pytest.raises(sp.InputError, match=r"a formula learns.*Use preprocessing='frozen'"):
+    with pytest.raises(sp.InputError, match=r"formula library.*Use preprocessing='frozen'"):
         sp.leakage(centred, frame, noise=sp.Gaussian(1.0), preprocessing="refitted")
 
 

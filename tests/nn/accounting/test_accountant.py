@@ -282,7 +282,7 @@ def test_shares_of_one_run_join():
     costs = joined.individual_privacy().costs
     assert costs == pytest.approx(whole.individual_privacy().costs, rel=1e-12)
     shares[0].observe([], x[:0], y[:0])
-    with pytest.raises(InputError, match="same steps"):
+    with pytest.raises(InputError, match="took different steps"):
         join_shares(shares)
     with pytest.raises(InputError, match="no shares"):
         join_shares([])
@@ -307,7 +307,7 @@ def test_runs_average():
     with pytest.raises(InputError, match="at least two"):
         merge_runs(runs[:1])
     net, x, y = small_problem()
-    with pytest.raises(InputError, match="same steps"):
+    with pytest.raises(InputError, match="took different steps"):
         merge_runs([runs[0], small_accountant(net)])
 
 

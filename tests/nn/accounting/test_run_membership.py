@@ -51,7 +51,7 @@ def test_one_step_is_the_mixture_of_two_normals(rate: float, sigma: float) -> No
     assert found.advantage() == pytest.approx(rate * (2 * norm.cdf(0.5 / sigma) - 1), abs=1e-4)
     assert found.kind == "guarantee"
     for prior in (0.0, 1.0, np.nan):
-        with pytest.raises(sp.InputError, match="probability between 0 and 1"):
+        with pytest.raises(sp.InputError, match="probability above 0 and below 1"):
             found.accuracy(prior)
     with pytest.raises(sp.InputError, match="false positive rate must be between 0 and 1"):
         found.tpr([0.1, 1.5])

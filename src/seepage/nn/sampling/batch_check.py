@@ -52,10 +52,10 @@ def checked_index(index: Any, size: int, records: int, before: Tensor | None = N
         )
     values, counts = torch.unique(chosen, return_counts=True)
     if len(values) < len(chosen):
-        twice = int(values[counts > 1][0])
+        most = int(counts.argmax())
         raise InputError(
-            f"Record {twice} is in the batch {int(counts.max())} times; draw batches without "
-            "replacement."
+            f"Record {int(values[most])} is in the batch {int(counts[most])} times; draw batches "
+            "without replacement."
         )
     again = chosen[:0] if before is None else chosen[torch.isin(chosen, before)]
     if len(again):
