@@ -343,7 +343,7 @@ def test_the_headline_names_the_attacker_and_its_interval(folder):
     assert "30 shadow clients" in said
     page = (folder / "out" / "report.html").read_text()
     assert "Attacker with auxiliary data" in page
-    assert "told without auxiliary data" in page
+    assert "inferred without auxiliary data" in page
 
 
 def test_without_data_the_first_sentence_says_what_was_not_tried(folder):

@@ -146,7 +146,7 @@ def _left(audit: RecordingAudit) -> Remedies:
     ]
     unit, entropy = audit.layers.v_information.unit, audit.layers.v_information.columns["entropy"]
     # Remedies are tried on the recording alone, by the attacker without auxiliary data.
-    told = "still told" if audit.auxiliary is None else "told without auxiliary data"
+    told = "still told" if audit.auxiliary is None else "inferred without auxiliary data"
     return Remedies(
         (told, f"{unit} left (95 % CI)", "P"),
         tuple(lines),
