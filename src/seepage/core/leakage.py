@@ -23,7 +23,14 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import MeasuredRelease, Refits, ReleaseJacobian, Reruns
+from seepage.core.finite_changes import Reruns
+from seepage.core.jacobian import (
+    Attributes,
+    MeasuredRelease,
+    Refits,
+    ReleaseJacobian,
+    Unknowns,
+)
 from seepage.core.noise import Noise
 from seepage.core.people import Identities, Together
 from seepage.core.questions import (
@@ -32,16 +39,24 @@ from seepage.core.questions import (
     Blocks,
     BlocksByName,
     ChunkQuestion,
-    EachRecord,
     Information,
     ask,
     chosen,
     first_missing,
     grouped,
-    root,
 )
-from seepage.core.record_stream import RecordStream, numbers_alone, write_records
-from seepage.core.result import CLASS_WEIGHTS, Result, held_sentences, less, warned
+from seepage.core.result import (
+    CLASS_WEIGHTS,
+    EachRecord,
+    RecordStream,
+    Result,
+    held_sentences,
+    less,
+    numbers_alone,
+    root,
+    warned,
+    write_records,
+)
 from seepage.core.risk_views import (
     Guess,
     Membership,
@@ -50,7 +65,6 @@ from seepage.core.risk_views import (
     membership,
     within,
 )
-from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, nearest
 from seepage.support.lazy import offered
 from seepage.support.number_check import check_choice
@@ -102,7 +116,7 @@ class Leakage(Generic[PerRecord]):
     """The leakage of one or more releases about a table, in memory or read in chunks.
 
     Each view returns a :class:`~seepage.core.result.Result`. For data read in chunks, a view with
-    one number per record returns a :class:`~seepage.core.record_stream.RecordStream`, whose numbers
+    one number per record returns a :class:`~seepage.core.result.RecordStream`, whose numbers
     are computed on demand. All other views are computed immediately, usually in one pass over the
     data. The adversary is assumed to know everything outside the view, which is the worst case
     (Hannun et al. 2021, equation 12).

@@ -8,6 +8,7 @@ the table's data type.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,15 +18,19 @@ from typing import Any, cast, overload
 import numpy as np
 from array_api_compat import array_namespace
 
+from seepage.core.finite_changes import FiniteChanges
 from seepage.core.information import block_norms
-from seepage.core.jacobian import FiniteChanges, MeasuredRelease, Refits
+from seepage.core.jacobian import (
+    Attributes,
+    MeasuredRelease,
+    Refits,
+    Unknowns,
+)
 from seepage.core.leakage import Leakage, LeakageInputs
-from seepage.core.noise import Attacker, Gaussian, Noise, check_noise_kind
+from seepage.core.noise import Attacker, Gaussian, Noise, as_noise, check_noise_kind
 from seepage.core.people import Identities, is_a_feature
-from seepage.core.record_stream import RecordStream
-from seepage.core.result import CLASS_WEIGHTS, PENALTY, joined
-from seepage.core.unknowns import Attributes, Unknowns
-from seepage.errors import InputError
+from seepage.core.result import CLASS_WEIGHTS, PENALTY, RecordStream, joined
+from seepage.errors import InputError, accepts_other_names, check_options
 from seepage.glm.adapters.kinds import NoDerivativeError
 from seepage.glm.adapters.registry import (
     Unwrapped,
@@ -85,7 +90,8 @@ from seepage.glm.procedure import (
     learnt_words,
 )
 from seepage.support.double_double import Double
-from seepage.support.library_classes import is_pipeline, is_search, library_of
+from seepage.support.lazy import offered
+from seepage.support.library_classes import is_network, is_pipeline, is_search, library_of
 from seepage.tables.source import (
     Array,
     Chunk,
@@ -109,7 +115,7 @@ def leakage(
     X: RowSource,
     y: None = None,
     *,
-    noise: Noise,
+    noise: Noise | float,
     sample_weight: None = None,
     attributes: Mapping[str, Sequence[str | int]] | None = None,
     on_mismatch: str = "raise",
@@ -124,26 +130,9 @@ def leakage(
 def leakage(
     model: Any,
     X: Any,
-    y: Any,
-    *,
-    noise: Noise,
-    sample_weight: Any = None,
-    attributes: Mapping[str, Sequence[str | int]] | None = None,
-    on_mismatch: str = "raise",
-    dtype: str | None = None,
-    preprocessing: str = "frozen",
-    categorical: Sequence[str] = (),
-    person: Any = None,
-) -> Leakage: ...
-
-
-@overload
-def leakage(
-    model: Any,
-    X: Any,
     y: Any = None,
     *,
-    noise: Noise | None = None,
+    noise: Noise | float | None = None,
     sample_weight: Any = None,
     attributes: Mapping[str, Sequence[str | int]] | None = None,
     on_mismatch: str = "raise",
@@ -156,12 +145,28 @@ def leakage(
 ) -> OutsiderLeakage: ...
 
 
+@overload
 def leakage(
     model: Any,
     X: Any,
     y: Any = None,
     *,
-    noise: Noise | None = None,
+    noise: Noise | float | None = None,
+    attributes: Mapping[str, Sequence[str | int]] | None = None,
+    loss: Any = None,
+    noise_multiplier: float | None = None,
+    max_grad_norm: float | None = None,
+    **network: Any,
+) -> Leakage: ...
+
+
+@accepts_other_names
+def leakage(
+    model: Any,
+    X: Any,
+    y: Any = None,
+    *,
+    noise: Noise | float | None = None,
     sample_weight: Any = None,
     attributes: Mapping[str, Sequence[str | int]] | None = None,
     on_mismatch: str = "raise",
@@ -171,12 +176,120 @@ def leakage(
     person: Any = None,
     attacker: Attacker | None = None,
     release: Predictions | Parameters | None = None,
+    loss: Any = None,
+    noise_multiplier: float | None = None,
+    max_grad_norm: float | None = None,
+    **network: Any,
 ) -> Leakage[Any] | OutsiderLeakage:
-    """Measure how much a linear model released with noise leaks about its training data.
+    """Measure how much of its training data a model leaks when it is released with noise.
 
-    ``sp.leakage`` calls this function for linear models and pipelines; its options are documented
-    there.
+    Parameters
+    ----------
+    model
+        A fitted linear model of ``sp.glm``, scikit-learn, statsmodels, glum or skglm (listed in the
+        how-to *Supported models*), a ``Pipeline`` that ends in one, or a hyperparameter search over
+        one. Alternatively, a torch or Hugging Face network; the release is then the gradient of a
+        batch.
+    X, y
+        The data that the model was fitted on: a NumPy array, a pandas, polars or Arrow table, or a
+        torch tensor (the computation then runs on its device). For a pipeline or a formula, pass
+        the raw table; the leakage is then about its columns. For data larger than memory, pass
+        :func:`seepage.parquet` data without ``y``; or a Parquet file, a folder of them or a
+        ``pyarrow`` data set, with column names for ``y`` and ``sample_weight``. Rows are then read
+        in chunks, and each record's leakage is computed as it is read. For a network, the batch:
+        inputs and targets, or the mapping that a Hugging Face data collator returns.
+    noise
+        The noise to add to the parameters: :class:`Gaussian` or :class:`Laplace`, or a number, the
+        standard deviation of Gaussian noise. The noise may be omitted only for an attacker who does
+        not know all other records. For a network: the noise added to the sum of the gradients.
+    sample_weight
+        The weights that the model was fitted with.
+    attributes
+        Columns that belong together, such as the one-hot columns of a category, by a common name.
+    on_mismatch
+        What to do if the coefficients do not minimise the model's objective on these data:
+        ``"raise"`` (other data, another penalty and lack of convergence all make the numbers wrong)
+        or ``"warn"``.
+    dtype
+        ``"float64"`` (the default) or ``"float32"``.
+    preprocessing
+        For a pipeline: whether the values that its steps learnt from the data count as public
+        (``"frozen"``), or are learnt again when a record changes (``"refitted"``).
+    categorical
+        For a pipeline: columns whose numbers are category codes.
+    person
+        The person of every record, if people may have several records: an identity per record, or
+        the name of a column of the data that is not a feature. ``leak.people()`` then measures all
+        records of a person together. ``leak.membership()`` removes all of a person's records
+        together, and values that they share are guessed together.
+    attacker
+        What the attacker knows: all other records, unless :class:`Attacker` states less. Records
+        that the attacker does not know protect the other records. The result is then an estimate,
+        of class :class:`~seepage.glm.outsider.leakage.OutsiderLeakage`.
+    release
+        The published quantity, if not the exact parameters: :class:`Predictions`, or
+        :class:`Parameters` rounded to printed digits. For an attacker who knows all other records,
+        the noise is added to the margins of the predictions. Rounding after the noise does not
+        reduce the measured leakage.
+    loss
+        For a network: ``"cross_entropy"`` (the default for whole-number targets), ``"mse"`` (the
+        default for other targets), a torch loss module, or a function of output and target.
+    noise_multiplier, max_grad_norm
+        For a network: σ and the clipping norm C of private SGD; the noise is then σC.
+    network
+        Further options of :func:`seepage.nn.leakage`, such as ``view`` and ``clip``.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((100, 3))
+    >>> y = X @ [1.0, -2.0, 0.5] + rng.standard_normal(100)
+    >>> model = sp.glm.LinearRegression().fit(X, y)
+    >>> leak = sp.leakage(model, X, y, noise=sp.Gaussian(0.1))
+    >>> leak.records().shape
+    (100,)
+
+    The gradient of a network's batch:
+
+    >>> import torch
+    >>> net = torch.nn.Linear(3, 2)
+    >>> batch, labels = torch.tensor(X[:10]).float(), torch.tensor(y[:10] > 0).long()
+    >>> leak = sp.leakage(net, batch, labels, noise_multiplier=1.0, max_grad_norm=1.0)
+    >>> leak.records("dfil").shape
+    (10,)
     """
+    if is_network(model):
+        only_linear = {
+            "sample_weight": sample_weight,
+            "on_mismatch": None if on_mismatch == "raise" else on_mismatch,
+            "dtype": dtype,
+            "preprocessing": None if preprocessing == "frozen" else preprocessing,
+            "categorical": categorical or None,
+            "person": person,
+            "attacker": attacker,
+            "release": release,
+        }
+        for name, value in only_linear.items():
+            if value is not None:
+                raise InputError(
+                    f"{name}= applies only to linear models; leave it out for a network."
+                )
+        network |= {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm}
+        network |= {"loss": loss, "noise": as_noise(noise), "attributes": attributes}
+        of_batch: Leakage = offered("leakage of a batch")(model, X, y, **network)
+        return of_batch
+    if network:
+        known = [name for name in inspect.signature(leakage).parameters if name != "network"]
+        check_options(network, known, "leakage")
+    given = {"loss": loss, "noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm}
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(
+                f"{name}= applies only to networks; leave it out for {type(model).__name__}, and "
+                "pass the noise on its parameters: noise=sp.Gaussian(sigma)."
+            )
+    noise = as_noise(noise)
     informed = partial(
         _to_the_informed,
         model,
@@ -193,6 +306,19 @@ def leakage(
     if attacker is None and release is None and noise is not None:
         check_noise_kind(noise)
         return informed(noise)
+    return _to_the_outsider(informed, model, X, noise, attacker, release, person)
+
+
+def _to_the_outsider(
+    informed: Callable[[Noise], Leakage[Any]],
+    model: Any,
+    X: Any,
+    noise: Noise | None,
+    attacker: Attacker | None,
+    release: Predictions | Parameters | None,
+    person: Any,
+) -> Leakage[Any] | OutsiderLeakage:
+    """Return the leakage to an attacker who may not know all other records."""
     if noise is None:
         kind_inside(model)  # what to do about a model of another kind is no question of noise
     known = checked_attacker(attacker, noise, release)

@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from seepage.core.unknowns import simplex_basis
+from seepage.core.jacobian import simplex_basis
 from seepage.errors import InputError, nearest
 from seepage.tables.names import counted
 from seepage.tables.source import Array, looked_up

@@ -19,17 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.jacobian import (
+from seepage.core.finite_changes import (
     Alternatives,
     FiniteChanges,
-    MeasuredRelease,
     Moves,
-    ReleaseJacobian,
     Reruns,
+)
+from seepage.core.jacobian import (
+    MeasuredRelease,
+    ReleaseJacobian,
+    Unknowns,
 )
 from seepage.core.noise import Noise
 from seepage.core.result import CLASS_WEIGHTS, PENALTY, SETTINGS, joined
-from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.adapters.kinds import balances
 from seepage.glm.adapters.registry import best_of, kind_of, unwrap

@@ -49,11 +49,14 @@ import numpy as np
 from scipy.optimize import brentq
 from sklearn.base import clone
 
+from seepage.core.jacobian import (
+    Attributes,
+    Unknowns,
+    dense_largest,
+)
 from seepage.core.leakage import Leakage, group_labels
 from seepage.core.noise import Gaussian, Noise, check_noise_kind
 from seepage.core.result import Result
-from seepage.core.spectra import dense_largest
-from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, nearest
 from seepage.glm.adapters.registry import describe, kind_of
 from seepage.glm.estimators import LinearModel

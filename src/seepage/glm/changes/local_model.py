@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.jacobian import Alternatives
+from seepage.core.finite_changes import Alternatives
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError
 from seepage.glm.changes.outputs import Outputs

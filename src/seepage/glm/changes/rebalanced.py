@@ -20,7 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seepage.core.jacobian import Alternatives, FiniteChanges, Moves
+from seepage.core.finite_changes import (
+    Alternatives,
+    FiniteChanges,
+    Moves,
+)
 from seepage.core.noise import Noise
 from seepage.errors import InputError
 from seepage.glm.changes.batched_refits import Change

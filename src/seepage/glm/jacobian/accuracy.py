@@ -20,9 +20,13 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import AnswerAccuracy, ReleaseJacobian, from_entries
-from seepage.core.spectra import dense_largest
-from seepage.core.unknowns import Unknowns
+from seepage.core.jacobian import (
+    AnswerAccuracy,
+    ReleaseJacobian,
+    Unknowns,
+    dense_largest,
+    from_entries,
+)
 from seepage.glm.fitting.objective import norm
 from seepage.glm.jacobian.terms import JacobianTerms, PairedTerms
 from seepage.support.chunks import by_rows, row_slices

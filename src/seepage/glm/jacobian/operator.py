@@ -29,12 +29,12 @@ from seepage.core.jacobian import (
     WIDE_CHUNK,
     EntryJacobian,
     ReleaseJacobian,
+    Unknowns,
+    dense_largest,
     largest_square,
     squared_columns,
     squared_size,
 )
-from seepage.core.spectra import dense_largest
-from seepage.core.unknowns import Unknowns
 from seepage.glm.fitting.objective import hessian
 from seepage.glm.jacobian.accuracy import GLMAccuracy, exact_blocks, exact_records
 from seepage.glm.jacobian.optimum import Whitener

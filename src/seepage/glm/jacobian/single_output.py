@@ -21,9 +21,15 @@ from typing import NamedTuple
 
 from array_api_compat import array_namespace, is_numpy_array
 
-from seepage.core.jacobian import ReleaseJacobian, largest_square, squared_columns, squared_size
-from seepage.core.spectra import dense_largest, largest_eigenvalues
-from seepage.core.unknowns import Unknowns
+from seepage.core.jacobian import (
+    ReleaseJacobian,
+    Unknowns,
+    dense_largest,
+    largest_eigenvalues,
+    largest_square,
+    squared_columns,
+    squared_size,
+)
 from seepage.glm.fitting.objective import weighted_gram
 from seepage.glm.jacobian.accuracy import exact_blocks, exact_records, single_columns
 from seepage.glm.jacobian.inverse import ClosedInverse

@@ -19,7 +19,7 @@ from typing import Any
 
 from array_api_compat import array_namespace, is_numpy_array
 
-from seepage.core.unknowns import Unknowns
+from seepage.core.jacobian import Unknowns
 from seepage.glm.jacobian.optimum import Whitener
 from seepage.support.chunks import by_rows, chunk_for
 from seepage.support.double_double import Double, product

@@ -16,7 +16,7 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 
-from seepage.core.jacobian import Alternatives
+from seepage.core.finite_changes import Alternatives
 from seepage.core.people import is_a_feature
 from seepage.errors import InputError
 from seepage.glm.adapters.kinds import NoDerivativeError
