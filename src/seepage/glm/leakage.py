@@ -31,10 +31,10 @@ from seepage.core.noise import Attacker, Gaussian, Noise, as_noise, check_noise_
 from seepage.core.people import Identities, is_a_feature
 from seepage.core.result import CLASS_WEIGHTS, PENALTY, RecordStream, joined
 from seepage.errors import InputError, accepts_other_names, check_options
-from seepage.glm.adapters.kinds import NoDerivativeError
 from seepage.glm.adapters.registry import (
     Unwrapped,
     best_of,
+    check_columns,
     describe,
     kind_inside,
     kind_of,
@@ -46,8 +46,14 @@ from seepage.glm.changes.local_model import LargestShifts, LocalModel
 from seepage.glm.changes.rebalanced import RebalancedRecords
 from seepage.glm.fitting.balance import FEW_KEYS
 from seepage.glm.fitting.objective import FittedGLM, PenalisedLoss, wide
-from seepage.glm.inputs import as_source, check_columns, is_streamed
-from seepage.glm.jacobian.operator import GLMJacobian, PairedJacobian, TermsJacobian, merged
+from seepage.glm.inputs import streamed_source
+from seepage.glm.jacobian.operator import (
+    GLMJacobian,
+    PairedJacobian,
+    SingleOutputJacobian,
+    TermsJacobian,
+    merged,
+)
 from seepage.glm.jacobian.optimum import (
     FittedRecords,
     Optimum,
@@ -58,7 +64,6 @@ from seepage.glm.jacobian.optimum import (
     plain_optimum,
     whitener_of,
 )
-from seepage.glm.jacobian.single_output import SingleOutputJacobian
 from seepage.glm.jacobian.terms import JacobianTerms
 from seepage.glm.jacobian.twice_precise import precise_curvature
 from seepage.glm.losses import Categorical
@@ -89,6 +94,7 @@ from seepage.glm.procedure import (
     can_rerun,
     learnt_words,
 )
+from seepage.glm.refusals import NoDerivativeError
 from seepage.support.double_double import Double
 from seepage.support.lazy import offered
 from seepage.support.library_classes import is_network, is_pipeline, is_search, library_of
@@ -101,6 +107,7 @@ from seepage.tables.source import (
     as_numpy,
     check_column,
     column_names,
+    is_streamed,
     read_table,
 )
 
@@ -441,7 +448,19 @@ def _to_the_informed(
         )
         found.attributes = Attributes(found.source, attributes)
     else:
-        source = as_source(X, y, sample_weight, dtype, person if isinstance(person, str) else None)
+        source: RowSource
+        if is_streamed(X):
+            beside = person if isinstance(person, str) else None
+            source = streamed_source(X, y, sample_weight, dtype, beside)
+        else:
+            table = read_table(X, dtype=dtype)
+            if dtype == "float32":
+                # Kept in float64 where rounding would change the numbers, so that columns can be
+                # shifted near zero before rounding
+                exact, xp = read_table(X, check=False), array_namespace(table.values)
+                same = xp.astype(table.values, xp.float64) == exact.values
+                table = table if bool(xp.all(same)) else exact
+            source = MemorySource(table, y, sample_weight)
         release = release_of(opened.model, source, noise, on_mismatch, single=dtype == "float32")
         every = Attributes(source, attributes)
         found = Leakage(release, source, (noise,), every, opened.notes, held=opened.held)

@@ -33,8 +33,7 @@ from seepage.core.jacobian import (
 from seepage.core.noise import Noise
 from seepage.core.result import CLASS_WEIGHTS, PENALTY, SETTINGS, joined
 from seepage.errors import InputError
-from seepage.glm.adapters.kinds import balances
-from seepage.glm.adapters.registry import best_of, kind_of, unwrap
+from seepage.glm.adapters.registry import balances, best_of, kind_of, unwrap
 from seepage.glm.changes.local_model import Whitening
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses import Categorical

@@ -61,10 +61,9 @@ from seepage.errors import InputError, nearest
 from seepage.glm.adapters.registry import describe, kind_of
 from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.objective import FittedGLM, hessian
-from seepage.glm.inputs import read_weights
 from seepage.glm.jacobian.optimum import whitened_inverse
 from seepage.glm.leakage import leakage, release_of
-from seepage.glm.losses import Categorical
+from seepage.glm.losses import Categorical, read_weights
 from seepage.support.chunks import progress, row_slices
 from seepage.support.number_check import check_count
 from seepage.tables.result_table import PlottedNumbers, ResultTable

@@ -5,6 +5,7 @@ A table in memory is not copied, and results are returned in the caller's array 
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
@@ -605,3 +606,10 @@ def build_frame(columns: Mapping[str, Any], library: str) -> Any:
 
     backends: dict[str, Any] = {name: name for name in ("pandas", "polars", "pyarrow")}
     return nw.from_dict(dict(columns), backend=backends.get(library, "pyarrow")).to_native()
+
+
+def is_streamed(X: Any) -> bool:
+    """Return whether a caller's table is read in chunks: a source, a path or a data set."""
+    library = type(X).__module__.partition(".")[0]
+    of_arrow = library == "pyarrow" and hasattr(X, "get_fragments")
+    return isinstance(X, RowSource | str | os.PathLike) or library == "dask" or of_arrow

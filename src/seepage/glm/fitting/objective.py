@@ -165,6 +165,15 @@ class PenalisedLoss:
         return class_targets(class_positions(chunk.y, self.classes, chunk.start), self.family)
 
 
+def read_penalty(l2: Any, n: int) -> float:
+    """Return ``nλ`` for a finite, non-negative ``l2``."""
+    if not isinstance(l2, (int, float, np.integer, np.floating)) or isinstance(l2, bool):
+        raise InputError(f"l2 must be a number, not {l2!r}.")
+    if not 0 <= l2 < float("inf"):
+        raise InputError(f"l2 must be finite and at least 0, but it is {l2!r}.")
+    return n * float(l2)
+
+
 @dataclass(frozen=True)
 class Objective:
     """The objective ``F(θ) = Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖²``.
