@@ -142,9 +142,16 @@ class Attributes:
         return names, unknowns
 
     def unknowns(
-        self, columns: str | int | Sequence[str | int] | None, label: bool, simplex: bool = False
+        self,
+        columns: str | int | Sequence[str | int] | None,
+        label: bool | None = None,
+        simplex: bool = False,
     ) -> tuple[Unknowns, str]:
-        """Return the unknowns that ``columns`` select, and their description."""
+        """Return the unknowns that ``columns`` select, and their description.
+
+        By default, the label is unknown unless columns are named.
+        """
+        label = columns is None if label is None else bool(label)
         and_label = " and the label" if label else ""
         if columns is None:
             about = f"all columns{and_label}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -48,6 +48,7 @@ from seepage.core.questions import (
 from seepage.core.result import (
     CLASS_WEIGHTS,
     EachRecord,
+    RecordNumbers,
     RecordStream,
     Result,
     held_sentences,
@@ -112,6 +113,7 @@ class LeakageInputs:
     options: Mapping[str, Any]
 
 
+@dataclass(eq=False, repr=False)
 class Leakage(Generic[PerRecord]):
     """The leakage of one or more releases about a table, in memory or read in chunks.
 
@@ -141,21 +143,15 @@ class Leakage(Generic[PerRecord]):
         The whole fitting procedure, to be rerun on changed records, if known.
     """
 
-    def __init__(
-        self,
-        release: MeasuredRelease,
-        source: RowSource,
-        noise: tuple[Noise, ...],
-        attributes: Attributes,
-        notes: tuple[str, ...] = (),
-        person: Identities | None = None,
-        held: tuple[str, ...] = (),
-        procedure: Reruns | None = None,
-    ) -> None:
-        self.release, self.source, self.noise = release, source, noise
-        self.attributes, self.notes, self.person = attributes, notes, person
-        self.held, self.procedure = held, procedure
-        self.inputs: LeakageInputs | None = None
+    release: MeasuredRelease
+    source: RowSource
+    noise: tuple[Noise, ...]
+    attributes: Attributes
+    notes: tuple[str, ...] = ()
+    person: Identities | None = None
+    held: tuple[str, ...] = ()
+    procedure: Reruns | None = None
+    inputs: LeakageInputs | None = field(default=None, init=False)
 
     def _repr_html_(self) -> str:
         """Return the notebook display: a line of text and a histogram of the records' η."""
@@ -247,8 +243,9 @@ class Leakage(Generic[PerRecord]):
         With ``simplex``, the columns of a complete one-hot attribute may change only so that their
         sum stays the same.
         """
-        check_choice(measure, "measure", _MEASURES)
-        unknowns, about = self.unknowns(columns, label, simplex)
+        if measure not in _MEASURES:
+            check_choice(measure, "measure", _MEASURES)
+        unknowns, about = self.attributes.unknowns(columns, label, simplex)
         return self.per_record(measure, unknowns, "rows", about)
 
     rows = records
@@ -563,7 +560,9 @@ class Leakage(Generic[PerRecord]):
             exact = measure == "cramer_rao"
             unknowns, _ = self.unknowns(columns, bool(label) if exact else label)
             question = EachRecord(measure, unknowns, len(self.source), stated=False)
-            functions[(measure,)] = partial(numbers_alone, function=self._asking(question))
+            self.source.prepare(partial(question.numbers, self.release.template))
+            function = partial(_of_chunk, release=self.release, question=question)
+            functions[(measure,)] = partial(numbers_alone, function=function)
         if not functions:
             raise InputError("No measure was named; name at least one of fil, dfil and cramer_rao.")
         return write_records(self.source, path, functions)
@@ -574,8 +573,7 @@ class Leakage(Generic[PerRecord]):
         self, columns: Columns, label: bool | None = None, simplex: bool = False
     ) -> tuple[Unknowns, str]:
         """Return the unknowns that ``columns`` and ``label`` select, and their description."""
-        unknown_label = columns is None if label is None else bool(label)
-        return self.attributes.unknowns(columns, unknown_label, simplex)
+        return self.attributes.unknowns(columns, label, simplex)
 
     def held_about(self, label: bool) -> tuple[str, ...]:
         """Return the values held fixed; class weights count only if the label is unknown."""
@@ -619,21 +617,25 @@ class Leakage(Generic[PerRecord]):
             names = tuple(self.source.names[j] for j in which)
         if question in ("fil", "dfil"):
             measure = question
-        question_of = EachRecord(question, unknowns, len(self.source))
+        asked = EachRecord(question, unknowns, len(self.source))
         held = self.held_about(unknowns.label)
         stream = RecordStream(
             self.source,
-            self._asking(question_of),
+            partial(_of_chunk, release=self.release, question=asked),
             view,
             measure,
             about,
             kind,
             names,
-            (*self.assumptions(unknowns.label), *assumptions),
+            (*held_sentences(held), *self.notes, *assumptions),
             self.noise,
             held,
         )
-        return cast(PerRecord, stream if self.source.lazy else self._narrowed(stream.result()))
+        if not self.source.lazy:
+            return cast(PerRecord, self._narrowed(stream.result()))
+        # The template first: what all records have in common is then kept and passed on.
+        self.source.prepare(partial(asked.numbers, self.release.template))
+        return cast(PerRecord, stream)
 
     def ask(
         self, questions: Mapping[str, ChunkQuestion], what: str, extra: Sequence[str] = ()
@@ -643,12 +645,6 @@ class Leakage(Generic[PerRecord]):
         ``extra`` names further columns that the queries need.
         """
         return ask(self.source, self.release, questions, what, extra)
-
-    def _asking(self, question: EachRecord) -> Callable[[Chunk], Any]:
-        """Return the function that computes the query for the records of a chunk."""
-        # The template first: what all records have in common is then kept and passed on.
-        self.source.prepare(partial(question.numbers, self.release.template))
-        return partial(_of_chunk, release=self.release, question=question)
 
     def _one_block(
         self, unknowns: Unknowns, which: np.ndarray | None, measure: str, view: str, about: str
@@ -713,8 +709,9 @@ class Leakage(Generic[PerRecord]):
         return replace(result, values=xp.astype(values, kind), accuracy=stated)
 
 
-def _of_chunk(chunk: Chunk, release: MeasuredRelease, question: EachRecord) -> Any:
-    return question.of(release.jacobian(chunk), chunk, {})
+def _of_chunk(chunk: Chunk, release: MeasuredRelease, question: EachRecord) -> RecordNumbers:
+    values, accuracy = question.numbers(release.jacobian(chunk))
+    return RecordNumbers(values, accuracy, chunk.start, question.rows)
 
 
 def _sortable(labels: np.ndarray) -> np.ndarray:

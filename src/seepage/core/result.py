@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import partial, reduce
 from html import escape
 from operator import add
 from pathlib import Path
@@ -430,12 +430,10 @@ class RecordStream(RankedResult):
         numbers of Dask data are transferred from the workers to this machine, a few partitions at a
         time.
         """
-        return warned(self._every)
-
-    @cached_property
-    def _every(self) -> Result:
-        every = reduce(add, self.source.each(self.function, self.view))
-        return self._described(every.values, every.accuracy)
+        if "kept" not in self.__dict__:
+            every = reduce(add, self.source.each(self.function, self.view))
+            self.__dict__["kept"] = self._described(every.values, every.accuracy)
+        return warned(self.__dict__["kept"])
 
     def to_dask(self) -> Any:
         """Return the numbers of Dask data as a Dask array that stays on the workers."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -27,7 +28,7 @@ from seepage.core.jacobian import (
     Unknowns,
 )
 from seepage.core.leakage import Leakage, LeakageInputs
-from seepage.core.noise import Attacker, Gaussian, Noise, as_noise, check_noise_kind
+from seepage.core.noise import Attacker, Gaussian, Noise, check_noise_kind
 from seepage.core.people import Identities, is_a_feature
 from seepage.core.result import CLASS_WEIGHTS, PENALTY, RecordStream, joined
 from seepage.errors import InputError, accepts_other_names, check_options
@@ -45,7 +46,7 @@ from seepage.glm.changes.changed_records import ChangedRecords, RecordRefits
 from seepage.glm.changes.local_model import LargestShifts, LocalModel
 from seepage.glm.changes.rebalanced import RebalancedRecords
 from seepage.glm.fitting.balance import FEW_KEYS
-from seepage.glm.fitting.objective import FittedGLM, PenalisedLoss, wide
+from seepage.glm.fitting.objective import FittedGLM, Objective, PenalisedLoss, far_centre
 from seepage.glm.inputs import streamed_source
 from seepage.glm.jacobian.operator import (
     GLMJacobian,
@@ -55,7 +56,6 @@ from seepage.glm.jacobian.operator import (
     merged,
 )
 from seepage.glm.jacobian.optimum import (
-    FittedRecords,
     Optimum,
     Whitener,
     about,
@@ -65,7 +65,6 @@ from seepage.glm.jacobian.optimum import (
     whitener_of,
 )
 from seepage.glm.jacobian.terms import JacobianTerms
-from seepage.glm.jacobian.twice_precise import precise_curvature
 from seepage.glm.losses import Categorical
 from seepage.glm.outsider.leakage import OutsiderLeakage
 from seepage.glm.outsider.predictions import (
@@ -95,7 +94,6 @@ from seepage.glm.procedure import (
     learnt_words,
 )
 from seepage.glm.refusals import NoDerivativeError
-from seepage.support.double_double import Double
 from seepage.support.lazy import offered
 from seepage.support.library_classes import is_network, is_pipeline, is_search, library_of
 from seepage.tables.source import (
@@ -266,6 +264,9 @@ def leakage(
     >>> leak.records("dfil").shape
     (10,)
     """
+    if isinstance(noise, numbers.Real) and not isinstance(noise, bool):
+        noise = Gaussian(float(noise))
+    added = cast(Noise | None, noise)
     if is_network(model):
         only_linear = {
             "sample_weight": sample_weight,
@@ -283,7 +284,7 @@ def leakage(
                     f"{name}= applies only to linear models; leave it out for a network."
                 )
         network |= {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm}
-        network |= {"loss": loss, "noise": as_noise(noise), "attributes": attributes}
+        network |= {"loss": loss, "noise": added, "attributes": attributes}
         of_batch: Leakage = offered("leakage of a batch")(model, X, y, **network)
         return of_batch
     if network:
@@ -296,7 +297,6 @@ def leakage(
                 f"{name}= applies only to networks; leave it out for {type(model).__name__}, and "
                 "pass the noise on its parameters: noise=sp.Gaussian(sigma)."
             )
-    noise = as_noise(noise)
     informed = partial(
         _to_the_informed,
         model,
@@ -310,10 +310,10 @@ def leakage(
         categorical=categorical,
         person=person,
     )
-    if attacker is None and release is None and noise is not None:
-        check_noise_kind(noise)
-        return informed(noise)
-    return _to_the_outsider(informed, model, X, noise, attacker, release, person)
+    if attacker is None and release is None and added is not None:
+        check_noise_kind(added)
+        return informed(added)
+    return _to_the_outsider(informed, model, X, added, attacker, release, person)
 
 
 def _to_the_outsider(
@@ -421,12 +421,10 @@ def _to_the_informed(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
         )
     beside: str | None = None
-    if not is_streamed(X):
-        if isinstance(person, str):
-            name = person
-            X, person = identities_in(X, name, model)
-            beside = name if name in (column_names(X) or ()) else None
-        check_columns(model, X)
+    if not is_streamed(X) and isinstance(person, str):
+        name = person
+        X, person = identities_in(X, name, model)
+        beside = name if name in (column_names(X) or ()) else None
     try:
         opened = Unwrapped(model) if is_streamed(X) else unwrap(model, X)
         followed = None
@@ -589,12 +587,8 @@ class GLMRelease(MeasuredRelease):
         """Return the Jacobian for the rows of a chunk, exact for each row."""
         if self.problem is None:
             return self.template
-        fit, near = about(self.fit, self.problem, chunk), self.optimum.shifted(chunk.X)
-        whitener, kept = self.template.terms.map, self.template.terms.kept
-        if isinstance(fit.family, Categorical):
-            return _categorical(fit, chunk.X, self.optimum.margins(near), whitener, near)
-        derivatives = self.optimum.derivatives(fit, near, every=False)
-        return _single_output(fit, chunk.X, derivatives, whitener, near, kept)
+        fit, shared = about(self.fit, self.problem, chunk), self.template.terms
+        return _jacobian_at(self.optimum, fit, chunk.X, shared.map, kept=shared.kept)
 
     def merged(self, other: MeasuredRelease) -> GLMRelease | None:
         """Return both releases as one, if they have the same model and differ only in the noise."""
@@ -669,22 +663,28 @@ def release_of(
     far from zero are shifted before rounding.
     """
     fit, problem = describe_on(model, source)
-    found = optimum(fit, FittedRecords(source, problem), noise, on_mismatch)
+    X = None if problem is not None else source.whole("all records").values
+    objective = Objective.of(fit, X) if problem is None else Objective.over(source, problem)
+    found = optimum(fit, objective, noise, on_mismatch)
     whitener = whitener_of(found, noise)
-    if problem is None:
-        X = source.whole("all records").values
+    if X is not None:
         xp = array_namespace(X)
         loss = found.condition * whitener.amplified
-        lossy = loss > _NARROW or _extreme(whitener.matrix)
+        largest = float(xp.max(xp.abs(whitener.matrix)))
+        # Fourth powers of extreme numbers leave the range of single precision
+        lossy = loss > _NARROW or not _SMALLEST < largest < 1 / _SMALLEST
         kind = xp.float32 if single and not lossy else xp.float64
-        template = _jacobian_at(found, found.fit, X, found.shifted(X), whitener, kind)
+        if kind == xp.float32:
+            rounding = 4 * float(xp.finfo(kind).eps) * loss
+            whitener = replace(whitener, accuracy=whitener.accuracy + rounding)
+        template = _jacobian_at(found, found.fit, X, whitener, kind)
         if kind != X.dtype:
             template.fitted_on = X
     else:
         row = np.zeros((1, len(source.names)))
         target = np.zeros((1, *found.fit.coef.shape[1:]))
         one = replace(found.fit, target=target, sample_weight=None)
-        template = _jacobian_at(found, one, row, row, whitener)
+        template = _jacobian_at(found, one, row, whitener)
     stated = kind_of(model).penalty is not None and found.fit.ridge > 0
     kept = (PENALTY,) if stated else ()
     balance = found.fit.balance
@@ -699,8 +699,7 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
     rows, and the objective reads the labels of each chunk.
     """
     if isinstance(source, MemorySource):  # its labels are coded once, not chunk by chunk
-        fit = describe(model, source.table, source.y, source.sample_weight)
-        return _in_float64(fit), None
+        return describe(model, source.table, source.y, source.sample_weight), None
     if getattr(model, "class_weight", None) is not None:
         raise InputError(
             f"A {type(model).__name__} with class_weight is not supported for data read in "
@@ -763,12 +762,12 @@ def jacobian_of_replaced(
     rest = replace(fit, sample_weight=weight)
     sums = optimum_sums(rest, X)
     sums = replace(sums, hessian=sums.hessian + optimum_sums(comes, x).hessian)
-    if sums.far_from_zero is not None:
+    if sums.extent is not None and far_centre(sums.extent.least, sums.extent.most) is not None:
         X, target = X.copy(), np.array(fit.target)
         X[row], target[row] = features, label
         return _plain_jacobians(replace(fit, target=target), X, noise)(here)
-    found = plain_optimum(rest, FittedRecords.in_memory(X), sums)
-    return _jacobian_at(found, comes, x, found.shifted(x), whitener_of(found, noise))
+    found = plain_optimum(rest, X, sums)
+    return _jacobian_at(found, comes, x, whitener_of(found, noise))
 
 
 def largest_leakage(
@@ -836,7 +835,7 @@ def _plain_jacobians(fit: FittedGLM, X: Array, noise: Noise) -> Callable[..., Te
 
     The function also accepts replaced features for these rows.
     """
-    found = plain_optimum(fit, FittedRecords.in_memory(X))
+    found = plain_optimum(fit, X)
     whitener = whitener_of(found, noise)
 
     def about_rows(rows: slice | Array, features: Array | None = None) -> TermsJacobian:
@@ -845,7 +844,7 @@ def _plain_jacobians(fit: FittedGLM, X: Array, noise: Noise) -> Callable[..., Te
             found.fit, sample_weight=weight, label_unit=unit, target=fit.target[rows, ...]
         )
         x = X[rows, :] if features is None else features
-        return _jacobian_at(found, some, x, found.shifted(x), whitener)
+        return _jacobian_at(found, some, x, whitener)
 
     return about_rows
 
@@ -875,101 +874,39 @@ def _shifts_of_chunk(chunk: Chunk, ask: Callable[..., ChangedRecords]) -> Larges
 
 
 def _jacobian_at(
-    found: Optimum, fit: FittedGLM, X: Array, near: Array, whitener: Whitener, kind: Any = None
+    found: Optimum,
+    fit: FittedGLM,
+    X: Array,
+    whitener: Whitener,
+    kind: Any = None,
+    kept: dict[str, Any] | None = None,
 ) -> TermsJacobian:
     """Return the Jacobian for rows at an optimum; ``fit`` has their labels and weights.
 
-    ``near`` contains the rows, shifted as for the optimum. Their derivatives are computed before
-    rounding to ``kind``.
+    ``kind`` is the data type of the result, by default that of the rows, and ``kept`` what other
+    rows of the release have in common with these.
     """
-    several = isinstance(fit.family, Categorical)
-    margins: Any = found.margins(near) if several else None
-    slopes: Any = None if several else found.derivatives(fit, near, fit is found.fit)
+    near = X if found.centre is None else X - found.centre[None, :]
+    derivatives, label_size, error = found.derivatives(fit, near, every=fit is found.fit)
     if kind is not None:
         xp = array_namespace(X)
         X, near = xp.astype(X, kind, copy=False), xp.astype(near, kind, copy=False)
-    lost = 0.0
-    if not whitener.precise:  # what ordinary products ``A x̃`` lose
-        rounding = float(array_namespace(X).finfo(X.dtype).eps)
-        lost = 4 * rounding * found.condition * whitener.amplified
-    narrow = replace(
-        whitener, matrix=_narrow(whitener.matrix, X), accuracy=whitener.accuracy + lost
-    )
-    if several:
-        return _categorical(fit, X, margins, narrow, near)
-    return _single_output(fit, X, slopes, narrow, near)
 
+    def narrow(values: Array) -> Array:
+        return array_namespace(values).astype(values, X.dtype, copy=False)
 
-def _single_output(
-    fit: FittedGLM,
-    X: Array,
-    derivatives: tuple[Array, ...],
-    whitener: Whitener,
-    near: Array,
-    kept: dict[str, Any] | None = None,
-) -> SingleOutputJacobian:
-    r, a, b, error = (_narrow(v, X) for v in derivatives)
     terms = JacobianTerms(
         X,
-        _narrow(fit.coef, X)[:, None],
+        narrow(fit.coef if len(fit.coef.shape) == 2 else fit.coef[:, None]),
         intercept=fit.intercept is not None,
-        derivatives=lambda rows: (r[rows, None], a[rows, None, None], b[rows, None, None]),
-        whitener=whitener,
+        derivatives=lambda rows: tuple(map(narrow, derivatives(rows))),
+        whitener=replace(whitener, matrix=narrow(whitener.matrix)),
         target=fit.target,
-        label_size=1,
+        label_size=label_size,
         near=near,
-        slope_error=error,
+        slope_error=None if error is None else narrow(error),
         kept=kept,
     )
-    return SingleOutputJacobian(terms)
-
-
-def _extreme(A: Array) -> bool:
-    """Return whether fourth powers of these numbers may leave the range of single precision."""
-    xp = array_namespace(A)
-    return not _SMALLEST < float(xp.max(xp.abs(A))) < 1 / _SMALLEST
-
-
-def _categorical(
-    fit: FittedGLM, X: Array, margins: Array | Double, whitener: Whitener, near: Array
-) -> TermsJacobian:
-    family, y, weight = fit.family, fit.target, fit.sample_weight
-    exact = margins if isinstance(margins, Double) else None
-    plain = margins.high if isinstance(margins, Double) else margins
-
-    def derivatives(rows: slice | Array) -> tuple[Array, Array, Array]:
-        M, Y = plain[rows, :], y[rows, :]
-        r, a, b = family.slope(M, Y), family.curvature(M, Y), family.label_slope(M, Y)
-        if exact is not None:
-            a = precise_curvature(family, exact[rows, :], Y)
-            r = r + (a @ exact.low[rows, :, None])[:, :, 0]
-        if weight is not None:
-            w = weight[rows]
-            r, a, b = w[:, None] * r, w[:, None, None] * a, w[:, None, None] * b
-        return _narrow(r, X), _narrow(a, X), _narrow(b, X)
-
-    terms = JacobianTerms(
-        X,
-        _narrow(fit.coef, X),
-        intercept=fit.intercept is not None,
-        derivatives=derivatives,
-        whitener=whitener,
-        target=y,
-        label_size=plain.shape[1] - 1,
-        near=near,
-    )
-    return PairedJacobian(terms) if whitener.precise else GLMJacobian(terms)
-
-
-def _in_float64(fit: FittedGLM) -> FittedGLM:
-    return replace(
-        fit,
-        coef=wide(fit.coef),
-        intercept=None if fit.intercept is None else wide(fit.intercept),
-        sample_weight=None if fit.sample_weight is None else wide(fit.sample_weight),
-        target=wide(fit.target),
-    )
-
-
-def _narrow(values: Array, like: Array) -> Array:
-    return array_namespace(values).astype(values, like.dtype, copy=False)
+    if not isinstance(fit.family, Categorical):
+        return SingleOutputJacobian(terms)
+    return PairedJacobian(terms) if terms.precise else GLMJacobian(terms)

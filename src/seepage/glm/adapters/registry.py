@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,9 @@ from seepage.glm.refusals import (
     refuse_setting,
 )
 from seepage.support.library_classes import (
+    SEARCHES,
+    WRAPPERS,
+    checked_name,
     is_pipeline,
     is_search,
     library_class,
@@ -167,7 +171,7 @@ def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> Fit
             "This model is a noisy release, so its coefficients are not a minimiser; pass the "
             "original model."
         )
-    if is_pipeline(model) or is_search(model):
+    if checked_name(model, "sklearn", WRAPPERS) is not None:
         raise InputError(
             f"A {type(model).__name__} also leaks through its transformers. Pass the whole "
             "pipeline to sp.leakage or sp.audit, or pass its final estimator and the transformed "
@@ -197,24 +201,28 @@ class Unwrapped:
 
 def unwrap(model: Any, X: Any) -> Unwrapped:
     """Unwrap a model fitted on the table ``X``."""
-    if is_search(model):
+    wrapper = checked_name(model, "sklearn", WRAPPERS)
+    if wrapper is not None:
+        check_columns(model, X)
+    if wrapper in SEARCHES:
         inner = unwrap(best_of(model), X)
         return replace(inner, held=(SETTINGS, *inner.held))
-    if is_pipeline(model):
+    if wrapper is not None:
         before = Chain.of_pipeline(model[:-1], X)
         inner = unwrap(model[-1], before.transform(X) if before.steps else X)
         return replace(inner, steps=(*before.steps, *inner.steps))
     kind = kind_of(model)
     notes, held = (kind.note,) if kind.note else (), kind.chooses
-    if balances(model):
+    if getattr(model, "class_weight", None) == "balanced":
         held = (*held, CLASS_WEIGHTS)
-    if takes_frame(model, X):
+    if kind.library == "statsmodels" and takes_frame(model, X):
         return Unwrapped(model, (FormulaStep.of(model),), notes, held)
     coef = as_numpy(getattr(model, "coef_", np.ones(1)))
     several = coef.ndim == 2 and len(coef) > 1  # outputs, which its reader refuses
     if kind.selects and not several and _has_signs(model):
         held = (COLUMNS, *held)
         if np.any(coef == 0):
+            check_columns(model, X)
             return Unwrapped(*_kept(model, coef.reshape(-1)), notes, held)
     return Unwrapped(model, (), notes, held)
 
@@ -278,7 +286,8 @@ def reader(
     Parameters
     ----------
     family_of
-        The loss, or a function that returns it.
+        The loss, or a function that returns it; the type :class:`Categorical` stands for the loss
+        of as many classes as the model has.
     penalty
         A function that returns p from the model, the number of records and the total weight ``Σ
         ω``.
@@ -301,6 +310,8 @@ def reader(
         if check is not None:
             check(model)
         family = family_of if isinstance(family_of, Family) else family_of(model)
+        if family is Categorical:
+            family = Categorical(len(model.classes_))
         weights, balance = read_weights(sample_weight, table), None
         if hasattr(model, "classes_"):
             classes = as_numpy(model.classes_)
@@ -311,8 +322,12 @@ def reader(
                     "it fits a separate model for each class",
                     "Fit LogisticRegression, which fits one model for all classes.",
                 )
-            positions = read_known_classes(y, classes, table)
-            if balances(model):
+            labels = as_numpy(y)
+            if labels.ndim == 2 and labels.shape[1] == 1:
+                labels = labels[:, 0]
+            check_length(labels, table, "y")
+            positions = class_positions(labels, classes)
+            if getattr(model, "class_weight", None) == "balanced":
                 balance = _balance(positions, weights, len(classes))
                 weights = place_like(balance.weights(balance.sizes), table.values)
             elif getattr(model, "class_weight", None) is not None:
@@ -340,12 +355,6 @@ def reader(
         )
 
     return read
-
-
-def balances(model: Any) -> bool:
-    """Return whether a model computes its class weights from the labels."""
-    weight = getattr(model, "class_weight", None)
-    return isinstance(weight, str) and weight == "balanced"
 
 
 def one_output(model: Any) -> np.ndarray:
@@ -397,24 +406,13 @@ def _with_class_weights(
     return per_row if weights is None else per_row * weights
 
 
-def read_known_classes(y: Any, classes: Any, table: Table) -> np.ndarray:
-    """Return the position of every label in a fitted model's sorted classes, of shape (n,)."""
-    labels = as_numpy(y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    check_length(labels, table, "y")
-    return class_positions(labels, as_numpy(classes))
-
-
-# Whether a table has the columns that a model was fitted on ---------------------------------------
-
-
 def check_fitted_columns(model: Any, table: Table) -> None:
     """Raise an error unless the model is fitted, and the table has the fitted columns."""
     if not hasattr(model, "coef_"):
         raise InputError(f"This {type(model).__name__} is not fitted yet; call fit first.")
     size = int(model.coef_.shape[-1])
-    check_column_count(size, table)
+    if size != table.values.shape[1]:
+        raise InputError(_other_count("X", table.values.shape[1], size))
     names = getattr(model, "feature_names_in_", None)
     if names is None or table.library in ("numpy", "torch"):
         return
@@ -487,11 +485,6 @@ def _other_count(what: str, given: int, fitted: int) -> str:
 # The models of seepage.glm ----------------------------------------------------------------------
 
 
-def _family(model: Any) -> Family | Categorical:
-    loss = model._loss
-    return Categorical(len(model.classes_)) if loss is Categorical else loss
-
-
 def _penalty(model: Any, rows: int, weight: float) -> float:
     whole = getattr(model, "whole_ridge_", None)  # nλ, where a file states that instead of λ
     return read_penalty(model.l2, rows) if whole is None else float(whole)
@@ -522,7 +515,7 @@ def _given(model: GivenModel, table: Table, y: Any, sample_weight: Any) -> Fitte
 
 
 _OBJECTIVE = "Σ ω ℓ + (nλ/2)‖w‖²"
-_ours = reader(_family, _penalty)
+_ours = reader(attrgetter("_loss"), _penalty)
 # Our classes derived from the first two are recognised by them.
 register(
     ModelKind("seepage", "GLMClassifier", _ours, _OBJECTIVE, penalty=_penalty),

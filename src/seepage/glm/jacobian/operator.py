@@ -198,14 +198,15 @@ class GLMJacobian(TermsJacobian):
     def _diagonals(self, unknowns: Unknowns) -> Array:
         """Return the diagonal of each row's information, ``(n, q)``."""
         xp = array_namespace(self.X)
-        terms = _InformationTerms(self.terms, unknowns)
-        t = terms.count
+        terms = _information(self.terms, unknowns)
+        t = terms.blocks.shape[-1]
         blocks = xp.reshape(xp.linalg.diagonal(terms.blocks), (self.terms.outputs**2, t))
 
         def diagonal(rows: slice) -> Array:
-            r, B, Xi, R = terms(rows)
+            r, B, Xi, R = terms.of(rows)
+            pairs = xp.reshape(r[:, :, None] * r[:, None, :], (r.shape[0], -1))  # r_k r_l
             out = xp.sum(B * (Xi @ B), axis=1)
-            out[:, :t] += 2 * xp.sum(B[:, :, :t] * R, axis=1) + _pairs(r) @ blocks
+            out[:, :t] += 2 * xp.sum(B[:, :, :t] * R, axis=1) + pairs @ blocks
             return out
 
         return by_rows(diagonal, self.rows, terms.width, chunk=WIDE_CHUNK)
@@ -217,17 +218,18 @@ class GLMJacobian(TermsJacobian):
         ``Ξ_kl = x̃ᵀ C_kl x̃`` and ``R_l = Σ_k r_k C_kl x̃``, all restricted to the unknowns.
         """
         xp = array_namespace(self.X)
-        terms = _InformationTerms(self.terms, unknowns)
-        t = terms.count
+        terms = _information(self.terms, unknowns)
+        t = terms.blocks.shape[-1]
         blocks = xp.reshape(terms.blocks, (self.terms.outputs**2, t * t))
 
         def matrices(rows: slice) -> Array:
-            r, B, Xi, R = terms(rows)
+            r, B, Xi, R = terms.of(rows)
+            pairs = xp.reshape(r[:, :, None] * r[:, None, :], (r.shape[0], -1))  # r_k r_l
             information = xp.matrix_transpose(B) @ (Xi @ B)
             half = xp.matrix_transpose(R) @ B
             information[:, :t, :] += half
             information[:, :, :t] += xp.matrix_transpose(half)
-            information[:, :t, :t] += xp.reshape(_pairs(r) @ blocks, (r.shape[0], t, t))
+            information[:, :t, :t] += xp.reshape(pairs @ blocks, (r.shape[0], t, t))
             return information
 
         return matrices
@@ -304,36 +306,37 @@ class PairedJacobian(EntryJacobian, TermsJacobian):
         return PairedTerms(self.terms).row_jacobians(unknowns, rows)
 
 
-class _InformationTerms:
-    """The terms of the information about a single row.
+@dataclass(frozen=True)
+class _Information:
+    """The information about single rows, in terms of ``r``, ``B``, ``Ξ`` and ``R``."""
 
-    When called with a slice of rows, the object returns ``r (m, K)``, ``B (m, K, q)``, ``Ξ (m, K,
-    K)`` and ``R (m, K, t)``. ``blocks (K, K, t, t)`` contains ``C_kl``, which all rows share.
-    """
+    blocks: Array  # ``C_kl`` restricted to the unknown features, which all rows share, (K, K, t, t)
+    width: int  # how many numbers the terms of a row hold
+    # ``r (m, K)``, ``B (m, K, q)``, ``Ξ (m, K, K)`` and ``R (m, K, t)`` of a slice of rows
+    of: Callable[[slice], tuple[Array, Array, Array, Array]]
 
-    def __init__(self, terms: JacobianTerms, unknowns: Unknowns) -> None:
-        xp = array_namespace(terms.X)
-        self.terms, self.unknowns = terms, unknowns
-        A_V = terms.columns_of(unknowns)
-        P, self.count, K = A_V.shape
-        by_output = xp.permute_dims(A_V, (2, 0, 1))  # (K, P, t)
-        self.blocks = xp.matrix_transpose(by_output)[:, None] @ by_output[None, :]
-        flat = xp.reshape(xp.permute_dims(A_V, (0, 2, 1)), (P, K * self.count))
-        self.lifted = terms.lifted(flat)
-        self.width = unknowns.count(terms) ** 2 + P * K
 
-    def __call__(self, rows: slice) -> tuple[Array, Array, Array, Array]:
-        xp, K = array_namespace(self.terms.X), self.terms.outputs
-        r, B = self.terms.slopes(self.unknowns, rows)
+def _information(terms: JacobianTerms, unknowns: Unknowns) -> _Information:
+    """Return the terms of the information about a single row."""
+    xp = array_namespace(terms.X)
+    A_V = terms.columns_of(unknowns)
+    P, t, K = A_V.shape
+    by_output = xp.permute_dims(A_V, (2, 0, 1))  # (K, P, t)
+    lifted = terms.lifted(xp.reshape(xp.permute_dims(A_V, (0, 2, 1)), (P, K * t)))
+
+    def of(rows: slice) -> tuple[Array, Array, Array, Array]:
+        r, B = terms.slopes(unknowns, rows)
         # C_kl x̃ for all outputs k, l
-        CX = self.terms.seen_along(rows, self.lifted)
-        CX = xp.reshape(CX, (r.shape[0], K, K, self.count))
-        return r, B, self.terms.seen_gram(rows), (r[:, None, None, :] @ CX)[:, :, 0, :]
+        CX = xp.reshape(terms.seen_along(rows, lifted), (r.shape[0], K, K, t))
+        if K == 1:
+            gram = terms.squared_lengths[rows, None, None]
+        else:
+            AX = terms.seen(rows)
+            gram = AX @ xp.matrix_transpose(AX)
+        return r, B, gram, (r[:, None, None, :] @ CX)[:, :, 0, :]
 
-
-def _pairs(r: Array) -> Array:
-    """Return all products ``r_k r_l`` for each row, of shape ``(m, K²)``."""
-    return array_namespace(r).reshape(r[:, :, None] * r[:, None, :], (r.shape[0], -1))
+    blocks = xp.matrix_transpose(by_output)[:, None] @ by_output[None, :]
+    return _Information(blocks, unknowns.count(terms) ** 2 + P * K, of)
 
 
 # One output ---------------------------------------------------------------------------------------
@@ -350,10 +353,10 @@ class SingleOutputJacobian(GLMJacobian):
         c = a²‖w_V‖² + b²      (without b² where the label is known)
 
     After diagonalising ``A_V A_Vᵀ``, every row has a secular equation
-    (:mod:`seepage.glm.jacobian.secular`). Columns have the same structure: the information about column
-    j over many rows is ``w_j²`` times a fixed matrix plus a matrix of rank two. The information about a
-    block of rows depends only on three sums over the rows, ``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²``. So
-    rows may be read in pieces of any size, and no array is larger than P×P.
+    (:mod:`seepage.glm.jacobian.secular`). Columns have the same structure: the information about
+    column j over many rows is ``w_j²`` times a fixed matrix plus a matrix of rank two. The
+    information about a block of rows depends only on three sums over the rows, ``Σ c x̃x̃ᵀ``, ``Σ a
+    r x̃`` and ``Σ r²``. So rows may be read in pieces of any size, and no array is larger than P×P.
     """
 
     sums_of_all = True
@@ -389,7 +392,7 @@ class SingleOutputJacobian(GLMJacobian):
                 p = xp.concat([rest[:, None], p], axis=1)
             return p
 
-        threads = is_numpy_array(self.X) and not terms.map.precise
+        threads = is_numpy_array(self.X) and not terms.precise
         norms = largest_of_rows(
             rho, basis.delta, coordinates, basis.q, c, self.a * self.r, threads=threads, what="rows"
         )
@@ -456,7 +459,7 @@ class SingleOutputJacobian(GLMJacobian):
 
     def inverse_form(self, unknowns: Unknowns) -> ClosedInverse | None:
         """Return the closed form of the rows' inverse information, if it applies, or ``None``."""
-        if unknowns.label or unknowns.count(self) == 1 or self.terms.map.precise:
+        if unknowns.label or unknowns.count(self) == 1 or self.terms.precise:
             return None
         return ClosedInverse(self, self.terms, self.accuracy, unknowns)
 
@@ -479,7 +482,7 @@ class SingleOutputJacobian(GLMJacobian):
         xp, terms = array_namespace(self.X), self.terms
         w_V = unknowns.of(self.w)
         sums = self._sums(rows, float(xp.sum(w_V * w_V)), unknowns.label)
-        if terms.map.precise:
+        if terms.precise:
             A_V = terms.columns_of(unknowns)[:, :, 0]
             cross = (A_V @ w_V)[:, None] * sums.along[None, :]
             return sums.gram + cross + cross.T + sums.spread * (A_V @ A_V.T)
@@ -493,7 +496,7 @@ class SingleOutputJacobian(GLMJacobian):
 
     def norm_of(self, unknowns: Unknowns, sums: Array) -> float:
         """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ`` and thus of the information."""
-        if self.terms.map.precise:
+        if self.terms.precise:
             return float(dense_largest(sums[None, :, :])[0])
         return super().norm_of(unknowns, sums)
 
@@ -520,7 +523,7 @@ class SingleOutputJacobian(GLMJacobian):
             xp.astype(v, xp.float64, copy=False)
             for v in (sums.gram, sums.along, sums.spread, self.whitener, self.w)
         )
-        if not self.terms.map.precise:
+        if not self.terms.precise:
             gram, along = A @ gram @ A.T, A @ along
         delta, Q = xp.linalg.eigh((gram + gram.T) / 2)
         delta, h = xp.where(delta > 0, delta, xp.zeros_like(delta)), along @ Q
@@ -551,7 +554,7 @@ class SingleOutputJacobian(GLMJacobian):
         A selection of rows is copied one chunk at a time; a full table is read in place.
         """
         xp, terms = array_namespace(self.X), self.terms
-        whole, precise = rows.shape[0] == self.rows, terms.map.precise
+        whole, precise = rows.shape[0] == self.rows, terms.precise
         chosen = slice(None) if whole else rows
         a, r = self.a[chosen], self.r[chosen]
         c, s, spread = a * a * squared, a * r, xp.sum(r**2)

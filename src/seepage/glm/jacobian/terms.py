@@ -32,7 +32,7 @@ from seepage.core.jacobian import (
 from seepage.glm.fitting.objective import norm
 from seepage.glm.jacobian.optimum import Whitener
 from seepage.support.chunks import by_rows, chunk_for, row_slices
-from seepage.support.double_double import Double, product
+from seepage.support.double_double import EPS, Double, product
 from seepage.tables.source import Array
 
 # The share of its terms' squares that a square must keep to be exact; below it, the entries
@@ -71,6 +71,8 @@ class JacobianTerms:
         self.near = X if near is None else near
         self.derivatives, self.label_size = derivatives, label_size
         self.map, self.whitener = whitener, whitener.matrix
+        # Whether products with the whitener are in double the working precision
+        self.precise = whitener.low is not None
         self.target, self.slope_error = target, slope_error
         self.kept: dict[str, Any] = {} if kept is None else kept
         self.chunk = chunk_for(X)
@@ -138,14 +140,14 @@ class JacobianTerms:
 
     def lifted(self, M: Array) -> Array:
         """Return ``AᵀM`` for ``M (P, k)``, or ``M`` if ``A`` is in double the working precision."""
-        if self.map.precise:
+        if self.precise:
             return M
         return array_namespace(M).reshape(self.whitener.T @ M, (self.size // self.outputs, -1))
 
     def seen_along(self, rows: slice | Array, lifted: Array) -> Array:
         """Return ``(A x̃)ᵀM`` for rows and every output, ``(m, K, k)``; see :meth:`lifted`."""
         xp = array_namespace(self.X)
-        if not self.map.precise:
+        if not self.precise:
             products = self.design_times(rows, lifted)
             return xp.reshape(products, (products.shape[0], self.outputs, -1))
         AX = self.seen(rows)
@@ -154,7 +156,7 @@ class JacobianTerms:
 
     def seen(self, rows: slice | Array) -> Array:
         """Return ``A x̃`` for these rows and every output, of shape ``(m, K, P)``."""
-        if self.map.precise:
+        if self.precise:
             few = self.rows * self.outputs * self.size <= 1 << 25  # numbers worth keeping
             return self._products[rows, ...] if few else seen_precisely(self, rows).high
         xp = array_namespace(self.X)
@@ -179,20 +181,13 @@ class JacobianTerms:
             AX = self.seen(rows)[:, 0, :]
             return xp.vecdot(AX, AX)
 
-        threads = is_numpy_array(self.X) and not self.map.precise
+        threads = is_numpy_array(self.X) and not self.precise
         return by_rows(squares, self.rows, self.size, chunk=self.chunk // 4, threads=threads)
-
-    def seen_gram(self, rows: slice) -> Array:
-        """Return ``Ξ_kl = x̃ᵀ C_kl x̃`` of these rows, ``(m, K, K)``."""
-        if self.outputs == 1:
-            return self.squared_lengths[rows, None, None]
-        AX = self.seen(rows)
-        return AX @ array_namespace(AX).matrix_transpose(AX)
 
     def seen_sum(self, rows: slice | Array, weights: Array) -> Array:
         """Return ``A Σ_i x̃_i ⊗ weights_i`` over these rows, with weights ``(m, K)``: ``(P,)``."""
         xp = array_namespace(self.X)
-        if self.map.precise:
+        if self.precise:
             AX = xp.matrix_transpose(self.seen(rows))
             return xp.sum(AX @ weights[:, :, None], axis=(0, 2))
         total = self.near[rows, :].T @ weights
@@ -202,14 +197,11 @@ class JacobianTerms:
 
     def columns_of(self, unknowns: Unknowns) -> Array:
         """Return ``A_V``: the effect of the unknown features, divided by ``r``, ``(P, t, K)``."""
-        if unknowns.basis is not None and self.map.precise:
+        if unknowns.basis is not None and self.precise:
             return columns_precisely(self, unknowns).high
-        return unknowns.of(self.features_of(self.whitener), axis=1)
-
-    def features_of(self, A: Array) -> Array:
-        """Return the data columns of a (P, P) whitener, of shape ``(P, d, K)``."""
-        xp = array_namespace(A)
-        return xp.reshape(A, (self.size, -1, self.outputs))[:, : self.features, :]
+        xp, shape = array_namespace(self.X), (self.size, -1, self.outputs)
+        columns = xp.reshape(self.whitener, shape)[:, : self.features, :]
+        return unknowns.of(columns, axis=1)
 
     def column_reach(self, unknowns: Unknowns) -> Array:
         """Return the norm of each unknown feature's effect, up to the factor ``r``, ``(t,)``."""
@@ -250,7 +242,10 @@ def columns_precisely(terms: JacobianTerms, unknowns: Unknowns) -> Double:
     """Return ``A_V (P, t, K)`` before rounding: directions may be small differences of columns."""
     xp = array_namespace(terms.X)
     picked = replace(unknowns, basis=None)
-    high, low = (picked.of(terms.features_of(A), axis=1) for A in (terms.whitener, terms.map.low))
+    parts = (
+        xp.reshape(A, (terms.size, -1, terms.outputs)) for A in (terms.whitener, terms.map.low)
+    )
+    high, low = (picked.of(part[:, : terms.features, :], axis=1) for part in parts)
     if unknowns.basis is None:
         return Double(high, low)
     high, low = (xp.permute_dims(part, (0, 2, 1)) for part in (high, low))
@@ -365,8 +360,9 @@ class GLMAccuracy(AnswerAccuracy):
 
     def __init__(self, terms: JacobianTerms) -> None:
         self.terms, self.map = terms, terms.map
-        self.paired = PairedTerms(terms) if terms.outputs > 1 and terms.map.precise else None
+        self.paired = PairedTerms(terms) if terms.outputs > 1 and terms.precise else None
         self.rounding = float(array_namespace(terms.X).finfo(terms.X.dtype).eps)
+        self.curvature_error = EPS * terms.map.spread
         # Upper bounds on those of the features and the intercept, (D,)
         bounds = terms.map.deviations
         self.deviations = terms.zeros(terms.size // terms.outputs) if bounds is None else bounds
@@ -394,7 +390,7 @@ class GLMAccuracy(AnswerAccuracy):
             W = xp.max(self._coefficient_sizes(features)[:, 0] / safe)
             a = terms.derivatives(slice(0, terms.rows))[1][:, 0, 0]
             # The leverage of a record is at most 1/√a.
-            error = self.slope_errors + self.map.curvature_error * (
+            error = self.slope_errors + self.curvature_error * (
                 terms.slope_sizes * wide + xp.sqrt(a) * W
             )
             least = least_cell(terms, squared, reach)
@@ -459,7 +455,7 @@ class GLMAccuracy(AnswerAccuracy):
                 partial(self._spread_over, self.deviations),
                 lambda u: self._coefficient_sizes(u)[:, 0],
             )
-            wide, W = self.map.curvature_error * wide, self.map.curvature_error * W
+            wide, W = self.curvature_error * wide, self.curvature_error * W
             parts = [slope * reach**2, off * reach**2, slope * wide**2, own * W**2]
             return xp.stack(parts, axis=1)
 
@@ -555,7 +551,7 @@ class GLMAccuracy(AnswerAccuracy):
         xp = array_namespace(terms.X)
         reach, W = norm(terms.columns_of(unknowns)), norm(self._coefficient_sizes(unknowns))
         wide = norm(self._spread_over(self.deviations, unknowns)) if self.map.spread else 0.0
-        lost = self.map.curvature_error
+        lost = self.curvature_error
         if terms.outputs == 1:  # a few operations on all records at once
             slope, (_, a, b) = terms.slope_sizes, terms.derivatives(slice(0, terms.rows))
             a, error = a[:, 0, 0], reach * self.slope_errors
@@ -573,7 +569,7 @@ class GLMAccuracy(AnswerAccuracy):
             own = xp.sqrt(2 * own)  # for the sum of both parts
             X = terms.near[rows, :]  # ``‖A x̃‖ ≤ ‖A‖ ‖x̃‖``
             lengths = xp.sqrt(xp.vecdot(X, X) + float(terms.intercept))
-            part = reach * terms.slope_sizes[rows] + self.map.size * lengths * own
+            part = reach * terms.slope_sizes[rows] + norm(self.map.matrix) * lengths * own
             error = reach * self.slope_errors[rows]
             if self.map.spread:
                 leverage = self._leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows, closely)
@@ -640,7 +636,7 @@ class GLMAccuracy(AnswerAccuracy):
             by_own = self._spread_over(self.map.pairs, unknowns)[:, :, own]  # (t, K, m)
             direct = xp.sum(xp.abs(r).T[None, :, :] * by_own, axis=1).T
         out[:, : direct.shape[1]] += direct
-        return self.map.curvature_error * out
+        return self.curvature_error * out
 
     @cached_property
     def slope_errors(self) -> Array:
