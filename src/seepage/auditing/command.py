@@ -16,7 +16,7 @@ import pyarrow as pa
 import typer
 
 from seepage.auditing.audit import EVERYTHING, ONLY_NOISE, QUICK, Effort, Tell, audit_table
-from seepage.auditing.decision.check import PendingCheck, stated
+from seepage.auditing.decision.check import PendingCheck
 from seepage.auditing.findings import Audit
 from seepage.auditing.gates import check_limits, held_to
 from seepage.auditing.intake.files import read_file
@@ -31,11 +31,10 @@ from seepage.auditing.intake.table import (
 from seepage.auditing.outsider import attacker_of
 from seepage.auditing.questions import ColumnQuestion, Limits, Question
 from seepage.auditing.remedies import KINDS
-from seepage.auditing.report.audit_report import AuditReport
+from seepage.auditing.report.audit_report import AuditReport, tell_briefly
 from seepage.auditing.report.figures import load_beside
-from seepage.auditing.report.rendering import json_text
-from seepage.auditing.report.screen import tell_briefly
-from seepage.auditing.report.verdict import tell_noise, warn_of_constant
+from seepage.auditing.report.rendering import json_text, tell
+from seepage.auditing.report.verdict import warn_of_constant
 from seepage.auditing.report.words import error_at, say_error
 from seepage.auditing.trained_model import MOST_TAKEN, EncodedTable
 from seepage.errors import InputError, NotTheMinimiserError
@@ -288,7 +287,7 @@ def run_audit(
     verbose: bool = False,
 ) -> bool:
     """Audit, write the report and print the findings; return whether every gate was passed."""
-    settings = stated(question, limits)
+    asked = question, limits
     share_one_heap()
     if question.sigma is not None and question.target_eta is not None:
         raise InputError("Give --sigma or --target-eta, not both: each option sets the noise.")
@@ -298,16 +297,21 @@ def run_audit(
         check_folder(out, "report", question.inputs)  # before any long work
         if question.table.is_file() and question.table.stat().st_size > _LONG:
             load_beside()
-    pending = PendingCheck(check, question.named_inputs, () if out is None else (out,))
+    pending = None
+    if check is not None:
+        folders = () if out is None else (out,)
+        pending = PendingCheck(check, question.named_inputs, folders, *asked)
     if question.sigma is not None:
         # The noise is fixed, so the limit is the target.
         question = replace(question, target_eta=wanted)
     with _cluster(question) as client:
         audit = answer(question, effort=effort, limits=limits, client=client)
         report = AuditReport(held_to(limits, audit))
-        pending.compare()
+        if pending is not None:
+            pending.compare()
         page = None if out is None else report.write(out, keep=question.inputs)
-        pending.write(report, "audit", settings)
+        if pending is not None:
+            pending.write(report, "audit")
         private = "values of the table itself" if question.show_values else None
         if as_json or verbose:
             return report.tell(page, as_json=as_json, private=private)
@@ -334,7 +338,7 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
     for notice in audit.notices:
         typer.echo(f"Notice: {notice}")
     typer.echo(f"σ = {audit.sigma:.6g}")
-    typer.echo(tell_noise(audit))
+    typer.echo(tell("noise", audit))
     errors = (math.nan if error is None else error, curve.noiseless_error, curve.trivial_error)
     said = [say_error(audit, known) for known in errors]
     typer.echo(
