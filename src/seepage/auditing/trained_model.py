@@ -381,11 +381,6 @@ class TrainedModel:
         return None if self.table.person is None else self.records.owner
 
     @property
-    def holders(self) -> list[np.ndarray]:
-        """The positions of the records of each unit: one record, or all records of a person."""
-        return self.records.holders
-
-    @property
     def unit(self) -> str:
         """The unit of statements: a row, or a person with all of their rows."""
         return ONE_ROW if self.table.person is None else ONE_PERSON

@@ -72,15 +72,14 @@ class Item:
         return f"{self.name}{many}: {PROTECTIONS[self.protection]}. {self.how}"
 
 
-def _is_scalar(value: Any) -> bool:
-    return value is None or isinstance(value, bool) or is_text(value) or is_finite(value)
-
-
 def _is_value(value: Any) -> bool:
-    """Return whether an object consists of plain JSON values, lists and objects."""
+    """Return whether an object is a plain JSON value, or a list or object of such values."""
     parts = value.values() if isinstance(value, dict) else value
-    flat = isinstance(value, dict | list) and all(map(_is_scalar, parts))
-    return flat or _is_scalar(value)
+    several = isinstance(value, dict | list)
+    return all(
+        part is None or isinstance(part, bool) or is_text(part) or is_finite(part)
+        for part in (parts if several else [value])
+    )
 
 
 _ITEM = {
