@@ -18,10 +18,10 @@ import numpy as np
 from seepage.auditing.any_model.structure import StructuralRisk, degrees_of_freedom
 from seepage.bounds.guarantees import Guarantees
 from seepage.core.result import SAME
+from seepage.support.files import write_each
 from seepage.support.room import computed, room_for, sorted_numbers
 from seepage.tables.result_table import PlottedNumbers, Reportable, ResultNumbers
 from seepage.tables.source import build_frame
-from seepage.tables.table_file import write_each
 
 if TYPE_CHECKING:
     import pyarrow as pa

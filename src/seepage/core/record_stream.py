@@ -15,9 +15,9 @@ import numpy as np
 
 from seepage.core.questions import RecordNumbers
 from seepage.core.result import NOTICE, Result, warned
+from seepage.support.files import file_to_write
 from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import Chunk, RowSource
-from seepage.tables.table_file import file_to_write
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
-from seepage.attacks.membership.signals import is_network
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Attacker, Noise, as_noise
 from seepage.core.record_stream import RecordStream
@@ -14,6 +13,7 @@ from seepage.errors import InputError, accepts_other_names, check_options
 from seepage.glm.leakage import leakage as linear_leakage
 from seepage.glm.outsider.leakage import OutsiderLeakage
 from seepage.glm.outsider.predictions import Parameters, Predictions
+from seepage.support.library_classes import is_network
 from seepage.tables.source import RowSource
 
 
@@ -196,8 +196,9 @@ def leakage(
             attributes=attributes,
             **network,
         )
-    known = [name for name in inspect.signature(leakage).parameters if name != "network"]
-    check_options(network, known, "leakage")
+    if network:
+        known = [name for name in inspect.signature(leakage).parameters if name != "network"]
+        check_options(network, known, "leakage")
     given = {"loss": loss, "noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm}
     for name, value in given.items():
         if value is not None:

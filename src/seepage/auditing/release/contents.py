@@ -16,14 +16,16 @@ from seepage.auditing.release.released_model import ReleasedModel
 from seepage.auditing.trained_model import MODELS
 from seepage.errors import InputError
 from seepage.support.files import (
+    MANIFEST,
+    Manifest,
     check_input,
+    digest_of,
     read_manifest,
     whole_folder,
     write_private,
     write_text,
 )
 from seepage.support.library_classes import is_pipeline
-from seepage.support.manifest import MANIFEST, Manifest, digest_of
 from seepage.support.signatures import Sign, public_key, signing_with
 from seepage.support.strict_json import (
     COUNT,

@@ -39,8 +39,7 @@ from seepage.auditing.report.rendering import tell
 from seepage.core.result import NOTICE, SAME
 from seepage.errors import InputError
 from seepage.risks.privacy_loss import PrivacyLoss
-from seepage.support.files import check_path, only_writer, write_text
-from seepage.support.manifest import MANIFEST
+from seepage.support.files import MANIFEST, check_path, only_writer, write_text
 from seepage.tables.names import listed, shown
 from seepage.tables.result_table import Listing
 from seepage.tables.source import build_frame
