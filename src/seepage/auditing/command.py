@@ -75,8 +75,7 @@ def answer(
     attacker = None if question.attacker is None else attacker_of(question.attacker)
     with progress(1 + effort.stages + (attacker is not None)) as tell:
         tell("reading")
-        fitted = _given_model(question)
-        encoded = _read(question, fitted, client)
+        fitted, encoded = _read(question, client)
         pa.default_memory_pool().release_unused()
         try:
             return audit_table(
@@ -106,8 +105,18 @@ def answer(
             ) from error
 
 
-def _read(question: Question, fitted: Any, client: Any) -> EncodedTable:
-    """Read a table and encode it as numbers; the original is kept only on request."""
+def _read(question: Question, client: Any) -> tuple[Any, EncodedTable]:
+    """Read the model, if a file gives one, and the table; keep the table only on request."""
+    fitted = None
+    if question.model_file is not None:
+        from seepage.auditing.intake.model_file import load_model
+
+        if question.model is not None or question.l2 is not None or not question.intercept:
+            raise InputError(
+                "A model file states its family, penalty and intercept: leave out --model, --l2 "
+                "and --no-intercept."
+            )
+        fitted = load_model(question.model_file)
     encoded = _encoded(question, open_table(question, client), fitted)
     if question.refit is not None and encoded.raw is None:
         raise InputError(
@@ -120,7 +129,7 @@ def _read(question: Question, fitted: Any, client: Any) -> EncodedTable:
         match_features(fitted, encoded.source.names)
         settle_penalty(fitted, len(encoded.source))
     wanted = question.show_values or question.refit is not None
-    return encoded if wanted else replace(encoded, raw=None)
+    return fitted, encoded if wanted else replace(encoded, raw=None)
 
 
 def roles(question: Question, table: TableToAudit) -> ColumnPlan:
@@ -304,7 +313,12 @@ def run_audit(
     if question.sigma is not None:
         # The noise is fixed, so the limit is the target.
         question = replace(question, target_eta=wanted)
-    with _cluster(question) as client:
+    cluster: AbstractContextManager[Any] = nullcontext()
+    if question.dask is not None or question.workers is not None:
+        from seepage.streams.dask.spread_files import on_cluster
+
+        cluster = on_cluster(question.dask, question.workers)
+    with cluster as client:
         audit = answer(question, effort=effort, limits=limits, client=client)
         report = AuditReport(held_to(limits, audit))
         if pending is not None:
@@ -347,29 +361,6 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
     )
     if worse := warn_of_constant(audit):
         typer.echo(worse)
-
-
-def _cluster(question: Question) -> AbstractContextManager[Any]:
-    """Yield a client of the requested cluster, or ``None``."""
-    if question.dask is None and question.workers is None:
-        return nullcontext()
-    from seepage.streams.dask.spread_files import on_cluster
-
-    return on_cluster(question.dask, question.workers)
-
-
-def _given_model(question: Question) -> Any:
-    """Return the model in the given file, or ``None`` if no file was given."""
-    if question.model_file is None:
-        return None
-    from seepage.auditing.intake.model_file import load_model
-
-    if question.model is not None or question.l2 is not None or not question.intercept:
-        raise InputError(
-            "A model file states its family, penalty and intercept: leave out --model, --l2 and "
-            "--no-intercept."
-        )
-    return load_model(question.model_file)
 
 
 @contextmanager

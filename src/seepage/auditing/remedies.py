@@ -19,6 +19,7 @@ import numpy as np
 
 from seepage.auditing.findings import (
     FALSE_POSITIVES,
+    REMEDY_NAMES,
     WIDEST,
     GuessFinding,
     Remedy,
@@ -135,7 +136,7 @@ def find_remedies(
         return _ordered([*remedies, *large], trial, asked, risks)
     try:
         for kind in refits:
-            say(f"remedy: {kind.words}")
+            say(f"remedy: {REMEDY_NAMES[kind]}")
             if kind == RemedyKind.PENALTY:
                 remedies.append(search.penalty())
             elif kind == RemedyKind.COMBINATION:

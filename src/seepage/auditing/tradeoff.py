@@ -27,6 +27,7 @@ from seepage.tables.names import counted
 from seepage.tables.source import Chunk, RowSource, distinct
 
 DRAWS = 20  # of the noise
+MOST_HELD_OUT = 20_000  # of a fifth of the records; more would not make the error more certain
 SPLITS = 5  # splits over which a model is judged useful or not
 _WEAKEST_PENALTY = 1e-6  # the penalty with which an unpenalised model is fitted to part of the rows
 _HEAVY = 2e9  # multiplications in one pass above which no split is repeated
@@ -101,21 +102,18 @@ class HeldOutTrial:
         The draws are the same for every σ, so that errors differ because of the noise, not by
         chance.
         """
-        return self._at(sigma)[0]
+        self.prepare([sigma])
+        return self._known[sigma][0]
 
     def usefulness(self, sigma: float) -> UsefulnessFinding:
         """Return the advantage over a constant prediction with noise σ, and its interval."""
-        return self._at(sigma)[1]
+        self.prepare([sigma])
+        return self._known[sigma][1]
 
     def trivial_error(self) -> float:
         """Return the error of a constant prediction."""
         self.error(0.0)
         return self._trivial
-
-    def _at(self, sigma: float) -> tuple[float, UsefulnessFinding]:
-        if sigma not in self._known:
-            self.prepare([sigma])
-        return self._known[sigma]
 
     def _constant(self, held_out: _LossSums) -> tuple[np.ndarray, float]:
         """Return ``w`` and the mean loss of the training records' most common class, or mean."""
@@ -363,7 +361,7 @@ def split(
         return _split_of_people(y, classes, seed, owner)
     n = len(y)
     order = np.random.default_rng(seed).permutation(n)
-    wanted = _held_out_count(n)
+    wanted = min(MOST_HELD_OUT, max(1, round(n / 5)))
     if classes:
         # The first record of every class (in random order) stays with the fit; the others are
         # ordered by their position within their own class.
@@ -405,14 +403,9 @@ def _split_of_people(
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
-def _held_out_count(rows: int) -> int:
-    # A fifth; more than 20,000 would not make the error more certain.
-    return min(20_000, max(1, round(0.2 * rows)))
-
-
 def held_out_rows(rows: int, seed: int) -> np.ndarray:
     """Draw the held-out rows without permuting all rows; return them sorted."""
-    wanted = _held_out_count(rows)
+    wanted = min(MOST_HELD_OUT, max(1, round(rows / 5)))
     generator = np.random.default_rng(seed)
     chosen = np.unique(generator.integers(0, rows, wanted))
     while len(chosen) < wanted:

@@ -418,8 +418,9 @@ class TrainedModel:
         """
         glm = release_of(self.model, self.source, noise, "raise")
         through = self.table.through
-        inner = glm if through is None else through.release(glm)
-        release = InLabelSteps(inner, self.table.labels.step)
+        release: MeasuredRelease = glm if through is None else through.release(glm)
+        if self.table.labels.step != 1:
+            release = InLabelSteps(release, self.table.labels.step)
         return Leakage(
             release, self.source, (noise,), Attributes(self.source), self.notes, held=self.learnt
         )

@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 import typer
 
-from seepage.auditing.any_model.structure import FEW
 from seepage.auditing.findings import (
+    FEW,
     MU,
     NOT_MEASURED,
     NUMBERS,
