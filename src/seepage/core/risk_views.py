@@ -39,14 +39,21 @@ from seepage.core.result import (
 )
 from seepage.errors import InputError
 from seepage.risks import guessing
-from seepage.risks.guessing import Success, best_guess, checked_prior, guess_limit
-from seepage.risks.tolerance import Within, best_within, windows
+from seepage.risks.guessing import (
+    Success,
+    Within,
+    best_guess,
+    best_within,
+    checked_prior,
+    guess_limit,
+    windows,
+)
 from seepage.support.chunks import progress, row_slices
+from seepage.support.files import write_frame
 from seepage.support.room import computed
 from seepage.tables.names import counted
 from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import Chunk, RowSource, as_numpy, build_frame, looked_up
-from seepage.tables.table_file import write_frame
 
 Prior = str | Sequence[float] | np.ndarray
 Changes = Callable[[Chunk], FiniteChanges]  # how far the release moves with a chunk's records
