@@ -64,8 +64,9 @@ class LocalModel:
         fit: FittedGLM | None = None,
         shifts: LargestShifts | None = None,
     ) -> None:
-        near = X if optimum.centre is None else X - optimum.centre[None, :]
-        self.fit, self.X = in_numpy(optimum.near if fit is None else fit, near)
+        near = optimum.near if fit is None else fit
+        X = X if optimum.centre is None else X - optimum.centre[None, :]
+        self.fit, self.X = in_numpy(near, X)
         self.shifts, self._noise = shifts, noise
         self.centre = None if optimum.centre is None else as_numpy(optimum.centre).astype(float)
         self.target, self.theta = self.fit.target, np.asarray(self.fit.parameters)
