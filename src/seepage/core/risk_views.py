@@ -574,7 +574,9 @@ class Candidates:
         else:
             rng = np.random.default_rng(seed)
             success = best_within(moves.gram, believed, self.covered, rng=rng)
-        off = success.error + _total_variation(moves, believed)
+        # The largest change in any success rate due to the uncertainty of the moves
+        between = 2 * ndtr(moves.radius / 2) - 1
+        off = success.error + np.sum(believed * between, axis=1)
         low = np.maximum(success.right - off, baseline) - doubt
         high = np.maximum(success.right + off, baseline) + doubt
         return np.maximum(low, 0.0), np.minimum(high, 1.0), success.error
@@ -988,11 +990,6 @@ def belief_of(
     believed = odds / odds.sum(axis=1, keepdims=True)
     # Odds have an error factor of exp(±2 off), and probabilities no more.
     return np.asarray(believed), np.asarray(np.minimum(np.expm1(np.minimum(2 * off, 1.0)), 1.0))
-
-
-def _total_variation(moves: Moves, prior: np.ndarray) -> np.ndarray:
-    """Return the largest change in any success rate due to the uncertainty of the moves."""
-    return np.asarray(np.sum(prior * (2 * ndtr(moves.radius / 2) - 1), axis=1))
 
 
 def _index(leak: MeasuredTable, rows: np.ndarray | None) -> np.ndarray | None:
