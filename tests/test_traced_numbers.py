@@ -134,7 +134,10 @@ def times_of_a_private_step():
     for name, (_, *cells) in zip(names, found, strict=True):
         yield row(name, *cells)
     products = kept("glm_rows")["d = 784"][ETA]
-    yield f"takes {products:.1f} times as long as multiplying the data by the inverse Hessian, `X·H⁻¹`"
+    yield (
+        f"takes {products:.1f} times as long as multiplying the data by the inverse Hessian, "
+        "`X·H⁻¹`"
+    )
 
 
 @tied("docs/benchmarks.md")

@@ -125,9 +125,9 @@ def calibrate(
             )
         if right is not None and math.isinf(now):
             raise InputError(
-                "No amount of noise is enough: without some record the model has no unique fit, so "
-                "membership inference on that record always succeeds. Leave out the column that "
-                "only this record determines, or add a penalty."
+                "No amount of noise is enough: without one of the records, the model has no "
+                "unique fit, so membership inference on that record always succeeds. Leave out "
+                "the column that only this record determines, or add a penalty."
             )
         factor = now / (eta if eta is not None else target**-0.5)
     return leak.noise[0].scaled(factor) if grid is None else _coarse(leak.noise[0], factor, grid)

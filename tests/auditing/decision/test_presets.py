@@ -103,7 +103,7 @@ def test_a_model_published_without_noise_meets_no_limit_on_membership(table):
     membership = summary["gates"][0]
     assert (membership["measured"], membership["passed"]) == (1.0, False)
     assert summary["outsider"]["informed"] == 1.0  # as the estimate beside it says
-    assert membership["text"].startswith("Published as it is, without noise, membership inference")
+    assert membership["text"].startswith("If the model is published without noise, membership")
     assert f"σ = {membership['enough']:g} would be enough" in membership["text"]
     noisy = run(*asked, "--preset", "internal", "--sigma", str(membership["enough"]))
     assert {gate["name"]: gate["measured"] for gate in json.loads(noisy.stdout)["gates"]}[
@@ -112,7 +112,7 @@ def test_a_model_published_without_noise_meets_no_limit_on_membership(table):
     gain, tpr = summary["gates"][1:3]
     worst = max(summary["risks"]["guesses"], key=lambda one: one["right"] - one["baseline"])
     assert gain["measured"] == pytest.approx(1 - worst["baseline"])
-    assert gain["text"].startswith("Published as it is, without noise, ")
+    assert gain["text"].startswith("If the model is published without noise, ")
     assert (tpr["measured"], tpr["passed"]) == (1.0, False)
     assert json.loads(noisy.stdout)["gates"][0]["passed"]
     assert run(*asked, "--max-membership", "1").exit_code == 0  # no limit

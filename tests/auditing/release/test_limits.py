@@ -56,7 +56,7 @@ def test_a_figure_that_gives_a_row_away_counts_as_certain_membership():
     membership, gain = made.audit.gates
     assert (membership.passed, membership.measured) == (False, 1.0)
     assert gain.passed
-    assert tell_gate(made.audit, membership).endswith("count is at the edge of its grid.")
+    assert tell_gate(made.audit, membership).endswith("close to the next value of its grid.")
 
 
 def test_no_noise_is_advised_against_a_figure_beside_the_numbers():

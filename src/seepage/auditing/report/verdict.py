@@ -268,7 +268,7 @@ def _tell_fixes(audit: Audit) -> str:
     if not changes:
         return (
             f"None of the remedies tried is useful. {capital(useless)} would bring every "
-            f"{one(audit.unit)} within {_aim(audit)}, but leaves a model that is no better than a "
+            f"{one(audit.unit)} within {_aim(audit)}, but the model would be no better than a "
             "constant prediction."
         )
     listed = changes[0] if len(changes) == 1 else f"{', '.join(changes[:-1])}, or {changes[-1]}"
