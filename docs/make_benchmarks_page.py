@@ -354,7 +354,7 @@ def _beside_sacro() -> Iterator[str]:
     rest = found["breast cancer"][SACRO_COLUMNS]["ours"]["attributes"].values()
     clear = sum(own["difference_interval"][0] > 0 for own in rest)
     most = 100 * max(own["difference"] for own in rest)
-    head = ("column", "SACRO-ML, %: training, test", "seepage, %: none→others→members")
+    head = ("column", "SACRO-ML, %: training, test", "seepage, %: no model→non-members→members")
     yield _table((*head, "excess"), lines)
     yield (
         f"On breast cancer, the excess is significantly above zero for {clear} of {len(rest)} "

@@ -344,13 +344,6 @@ def what_the_checks_of_derivatives_cost():
 
 
 @tied("docs/how-to/private-sgd.md")
-def what_all_checks_cost():
-    share, limit, _ = kept("accountant-cpu")["mnist"]["claims"][CHECKS]
-    assert share < limit
-    yield f"under {100 * limit:.0f} % of a run of 400 steps"
-
-
-@tied("docs/how-to/private-sgd.md")
 def one_run_in_five_loops():
     found = kept("training_loops")["loops"]
     assert {"Hugging Face Trainer", "Lightning", "Accelerate", "Opacus", "by hand"} <= set(found)
