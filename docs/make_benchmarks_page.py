@@ -402,7 +402,7 @@ def _risk_cell(parts: list[Any]) -> str:
 
 
 COMMANDS = {  # whose command is not beside a table above
-    "glm_growth.py": "growth with the table",
+    "glm_growth.py": "time and memory as the table grows",
     "audit_sizes.py": "whole audits (`--wide`: wide tables)",
     "finite_changes.py": "membership and label guesses against refits",
     "forgetting.py": "removal of a hundred people",

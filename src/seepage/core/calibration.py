@@ -35,7 +35,7 @@ def calibrate(
     The required noise depends on the data, above all on the most exposed record. Publishing its
     scale to many digits leaks information about that record: the scale ``σ(D)`` of noise on ``d``
     numbers adds the Fisher information ``2d (∂ log σ)²``. The scale is therefore rounded up to a
-    coarse grid. Small changes to a record then do not affect the scale, but a larger change may
+    coarse grid. Small changes to a record then rarely affect the scale, but a larger change may
     move it to the next grid point. Only a scale that is chosen without looking at the data reveals
     nothing.
 

@@ -42,9 +42,10 @@ class StructuralRisk:
         The number of affected records, and the number of all records.
     value
         The number compared with ``limit``. A risk of cells, leaves or degrees of freedom is found
-    if this number is below the limit, the generalisation gap if it is significant, and any other
-    risk if this number is above the limit. ``None`` if there is no such number. limit, whose A rule
-    of thumb, and its source if it is external.
+        if this number is below the limit, the generalisation gap if it is significant, and any
+        other risk if this number is above the limit. ``None`` if there is no such number.
+    limit, whose
+        A rule of thumb, and its source if it is external.
     reason
         Why the risk does not apply.
     """

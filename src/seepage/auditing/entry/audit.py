@@ -76,10 +76,12 @@ def audit(
         smallest noise that meets ``target_eta``.
     target_eta
         The leakage that no record should exceed. At the default, 1, an unbiased attack on a value
-    has a standard error of at least one standard deviation of its column. attacker An attacker who
-    does not know all other records, such as ``sp.Attacker(knows=0.0)``. The success rate of
-    membership inference is then also estimated for this attacker (``result.outsider``). With
-    neither ``noise`` nor ``target_eta``, the estimate is for a release without noise.
+        has a standard error of at least one standard deviation of its column.
+    attacker
+        An attacker who does not know all other records, such as ``sp.Attacker(knows=0.0)``. The
+        success rate of membership inference is then also estimated for this attacker
+        (``result.outsider``). With neither ``noise`` nor ``target_eta``, the estimate is for a
+        release without noise.
     sensitive
         Columns of ``X`` for which the error on every record is reported.
     groups
