@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seepage.attacks.membership.signals import check_estimator, is_network
+from seepage.attacks.membership.signals import check_estimator
 from seepage.auditing.any_model.attack_audit import audit_estimator
 from seepage.auditing.any_model.findings import AttackAudit
 from seepage.auditing.entry.tables import audit_file, audit_frame
@@ -17,6 +17,7 @@ from seepage.core.noise import Attacker, Gaussian
 from seepage.errors import InputError, accepts_other_names
 from seepage.glm.adapters.registry import kind_inside
 from seepage.glm.preprocessing.raw_columns import read_frame
+from seepage.support.library_classes import is_network
 from seepage.tables.frames import is_frame
 from seepage.tables.source import check_column
 
