@@ -379,7 +379,7 @@ def calibrate(question: CalibrationQuestion, as_json: Json = False) -> None:
 @_command(app)
 def explain(
     question: BudgetQuestion,
-    picture: Annotated[Path | None, "Draw the trade-off curve to an .svg or .png file."] = None,
+    picture: Annotated[Path | None, "Plot the trade-off curve in an .svg or .png file."] = None,
     as_json: Json = False,
 ) -> None:
     """Print the limits on any attack, given ε and δ or the settings of a private SGD run."""
@@ -492,7 +492,7 @@ def fetch(
 def show(
     options: FileOptions,
     table: Annotated[
-        Path | None, "ARGUMENT", "A table, to see the remaining privacy budget of its people."
+        Path | None, "ARGUMENT", "Table of people whose remaining privacy budgets are printed."
     ] = None,
     person: Annotated[str | None, "Column that identifies people."] = None,
     target_eta: Annotated[float, "Largest η of a record over all entries."] = (

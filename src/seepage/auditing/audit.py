@@ -140,9 +140,9 @@ class Effort:
         if not self.quick:
             return ()
         return (
-            "A quick audit: nothing was fitted again, which leaves out repeated splits and the "
+            "This audit was quick: without further fits there are no repeated splits and no "
             "bounds that average over other records"
-            + (", as well as remedies" if self.remedies == () else "")
+            + (", and no remedies" if self.remedies == () else "")
             + ".",
         )
 

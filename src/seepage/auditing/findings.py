@@ -501,9 +501,9 @@ class StructuralRisk:
     records, among
         The number of affected records, and the number of all records.
     value
-        The number compared with ``limit``. For cells, leaves and degrees of freedom, the risk
-        counts as found below the limit; the generalisation gap, if it is significant; all other
-        risks, above the limit. ``None`` if there is no such number.
+        The number compared with ``limit``. A risk of cells, leaves or degrees of freedom is found
+        if this number is below the limit, the generalisation gap if it is significant, and any
+        other risk if this number is above the limit. ``None`` if there is no such number.
     limit, whose
         A rule of thumb, and its source if it is external.
     reason

@@ -55,7 +55,8 @@ def test_a_figure_that_gives_a_row_away_counts_as_certain_membership():
     membership, gain = made.audit.gates
     assert (membership.passed, membership.measured) == (False, 1.0)
     assert gain.passed
-    assert tell("gate", made.audit, membership).endswith("count is at the edge of its grid.")
+    told = tell("gate", made.audit, membership)
+    assert told.endswith("close to the next value of its grid.")
 
 
 def test_no_noise_is_advised_against_a_figure_beside_the_numbers():

@@ -265,8 +265,8 @@ def _tell_fixes(audit: Audit) -> str:
     aim = f"every {one(audit.unit)} within {aim}{' and the limits on risks' if exposed else ''}"
     if not changes:
         return (
-            f"None of the remedies tried is useful. {capital(useless)} would bring {aim}, but "
-            "leaves a model that is no better than a constant prediction."
+            f"None of the remedies tried is useful. {capital(useless)} would bring {aim}, but the "
+            "model would be no better than a constant prediction."
         )
     listed = changes[0] if len(changes) == 1 else f"{', '.join(changes[:-1])}, or {changes[-1]}"
     ending = "it brings" if len(changes) == 1 else "each of these brings"

@@ -324,9 +324,9 @@ class GradientLeakage(Leakage):
     def by_scale(self, scales: Sequence[float] | None = None, probes: int = 64) -> Estimate:
         """Return the dFIL about each record over finite steps of several sizes.
 
-        For a smooth network, dFIL tends to one value as steps become smaller. Beside a kink, it may
-        grow as they do, so a number over finite steps holds for unknowns that are uncertain by
-        about ``h``.
+        For a smooth network, dFIL tends to one value as steps become smaller. Near a kink, it may
+        grow as steps become smaller. A number over finite steps therefore holds for an attacker
+        whose uncertainty about the unknowns is about ``h``.
 
         Parameters
         ----------
