@@ -290,9 +290,6 @@ def few_clients(runs: int, cases: list[tuple[int, int, int, float]]) -> tuple[Ro
     """Count how often intervals of the AUC cover it with few clients, for scores of four kinds."""
     rows, good = [], True
     for n, m, each, alike in cases:
-        kinds = (
-            ("normal", "twice as spread", "exponential", "uniform") if each == 1 else ("normal",)
-        )
         truth = np.repeat([True, False], [n * each, m * each])
         client = np.repeat(np.arange(n + m), each)
         for kind, area in product(KINDS if each == 1 else KINDS[:1], (0.5, 0.8, 0.98, 1.0)):
