@@ -2,7 +2,7 @@
 
 ``python -m reproduction.layers.experiment --device cuda --minutes 9 --out FILE`` goes through the
 settings of Figures 1 to 3, repetition by repetition, until all are done or the time is up. An
-existing file is continued. ``--set`` names the images (``lfw``, ``celeba``, ``pubfig``,
+existing file is continued, and names each command that did so. ``--set`` names the images (``lfw``, ``celeba``, ``pubfig``,
 ``pubfig83`` for crops with the publishers' numbers, ``cifar10``) or a folder of images with
 ``labels.csv``; ``--network``, ``--task`` and ``--property``
 choose another setting, ``--split`` and ``--attacker`` how it is split and attacked::
@@ -157,6 +157,7 @@ def _begin(
         # Files of before had LFW, people apart and the forest.
         if FACTORS | record.get("factors", {}) != factors:
             sys.exit(f"{out} was made with another set, split or attacker; name another file.")
+        record.setdefault("continued", []).append(made)
         return record
     versions = {
         "python": platform.python_version(),
