@@ -2,10 +2,10 @@
 
 ``python -m reproduction.layers.experiment --device cuda --minutes 9 --out FILE`` goes through the
 settings of Figures 1 to 3, repetition by repetition, until all are done or the time is up. An
-existing file is continued, and names each command that did so. ``--set`` names the images (``lfw``, ``celeba``, ``pubfig``,
-``pubfig83`` for crops with the publishers' numbers, ``cifar10``) or a folder of images with
-``labels.csv``; ``--network``, ``--task`` and ``--property``
-choose another setting, ``--split`` and ``--attacker`` how it is split and attacked::
+existing file is continued, and names each command that did so. ``--set`` names the images
+(``lfw``, ``celeba``, ``pubfig``, ``pubfig83`` for crops with the publishers' numbers, ``cifar10``)
+or a folder of images with ``labels.csv``; ``--network``, ``--task`` and ``--property`` choose
+another setting, ``--split`` and ``--attacker`` how it is split and attacked::
 
     python -m reproduction.layers.experiment --set cifar10 --task Animal --property Flies --out FILE
 """
