@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--property", action="append", default=[], help="a label of the images")
     parser.add_argument("--split", default="people", choices=("people", "images"))
     parser.add_argument(
-        "--attacker", default="random_forest", help="as for attack_layers: logistic, …"
+        "--attacker", default="random_forest", help="or logistic or mlp, a small network"
     )
     parser.add_argument("--workers", type=int, default=0, help="processes; 0 for most cores")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
