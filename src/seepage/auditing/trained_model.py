@@ -260,8 +260,14 @@ class RecordsInMemory(MemorySource):
         return np.unique(self.beside[PERSON], return_inverse=True)[1].reshape(-1)
 
     @property
-    def holders(self) -> list[np.ndarray]:
-        """The positions of the records of each unit: one record, or all records of a person."""
+    def holders(self) -> list[np.ndarray] | np.ndarray:
+        """The positions of the records of each unit: one record, or all records of a person.
+
+        If units are records, the result is one array of shape (n, 1): procedures are rerun on
+        hundreds of tables, and as many small arrays would take most of the time.
+        """
+        if PERSON not in self.beside:
+            return self.owner[:, None]
         return list(members(self.owner).values())
 
     def weighted_by(self, weight: np.ndarray) -> RecordsInMemory:

@@ -284,11 +284,10 @@ class Procedure(ReleaseQuestion):
 
 def spent_by(trained: TrainedModel, recognition: Recognition | None) -> np.ndarray:
     """Return the η² of every record, or person, over earlier releases."""
-    holders = trained.records.holders
+    first = np.unique(trained.records.owner, return_index=True)[1]
     if recognition is None:
-        return np.zeros(len(holders))
-    first = np.array([rows[0] for rows in holders])  # all records of a person have spent the same
-    return np.asarray(recognition.spent[first])
+        return np.zeros(len(first))
+    return np.asarray(recognition.spent[first])  # all records of a person have spent the same
 
 
 def _coded(table: EncodedTable) -> list[ColumnCoding]:

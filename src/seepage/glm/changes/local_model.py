@@ -249,6 +249,12 @@ class LocalModel:
         return np.asarray((seen + seen.T) / 2)
 
     @cached_property
+    def sight(self) -> float:
+        """``‖Φ^½H⁻¹Φ^½‖^½``: the release's largest change by parameters of norm 1 in H."""
+        seen = self.seen(self.seen(self.inverse).T)
+        return float(np.sqrt(max(np.linalg.eigvalsh((seen + seen.T) / 2)[-1], 0.0)))
+
+    @cached_property
     def spread(self) -> float:
         """``‖Φ^½H⁻¹X̃ᵀD^½‖``: the largest effect of slope errors on the parameter change."""
         if not self.constant:
