@@ -17,7 +17,7 @@ from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.report import verdict, words
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.rendering import tell
-from seepage.core.jacobian import Moves
+from seepage.core.finite_changes import Moves
 
 
 def doses(sigma: float) -> Audit:

@@ -30,7 +30,7 @@ from seepage.auditing.findings import (
 )
 from seepage.auditing.trained_model import ROW, Attribute, TrainedModel
 from seepage.core.information import inverse_work
-from seepage.core.jacobian import ReleaseJacobian, largest_square
+from seepage.core.jacobian import ReleaseJacobian, Unknowns, inverse_gram_diagonal, largest_square
 from seepage.core.noise import Gaussian
 from seepage.core.questions import (
     ALL,
@@ -39,15 +39,15 @@ from seepage.core.questions import (
     Blocks,
     BlocksByName,
     ChunkQuestion,
-    EachRecord,
-    RecordNumbers,
     chosen,
     grouped,
     members,
+)
+from seepage.core.result import (
+    EachRecord,
+    RecordNumbers,
     root,
 )
-from seepage.core.spectra import inverse_gram_diagonal
-from seepage.core.unknowns import Unknowns
 from seepage.glm.leakage import largest_leakage, leakage_of_others
 from seepage.support.room import copied, sorted_numbers
 from seepage.tables.columns import labels_of

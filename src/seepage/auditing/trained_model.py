@@ -12,12 +12,16 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.findings import ONE_PERSON, ONE_ROW
-from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
+from seepage.core.jacobian import (
+    Attributes,
+    MeasuredRelease,
+    ReleaseJacobian,
+    Unknowns,
+)
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Attacker, Gaussian
 from seepage.core.questions import members
 from seepage.core.result import LEVELS, SCALING
-from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.glm.estimators import (
     GeneralizedLinearRegression,

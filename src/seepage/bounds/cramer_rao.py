@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import MeasuredRelease
+from seepage.core.jacobian import MeasuredRelease, Unknowns, inverse_gram_diagonal
 from seepage.core.leakage import Columns, Leakage, PerRecord
 from seepage.core.result import UNBIASED, Result
-from seepage.core.spectra import inverse_gram_diagonal
-from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.support.number_check import check_choice
 from seepage.tables.source import Array, Chunk, as_numpy

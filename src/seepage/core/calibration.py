@@ -11,8 +11,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from seepage.core.noise import Gaussian, Laplace, Noise
-from seepage.core.record_stream import RecordStream
-from seepage.core.result import GRID, Result, round_up
+from seepage.core.result import GRID, RecordStream, Result, round_up
 from seepage.errors import InputError, accepts_other_names
 from seepage.risks.guessing import distance
 

@@ -19,18 +19,24 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.special import ndtr
 
-from seepage.core.jacobian import (
+from seepage.core.finite_changes import (
     Alternatives,
     FiniteChanges,
-    MeasuredRelease,
     Moves,
     Reruns,
 )
+from seepage.core.jacobian import Attributes, MeasuredRelease
 from seepage.core.noise import Noise
 from seepage.core.people import Identities, Together
-from seepage.core.questions import RecordNumbers
-from seepage.core.result import CLASS_WEIGHTS, Result, held_sentences, joined, less, singular
-from seepage.core.unknowns import Attributes
+from seepage.core.result import (
+    CLASS_WEIGHTS,
+    RecordNumbers,
+    Result,
+    held_sentences,
+    joined,
+    less,
+    singular,
+)
 from seepage.errors import InputError
 from seepage.risks import guessing
 from seepage.risks.guessing import (

@@ -30,6 +30,7 @@ _ACTING = ("__getattribute__", "__getattr__", "__setattr__", "__sklearn_clone__"
 _NOTHING = object()
 _CALLED = {"sklearn": "scikit-learn"}
 SEARCHES = ("GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV")
+WRAPPERS = ("Pipeline", *SEARCHES)
 
 
 @dataclass(frozen=True)

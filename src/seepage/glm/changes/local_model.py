@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.jacobian import Alternatives
+from seepage.core.finite_changes import Alternatives
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError
 from seepage.glm.changes.outputs import Outputs
@@ -64,8 +64,8 @@ class LocalModel:
         fit: FittedGLM | None = None,
         shifts: LargestShifts | None = None,
     ) -> None:
-        near, X = optimum.near if fit is None else fit, optimum.shifted(X)
-        self.fit, self.X = in_numpy(near, X)
+        near = X if optimum.centre is None else X - optimum.centre[None, :]
+        self.fit, self.X = in_numpy(optimum.near if fit is None else fit, near)
         self.shifts, self._noise = shifts, noise
         self.centre = None if optimum.centre is None else as_numpy(optimum.centre).astype(float)
         self.target, self.theta = self.fit.target, np.asarray(self.fit.parameters)

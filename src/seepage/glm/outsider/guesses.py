@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seepage.core.jacobian import Alternatives
+from seepage.core.finite_changes import Alternatives
 from seepage.core.leakage import row_positions
 from seepage.core.result import Result
 from seepage.core.risk_views import Candidates, Guess, Prior, belief_of

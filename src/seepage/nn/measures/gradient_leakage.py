@@ -18,10 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seepage.core.jacobian import (
+    Attributes,
+    Unknowns,
+)
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.noise import Gaussian
 from seepage.core.result import Result
-from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, accepts_other_names
 from seepage.nn.gradients.network_checks import FallbackWarning, without_dropout
 from seepage.nn.gradients.per_record_gradients import at_least_single
