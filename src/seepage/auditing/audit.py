@@ -637,7 +637,8 @@ def find_risks(
     guesses = []
     largest = _LargestGains(sigma, noises, rows.count)
     for name, columns in _guessable(trained, [a.name for a in attributes]):
-        label, priors = columns is None, ("frequencies",) if columns else ("frequencies", "model")
+        label = columns is None
+        priors = ("frequencies", "model") if label else ("frequencies",)
         try:
             candidates = among_levels(leak, changes, columns, 1e-5 if label else 1e-3)
         except InputError:  # one level only, or far too many

@@ -327,39 +327,34 @@ def _competition(
 
 
 def _of_three(gram: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Return the success rate for three candidates; each wins in a wedge of the plane."""
+    """Return the success rate for three candidates; each wins in a wedge of the plane.
+
+    With ρ the correlation of two standard normals, ``P(U₁ ≤ h, U₂ ≤ k)`` is ``½Φ(h) + ½Φ(k) − T(h,
+    (k − ρh)/(h√(1−ρ²))) − T(k, …)``, less ½ if h and k have opposite signs, with T Owen's (1956).
+    """
     total = np.zeros(len(gram))
-    for k in range(3):
-        limits, covariance, _ = _competition(gram, prior, k)
+    for candidate in range(3):
+        limits, covariance, _ = _competition(gram, prior, candidate)
         sizes = np.sqrt(np.maximum(np.einsum("mll->ml", covariance), _SAME))
         correlation = np.clip(covariance[:, 0, 1] / (sizes[:, 0] * sizes[:, 1]), -1.0, 1.0)
-        total += prior[:, k] * _both_below(limits / sizes, correlation)
+        limits = limits / sizes
+        h, k = limits[:, 0], limits[:, 1]
+        alone = np.minimum(ndtr(h), ndtr(k))  # correct where one limit is infinite, and for ρ = 1
+        free = np.sqrt(np.maximum((1 - correlation) * (1 + correlation), 0.0))
+        inside = np.isfinite(h) & np.isfinite(k) & (free > 0)
+        h, k, free = (np.where(inside, part, 1.0) for part in (h, k, free))
+        # A limit of zero makes its ratio infinite, of the sign of the numerator: T(0, ±∞) = ±¼.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            on_h, on_k = (k - correlation * h) / (h * free), (h - correlation * k) / (k * free)
+        quarter = 0.25 + np.arcsin(correlation) / (2 * math.pi)
+        opposite = (h * k < 0) | ((h * k == 0) & (h + k < 0))
+        wedge = 0.5 * (ndtr(h) + ndtr(k) - opposite) - owens_t(h, on_h) - owens_t(k, on_k)
+        wedge = np.where((h == 0) & (k == 0), quarter, wedge)
+        against = np.maximum(ndtr(limits[:, 0]) + ndtr(limits[:, 1]) - 1, 0.0)  # for ρ = −1
+        finite = np.isfinite(limits).all(axis=1)
+        edge = np.where(finite & (correlation < 0), against, alone)
+        total += prior[:, candidate] * np.clip(np.where(inside, wedge, edge), 0.0, 1.0)
     return total
-
-
-def _both_below(limits: np.ndarray, correlation: np.ndarray) -> np.ndarray:
-    """Return ``P(U₁ ≤ h, U₂ ≤ k)`` for standard normals with correlation ρ, by Owen's T.
-
-    By Owen (1956), it is ``½Φ(h) + ½Φ(k) − T(h, (k − ρh)/(h√(1−ρ²))) − T(k, …)``, less ½ if h and k
-    have opposite signs.
-    """
-    h, k = limits[:, 0], limits[:, 1]
-    alone = np.minimum(ndtr(h), ndtr(k))  # correct where one limit is infinite, and for ρ = 1
-    free = np.sqrt(np.maximum((1 - correlation) * (1 + correlation), 0.0))
-    inside = np.isfinite(h) & np.isfinite(k) & (free > 0)
-    h, k, free = np.where(inside, h, 1.0), np.where(inside, k, 1.0), np.where(inside, free, 1.0)
-    # A limit of zero makes its ratio infinite, of the sign of the numerator: T(0, ±∞) = ±¼.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        on_h, on_k = (k - correlation * h) / (h * free), (h - correlation * k) / (k * free)
-    both = (h == 0) & (k == 0)
-    quarter = 0.25 + np.arcsin(np.clip(correlation, -1, 1)) / (2 * math.pi)
-    opposite = (h * k < 0) | ((h * k == 0) & (h + k < 0))
-    wedge = 0.5 * (ndtr(h) + ndtr(k) - opposite) - owens_t(h, on_h) - owens_t(k, on_k)
-    wedge = np.where(both, quarter, wedge)
-    against = np.maximum(ndtr(limits[:, 0]) + ndtr(limits[:, 1]) - 1, 0.0)  # for ρ = −1
-    finite = np.isfinite(limits).all(axis=1)
-    edge = np.where(finite & (correlation < 0), against, alone)
-    return np.asarray(np.clip(np.where(inside, wedge, edge), 0.0, 1.0))
 
 
 def _by_integration(

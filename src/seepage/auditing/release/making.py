@@ -173,10 +173,8 @@ class _Moves:
     def of(cls, prepared: Prepared, tried: Sequence[Neighbour]) -> _Moves:
         """Refit the model with the penalty for fewer records; reuse distances from ``tried``."""
         trained, numbers = prepared.trained, released_numbers(prepared.trained.model)
-        records, sizes = (
-            len(trained.records),
-            np.array([len(rows) for rows in trained.records.holders]),
-        )
+        sizes = np.array([len(rows) for rows in trained.records.holders])
+        records = len(trained.records)
         of_size = {}
         for size in np.unique(sizes).tolist():
             l2 = trained.settings.l2 * (records - size) / records

@@ -154,9 +154,10 @@ def show_audit(audit: Audit) -> FirstScreen:
     groups = [name for name, places in audit.members.items() if len(places)][:40]
     edges = _Edges(audit) if audit.records.examined else None
     curve, risks = audit.curve, audit.risks
+    known_curve = None if risks is None else risks.curve
     stops: tuple[NoiseStop, ...] = ()
     own = np.flatnonzero(np.asarray(curve.sigma) == audit.sigma)
-    known = risks is not None and risks.curve is not None and len(curve.sigma) > 1
+    known = known_curve is not None and len(curve.sigma) > 1
     if known and edges is not None and len(own):
         stops = tuple(
             NoiseStop(
@@ -168,6 +169,13 @@ def show_audit(audit: Audit) -> FirstScreen:
             )
             for k, sigma in enumerate(curve.sigma)
         )
+    guessed = risks is not None and bool(risks.guesses)
+    other_noise = guessed and known_curve is not None and known_curve.right is None
+    unanswered = {
+        "membership and guesses": risks is None,
+        "guesses with other noise": risks is not None and (known_curve is None or other_noise),
+        "usefulness": error_at(audit, audit.sigma) is None,
+    }
     return FirstScreen(
         cards=tuple(_cards(audit)),
         histogram=None if edges is None else edges.histogram(),
@@ -180,19 +188,10 @@ def show_audit(audit: Audit) -> FirstScreen:
         )
         if stops
         else (),
-        open=tuple(_open_questions(audit)),
+        open=tuple(question for question, is_open in unanswered.items() if is_open),
         standard=_standard(audit),
         figure="leakage" if edges is None else "",
     )
-
-
-def _open_questions(audit: Audit) -> Iterator[str]:
-    if audit.risks is None:
-        yield "membership and guesses"
-    elif audit.risks.curve is None or (audit.risks.curve.right is None and audit.risks.guesses):
-        yield "guesses with other noise"
-    if error_at(audit, audit.sigma) is None:
-        yield "usefulness"
 
 
 def _standard(audit: Audit) -> tuple[str, str] | None:
@@ -256,25 +255,22 @@ def _membership(audit: Audit, stop: int | None) -> Card:
         names = ", ".join(short(audit.called(row), 16) for row in first)
         more = f" and {over - len(first):,} more" if over > len(first) else ""
         judged["judged"] += f": {'row' if over == 1 else 'rows'} {names}{more}"
+    found, beside = audit.outsider if own else None, _INFORMED
+    if found is not None:
+        noise = "no noise: " if found.sigma is None else ""
+        beside = (
+            f"{noise}outsider {percent(found.membership)} (estimate), informed attacker "
+            f"{percent(found.informed)}"
+        )
+    elif own and audit.outsider_reason:
+        beside = "outsider: not estimated"
     return Card(
         name="Recognised in the training data",
         baseline="50 %",
         value=percent(right),
         meaning=f"chance → at most, {whom(audit, risks.recognised_row)}",
         **judged,
-        beside=(_outsider(audit) if own else _INFORMED,),
-    )
-
-
-def _outsider(audit: Audit) -> str:
-    """Return a sentence that compares an attacker who knows fewer records with an informed one."""
-    found = audit.outsider
-    if found is None:
-        return "outsider: not estimated" if audit.outsider_reason else _INFORMED
-    noise = "no noise: " if found.sigma is None else ""
-    return (
-        f"{noise}outsider {percent(found.membership)} (estimate), informed attacker "
-        f"{percent(found.informed)}"
+        beside=(beside,),
     )
 
 
