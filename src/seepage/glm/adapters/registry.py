@@ -274,7 +274,7 @@ def takes_frame(results: Any, X: Any) -> bool:
 
 
 def reader(
-    family_of: Family | Callable[[Any], Family | Categorical],
+    family_of: Family | Callable[[Any], Family | Categorical | type[Categorical]],
     penalty: Penalty,
     *,
     ratio_of: Callable[[Any], float] | None = None,
@@ -286,8 +286,8 @@ def reader(
     Parameters
     ----------
     family_of
-        The loss, or a function that returns it; the type :class:`Categorical` stands for the loss
-        of as many classes as the model has.
+        The loss, or a function that returns it; it may return the type :class:`Categorical` for the
+        loss of as many classes as the model has.
     penalty
         A function that returns p from the model, the number of records and the total weight ``Σ
         ω``.
@@ -309,9 +309,8 @@ def reader(
         check_fitted_columns(model, table)
         if check is not None:
             check(model)
-        family = family_of if isinstance(family_of, Family) else family_of(model)
-        if family is Categorical:
-            family = Categorical(len(model.classes_))
+        named = family_of if isinstance(family_of, Family) else family_of(model)
+        family = Categorical(len(model.classes_)) if isinstance(named, type) else named
         weights, balance = read_weights(sample_weight, table), None
         if hasattr(model, "classes_"):
             classes = as_numpy(model.classes_)

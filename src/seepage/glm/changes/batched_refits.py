@@ -525,7 +525,8 @@ class Batch:
 
     def gradient(self, moved: np.ndarray, shift: np.ndarray) -> np.ndarray:
         """Return the gradients of the changed objectives, (B, P), for these changes and shifts."""
-        return self._back(self._slopes(shift)) + self._penalty(moved) - self.removed_gradient
+        slopes = self._back(self._slopes(shift))
+        return np.asarray(slopes + self._penalty(moved) - self.removed_gradient)
 
     def derivatives(self, moved: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the gradients, (B, P), and the curvatures, for these changes and shifts."""

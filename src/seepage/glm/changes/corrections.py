@@ -43,7 +43,7 @@ class Corrected:
     @property
     def near(self) -> np.ndarray:
         """Which are certified to be as near as a further step would be worth."""
-        return np.isfinite(self.radius)
+        return np.asarray(np.isfinite(self.radius))
 
 
 def correct(

@@ -42,7 +42,7 @@ class RoundFile(NamedTuple):
 
 def parts_of(folder: Path) -> list[RoundFile]:
     """Return the files of a recording's folder, by round and order of writing."""
-    names = filter(None, map(_PART.fullmatch, os.listdir(folder)))
+    names = filter(None, (_PART.fullmatch(path.name) for path in folder.iterdir()))
     return sorted(RoundFile(int(name[1]), int(name[2]), folder / name[0]) for name in names)
 
 
