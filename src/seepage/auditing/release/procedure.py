@@ -184,7 +184,7 @@ class Procedure(ReleaseQuestion):
                 f"A release needs at least {FEWEST_ROWS} usable rows, but the table has {rows}; "
                 "provide more rows."
             )
-        people = len(np.unique(cast(RecordsInMemory, encoded.source).owner))
+        people = len(cast(RecordsInMemory, encoded.source).firsts)
         if people < FEWEST_ROWS:
             raise InputError(
                 f"A release needs at least {FEWEST_ROWS} people with usable rows, but the table "
@@ -196,7 +196,9 @@ class Procedure(ReleaseQuestion):
         """Return all figures published without noise, except σ, by name."""
         found: dict[str, Any] = {
             "family": trained.settings.model,
-            f"number of {many(trained.unit)}": int(round_down(len(trained.holders), COARSER)),
+            f"number of {many(trained.unit)}": int(
+                round_down(len(trained.records.firsts), COARSER)
+            ),
             "classes": tuple(map(str, getattr(trained.model, "classes_", ()))),
         }
         labels = trained.table.labels
@@ -286,13 +288,12 @@ class Procedure(ReleaseQuestion):
 
 def rows_of(trained: TrainedModel) -> np.ndarray:
     """Return the row number of each record, or of each person's first record."""
-    first = np.unique(trained.records.owner, return_index=True)[1]
-    return np.asarray(trained.records.beside[ROW][first])
+    return np.asarray(trained.records.beside[ROW][trained.records.firsts])
 
 
 def spent_by(trained: TrainedModel, recognition: Recognition | None) -> np.ndarray:
     """Return the η² of every record, or person, over earlier releases."""
-    first = np.unique(trained.records.owner, return_index=True)[1]
+    first = trained.records.firsts
     if recognition is None:
         return np.zeros(len(first))
     return np.asarray(recognition.spent[first])  # all records of a person have spent the same

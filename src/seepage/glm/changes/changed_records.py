@@ -315,7 +315,7 @@ class ChangedRecords(FiniteChanges):
         if len(far):
             some = [changes[k] for k in far]
             steps[far], short = refits.moves(some, None if starts is None else starts[far])
-            known = np.isfinite(steps[far]).all(axis=1)[:, None]
+            known = np.asarray(np.isfinite(steps[far]).all(axis=1))[:, None]
             errors[far] = np.linalg.norm(model.seen(np.where(known, short, 0.0)), axis=1)
             weaker[far] = refits.weakening(some, np.where(known, steps[far], 0.0))
         return steps, errors, weaker
