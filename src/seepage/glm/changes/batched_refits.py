@@ -285,12 +285,13 @@ class BatchedRefits:
             free = np.linalg.eigvalsh(np.einsum("n,nbc->bc", weight, curvature))
             if not free[0] > 1e-9 * self._curved.sum():
                 return nothing
-        H = objective.definite(objective.hessian(margins))
+        sums = objective.at(theta, ("hessian",))
+        H = objective.definite(sums.hessian)
         factor = cholesky_factor(H)
         if factor is None and fit.ridge == 0:  # no curvature is left along some direction
             return unknown
         factor = factor or damped_factor(H)
-        step = factor.solve(objective.gradient(theta, objective.slopes(margins)).reshape(-1))
+        step = factor.solve(sums.gradient.reshape(-1))
         # Where a slope dies away exponentially, steps go on by about 1 in its margin, and the last
         # says nothing of how many are left.
         jump = np.abs(objective.margins(step.reshape(theta.shape))).max()

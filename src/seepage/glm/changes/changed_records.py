@@ -25,7 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.jacobian import Alternatives, FiniteChanges, Moves, ReleaseJacobian
+from seepage.core.finite_changes import (
+    Alternatives,
+    FiniteChanges,
+    Moves,
+)
+from seepage.core.jacobian import ReleaseJacobian
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError
 from seepage.glm.changes.batched_refits import BatchedRefits, Change

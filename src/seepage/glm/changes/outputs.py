@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize.elementwise import find_root
 
-from seepage.core.unknowns import simplex_basis
+from seepage.core.jacobian import simplex_basis
 from seepage.glm.losses import Categorical, Family
 from seepage.support.double_double import EPS
 

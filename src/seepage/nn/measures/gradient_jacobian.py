@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
-from seepage.core.unknowns import Unknowns
+from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian, Unknowns
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.measures.information_matrices import exact_squares, exact_trace
@@ -46,7 +45,7 @@ class GradientJacobian(ReleaseJacobian):
     Examples
     --------
     >>> import torch, seepage as sp
-    >>> from seepage.core.unknowns import Unknowns
+    >>> from seepage.core.jacobian import Unknowns
     >>> from seepage.nn.measures.gradient_jacobian import GradientJacobian
     >>> net = torch.nn.Linear(3, 1, bias=False)
     >>> engine = sp.nn.Engine(net, "mse", clip=sp.nn.NoClip())
@@ -63,6 +62,7 @@ class GradientJacobian(ReleaseJacobian):
         self._shape = tuple(z.shape[1:])
         self.entries = engine.view.entries(z)
         flat = z.reshape(len(z), -1)
+        self.variable_size = flat.shape[1]
         self.X = flat if len(self.entries) == flat.shape[1] else flat[:, self.entries]
         self.rows, self.features = self.X.shape
         self.size = sum(p.numel() for p in engine.problem.released().values())
