@@ -260,6 +260,13 @@ class RecordsInMemory(MemorySource):
         return np.unique(self.beside[PERSON], return_inverse=True)[1].reshape(-1)
 
     @property
+    def firsts(self) -> np.ndarray:
+        """The position of the first record of each unit."""
+        if PERSON not in self.beside:
+            return self.owner
+        return np.unique(self.owner, return_index=True)[1]
+
+    @property
     def holders(self) -> list[np.ndarray] | np.ndarray:
         """The positions of the records of each unit: one record, or all records of a person.
 

@@ -434,7 +434,7 @@ def _ledger_finding(
     if recognition is None or ledger is None:
         return None
     records = prepared.trained.records
-    first = np.unique(records.owner, return_index=True)[1]
+    first = records.firsts
     earlier = recognition.loss.at(first)
     certain = np.isinf(earlier.mu) | np.isinf(earlier.epsilon) | (earlier.delta >= 1)
     total = earlier + loss

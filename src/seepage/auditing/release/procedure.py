@@ -125,7 +125,7 @@ class Procedure(ReleaseQuestion):
         least = round_up(float(np.max(needed)), COARSER)
         figures = self._figures(trained)
         seats = Seats.of(raw, self.person) if seats is None else seats
-        first = np.unique(trained.records.owner, return_index=True)[1]
+        first = trained.records.firsts
         rows = np.asarray(trained.records.beside[ROW][first])
         vote = self._vote(trained, allowed, figures, least, seats.places[rows])
         sigma = self._noise(float(np.max(needed)), vote)
@@ -180,7 +180,7 @@ class Procedure(ReleaseQuestion):
                 f"A release needs at least {FEWEST_ROWS} usable rows, but the table has {rows}; "
                 "provide more rows."
             )
-        people = len(np.unique(cast(RecordsInMemory, encoded.source).owner))
+        people = len(cast(RecordsInMemory, encoded.source).firsts)
         if people < FEWEST_ROWS:
             raise InputError(
                 f"A release needs at least {FEWEST_ROWS} people with usable rows, but the table "
@@ -193,7 +193,7 @@ class Procedure(ReleaseQuestion):
         found: dict[str, Any] = {
             "family": trained.settings.model,
             f"number of {many(trained.unit)}": int(
-                round_down(len(trained.records.holders), COARSER)
+                round_down(len(trained.records.firsts), COARSER)
             ),
             "classes": tuple(map(str, getattr(trained.model, "classes_", ()))),
         }
@@ -284,7 +284,7 @@ class Procedure(ReleaseQuestion):
 
 def spent_by(trained: TrainedModel, recognition: Recognition | None) -> np.ndarray:
     """Return the η² of every record, or person, over earlier releases."""
-    first = np.unique(trained.records.owner, return_index=True)[1]
+    first = trained.records.firsts
     if recognition is None:
         return np.zeros(len(first))
     return np.asarray(recognition.spent[first])  # all records of a person have spent the same

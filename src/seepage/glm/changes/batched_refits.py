@@ -94,7 +94,7 @@ class BatchedRefits:
         weaker = np.ones(len(changes))
         counted = self._curved > 0
         for some in self.passes(changes):
-            shift = Batch(self, changes[some]).shifts(moves[some])[: len(self.model.X)]
+            shift = ChangedTables(self, changes[some]).shifts(moves[some])[: len(self.model.X)]
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
                 if self.outputs.count > 1 or self.outputs.basis is not None:
                     weaker[some] = np.exp(self.outputs.spans(shift[counted]).max(axis=0))
@@ -109,11 +109,11 @@ class BatchedRefits:
 
     def pull_of_removed(self, changes: list[Change]) -> np.ndarray:
         """Return the norms of the removed records' gradients, in the norm of ``H⁻¹``, (B,)."""
-        return self.size(Batch(self, changes).removed_gradient)
+        return self.size(ChangedTables(self, changes).removed_gradient)
 
     def steepness(self, changes: list[Change]) -> np.ndarray:
         """Return the norms of the gradients of the changed objectives at ``θ̂``, (B,)."""
-        return np.asarray(np.linalg.norm(Batch(self, changes).at_rest(), axis=1))
+        return np.asarray(np.linalg.norm(ChangedTables(self, changes).at_rest(), axis=1))
 
     def least_curvatures(self, changes: list[Change]) -> np.ndarray:
         """Return lower bounds on the eigenvalues of the refits' Hessians, (B,).
@@ -315,7 +315,7 @@ class BatchedRefits:
 
         An error is relative to the size of the change, and infinite if the steps remain long.
         """
-        whole, moved = Batch(self, changes), start.copy()
+        whole, moved = ChangedTables(self, changes), start.copy()
         left, last = np.full(len(changes), np.inf), np.zeros(len(changes))
         active, rest = np.arange(len(changes)), np.zeros_like(moved)
         span = np.zeros(len(changes))
@@ -371,7 +371,7 @@ class BatchedRefits:
         return moved, step, np.where(last > 1e-2, np.inf, left)
 
     def _solve(
-        self, batch: Batch, curvature: np.ndarray, right: np.ndarray, tolerance: np.ndarray
+        self, batch: ChangedTables, curvature: np.ndarray, right: np.ndarray, tolerance: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Solve a system with each refit's Hessian by preconditioned conjugate gradients, (B, P).
 
@@ -395,7 +395,7 @@ class BatchedRefits:
         return solution, np.sqrt(np.abs(new) / np.where(first > 0, first, np.inf))
 
 
-class Batch:
+class ChangedTables:
     """The changes of one model's table, as arrays.
 
     Arrays of records have shape (n, B, …), with zeros for removed records. With added records, the
@@ -434,12 +434,12 @@ class Batch:
             parameters = model.outputs.within(model.theta)
             self.own_margins = self.z @ parameters.reshape(x.shape[1], -1)
 
-    def of(self, which: np.ndarray) -> Batch:
+    def of(self, which: np.ndarray) -> ChangedTables:
         """Return some of the changes, with the same number of places for added records."""
         chosen = np.arange(len(self.changes))[which]
         if len(chosen) == len(self.changes):
             return self
-        return Batch(self.refits, [self.changes[k] for k in chosen], self._coming)
+        return ChangedTables(self.refits, [self.changes[k] for k in chosen], self._coming)
 
     def shifts(self, moved: np.ndarray) -> np.ndarray:
         """Return the margin shifts due to parameter changes, ``X̃ δ``, (B, P) → (n, B, c)."""
@@ -525,8 +525,8 @@ class Batch:
 
     def gradient(self, moved: np.ndarray, shift: np.ndarray) -> np.ndarray:
         """Return the gradients of the changed objectives, (B, P), for these changes and shifts."""
-        slopes = self._back(self._slopes(shift))
-        return np.asarray(slopes + self._penalty(moved) - self.removed_gradient)
+        gradient = self._back(self._slopes(shift)) + self._penalty(moved)
+        return np.asarray(gradient - self.removed_gradient)
 
     def derivatives(self, moved: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the gradients, (B, P), and the curvatures, for these changes and shifts."""

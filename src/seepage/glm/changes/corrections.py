@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seepage.glm.changes.batched_refits import Batch, BatchedRefits, Change
+from seepage.glm.changes.batched_refits import BatchedRefits, Change, ChangedTables
 from seepage.glm.changes.outputs import times
 
 _NEAR = 1e-7  # the error relative to the change below which no further step is made
@@ -61,13 +61,13 @@ def correct(
     which = np.flatnonzero(able)
     for some in refits.passes([changes[k] for k in which]):
         here = which[some]
-        batch = Batch(refits, [changes[k] for k in here])
+        batch = ChangedTables(refits, [changes[k] for k in here])
         moves[here], radius[here], weaker[here] = _steps(batch, starts[here], free[here])
     return Corrected(moves, radius, weaker)
 
 
 def _steps(
-    batch: Batch, moved: np.ndarray, free: np.ndarray
+    batch: ChangedTables, moved: np.ndarray, free: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     model, inverse = batch.model, _Inverse(batch)
     M, n, columns = model.constant, len(model.X), np.arange(len(moved))
@@ -95,7 +95,7 @@ def _steps(
 class _Inverse:
     """``Q⁻¹`` for a batch in which one record is removed each and, perhaps, one is added."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: ChangedTables) -> None:
         self.batch, model, rows = batch, batch.model, batch.rows
         self.c, self.inverse = model.outputs.count, model.inverse
         self.records = [model.gram_solver.design(model.X[rows])]  # x̃ and z̃, (B, D) each
