@@ -87,7 +87,7 @@ def measure(
     engine = snn.Engine(net, "cross_entropy", clip=clip, view=view)
 
     def pull() -> Tensor:
-        found = susceptibility(*engine.radial_pull(x, y), clip, NOISE * THRESHOLD, "")
+        found = susceptibility(engine, x, y, NOISE * THRESHOLD)
         return found.values
 
     def whole() -> Tensor:

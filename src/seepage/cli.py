@@ -425,6 +425,9 @@ def reproduce(
     ),
     quick: Annotated[bool, "Smoke test: less data or fewer trials."] = False,
     show_list: Annotated[bool, "--list", "Print all names and exit."] = False,
+    as_json: Annotated[
+        bool, "--json", "Print only the numbers with their verdicts, as JSON."
+    ] = False,
 ) -> None:
     """Reproduce a table or figure of the papers, and show it beside the published numbers."""
     if show_list:
@@ -434,7 +437,7 @@ def reproduce(
         raise InputError("Name what to reproduce: a name from `seepage reproduce --list`, or all.")
     else:
         make = _reproduction("reproduction.reproducing").reproduce
-        make(name, out, quick=quick, say=typer.echo)
+        make(name, out, quick=quick, say=typer.echo, as_json=as_json)
 
 
 @_command(data_app, "list")

@@ -27,11 +27,11 @@ from seepage.core.jacobian import ReleaseJacobian, Unknowns
 from seepage.core.noise import Noise
 from seepage.core.questions import ChunkQuestion
 from seepage.errors import InaccurateWarning, InputError
+from seepage.support.files import file_to_write
 from seepage.support.room import room_for
 from seepage.tables.result_table import NOTICE as NOTICE
 from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import Array, Chunk, RowSource, as_numpy, build_frame
-from seepage.tables.table_file import file_to_write
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -776,7 +776,7 @@ def largest_leakage(
     unknowns: Unknowns,
     label_step: float,
     allowed: Array,
-    blocks: Sequence[np.ndarray] | None = None,
+    blocks: Sequence[np.ndarray] | np.ndarray | None = None,
 ) -> float:
     """Return the largest ``η/allowed`` over all records at σ = 1, for a newly fitted model.
 

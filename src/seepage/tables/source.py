@@ -195,7 +195,7 @@ class RowSource(ABC):
 
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
         """Write the tables that the function returns for each chunk to one Parquet file."""
-        from seepage.tables.table_file import write_tables
+        from seepage.support.files import write_tables
 
         write_tables(self.each(function, what), path)
 

@@ -23,7 +23,8 @@ from seepage.auditing.any_model.attack_audit import KINDS, make_estimator
 from seepage.auditing.any_model.command import run_attack_audit
 from seepage.auditing.any_model.parts import numbers_learnt
 from seepage.auditing.any_model.report import AttackReport, tell_risk
-from seepage.auditing.any_model.structure import FEW, examine
+from seepage.auditing.any_model.structure import examine
+from seepage.auditing.findings import FEW
 from seepage.auditing.questions import Limits, Question
 from seepage.cli import app
 

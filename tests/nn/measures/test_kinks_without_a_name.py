@@ -36,11 +36,13 @@ def test_a_network_with_kinks_is_measured_over_finite_steps_and_says_so(name: st
     net, x, y = made(function, 5, 8, 3, records=12)
     net, x = net.double(), x.double()
     leak = leakage(net, x, y)
-    with pytest.warns(sp.nn.KinkWarning, match=said):
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         found = leak.rows("dfil", method="exact")
     step = leak.engine.step_size(x, y)
     truth = finite_dfil(net, entropy, x, y, step, clip=None)
     np.testing.assert_allclose(np.asarray(found), truth, rtol=1e-9)
+    assert any(each.category is sp.nn.KinkWarning and said in str(each.message) for each in warned)
     assert f"over steps of {step:g}" in found.about
     derivative = dfil(jacobians(net, entropy, x, y, clip=None, step=1e-7))
     assert np.max(np.abs(truth**2 / derivative**2 - 1)) > 0.01  # so that it had to be found
@@ -77,17 +79,17 @@ def test_selu_leaks_several_times_what_its_derivative_says() -> None:
     """Forty records of 5-32-32-3: the derivative is right in the median, and far off for some."""
     net, x, y = made(nn.SELU(), 5, 32, 32, 3)
     net, x = net.double(), x.double()
-    with pytest.warns(sp.nn.KinkWarning, match="SELU"):
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         derivative = np.asarray(
             leakage(net, x, y, method="derivative").rows("dfil", method="exact")
         )
-    leak = leakage(net, x, y, scale=0.01)
-    with pytest.warns(sp.nn.KinkWarning, match="SELU"):
-        found = np.asarray(leak.rows("dfil", method="exact"))
+        found = np.asarray(leakage(net, x, y, scale=0.01).rows("dfil", method="exact"))
     truth = finite_dfil(net, entropy, x, y, 0.01, clip=None)
     assert np.max(truth / derivative) > 5
     assert np.median(truth / derivative) < 1.5
     np.testing.assert_allclose(found, truth, rtol=1e-9)
+    assert sum(each.category is sp.nn.KinkWarning for each in warned) == 2
 
 
 def test_the_derivative_can_be_had_with_a_warning() -> None:
@@ -156,6 +158,39 @@ def test_smooth_networks_keep_their_derivatives_and_get_no_warning(name: str) ->
     truth = dfil(jacobians(net, entropy, x, y, clip=None, step=1e-7))
     # Differences of rounded gradients are rounded in proportion to the largest.
     np.testing.assert_allclose(np.asarray(found), truth, rtol=1e-4, atol=1e-7 * truth.max())
+
+
+@pytest.mark.filterwarnings("ignore::seepage.nn.KinkWarning")
+def test_exact_results_probes_cells_and_runs_have_one_definition() -> None:
+    """All unknowns of a record move at once, by 16 directions of signs; a cell moves alone."""
+    net = nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 3, 2), nn.ReLU(), nn.MaxPool1d(2))
+    torch.manual_seed(3)
+    net = nn.Sequential(net, nn.Flatten(), nn.Linear(3, 3)).double()
+    x, y = torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 3
+    h, how = 0.1, {"max_grad_norm": 0.5, "scale": 0.1}
+    truth = finite_dfil(net, entropy, x, y, h, clip=0.5)
+    leak = leakage(net, x, y, **how)
+    np.testing.assert_allclose(leak.rows("dfil", method="exact"), truth, rtol=1e-9)
+    probed = leak.rows("dfil", probes=800)
+    low, high = probed.interval(0.9999)
+    assert ((low <= truth) & (truth <= high)).all()
+    run = sp.nn.FisherAccountant(
+        net, "cross_entropy", n=6, sample_rate=1.0, probes=800, noise_multiplier=1.0, **how
+    )
+    run.observe(range(6), x, y)
+    low, high = run.records("dfil", amplified=False).interval(0.9999)
+    assert ((low <= truth) & (truth <= high)).all()
+    gradient = clipped_gradient(net, entropy, 0.5)
+    moves = h * torch.eye(4, dtype=torch.float64)
+    cells = [
+        [
+            sum(float((gradient(r + s * m, t) - gradient(r, t)).square().sum()) for s in (1, -1))
+            for m in moves
+        ]
+        for r, t in zip(x, y, strict=True)
+    ]
+    found = leakage(net, x, y, method="finite", **how).cells(method="exact")
+    np.testing.assert_allclose(found, np.sqrt(np.array(cells) / 2) / h / 0.5, rtol=1e-9)
 
 
 @pytest.mark.parametrize("bend", [nn.Tanh(), nn.ReLU()], ids=["tanh", "ReLU"])

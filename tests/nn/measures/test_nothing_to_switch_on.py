@@ -116,7 +116,7 @@ def test_a_record_of_another_size_is_named() -> None:
     assert leak.records("dfil").about == "the input"
 
 
-def test_a_dict_is_told_its_own_names() -> None:
+def test_several_inputs_are_told_their_own_names() -> None:
     class Sum(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -129,12 +129,97 @@ def test_a_dict_is_told_its_own_names() -> None:
     both = {"left": x, "right": x}
     with pytest.raises(sp.InputError, match=r"\(left, right\).*Input\(key='left'\)"):
         sp.nn.leakage(Sum(), "cross_entropy", both, y, **NOISE).records("dfil")
-    with pytest.raises(sp.InputError, match=r"give a dict of tensors.*forward\(\)"):
+    with pytest.raises(sp.InputError, match=r"a tuple of 2 tensors.*Input\(key=0\)"):
         sp.nn.leakage(Sum(), "cross_entropy", (x, x), y, **NOISE).records("dfil")
-    view = sp.nn.Input(key="left")
-    found = sp.nn.leakage(Sum(), "cross_entropy", both, y, view=view, **NOISE)
     truth = dfil(jacobians(Sum().inner, entropy, 2 * x, y))
-    np.testing.assert_allclose(found.records("dfil", method="exact"), truth, rtol=1e-6)
+    for given, key in ((both, "left"), ((x, x), 1), ([x, x], 0)):
+        view = sp.nn.Input(key=key)
+        found = sp.nn.leakage(Sum(), "cross_entropy", given, y, view=view, **NOISE)
+        np.testing.assert_allclose(found.records("dfil", method="exact"), truth, rtol=1e-6)
+    with pytest.raises(sp.InputError, match="no input 2; choose from 0, 1"):
+        sp.nn.plis(Sum(), "cross_entropy", (x, x), y, view=sp.nn.Input(key=2), **NOISE)
+
+
+def test_a_data_frame_keeps_its_names() -> None:
+    pandas = pytest.importorskip("pandas")
+    net, x, y = made(torch.tanh, 4, 6, 3, records=3)
+    frame = pandas.DataFrame(x.numpy(), columns=["age", "dose", "sex", "size"], index=list("abc"))
+    apart = sp.nn.leakage(net, "cross_entropy", x, y, **NOISE)
+    for given in (
+        sp.nn.leakage(net, "cross_entropy", frame, y.numpy(), **NOISE),
+        sp.leakage(net, frame, y.numpy(), **NOISE),
+    ):
+        records = given.records("dfil", method="exact")
+        np.testing.assert_allclose(records, apart.records("dfil", method="exact"), rtol=1e-6)
+        assert records.labels().tolist() == ["a", "b", "c"]
+        assert given.columns().labels().tolist() == list(frame.columns)
+        assert list(given.cells().table())[1:5] == list(frame.columns)
+        named = given.records("dfil", columns=["dose", "size"])
+        np.testing.assert_allclose(named, apart.records("dfil", columns=[1, 3]), rtol=1e-6)
+    view = sp.nn.Input.features(["dose", "size"], frame.columns)
+    part = sp.nn.leakage(net, "cross_entropy", frame, y.numpy(), view=view, **NOISE)
+    np.testing.assert_allclose(part.records("dfil", method="exact"), named, rtol=1e-6)
+    assert part.columns().labels().tolist() == ["dose", "size"]
+    with pytest.raises(sp.InputError, match=r"no column 'doze' \(did you mean 'dose'"):
+        sp.nn.Input.features(["doze"], frame.columns)
+    with pytest.raises(sp.InputError, match=r"features\(\['dose'\], frame.columns\)"):
+        sp.nn.Input.features(["dose"], 4)
+
+
+def weighed_by_a_constant(output: Tensor, target: Tensor) -> Tensor:
+    """A loss that hides from torch a part of how it depends on its record."""
+    entropies = functional.cross_entropy(output, target, reduction="none")
+    return entropies * output.detach().norm(dim=1)
+
+
+UNSEEN: dict[str, tuple[Any, Callable[..., Tensor]]] = {
+    "multi-margin": (nn.MultiMarginLoss(), functional.multi_margin_loss),
+    "detached": (weighed_by_a_constant, weighed_by_a_constant),
+}
+
+
+@pytest.mark.filterwarnings("ignore::seepage.nn.KinkWarning")
+@pytest.mark.parametrize("clip", ["smooth", None])
+@pytest.mark.parametrize("name", UNSEEN)
+def test_plis_without_derivatives_is_that_of_finite_steps(name: str, clip: str | None) -> None:
+    loss, function = UNSEEN[name]
+    net, x, y = made(torch.tanh, 4, 6, 3, records=3)
+    net, x = net.double(), x.double()
+    gradient = clipped_gradient(net, function, None)
+    how = {"noise_multiplier": 2.0} | ({"max_grad_norm": 0.8, "clip": clip} if clip else {})
+
+    def privacy_loss(record: Tensor, target: Tensor) -> float:
+        size, threshold = float(gradient(record, target).norm()), 0.8 if clip else 1.0
+        if clip:
+            over = size / threshold - 1
+            size /= 1 + over * 0.5 * (1 + math.erf(over / math.sqrt(2)))
+        return (size / (2 * threshold)) ** 2
+
+    with pytest.warns(sp.nn.FallbackWarning, match="finite steps instead") as said:
+        found = sp.nn.plis(net, loss, x, y, **how)
+    assert len([each for each in said if each.category is sp.nn.FallbackWarning]) == 1
+    h = float(found.about.removeprefix("the input, over steps of "))
+    moves = h * torch.eye(4, dtype=torch.float64)
+    truth = [
+        [(privacy_loss(r + m, t) - privacy_loss(r - m, t)) / (2 * h) for m in moves]
+        for r, t in zip(x, y, strict=True)
+    ]
+    np.testing.assert_allclose(found, truth, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(
+        found.privacy_loss, [privacy_loss(r, t) for r, t in zip(x, y, strict=True)], rtol=1e-12
+    )
+
+
+def test_a_network_that_torch_cannot_train_is_refused_for_that() -> None:
+    class Step(nn.Module):
+        def forward(self, h: Tensor) -> Tensor:
+            return h * torch.heaviside(h, torch.zeros_like(h))
+
+    x, y = batch(3)
+    net = nn.Sequential(nn.Linear(4, 6), Step(), nn.Linear(6, 3)).double()
+    for measure in (sp.nn.leakage, sp.nn.plis):
+        with pytest.raises(sp.InputError, match=r"nothing can be trained.*heaviside"):
+            measure(net, "cross_entropy", x, y, **NOISE).records()
 
 
 def test_the_measure_and_the_clip_have_defaults() -> None:

@@ -87,7 +87,7 @@ def step(spread, mine, **how):
     traces, norms = np.zeros((N, 2)), np.zeros(N)
     traces[mine], norms[mine] = found.traces.numpy(), found.norms.numpy()
     total = torch.cat([part.flatten() for part in found.gradient.values()]).numpy()
-    return {"traces": traces, "norms": norms, "gradient": total}
+    return {"traces": traces, "norms": norms, "gradient": total, "doubt": engine.doubt}
 
 
 def trained(spread, steps, checkpoint=None):

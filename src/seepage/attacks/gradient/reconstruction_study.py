@@ -19,8 +19,9 @@ from seepage.attacks.gradient.inversion import GradientInversion, GradientRecons
 from seepage.attacks.gradient.releases import release_gradients
 from seepage.attacks.intervals import RankCorrelation, rank_correlation
 from seepage.errors import InputError, accepts_other_names
+from seepage.nn.problem.arrays import as_tensors
 from seepage.nn.problem.problem import Loss
-from seepage.nn.susceptibility.plis import as_tensors, plis
+from seepage.nn.susceptibility.plis import plis
 from seepage.tables.result_table import SummaryTable
 from seepage.tables.source import as_numpy
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from seepage.attacks.gradient.simulation import SimulatedGradients, SimulatedUpdates
 from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.local_training import LocalTraining, check_training
+from seepage.nn.problem.arrays import as_tensors
 from seepage.nn.problem.clipping import Clip, NoClip
 from seepage.nn.problem.problem import Loss
-from seepage.nn.susceptibility.plis import as_tensors
 from seepage.support.chunks import ACCELERATOR_CHUNK, row_slices
 from seepage.support.number_check import check_count, check_not_negative
 from seepage.tables.names import counted

@@ -20,10 +20,7 @@ from seepage.attacks.membership.kept_answers import (
     read_answer,
     write_answer,
 )
-from seepage.attacks.membership.signals import (
-    ModelAnswers,
-    Questions,
-)
+from seepage.attacks.membership.signals import ModelAnswers, Questions
 from seepage.errors import InputError
 from seepage.support.chunks import progress
 from seepage.support.files import make_folders

@@ -61,15 +61,18 @@ def leakage_of_batch(
 
 
 def _inputs(X: Any, like: torch.Tensor) -> Any:
-    """Return the inputs as tensors on the network's device; a mapping is copied unchanged.
+    """Return the inputs as tensors on the network's device.
 
-    Tables of floating-point numbers get the type of the network's parameters.
+    Mappings, tuples and data frames, whose names are needed, are returned unchanged. Arrays of
+    floating-point numbers get the type of the network's parameters.
     """
     if isinstance(X, Mapping):
         return dict(X)
+    several = isinstance(X, tuple | list) and all(isinstance(part, torch.Tensor) for part in X)
+    if several or hasattr(X, "columns") or hasattr(X, "column_names"):
+        return X
     if not isinstance(X, torch.Tensor):
-        table = X.to_numpy() if hasattr(X, "to_numpy") else X
-        X = torch.tensor(np.asarray(table))
+        X = torch.tensor(np.asarray(X.to_numpy() if hasattr(X, "to_numpy") else X))
         X = X.to(like.dtype) if X.is_floating_point() else X
     return X.to(like.device)
 

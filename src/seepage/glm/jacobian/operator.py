@@ -625,4 +625,4 @@ def merged(first: TermsJacobian, other: TermsJacobian) -> TermsJacobian | None:
     stack = xp.concat([ours.whitener, theirs.whitener], axis=0)
     accuracy = max(ours.map.accuracy, theirs.map.accuracy)
     whitener = Whitener(xp.linalg.qr(stack, mode="reduced")[1], None, accuracy)
-    return type(first)(ours.changed(map=whitener, whitener=whitener.matrix))
+    return type(first)(ours.changed(map=whitener, whitener=whitener.matrix, precise=False))

@@ -93,11 +93,17 @@ class Validator:
         key, batch = self._checked(x, y)
         if key in self._plans and (key in self._compared or not rules):
             return self._plans[key]
-        network = self._plans[key] = look_over(self.problem, batch)
-        self._tell(network, rules)
-        if rules:
-            self._compare(network, batch)
-            self._compared.add(key)
+        try:
+            network = self._plans[key] = look_over(self.problem, batch)
+            self._tell(network, rules)
+            if rules:
+                self._compare(network, batch)
+                self._compared.add(key)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            _refuse_untrainable(self.problem, batch)
+            raise
         return network
 
     def watched_if_possible(
@@ -112,6 +118,7 @@ class Validator:
         except (InputError, RuntimeError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
+            _refuse_untrainable(self.problem, self._checked(x, y)[1])
             self._unwatched.add(key)
             self._once(
                 f"Records are run one by one, which is slow: {_first_line(error)}",
@@ -177,9 +184,9 @@ class Validator:
             text = "The slope of the loss jumps between or near records: the network has kinks."
         self._once(f"{text} {_UNTOLD}", KinkWarning)
 
-    def tell_of_finite_steps(self, reason: InputError) -> None:
+    def tell_of_finite_steps(self, reason: Exception) -> None:
         """Warn that a network without derivatives is measured over finite steps."""
-        text = str(reason).split(". ")[0]
+        text = _first_line(reason).split(". ")[0].rstrip(".")
         self._once(
             "Derivatives cannot be used, so the leakage is measured over finite steps instead: "
             f"{text}.",
@@ -327,6 +334,19 @@ def _refuse_classes(problem: NetworkProblem, y: Tensor, classes: int | None) -> 
             f"{classes - 1}, but y contains numbers from {int(y.min())} to {int(y.max())}; "
             "renumber the classes."
         )
+
+
+def _refuse_untrainable(problem: NetworkProblem, batch: Batch) -> None:
+    """Raise an error if torch cannot compute even a single record's gradient."""
+    try:
+        record_gradients(problem, batch.records(torch.tensor([0], device=batch.z.device)))
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, NotImplementedError) as error:
+        raise InputError(
+            "torch cannot compute the gradients of this network's parameters, so nothing can be "
+            f"trained or measured ({_first_line(error)}); replace the function that it names."
+        ) from error
 
 
 def _first_line(error: Exception) -> str:

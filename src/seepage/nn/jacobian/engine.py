@@ -242,6 +242,7 @@ class Engine:
         self.passes = 0  # with derivatives, or over thin steps
         self.measured_kinks: bool | None = None  # in the first batch, or later
         self._differentiable: bool | None = None  # whether the first records' gradients are
+        self._pullable = True  # until a pull to the record has failed
         self._replays = Replays()
 
     def step(
@@ -431,6 +432,49 @@ class Engine:
 
         pulls, sizes, losses = zip(*self._derivatives(x, y, 6, work, "pulls"), strict=True)
         return self.masked(torch.cat(pulls)), torch.cat(sizes), torch.cat(losses)
+
+    def radial_pull_if_possible(self, x: Inputs, y: Tensor) -> RadialPull | None:
+        """Return :meth:`radial_pull`, or ``None`` and a warning if derivatives cannot be used."""
+        if self._pullable:
+            try:
+                return self.radial_pull(x, y)
+            except (InputError, RuntimeError) as refusal:
+                # Several processes must not change to finite steps one by one.
+                if isinstance(refusal, torch.OutOfMemoryError) or world_size() > 1:
+                    raise
+                if self.method != "auto":
+                    raise
+                self._validator.watched_if_possible(x, y)  # raises what every method refuses
+                self.over_steps_of(self.scale).step_size(x, y)  # likewise
+                self._validator.tell_of_finite_steps(refusal)
+                self._pullable = False
+        return None
+
+    def norms_beside(self, x: Inputs, y: Tensor) -> RadialPull:
+        """Return the norms of the gradients at ``z + h e_j`` and ``z − h e_j`` for each unknown j.
+
+        They have the shape ``(B, 2, …)``, with zeros at known entries. The gradients' own norms and
+        the losses follow.
+        """
+        network, h = self._validator.watched_if_possible(x, y), self.step_size(x, y)
+
+        def sizes(batch: Batch) -> Tensor:
+            if network is None:
+                return record_gradients(self.problem, batch).norm(dim=1)
+            return norms(network, batch)[0]
+
+        def work(batch: Batch, rows: slice) -> RadialPull:
+            z, own = batch.z, sizes(batch)
+            beside = own.new_zeros(len(batch), 2, z[0].numel())
+            for j in self.view.entries(z).tolist():
+                move = torch.zeros_like(z)
+                move.flatten(1)[:, j] = h
+                beside[:, :, j] = sizes(batch.on_both_sides(move, -move)).reshape(2, -1).T
+            losses = self.problem.losses(self.problem.detached(), batch, z).detach()
+            return beside.reshape(len(batch), 2, *z.shape[1:]), own, losses
+
+        beside, own, losses = zip(*self._in_chunks(x, y, 6, work, network), strict=True)
+        return torch.cat(beside), torch.cat(own), torch.cat(losses)
 
     def unknowns(self, x: Inputs, y: Tensor) -> int:
         """Return the number of unknowns of one record."""

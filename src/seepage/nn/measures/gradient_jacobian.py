@@ -62,6 +62,7 @@ class GradientJacobian(ReleaseJacobian):
         self._shape = tuple(z.shape[1:])
         self.entries = engine.view.entries(z)
         flat = z.reshape(len(z), -1)
+        self.variable_size = flat.shape[1]
         self.X = flat if len(self.entries) == flat.shape[1] else flat[:, self.entries]
         self.rows, self.features = self.X.shape
         self.size = sum(p.numel() for p in engine.problem.released().values())

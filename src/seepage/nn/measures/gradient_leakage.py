@@ -44,6 +44,7 @@ from seepage.nn.measures.information_matrices import (
     nystrom,
     rademacher,
 )
+from seepage.nn.problem.arrays import as_tensors
 from seepage.nn.problem.clipping import Clip, NoClip, choose_clip
 from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss
@@ -87,7 +88,9 @@ def leakage(
         models do), pass the data collator's batch instead:
         ``sp.nn.leakage(model, batch, noise_multiplier=…)``.
     x, y
-        The batch, with records along the first axis.
+        The batch, with records along the first axis. Tables may be data frames, whose column names
+        are then used. Several inputs are given as a dict, with the argument names of ``forward()``
+        as keys, or as a tuple.
     noise_multiplier
         The noise multiplier ``σ``. The noise on the sum has the standard deviation ``σC``, or ``σ``
         without clipping.
@@ -99,11 +102,12 @@ def leakage(
     view
         The unknowns of a record: ``sp.nn.Input()`` (the default), ``sp.nn.Label()`` or
         ``sp.nn.Embedding("module")``. In ``sp.nn.Input``, ``mask=`` selects a part of the input,
-        and ``key=`` one of several inputs. For a Hugging Face model, the default is the model's
-        main input: the pixels or the token embeddings.
+        and ``key=`` the name or position of one of several inputs. For a Hugging Face model, the
+        default is the model's main input: the pixels or the token embeddings.
     attributes
         Named groups of columns that belong together, such as the one-hot columns of a category.
-        Columns are given by their positions in a record, or as ``"x0"``, ``"x1"`` and so on.
+        Columns are given by their positions in a record or their names, which are ``"x0"``,
+        ``"x1"`` and so on unless ``x`` is a data frame.
     clip_derivative
         ``"exact"``, or the faster ``"conservative"``. With ``"conservative"``, estimates from
         random signs (records, cells and parts) are upper bounds, and their kind is ``bound``. All
@@ -160,8 +164,10 @@ def leakage(
         chunk_size=chunk_size,
         seed=seed,
     )
+    x, y, table = as_tensors(engine.net, x, y)
     noise = noise_multiplier * chosen.max_grad_norm
-    return GradientLeakage(engine, x, y, noise, attributes, (dropout_off,) if dropout_off else ())
+    conditions = (dropout_off,) if dropout_off else ()
+    return GradientLeakage(engine, x, y, noise, attributes, conditions, table)
 
 
 def check_view(view: Any) -> None:
@@ -201,6 +207,8 @@ class GradientLeakage(Leakage):
         Named groups of columns that belong together, such as the one-hot columns of a category.
     conditions
         Assumptions to state with estimated results, in words.
+    table
+        The data frame that the inputs are from, with the names of columns and rows.
     """
 
     jacobian: GradientJacobian
@@ -213,13 +221,20 @@ class GradientLeakage(Leakage):
         noise: float,
         attributes: Mapping[str, Sequence[str | int]] | None = None,
         conditions: tuple[str, ...] = (),
+        table: Table | None = None,
     ) -> None:
         check_batch(x, y)
         self.engine, self.x, self.y = engine, x, y
         self.conditions = (*CONDITIONS, *conditions)
         jacobian = GradientJacobian(engine, x, y, noise)
-        names = tuple(f"x{j}" for j in jacobian.entries.tolist())
-        source = MemorySource(Table(jacobian.X, names, None, "torch"), y)
+        self.entry_names = tuple(f"x{j}" for j in range(jacobian.variable_size))
+        index, library = None, "torch"
+        if table is not None:
+            index, library = table.index, table.library
+            if isinstance(engine.view, Input):  # whose variable is a row of the table
+                self.entry_names = table.names
+        names = tuple(self.entry_names[j] for j in jacobian.entries.tolist())
+        source = MemorySource(Table(jacobian.X, names, index, library), y)
         super().__init__(
             GradientRelease(jacobian), source, (Gaussian(noise),), Attributes(source, attributes)
         )
@@ -367,6 +382,8 @@ class GradientLeakage(Leakage):
         last = found[-1]
         return replace(
             last,
+            index=self.source.index,
+            library=self.source.library,
             values=torch.stack([one.values for one in found], 1),
             standard_errors=torch.stack([one.standard_errors for one in found], 1),
             view="scales",
@@ -511,9 +528,7 @@ class GradientLeakage(Leakage):
         """Return the square roots of information, with first-order standard errors."""
         values = information.clamp(min=0).sqrt()
         spread = torch.where(values > 0, errors / (2 * torch.where(values > 0, values, 1.0)), 0.0)
-        names = None
-        if view == "cells":
-            names = tuple(f"x{j}" for j in range(values.shape[1]))
+        names = self.entry_names if view == "cells" else None
         about = about or self.engine.view.describe()
         conditions = self.conditions
         if kind == "bound":
@@ -530,8 +545,9 @@ class GradientLeakage(Leakage):
             measure,
             kind=kind,
             about=about,
+            index=self.source.index,
             names=names,
-            library="torch",
+            library=self.source.library,
             noise=self.noise,
             standard_errors=spread,
             conditions=conditions,

@@ -115,7 +115,8 @@ class Input(View):
     mask
         A boolean array that marks the unknown entries of a record; ``None`` selects all entries.
     key
-        The name of the input if the network has several, for example ``"pixel_values"``.
+        The input's name if the network has several, for example ``"pixel_values"``; for inputs
+        in a tuple, its position.
 
     Examples
     --------
@@ -125,18 +126,41 @@ class Input(View):
     """
 
     mask: Any = None
-    key: str | None = None
+    key: str | int | None = None
 
     @staticmethod
-    def features(columns: Sequence[int], width: int) -> Input:
-        """Return a view that selects the given columns of a table with ``width`` columns."""
-        mask = torch.zeros(width, dtype=torch.bool)
-        outside = [c for c in columns if not -width <= c < width]
-        if outside:
-            raise InputError(
-                f"There is no column {outside[0]}; choose columns from 0 to {width - 1}."
-            )
-        mask[list(columns)] = True
+    def features(columns: Sequence[int | str], width: int | Sequence[str]) -> Input:
+        """Return a view that selects columns of a table.
+
+        Parameters
+        ----------
+        columns
+            The columns' positions or names.
+        width
+            The number of columns in the table or, to select by name, all names
+            (``frame.columns``).
+
+        Examples
+        --------
+        >>> from seepage.nn.problem.views import Input
+        >>> Input.features(["age", "sex"], ["age", "weight", "sex"]).mask
+        tensor([ True, False,  True])
+        """
+        names = [] if isinstance(width, int) else list(width)
+        count = width if isinstance(width, int) else len(names)
+        mask = torch.zeros(count, dtype=torch.bool)
+        for column in columns:
+            place = names.index(column) if column in names else column
+            if isinstance(place, str):
+                choice = (
+                    f"choose from {listed(names)}"
+                    if names
+                    else f"pass all names: sp.nn.Input.features([{place!r}], frame.columns)"
+                )
+                raise InputError(f"There is no column {place!r}{nearest(place, names)}; {choice}.")
+            if not -count <= place < count:
+                raise InputError(f"There is no column {place}; choose from 0 to {count - 1}.")
+            mask[place] = True
         return Input(mask)
 
     @staticmethod
@@ -149,11 +173,12 @@ class Input(View):
     def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
         """Return the input, which must be a single tensor of real numbers."""
         if self.key is not None:
-            if not isinstance(x, Mapping) or self.key not in x:
-                names = list(x) if isinstance(x, Mapping) else []
+            keys = list(x if isinstance(x, Mapping) else range(len(x) if _is_tuple(x) else 0))
+            if self.key not in keys:
+                near = nearest(self.key, keys) if isinstance(x, Mapping) else ""
                 raise InputError(
-                    f"The batch has no input {self.key!r}{nearest(self.key, names)}; "
-                    + (f"choose from {listed(names)}." if names else "leave out key=.")
+                    f"The batch has no input {self.key!r}{near}; "
+                    + (f"choose from {', '.join(map(repr, keys))}." if keys else "leave out key=.")
                 )
             x = x[self.key]
         if isinstance(x, Mapping):
@@ -164,9 +189,11 @@ class Input(View):
                 f"one: {choice}an embedding with view=sp.nn.Embedding('name of a module')."
             )
         if not isinstance(x, Tensor):
+            real = [k for k, v in enumerate(x) if isinstance(v, Tensor) and v.is_floating_point()]
+            choice = f"view=sp.nn.Input(key={real[0]}), or " if real else ""
             raise InputError(
-                "The input is not a single tensor; give a dict of tensors, with the argument names "
-                "of forward() as keys, and name the unknown one: view=sp.nn.Input(key='name')."
+                f"The input is a tuple of {len(x)} tensors, so say which one is unknown: {choice}"
+                "an embedding with view=sp.nn.Embedding('name of a module')."
             )
         if not x.is_floating_point():
             raise InputError(
@@ -178,11 +205,18 @@ class Input(View):
 
     def placed(self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor) -> Placed:
         """Return a context that uses ``z`` as the input."""
-        return nullcontext((z if self.key is None else {**x, self.key: z}, y))
+        if self.key is None:
+            placed: Inputs = z
+        elif isinstance(x, Mapping):
+            placed = {**x, self.key: z}
+        else:
+            placed = tuple(z if k == self.key else value for k, value in enumerate(x))
+        return nullcontext((placed, y))
 
     def describe(self) -> str:
         """Return a description of the view's unknowns."""
-        named = "the input" if self.key is None else f"the input {self.key!r}"
+        at = " at position" if isinstance(self.key, int) else ""
+        named = "the input" if self.key is None else f"the input{at} {self.key!r}"
         return named if self.mask is None else f"a part of {named}"
 
 
@@ -479,6 +513,10 @@ def run(net: nn.Module, x: Inputs, held: Mapping[str, Tensor] | None = None) -> 
     if held is None:
         return net(*given, **named)
     return functional_call(net, dict(held), given, named, tie_weights=False)
+
+
+def _is_tuple(x: Inputs) -> bool:
+    return isinstance(x, tuple | list)
 
 
 def numbers_of(output: Any) -> Any:

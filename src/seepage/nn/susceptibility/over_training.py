@@ -28,12 +28,13 @@ from seepage.nn.privacy.randomness import (
     conditions_of,
     mark_of,
 )
+from seepage.nn.problem.arrays import as_tensors
 from seepage.nn.problem.clipping import Clip, choose_clip
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import View
 from seepage.nn.sampling.batch_check import checked_index
 from seepage.nn.susceptibility.attribution import Attribution
-from seepage.nn.susceptibility.plis import Susceptibility, as_tensors, named, susceptibility
+from seepage.nn.susceptibility.plis import Susceptibility, named, susceptibility
 from seepage.support.number_check import check_positive
 from seepage.tables.names import counted
 from seepage.tables.source import build_frame
@@ -112,7 +113,7 @@ class PlisOverTraining:
     max_grad_norm
         The clipping threshold ``C``.
     clip
-        ``"hard"`` or ``"smooth"``.
+        ``"smooth"`` or ``"hard"``, as for :func:`plis`.
     view
         The view that selects the attributes.
     chunk_size
@@ -136,7 +137,17 @@ class PlisOverTraining:
     (torch.Size([20, 4]), (20,))
     """
 
-    _kept = ("steps", "privacy_loss", "uses", "seen", "values", "names", "library", "labels")
+    _kept = (
+        "about",
+        "steps",
+        "privacy_loss",
+        "uses",
+        "seen",
+        "values",
+        "names",
+        "library",
+        "labels",
+    )
 
     def __init__(
         self,
@@ -146,7 +157,7 @@ class PlisOverTraining:
         n: int,
         noise_multiplier: float,
         max_grad_norm: float,
-        clip: str | Clip = "hard",
+        clip: str | Clip = "smooth",
         view: View | None = None,
         chunk_size: int | str = "auto",
         randomness: str = UNSTATED,
@@ -161,6 +172,7 @@ class PlisOverTraining:
         self.engine = Engine(
             net, loss, clip=choose_clip(clip, max_grad_norm), view=view, chunk_size=chunk_size
         )
+        self.about = self.engine.view.describe()
         self.steps = 0
         self.privacy_loss = torch.zeros(n, dtype=torch.float64)
         self.uses = torch.zeros(n, dtype=torch.int64)
@@ -189,10 +201,8 @@ class PlisOverTraining:
         chosen = checked_index(index, len(y), self.records, self.seen.nonzero().flatten())
         check_positive(self.noise_multiplier, "noise_multiplier")
         noise = float(self.noise_multiplier) * self.engine.clip.max_grad_norm
-        step = susceptibility(
-            *self.engine.radial_pull(x, y), self.engine.clip, noise, self.engine.view.describe()
-        )
-        step = named(step, table, self.engine.view)
+        step = named(susceptibility(self.engine, x, y, noise), table, self.engine.view)
+        self.about = step.about
         self._refuse_other_attributes(step)
         labels = (
             {}
@@ -239,7 +249,7 @@ class PlisOverTraining:
         return RunSusceptibility(
             self.values.clone(),
             None,
-            self.engine.view.describe(),
+            self.about,
             index=index,
             names=self.names,
             library=self.library,

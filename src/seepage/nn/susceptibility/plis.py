@@ -21,8 +21,10 @@ from torch.nn import functional
 
 from seepage.errors import InputError, accepts_other_names
 from seepage.nn.jacobian.engine import Engine
+from seepage.nn.jacobian.finite_changes import over_steps
 from seepage.nn.measures.gradient_leakage import check_batch, check_view
 from seepage.nn.privacy.individual_loss import IndividualLoss
+from seepage.nn.problem.arrays import as_tensors
 from seepage.nn.problem.clipping import Clip, NoClip, choose_clip
 from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss, cross_entropy
@@ -114,22 +116,37 @@ class Susceptibility(Attribution):
         return build_frame(columns, library or self.library)
 
 
-def susceptibility(
-    pulls: Tensor, norms: Tensor, losses: Tensor, clip: Clip, noise: float | None, about: str
-) -> Susceptibility:
-    """Return PLIS from ``Jᵀg``.
+def susceptibility(engine: Engine, x: Any, y: Tensor, noise: float | None) -> Susceptibility:
+    """Return PLIS from ``Jᵀg`` or, where derivatives cannot be used, from finite steps.
 
     ``‖g̃‖² = n²/φ²`` has the derivative ``2nρ/φ²`` with respect to ``n``, so
-    ``PLIS = (2/s²)(ρ/φ²) Jᵀg`` with ``ρ = 1 − nφ′/φ`` (see ``clipping``).
+    ``PLIS = (2/s²)(ρ/φ²) Jᵀg`` with ``ρ = 1 − nφ′/φ`` (see ``clipping``). Over steps of ``h``,
+    ``(PL(z + h e_j) − PL(z − h e_j))/2h`` takes its place for each unknown j.
     """
+    clip, about = engine.clip, engine.view.describe()
     s = 1.0 if noise is None else noise
-    phi = clip.phi(norms)
-    factor = 2 * clip.radial(norms) / (phi * s) ** 2
+
+    def loss_of(n: Tensor) -> Tensor:
+        return (n / (clip.phi(n) * s)).square()
+
+    found = engine.radial_pull_if_possible(x, y)
+    if found is not None:
+        pulls, norms, losses = found
+        factor = 2 * clip.radial(norms) / (clip.phi(norms) * s) ** 2
+        values = pulls * factor.reshape(-1, *[1] * (pulls.dim() - 1))
+    else:
+        steps = engine.over_steps_of(engine.scale)
+        h = steps.step_size(x, y)
+        about = over_steps(about, h)
+        beside, norms, losses = steps.norms_beside(x, y)
+        ahead, behind = beside.unbind(1)
+        pulls = (ahead.square() - behind.square()) / (4 * h)
+        values = (loss_of(ahead) - loss_of(behind)) / (2 * h)
     return Susceptibility(
-        pulls * factor.reshape(-1, *[1] * (pulls.dim() - 1)),
+        values,
         noise,
         about,
-        privacy_loss=(norms / (phi * s)).square(),
+        privacy_loss=loss_of(norms),
         norms=norms,
         losses=losses,
         pulls=pulls,
@@ -154,6 +171,10 @@ def plis(
     seed: int = 0,
 ) -> Susceptibility:
     """Attribute the privacy loss of each record to the record's attributes.
+
+    If torch cannot differentiate the gradients, or the code hides a dependence from it
+    (``.detach()``), PLIS is measured over finite steps of one unknown at a time. A warning and
+    ``about`` say so.
 
     Parameters
     ----------
@@ -226,9 +247,7 @@ def plis(
         net, loss, table, x, y = as_network(net, x, y)
     check_batch(x, y)
     engine = Engine(net, loss, clip=chosen, view=view, chunk_size=chunk_size, seed=seed)
-    pulls, norms, losses = engine.radial_pull(x, y)
-    result = susceptibility(pulls, norms, losses, chosen, noise, engine.view.describe())
-    result = named(result, table, engine.view)
+    result = named(susceptibility(engine, x, y, noise), table, engine.view)
     if compare is not None:
         beside = compare_measures(engine, x, y, result.values, noise, compare, probes)
         result = replace(result, comparison=beside)
@@ -258,37 +277,6 @@ def named(result: Susceptibility, table: Table | None, view: View) -> Susceptibi
     about = isinstance(view, Input) and result.values.shape[1:] == (len(table.names),)
     names = table.names if about else None
     return replace(result, index=table.index, names=names, library=table.library)
-
-
-def as_tensors(net: nn.Module, x: Any, y: Any) -> tuple[Any, Tensor, Table | None]:
-    """Return inputs and targets as tensors, and the table if the inputs are a data frame."""
-    like = next(net.parameters(), None)
-    if like is None:
-        raise InputError(
-            "The network has no parameters, so no gradient is released; pass a network with "
-            "trainable parameters."
-        )
-    table = None
-    if hasattr(x, "columns") or hasattr(x, "column_names"):
-        table = read_table(x)
-        x = table.values
-    if isinstance(x, np.ndarray):
-        x = _tensor(x, like.dtype if x.dtype.kind == "f" else None)
-        x = x.to(like.device)
-    if not isinstance(y, Tensor):
-        labels = as_numpy(y)
-        if labels.dtype.kind not in "biuf":
-            raise InputError(
-                f"y contains values of type {labels.dtype} instead of numbers; encode each class "
-                "as an integer."
-            )
-        y = _tensor(labels).to(like.device)
-    return x, y, table
-
-
-def _tensor(values: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
-    # Copies, since frames may be read-only and torch refuses reversed arrays.
-    return torch.tensor(np.ascontiguousarray(values), dtype=dtype)
 
 
 def as_network(model: Any, X: Any, y: Any) -> tuple[nn.Module, Loss, Table, Tensor, Tensor]:
