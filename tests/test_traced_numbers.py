@@ -229,6 +229,20 @@ def flower_clients_over_seeds():
 
 
 @tied("docs/how-to/federated.md")
+def clients_named_by_the_outlier_test():
+    found = kept("outlying_clients")
+    assert found["holds"]
+    yield f"tests twelve clients against {found['simulated']} simulated ones each"
+    assert found["clients"] == 12
+    names = {"unequal": "unequal sizes"}
+    for kind in dict.fromkeys(one["clients"] for one in found["table"]):
+        some = {one["shift"]: one for one in found["table"] if one["clients"] == kind}
+        assert {one["runs"] for one in some.values()} == {200}
+        counts = (some[0]["anyone_named"], *(some[k]["planted_named"] for k in (2, 4)))
+        yield row(names.get(kind, kind), *(f"{count} of 200" for count in counts))
+
+
+@tied("docs/how-to/federated.md")
 def properties_found_with_shadow_clients():
     found = kept("planted_property")["table"]
     assert {(one["runs"], one["null_tests"]) for one in found} == {(10, 0), (10, 100)}
@@ -550,6 +564,14 @@ def intervals_of_layers():
     repeats = [x for x in found["areas"]["rows"] if "× 5" in x["interval"]]
     bare = [100 * x["held without groups"] for x in repeats]
     yield f"contained the true AUC only {min(bare):.0f} to {max(bare):.0f} % of the time"
+    assert found["few clients"]["holds"]
+    few = [one for one in found["few clients"]["rows"] if one["truth"] < 1]
+    three = [one["held"] for one in few if one["interval"].startswith("AUC, 3 + ")]
+    more = [one["held"] for one in few if not one["interval"].startswith("AUC, 3 + ")]
+    yield "{:.1f} to {:.1f} in the simulations ({} settings".format(
+        100 * min(more), 100 * max(more), len(more)
+    )
+    yield f"with three, as low as {100 * min(three):.1f}"
     figure = reproduced("layers-figure1")
     equal, own = (figure[f"AlexNet: AUC from all layers{mix}"] for mix in ("", ", confounded"))
     yield f"AUC from all layers of AlexNet is {equal:.2f} with it and {own:.2f} without"
