@@ -568,9 +568,8 @@ def intervals_of_layers():
     few = [one for one in found["few clients"]["rows"] if one["truth"] < 1]
     three = [one["held"] for one in few if one["interval"].startswith("AUC, 3 + ")]
     more = [one["held"] for one in few if not one["interval"].startswith("AUC, 3 + ")]
-    yield "{:.1f} to {:.1f} in the simulations ({} settings".format(
-        100 * min(more), 100 * max(more), len(more)
-    )
+    ends = f"{100 * min(more):.1f} to {100 * max(more):.1f}"
+    yield f"{ends} in the simulations ({len(more)} settings"
     yield f"with three, as low as {100 * min(three):.1f}"
     figure = reproduced("layers-figure1")
     equal, own = (figure[f"AlexNet: AUC from all layers{mix}"] for mix in ("", ", confounded"))
@@ -781,14 +780,19 @@ def what_inversion_recovers():
 @tied("docs/how-to/flower.md")
 def what_recording_costs():
     found = kept("federated_recording")
-    one = found["recorders"]["one recorder"]
-    first, last = (one[f"milliseconds a round, {part} fifth"] for part in ("first", "last"))
     assert found["holds"]
     assert (found["rounds"], found["clients"]) == (200, 12)
+    (first, last), (anew, at_last) = (
+        [one[f"milliseconds a round, {part} fifth"] for part in ("first", "last")]
+        for one in found["recorders"].values()
+    )
     yield (
         f"{first:.0f} ms of processor time for twelve clients in the first 40 of 200 rounds and "
         f"{last:.0f} ms in the last 40"
     )
+    yield f"{anew:.0f} and {at_last:.0f} ms if"
+    (size,) = {one["bytes a round"] for one in found["recorders"].values()}
+    yield f"adds {size / 1e6:.2f} MB"
 
 
 @tied("docs/how-to/risks.md")

@@ -48,7 +48,8 @@ class RoundFile(NamedTuple):
 
 def parts_of(folder: Path) -> list[RoundFile]:
     """Return the files of a recording's folder, by round and order of writing."""
-    names = filter(None, map(_PART.fullmatch, os.listdir(folder)))
+    with os.scandir(folder) as files:
+        names = [name for file in files if (name := _PART.fullmatch(file.name))]
     return sorted(RoundFile(int(name[1]), int(name[2]), name[0], folder) for name in names)
 
 
