@@ -234,6 +234,8 @@ def clients_named_by_the_outlier_test():
     assert found["holds"]
     yield f"tests twelve clients against {found['simulated']} simulated ones each"
     assert found["clients"] == 12
+    yield "in 200 runs of each kind: how often anyone is named"
+    yield f"The level allows {0.05 * 200:.0f} of 200."
     names = {"unequal": "unequal sizes"}
     for kind in dict.fromkeys(one["clients"] for one in found["table"]):
         some = {one["shift"]: one for one in found["table"] if one["clients"] == kind}
@@ -569,7 +571,9 @@ def intervals_of_layers():
     three = [one["held"] for one in few if one["interval"].startswith("AUC, 3 + ")]
     more = [one["held"] for one in few if not one["interval"].startswith("AUC, 3 + ")]
     ends = f"{100 * min(more):.1f} to {100 * max(more):.1f}"
-    yield f"{ends} in the simulations ({len(more)} settings"
+    *first, last = sorted({one["truth"] for one in few})
+    areas = f"{', '.join(map(str, first))} and {last}"
+    yield f"{ends} in the simulations ({len(more)} settings; AUCs of {areas})"
     yield f"with three, as low as {100 * min(three):.1f}"
     figure = reproduced("layers-figure1")
     equal, own = (figure[f"AlexNet: AUC from all layers{mix}"] for mix in ("", ", confounded"))
