@@ -9,9 +9,9 @@ method, which takes a tenth of the time):
 - where there is something, it finds it at 5 % at least as often as the test that learns from one
   half and exchanges labels in the other, on the same data (less three standard errors of the
   difference);
-- intervals of the attack's AUC and of V-information cover the truth in 93 to 97 % of 500 data sets
-  if groups of repeats are given as such; with no information and with perfect separation they cover
-  it in at least 93 %;
+- intervals of V-information cover the truth in 93 to 97 % of 500 data sets, and those of the
+  attack's AUC in 93 to 98 %, if groups of repeats are given as such; with no information and with
+  perfect separation they cover it in at least 93 %;
 - with few clients, intervals of the AUC cover an area of 0.5, 0.8 or 0.98 in 93 to 98 % of 2,000
   data sets, within two standard errors, and an area of 1 in at least 95 %: from four clients of
   each kind on, for normal scores of equal and unequal spread, exponential and uniform ones, and for
@@ -260,7 +260,7 @@ def areas(runs: int, cases: list[tuple[int, int, float]]) -> tuple[Rows, bool]:
             ungrouped.append(low <= truth <= high)
         name = f"AUC, {records} × {times}, shift {shift:g}"
         bare = float(np.mean(ungrouped))
-        held = _held(name, truth, np.array(found), shift > 9, f"{bare:.3f}")
+        held = _held(name, truth, np.array(found), shift > 9, f"{bare:.3f}", most=0.98)
         rows.append(held | {"held without groups": bare})
     return rows, all(bool(row["holds"]) for row in rows)
 
@@ -339,7 +339,7 @@ def information(runs: int, cases: list[tuple[int, int, int, float]]) -> tuple[Ro
 
 
 def _held(
-    name: str, truth: float, found: np.ndarray, extreme: bool, last: str = ""
+    name: str, truth: float, found: np.ndarray, extreme: bool, last: str = "", most: float = 0.97
 ) -> dict[str, object]:
     middle, low, high = found.T
     above, below = float(np.mean(low > truth)), float(np.mean(high < truth - 1e-9))
@@ -354,7 +354,7 @@ def _held(
         "held": held,
         "too high": above,
         "too low": below,
-        "holds": held >= 0.93 and (extreme or held <= 0.97),
+        "holds": held >= 0.93 and (extreme or held <= most),
     }
 
 

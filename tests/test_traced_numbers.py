@@ -232,6 +232,22 @@ def flower_clients_over_seeds():
 
 
 @tied("docs/how-to/federated.md")
+def clients_named_by_the_outlier_test():
+    found = kept("outlying_clients")
+    assert found["holds"]
+    yield f"tests twelve clients against {found['simulated']} simulated ones each"
+    assert found["clients"] == 12
+    yield "in 200 runs of each kind: how often anyone is named"
+    yield f"The level allows {0.05 * 200:.0f} of 200."
+    names = {"unequal": "unequal sizes"}
+    for kind in dict.fromkeys(one["clients"] for one in found["table"]):
+        some = {one["shift"]: one for one in found["table"] if one["clients"] == kind}
+        assert {one["runs"] for one in some.values()} == {200}
+        counts = (some[0]["anyone_named"], *(some[k]["planted_named"] for k in (2, 4)))
+        yield row(names.get(kind, kind), *(f"{count} of 200" for count in counts))
+
+
+@tied("docs/how-to/federated.md")
 def properties_found_with_shadow_clients():
     found = kept("planted_property")["table"]
     assert {(one["runs"], one["null_tests"]) for one in found} == {(10, 0), (10, 100)}
@@ -546,6 +562,15 @@ def intervals_of_layers():
     repeats = [x for x in found["areas"]["rows"] if "× 5" in x["interval"]]
     bare = [100 * x["held without groups"] for x in repeats]
     yield f"contained the true AUC only {min(bare):.0f} to {max(bare):.0f} % of the time"
+    assert found["few clients"]["holds"]
+    few = [one for one in found["few clients"]["rows"] if one["truth"] < 1]
+    three = [one["held"] for one in few if one["interval"].startswith("AUC, 3 + ")]
+    more = [one["held"] for one in few if not one["interval"].startswith("AUC, 3 + ")]
+    ends = f"{100 * min(more):.1f} to {100 * max(more):.1f}"
+    *first, last = sorted({one["truth"] for one in few})
+    areas = f"{', '.join(map(str, first))} and {last}"
+    yield f"{ends} in the simulations ({len(more)} settings; AUCs of {areas})"
+    yield f"with three, as low as {100 * min(three):.1f}"
     figure = reproduced("layers-figure1")
     equal, own = (figure[f"AlexNet: AUC from all layers{mix}"] for mix in ("", ", confounded"))
     yield f"AUC from all layers of AlexNet is {equal:.2f} with it and {own:.2f} without"
@@ -758,14 +783,19 @@ def what_inversion_recovers():
 @tied("docs/how-to/flower.md")
 def what_recording_costs():
     found = kept("federated_recording")
-    one = found["recorders"]["one recorder"]
-    first, last = (one[f"milliseconds a round, {part} fifth"] for part in ("first", "last"))
     assert found["holds"]
     assert (found["rounds"], found["clients"]) == (200, 12)
+    (first, last), (anew, at_last) = (
+        [one[f"milliseconds a round, {part} fifth"] for part in ("first", "last")]
+        for one in found["recorders"].values()
+    )
     yield (
         f"{first:.0f} ms of processor time for twelve clients in the first 40 of 200 rounds and "
         f"{last:.0f} ms in the last 40"
     )
+    yield f"{anew:.0f} and {at_last:.0f} ms if"
+    (size,) = {one["bytes a round"] for one in found["recorders"].values()}
+    yield f"adds {size / 1e6:.2f} MB"
 
 
 @tied("docs/how-to/risks.md")

@@ -29,8 +29,8 @@ var(v_without)/n_without``, where ``v`` is a record's share of correctly ordered
 distribution but is too small near 1 (DeLong, DeLong and Clarke-Pearson 1988). The variances ``var``
 are divided by n, not n − 1: with five records of each kind, the union of the intervals otherwise
 contains the area in up to 99 % of data sets. ``benchmarks/layer_statistics.py`` simulates the
-union: 93 to 98 % from four records of each kind on. With three, whose scores also vary twice as
-much as the others', 90 %.
+union: it contains areas of 0.5, 0.8 and 0.98 in 92.3 to 98.6 % of data sets from four records of
+each kind on. If three records vary twice as much as nine others, it is only 90.5 %.
 
 Scores may be grouped (a batch at several snapshots, or the updates of one client). The deviations
 of ``v`` are then summed over each group before they are squared (Obuchowski 1997). If groups have

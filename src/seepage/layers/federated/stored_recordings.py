@@ -33,17 +33,24 @@ _PART = re.compile(r"round-(-?\d+)-part-(\d+)\.npz")
 
 
 class RoundFile(NamedTuple):
-    """A file of a recording's folder: its round, its position in writing order, and its path."""
+    """A file of a recording's folder: its round, its position in writing order, and its name."""
 
     round: int
     number: int
-    path: Path
+    name: str
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        """The file's path; of most files of a long recording it is never needed."""
+        return self.folder / self.name
 
 
 def parts_of(folder: Path) -> list[RoundFile]:
     """Return the files of a recording's folder, by round and order of writing."""
-    names = filter(None, (_PART.fullmatch(path.name) for path in folder.iterdir()))
-    return sorted(RoundFile(int(name[1]), int(name[2]), folder / name[0]) for name in names)
+    with os.scandir(folder) as files:
+        names = [name for file in files if (name := _PART.fullmatch(file.name))]
+    return sorted(RoundFile(int(name[1]), int(name[2]), name[0], folder) for name in names)
 
 
 def append_part(
@@ -59,9 +66,8 @@ def append_part(
     rounds = np.asarray(gradients.rounds)
     added = []
     for count, which in enumerate(np.unique(rounds).tolist(), start=number + 1):
-        path = folder / f"round-{which:06d}-part-{count:06d}.npz"
-        save_gradients(gradients.rows(rounds == which), path)
-        added.append(RoundFile(which, count, path))
+        added.append(RoundFile(which, count, f"round-{which:06d}-part-{count:06d}.npz", folder))
+        save_gradients(gradients.rows(rounds == which), added[-1].path)
     return added
 
 
