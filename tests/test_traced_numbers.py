@@ -725,8 +725,8 @@ def which_records_are_rebuilt():
     assert all(each["share better than the mean image"] == 1 for each in attacks)
     middles = [each["least and quartiles"]["SSIM"][2] for each in attacks]
     yield f"(median SSIM {min(middles):.2f} to {max(middles):.2f})"
-    names = {"plis": "PLIS", "fil": "FIL", "loss": "loss"}
-    names["contrast of the image"] = "contrast of the image"
+    names = {"plis": "PLIS", "fil": "FIL", "dfil": "dFIL", "gradient_norm": "norm of the gradient"}
+    names |= {name: name for name in ("loss", "contrast of the image")}
     for name, shown in names.items():
         spans = [found["mean over attacks"][name][what] for what in ("squared error", "SSIM")]
         cells = (f"{middle:.2f} ({low:.2f} to {high:.2f})" for middle, low, high in spans)

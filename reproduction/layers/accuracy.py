@@ -30,7 +30,7 @@ from reproduction.layers.measuring import (
     LayerSetting,
     started,
 )
-from reproduction.layers.pool import run_jobs, write_runs
+from reproduction.layers.pool import NotPreparedError, run_jobs, write_runs
 from reproduction.provenance import made_by
 from seepage.errors import InputError
 from seepage.nn.training.private_sgd import measure_accuracy
@@ -185,15 +185,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         record["runs"].append(found)
         write_runs(record, given.out, names)
 
-    run_jobs(
-        _work,
-        [(*job, given.rounds) for job in jobs],
-        keep=keep,
-        prepare=_prepare,
-        given=(given.data, given.device),
-        workers=given.workers,
-        stop=stop,
-    )
+    try:
+        run_jobs(
+            _work,
+            [(*job, given.rounds) for job in jobs],
+            keep=keep,
+            prepare=_prepare,
+            given=(given.data, given.device),
+            workers=given.workers,
+            stop=stop,
+        )
+    except NotPreparedError as error:
+        sys.exit(f"error: {error}")
     return 0
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from reproduction.layers.image_sets import LabelledImages
 from reproduction.layers.measuring import NETWORKS, Amounts, LayerRepetition, LayerSetting
-from reproduction.layers.pool import run_jobs, write_runs
+from reproduction.layers.pool import NotPreparedError, run_jobs, write_runs
 from reproduction.provenance import made_by
 
 SETTINGS = (
@@ -100,15 +100,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         write_runs(record, given.out, ("network", "task", "repetition"))
 
-    run_jobs(
-        _work,
-        [(setting, amounts, number) for setting, number in jobs],
-        keep=keep,
-        prepare=_prepare,
-        given=(given.set, given.data, given.device, tuple(given.size), given.images),
-        workers=given.workers,
-        stop=stop,
-    )
+    try:
+        run_jobs(
+            _work,
+            [(setting, amounts, number) for setting, number in jobs],
+            keep=keep,
+            prepare=_prepare,
+            given=(given.set, given.data, given.device, tuple(given.size), given.images),
+            workers=given.workers,
+            stop=stop,
+        )
+    except NotPreparedError as error:
+        sys.exit(f"error: {error}")
     return 0
 
 

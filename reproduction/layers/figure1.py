@@ -16,6 +16,7 @@ from reproduction.layers.longer import (
     kept_lines,
     layer_quantities,
     long_training,
+    networks,
     other_runs,
 )
 from reproduction.layers.runs import (
@@ -71,7 +72,7 @@ def reproduce(quick: bool) -> Outcome:
         f"{_each(runs, 'auc')}; with each property's own mix of labels "
         f"{_each(runs, 'auc_confounded')}. On CIFAR-10 (animal or vehicle; property: it flies; the "
         "same command; ± two standard errors) the AUC is highest at: "
-        f"{highest_in_words(others, *CIFAR10[0])}."
+        f"{highest_in_words(others, *CIFAR10[0])}{_not_run(others)}."
     )
     for task, name in CIFAR10:
         quantities += layer_quantities(others, f"CIFAR-10, {name.lower()}", task, name)
@@ -90,6 +91,14 @@ def reproduce(quick: bool) -> Outcome:
     setting = runs.setting([(n, TASK) for n in PRINTED])
     kept = (*runs.kept(), *kept_lines((ACCURACY, OTHER)))
     return Outcome(setting, tuple(quantities), seen, _draw(runs, longest), kept)
+
+
+def _not_run(others: Runs) -> str:
+    """Name the networks that CIFAR-10 was not given to."""
+    missing = [network for network in PRINTED if network not in networks(others, CIFAR10[0][0])]
+    return f"; {' and '.join(missing)} {'were' if len(missing) > 1 else 'was'} not run" * bool(
+        missing
+    )
 
 
 def _images() -> list[Quantity]:

@@ -15,6 +15,12 @@ from seepage.errors import InputError
 
 Found = dict[str, Any]
 
+_refusal: str | None = None  # of a worker: why it could not be prepared
+
+
+class NotPreparedError(InputError):
+    """Workers lack what every job needs, so no job can run."""
+
 
 def run_jobs(
     work: Callable[..., Found],
@@ -28,7 +34,8 @@ def run_jobs(
 ) -> bool:
     """Run ``work(*job)`` for every job; return whether all ended before ``stop``.
 
-    A job that fails is named and left out.
+    A job that fails is named and left out; if ``prepare`` fails, none can run, and its error is
+    raised.
 
     Parameters
     ----------
@@ -46,12 +53,12 @@ def run_jobs(
     pool = ProcessPoolExecutor(
         workers or max(1, (os.cpu_count() or 1) - 2),
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=prepare,
-        initargs=given,
+        initializer=_started,
+        initargs=(prepare, given),
     )
     finished = False
     try:
-        waiting: set[Future[Found]] = {pool.submit(work, *job) for job in jobs}
+        waiting: set[Future[Found]] = {pool.submit(_done, work, job) for job in jobs}
         while waiting:
             ready, waiting = wait(
                 waiting, timeout=max(0.0, stop - time.monotonic()), return_when=FIRST_COMPLETED
@@ -62,6 +69,8 @@ def run_jobs(
             for future in ready:
                 try:
                     found = future.result()
+                except NotPreparedError:
+                    raise
                 except (InputError, RuntimeError) as error:  # a training that diverged, say
                     print(f"a job is left out: {error}", flush=True)
                 else:
@@ -73,6 +82,21 @@ def run_jobs(
                 process.terminate()  # unfinished work is not waited for
         pool.shutdown(wait=finished, cancel_futures=True)
     return True
+
+
+def _started(prepare: Callable[..., None], given: tuple[Any, ...]) -> None:
+    """Prepare a worker; an error here would end it without a word."""
+    global _refusal
+    try:
+        prepare(*given)
+    except InputError as error:
+        _refusal = str(error)
+
+
+def _done(work: Callable[..., Found], job: tuple[Any, ...]) -> Found:
+    if _refusal is not None:
+        raise NotPreparedError(_refusal)
+    return work(*job)
 
 
 def write_runs(record: dict[str, Any], out: Path, names: Sequence[str]) -> None:

@@ -478,13 +478,24 @@ def test_jobs_are_kept_one_by_one(tmp_path, capsys):
         write_runs(record, out, ("n",))
 
     ready = {"keep": keep, "prepare": getcwd, "given": (), "workers": 1}
-    jobs = [({"n": n},) for n in (2, 1)]
-    assert run_jobs(dict, jobs, **ready, stop=time.monotonic() + 60)
+    jobs = [({"n": n},) for n in (2, 1)]  # ten minutes: a busy machine starts workers slowly
+    assert run_jobs(dict, jobs, **ready, stop=time.monotonic() + 600)
     assert json.loads(out.read_text()) == {"command": "a", "runs": [{"n": 1}, {"n": 2}]}
-    assert run_jobs(_failing, [(1,), (2,)], **ready, stop=time.monotonic() + 60)
+    assert run_jobs(_failing, [(1,), (2,)], **ready, stop=time.monotonic() + 600)
     assert "a job is left out: 2 is not finite" in capsys.readouterr().out
     assert record["runs"][-1] == {"n": 1}
     assert not run_jobs(time.sleep, [(30,)], **ready, stop=time.monotonic() + 0.1)
+
+
+def test_data_that_are_not_at_hand_are_said_in_one_sentence(tmp_path):
+    pytest.importorskip("torch")
+    from reproduction.layers.experiment import main
+
+    given = ["--set", "celeba", "--data", str(tmp_path), "--workers", "1", "--small"]
+    with pytest.raises(SystemExit, match=r"^error: The data set celeba is not in ") as said:
+        main([*given, "--out", str(tmp_path / "runs.json")])
+    assert "\n" not in str(said.value)
+    assert not (tmp_path / "runs.json").exists()
 
 
 def test_the_plateau_is_the_last_quarter_and_its_rise_is_told():
