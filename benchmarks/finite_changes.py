@@ -31,7 +31,10 @@ import seepage as sp
 from glm_rows import adult, mnist, table
 from keeping import keep
 from measuring import show
-from seepage.core.jacobian import Alternatives, Moves
+from seepage.core.finite_changes import (
+    Alternatives,
+    Moves,
+)
 from seepage.glm.changes.batched_refits import Change
 from seepage.glm.changes.changed_records import ChangedRecords
 from seepage.glm.changes.local_model import LocalModel

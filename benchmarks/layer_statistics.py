@@ -11,7 +11,12 @@ method, which takes a tenth of the time):
   difference);
 - intervals of the attack's AUC and of V-information cover the truth in 93 to 97 % of 500 data sets
   if groups of repeats are given as such; with no information and with perfect separation they cover
-  it in at least 93 %.
+  it in at least 93 %;
+- with few clients, intervals of the AUC cover an area of 0.5, 0.8 or 0.98 in 93 to 98 % of 2,000
+  data sets, within two standard errors, and an area of 1 in at least 95 %: from four clients of
+  each kind on, for normal scores of equal and unequal spread, exponential and uniform ones, and for
+  several updates of each client whose scores are correlated. With three clients of one kind, it is
+  measured and not claimed.
 
 The truth is the exact AUC and Shannon's information of two normal classes, whose posterior is
 logistic. In ``wide`` there are too few gradients to learn from: there the interval must cover the
@@ -30,6 +35,8 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
+from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +47,7 @@ from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from keeping import made_here
 from measuring import show
+from seepage.attacks import intervals
 from seepage.attacks.intervals import area_under_curve
 from seepage.layers import FewGroupsWarning, v_information
 from seepage.layers.measures.independence_test import Exchange, in_turn, over_all_groups
@@ -257,6 +265,60 @@ def areas(runs: int, cases: list[tuple[int, int, float]]) -> tuple[Rows, bool]:
     return rows, all(bool(row["holds"]) for row in rows)
 
 
+KINDS = ("normal", "twice as spread", "exponential", "uniform")
+# Clients with the property and without, updates of each, and the correlation of their scores.
+FEW = [
+    *((n, m, 1, 0.0) for n, m in ((3, 9), (4, 4), (4, 8), (5, 5), (6, 6), (6, 18), (18, 18))),
+    *((n, n, each, alike) for n, each in ((5, 3), (6, 4), (20, 6)) for alike in (0.4, 0.9)),
+]
+
+
+def spread_scores(kind: str, area: float, n: int, m: int, draw: np.random.Generator) -> np.ndarray:
+    """Draw independent scores of n clients with the property and m without, of a known area."""
+    if area == 1:
+        return np.concatenate([2 + draw.random(n), draw.random(m)])
+    if kind == "exponential":
+        return np.concatenate(
+            [area / (1 - area) * draw.exponential(size=n), draw.exponential(size=m)]
+        )
+    if kind == "uniform":  # above: all but a triangle of half the square of what is left
+        return np.concatenate([draw.random(n) + 1 - math.sqrt(2 - 2 * area), draw.random(m)])
+    spread = 2.0 if kind == "twice as spread" else 1.0
+    shift = math.hypot(1, spread) * norm.ppf(area)
+    return np.concatenate([spread * draw.standard_normal(n) + shift, draw.standard_normal(m)])
+
+
+def few_clients(runs: int, cases: list[tuple[int, int, int, float]]) -> tuple[Rows, bool]:
+    """Count how often intervals of the AUC cover it with few clients, for scores of four kinds."""
+    rows, good = [], True
+    # Few clients have few areas, so that the same equations recur.
+    intervals._lowest = cache(intervals._lowest)
+    for n, m, each, alike in cases:
+        truth = np.repeat([True, False], [n * each, m * each])
+        client = np.repeat(np.arange(n + m), each)
+        for kind, area in product(KINDS if each == 1 else KINDS[:1], (0.5, 0.8, 0.98, 1.0)):
+            draw = np.random.default_rng([n, m, each, round(100 * area)])
+            found = []
+            for _ in range(runs if area < 1 else 1):  # of a perfect order, all are the same
+                if each == 1:
+                    scores = spread_scores(kind, area, n, m, draw)
+                else:
+                    own = draw.standard_normal(n + m)[client]
+                    noise = draw.standard_normal(len(client))
+                    scores = math.sqrt(alike) * own + math.sqrt(1 - alike) * noise
+                    scores += truth * (math.sqrt(2) * norm.ppf(area) if area < 1 else 50)
+                middle, ends = area_under_curve(scores, truth, groups=client)
+                found.append((middle, *ends))
+            name = f"AUC, {n} + {m} × {each}, {kind}" + (f", {alike:g}" if each > 1 else "")
+            row = _held(name, area, np.array(found), extreme=area == 1)
+            error = 2 * math.sqrt(0.05 * 0.95 / runs)
+            most = 1.0 if area == 1 else 0.98
+            row["holds"] = bool(0.93 - error <= row["held"] <= most + error)  # type: ignore[operator]
+            rows.append(row)
+            good &= min(n, m) < 4 or bool(row["holds"])
+    return rows, good
+
+
 def information(runs: int, cases: list[tuple[int, int, int, float]]) -> tuple[Rows, bool]:
     """Count how often intervals of V-information cover it."""
     rows = []
@@ -306,6 +368,7 @@ PARTS: dict[str, tuple[Callable[..., tuple[Rows, bool]], int, list, tuple]] = {
     ),
     "power": (power, 300, SHAPES, ("something there, share with P ≤ 0.05", "ours", "half")),
     "areas": (areas, 500, AREAS, (*_HELD, "no groups")),
+    "few clients": (few_clients, 2000, FEW, _HELD),
     "information": (information, 500, INFORMATION, _HELD),
 }
 

@@ -27,7 +27,7 @@ from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.auditing.trained_model import ROW
 from seepage.data import load_bundled, load_iwpc
 from seepage.glm.changes.changed_records import RecordRefits
-from seepage.glm.jacobian.optimum import FittedRecords, plain_optimum
+from seepage.glm.jacobian.optimum import plain_optimum
 from seepage.glm.leakage import describe_on, jacobian_of_replaced
 
 STEP = 1e-4  # of a column's unit
@@ -55,7 +55,7 @@ def leakage_by_differences(prepared: Prepared) -> np.ndarray:
     trained, source = prepared.trained, prepared.trained.source
     fit, _ = describe_on(trained.model, source)
     X: np.ndarray = source.X  # type: ignore[attr-defined]
-    optimum = plain_optimum(fit, FittedRecords.in_memory(X))
+    optimum = plain_optimum(fit, X)
     refits = RecordRefits(optimum, X, jacobian_of_replaced)
     basis = trained.basis()
     steps = np.eye(X.shape[1]) if basis is None else basis.T

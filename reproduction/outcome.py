@@ -172,6 +172,7 @@ class Quantity:
             "comparable": self.comparable,
             "tied": self.tied,
             "why": self.why,
+            "evidence": [path.relative_to(ROOT).as_posix() for path in self.evidence],
         }
 
     @classmethod

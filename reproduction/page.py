@@ -20,17 +20,21 @@ from reproduction.outcome import AGREES, KINDS, VERDICTS, Quantity, reasons
 from reproduction.reproducing import PNG, RESULT, write_whole
 from seepage.errors import InputError
 
+_UP = "../../"  # from a page to the repository
+_FILE = re.compile(r"(?:reproduction|benchmarks)/[\w*/.-]+\.(?:py|json)")
 _HEAD = """\
 # Reproductions of the papers
 
 These pages reproduce tables and figures of the [four papers](../papers.md) and compare printed
 with measured numbers. A number *agrees* if it rounds to the printed one. It *differs* only if data,
 split, training and units are the paper's; if they are not known, or errors are too large, it is
-*undecided*. The note in brackets states reason and evidence. Numbers are results unless marked as a
-count or a setting (fixed by the set-up or an algorithm's goal). Each section links its data.
+*undecided*. The note in brackets states the reason and links the computation or the kept runs
+behind it. Numbers are results unless marked as a count or a setting (fixed by the set-up or an
+algorithm's goal). Each section links its code and all its numbers.
 
 `seepage reproduce --list` lists all names. `seepage reproduce NAME` runs one, from the data or,
-if the *Setting* states this, from kept results. `make reproduce` runs all and writes these pages.
+if the *Setting* states this, from kept results; `--json` prints numbers, kinds and verdicts.
+`make reproduce` runs all and writes these pages.
 """
 
 
@@ -154,7 +158,8 @@ def _section(
 ) -> Iterator[str]:
     name = experiment.name
     yield f"\n## {name}\n"
-    yield f"**{experiment.title}** ({experiment.place}; [all numbers]({name}.json)).\n"
+    links = f"[all numbers]({name}.json), [code]({_UP}{experiment.code})"
+    yield f"**{experiment.title}** ({experiment.place}; {links}).\n"
     # The figure's own description has numbers too; here the sentences below it give them.
     short = re.split(r"[.:;] | \(", entry["alternative"])[0]
     yield f"![{_inline(short)}]({name}.png)\n"
@@ -224,11 +229,20 @@ def _cell(quantity: Quantity, said: Sequence[str]) -> str:
 
 
 def _inline(text: str) -> str:
-    """Escape words for Markdown, except code, which is marked as such."""
+    """Escape words for Markdown, except code; code that names a file is linked.
+
+    Names with a star stand for several files; their folder is linked.
+    """
     parts = text.replace("|", "\\|").split("`")
-    for k in range(0, len(parts), 2):
-        parts[k] = parts[k].replace("*", "\\*").replace("_", "\\_").replace("[", "\\[")
-    return "`".join(parts)
+    for k, part in enumerate(parts):
+        if k % 2 == 0:
+            parts[k] = part.replace("*", "\\*").replace("_", "\\_").replace("[", "\\[")
+        elif _FILE.fullmatch(part):
+            place = part.rpartition("/")[0] if "*" in part else part
+            parts[k] = f"[`{part}`]({_UP}{place})"
+        else:
+            parts[k] = f"`{part}`"
+    return "".join(parts)
 
 
 def main(arguments: list[str]) -> int:

@@ -31,9 +31,12 @@ def made_by(
 
 
 def kept_by(name: str, found: Mapping[str, Any]) -> str:
-    """State the provenance of kept results, in a line."""
-    command, commit, machine = (found.get(k, UNKNOWN) for k in ("command", "commit", "machine"))
-    return f"{name}: `{command}`; commit {commit}; {machine}."
+    """State the provenance of kept results, in a line; of every command that added to them."""
+    told = []
+    for made in (found, *found.get("continued", ())):
+        command, commit, machine = (made.get(k, UNKNOWN) for k in ("command", "commit", "machine"))
+        told.append(f"`{command}`; commit {commit}; {machine}")
+    return f"{name}: {'; continued by '.join(told)}."
 
 
 def _commit() -> str:

@@ -9,8 +9,11 @@ from pathlib import Path
 
 from doors import DOORS, FORMULAS, PIPELINES, SEARCHES
 from seepage.core.result import COLUMNS, SETTINGS
-from seepage.glm.adapters.kinds import ModelKind, RefusedKind
-from seepage.glm.adapters.registry import KINDS
+from seepage.glm.adapters.registry import (
+    KINDS,
+    ModelKind,
+    RefusedKind,
+)
 from seepage.glm.preprocessing.transformers import KNOWN
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "models.md"

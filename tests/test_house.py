@@ -14,8 +14,7 @@ import pytest
 
 from seepage.core.composition import ComposedJacobian
 from seepage.core.jacobian import EntryJacobian, ReleaseJacobian
-from seepage.glm.jacobian.operator import GLMJacobian, PairedJacobian
-from seepage.glm.jacobian.single_output import SingleOutputJacobian
+from seepage.glm.jacobian.operator import GLMJacobian, PairedJacobian, SingleOutputJacobian
 from seepage.glm.preprocessing.jacobian import RawJacobian
 
 ROOT = Path(__file__).parents[1]

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import types
 import zipfile
 from pathlib import Path
 
@@ -102,3 +103,14 @@ def test_the_site_has_the_address_of_the_project_unless_it_is_a_placeholder(tree
     found = {"site_url", "repo_url"} if real else set()
     assert {key for key, value in settings.items() if value.startswith("https://forge")} == found
     assert set(settings) == found
+
+
+@pytest.mark.parametrize("source", ["https://forge.internal/x", None])
+def test_links_to_files_beside_the_documentation_lead_to_the_source(source):
+    lead = runpy.run_path(str(ROOT / "docs" / "site_address.py"))["on_page_markdown"]
+    page = types.SimpleNamespace(file=types.SimpleNamespace(src_uri="reproduction/fil.md"))
+    text = "[`a.py`](../../reproduction/a.py), [b](../how-to/b.md), ![c](c.png), [d](d.json)"
+    path = "https://forge.internal/x/blob/HEAD/reproduction/a.py"
+    link = f"[`a.py`]({path})" if source else "`a.py`"
+    wanted = f"{link}, [b](../how-to/b.md), ![c](c.png), [d](d.json)"
+    assert lead(text, page=page, config={"repo_url": source}, files=None) == wanted

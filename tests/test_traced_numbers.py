@@ -134,7 +134,10 @@ def times_of_a_private_step():
     for name, (_, *cells) in zip(names, found, strict=True):
         yield row(name, *cells)
     products = kept("glm_rows")["d = 784"][ETA]
-    yield f"takes as long as {products:.1f} products `X·H⁻¹` (`benchmarks/glm_rows.py`)"
+    yield (
+        f"takes {products:.1f} times as long as multiplying the data by the inverse Hessian, "
+        "`X·H⁻¹`"
+    )
 
 
 @tied("docs/benchmarks.md")
@@ -289,7 +292,7 @@ def images_that_look_alike_anyway():
     found = kept("gradient_inversion-cpu")["rows"]
     mean, grey = found["mean training image"], found["plain grey"]
     yield f"SSIM of {mean['ssim smallest']:.2f} to {mean['ssim largest']:.2f} with the first twenty"
-    yield f"plain grey of up to {grey['ssim largest']:.2f}"
+    yield f"a plain grey image up to {grey['ssim largest']:.2f}"
 
 
 @tied("docs/how-to/neural-networks.md")
@@ -338,13 +341,6 @@ def what_the_checks_of_derivatives_cost():
     share, limit, _ = kept("accountant-cpu")["mnist"]["claims"][CHECKS]
     yield f"took {100 * share:.1f} % of a run of 400 steps"
     yield f": under {100 * limit:.0f} %"
-
-
-@tied("docs/how-to/private-sgd.md")
-def what_all_checks_cost():
-    share, limit, _ = kept("accountant-cpu")["mnist"]["claims"][CHECKS]
-    assert share < limit
-    yield f"under {100 * limit:.0f} % of a run of 400 steps"
 
 
 @tied("docs/how-to/private-sgd.md")
@@ -652,7 +648,7 @@ def the_attack_beside_the_limit():
     assert found["holds"]
     least, most = (100 * way for way in found["least and most of the way to the limit"])
     yield "attacks twelve records"
-    yield f"LiRA goes {least:.0f} to {most:.0f} % of the way"
+    yield f"LiRA covers {least:.0f} to {most:.0f} % of the distance"
 
 
 @tied("docs/how-to/membership-networks.md")
@@ -748,10 +744,13 @@ def what_inversion_recovers():
     )
     many = found["text", "mean of 16 (secure aggregation)"]
     assert many["more"]["set of tokens"] == 1
-    yield f"A mean of 16 texts still reveals all tokens, but places only {many['value']:.2f}"
+    yield (
+        "A mean of 16 texts still reveals all tokens, but the attack puts only "
+        f"{many['value']:.2f} of them in the right place"
+    )
     server = found["malicious server", "mean of 32 (secure aggregation)"]
     yield (
-        f"reads {server['value']:.2f} of a mean of 32 images (expected: "
+        f"reconstructs {server['value']:.2f} of the images in a mean of 32 (expected: "
         f"{server['more']['expected']:.2f})"
     )
 
@@ -790,8 +789,8 @@ def what_finite_changes_cost():
     products, faster = ([one[what] for one in strong] for what in ("products", "ratio"))
     yield (
         "With λ = 0.01, all intervals are within ±5 %. Computing them takes as long as "
-        f"{min(products):.1f} to {max(products):.1f} products `X·H⁻¹` and is {min(faster):,.0f} "
-        f"to {max(faster):,.0f} times faster"
+        f"{min(products):.1f} to {max(products):.1f} products `X·H⁻¹` (data by inverse Hessian) "
+        f"and is {min(faster):,.0f} to {max(faster):,.0f} times faster"
     )
     products = [one["products"] for one in weak]
     worst, *shares = sorted(one["share"] for one in weak)
@@ -872,7 +871,7 @@ def what_comes_out_of_a_language_model():
         f"{rates[f'{name}, sampling at temperature 1']['a second']:.0f}"
         for name in ("closed form", "generating")
     )
-    yield f"bf16 processes {closed} records a second; generating makes {drawn} tries a second"
+    yield f"bf16 processes {closed} records a second; generating text makes {drawn} tries a second"
     yield "7 billion parameters"
 
 
@@ -951,7 +950,7 @@ def limits_by_who_will_see_a_release():
     yield f"allows the same odds with ε = {first:.2f}, {second:.1f} and {third:.1f}, respectively"
     first, second, third = (round(100 * share) for share in found)
     yield (
-        f"at most {first} % have it for `open`, {second} % for `partners` and {third} % for "
+        f"at most {first} % really have it for `open`, {second} % for `partners` and {third} % for "
         "`internal`"
     )
 

@@ -53,6 +53,7 @@ _FILES = {
 _ALL_ONCE = "mnist"  # all settings of Table 1's network, in one run
 _ROUGH = "cifar10_as_run_coordinate"  # CIFAR-10 by the authors' estimator as well, in one run
 _PRINTED_RDP = "55"  # percent on CIFAR-10 to which the RDP bound is at least 1
+_SOURCE = "`reproduction/bounds/figure5.py`"
 _FLOOR, _CEILING = 1e-4, 1e6
 
 Found = dict[str, tuple[dict[str, Any], list[Point]]]
@@ -96,7 +97,8 @@ def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "The bound depends only on σ and T, and for removing a record, as in the paper's code, "
             "is above 1 at σ = 2 even after 5,000 steps. For replacing one, as theorem 1 requires, "
             f"it is above 1 up to {replaced:.2f} %; this rounds to the printed number but cannot "
-            "be its source (`reproduction/results/private_sgd_mnist_as_run.json`).",
+            f"be its source ({_SOURCE}, from "
+            "`reproduction/results/private_sgd_mnist_as_run.json`).",
         ),
         Quantity(
             "MNIST: accuracy to which the bound from the largest dFIL is at least 1",
@@ -198,10 +200,10 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "The bound depends only on σ and T, and σ = 2 is the largest noise in Table 4: after "
             f"its longest run ({longest:,} steps) it is {rdp.rdp:.2f}, where the accuracy is "
             f"{_accuracies(found, rdp)}. The most accurate setting is {_hyper(rdp.row)} "
-            f"({_spread(rdp)}), between {_beside(found, rdp)}; none reaches {_PRINTED_RDP} %. For "
-            "replacing a record, the bound is at least 1 up to an accuracy of "
-            f"{crossing(found, 'replaced'):.1f} % in our runs "
-            "(`reproduction/results/private_sgd_cifar10_as_run*.json`).",
+            f"({_spread(rdp)}); by ρC, accuracy is {_by_step(found, rdp)}, and none reaches "
+            f"{_PRINTED_RDP} %. For replacing a record, the bound is at least 1 up to an accuracy "
+            f"of {crossing(found, 'replaced'):.1f} % in our runs ({_SOURCE}, from "
+            "`reproduction/results/private_sgd_cifar10_as_run*.json`).",
         ),
         Quantity(
             "CIFAR-10: accuracy to which the bound from the largest dFIL is at least 0.1",
@@ -210,8 +212,8 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "For CIFAR-10 the paper states no unit. Per pixel, the bound holds up to this accuracy "
             f"({_hyper(tenth.row)}, T = {tenth.row['steps']:,}, {_spread(tenth)}). In units of the "
             f"network's input, as in the authors' code, it is {times:.0f} times as large and "
-            f"holds beyond the printed accuracy{by_theirs} "
-            "(`reproduction/results/private_sgd_cifar10_as_run*.json`).",
+            f"holds beyond the printed accuracy{by_theirs} ({_SOURCE}, from "
+            "`reproduction/results/private_sgd_cifar10_as_run*.json`).",
             comparable=False,
         ),
         Quantity(
@@ -289,15 +291,18 @@ def _spread(point: Point) -> str:
     return f"whose runs reach {', '.join(single)} %"
 
 
-def _beside(found: list[Point], best: Point) -> str:
-    """State the accuracies at the smallest and the largest ρC that ran as long at this noise."""
-    same = [
-        (p.row["learning_rate"] * p.row["max_grad_norm"], p.accuracy)
-        for p in found
-        if all(p.row[name] == best.row[name] for name in ("noise_multiplier", "steps"))
+def _by_step(found: list[Point], best: Point) -> str:
+    """State the accuracy at every ρC that ran as long at this noise, from the smallest."""
+    same: dict[float, list[float]] = {}
+    for p in found:
+        if all(p.row[name] == best.row[name] for name in ("noise_multiplier", "steps")):
+            step = round(p.row["learning_rate"] * p.row["max_grad_norm"], 9)
+            same.setdefault(step, []).append(p.accuracy)
+    told = [
+        f"{' and '.join(f'{accuracy:.1f}' for accuracy in sorted(same[step]))} % at {step:g}"
+        for step in sorted(same)
     ]
-    (low, first), (high, last) = min(same), max(same)
-    return f"{first:.1f} % at ρC = {low:g} and {last:.1f} % at {high:g}"
+    return f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else told[0]
 
 
 def _accuracies(found: list[Point], like: Point) -> str:

@@ -28,13 +28,15 @@ def reproduce(quick: bool) -> Outcome:
     variance = float(from_renyi(2.0, DIAMETER))
     quantities = (
         Quantity(
-            "probability of telling a member at ε = 0.1, in percent",
+            "success rate of membership inference at ε = 0.1, in percent",
             100 * member(0.1),
             "53",
             "e^0.1/(1 + e^0.1) is 52.498 %, which the paper rounds up "
             "(`reproduction/bounds/section4.py`).",
         ),
-        Quantity("probability of telling a member at ε = 2, in percent", 100 * member(2.0), "> 88"),
+        Quantity(
+            "success rate of membership inference at ε = 2, in percent", 100 * member(2.0), "> 88"
+        ),
         Quantity("least variance of a number up to 100 at ε = 2", variance, "391"),
         Quantity(
             "its standard deviation",

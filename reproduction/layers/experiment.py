@@ -2,10 +2,10 @@
 
 ``python -m reproduction.layers.experiment --device cuda --minutes 9 --out FILE`` goes through the
 settings of Figures 1 to 3, repetition by repetition, until all are done or the time is up. An
-existing file is continued. ``--set`` names the images (``lfw``, ``celeba``, ``pubfig``,
-``pubfig83`` for crops with the publishers' numbers, ``cifar10``) or a folder of images with
-``labels.csv``; ``--network``, ``--task`` and ``--property``
-choose another setting, ``--split`` and ``--attacker`` how it is split and attacked::
+existing file is continued, and names each command that did so. ``--set`` names the images
+(``lfw``, ``celeba``, ``pubfig``, ``pubfig83`` for crops with the publishers' numbers, ``cifar10``)
+or a folder of images with ``labels.csv``; ``--network``, ``--task`` and ``--property`` choose
+another setting, ``--split`` and ``--attacker`` how it is split and attacked::
 
     python -m reproduction.layers.experiment --set cifar10 --task Animal --property Flies --out FILE
 """
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--property", action="append", default=[], help="a label of the images")
     parser.add_argument("--split", default="people", choices=("people", "images"))
     parser.add_argument(
-        "--attacker", default="random_forest", help="as for attack_layers: logistic, …"
+        "--attacker", default="random_forest", help="or logistic or mlp, a small network"
     )
     parser.add_argument("--workers", type=int, default=0, help="processes; 0 for most cores")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
@@ -157,6 +157,7 @@ def _begin(
         # Files of before had LFW, people apart and the forest.
         if FACTORS | record.get("factors", {}) != factors:
             sys.exit(f"{out} was made with another set, split or attacker; name another file.")
+        record.setdefault("continued", []).append(made)
         return record
     versions = {
         "python": platform.python_version(),

@@ -13,7 +13,13 @@ import numpy as np
 from reproduction.drawing import Figure, draw_figure, power_ticks
 from reproduction.outcome import Outcome, Quantity
 from reproduction.plis.chest import SETTING, Correlation, Study, chest_study, rank_correlation
-from reproduction.plis.whole_attack import ATTACKS, KEPT, WholeAttacks, whole_attacks
+from reproduction.plis.whole_attack import (
+    ATTACKS,
+    KEPT,
+    OTHER_LENGTHS,
+    WholeAttacks,
+    whole_attacks,
+)
 from seepage.auditing.report.figures import BLUE, INK, VERMILLION
 from seepage.auditing.report.words import number
 
@@ -45,6 +51,13 @@ def reproduce(quick: bool) -> Outcome:
             ]
     quantities += [
         Quantity("whole attacks in which the highest PLIS has the higher SSIM", whole.better()),
+        Quantity(
+            "a quarter or twice the steps: rank correlation of the records' errors, at least",
+            whole.settled()[0],
+        ),
+        Quantity(
+            "a quarter or twice the steps: change of the median SSIM, at most", whole.settled()[1]
+        ),
         *(
             q
             for measure in MEASURES
@@ -61,9 +74,8 @@ def reproduce(quick: bool) -> Outcome:
                 label = f"{kind}: {measure} of all records, {words}"
                 quantities.append(Quantity(label, float(np.quantile(values, share))))
     quantities.append(Quantity("records", len(study.rows)))
-    return Outcome(
-        SETTING, tuple(quantities), _seen(study, found, whole), _draw(study, found), whole.kept()
-    )
+    seen, figure = _seen(study, found, whole), _draw(study, found, whole)
+    return Outcome(SETTING, tuple(quantities), seen, figure, whole.kept())
 
 
 def _why(whole: WholeAttacks) -> str:
@@ -114,25 +126,27 @@ def _seen(study: Study, found: dict[str, Correlation], whole: WholeAttacks) -> s
         for measure in MEASURES
     }
     low, high = (study.plain.quality.ssim[k] for k in (study.low, study.high))
+    alike, change = whole.settled()
     return (
         f"The whole attack of Geiping et al. 2020 ({whole.records()} records, two networks, two "
         f"seeds, {whole.steps():,} steps; over the last eighth the cost fell by at most "
-        f"{100 * whole.fall():.1f} %) reconstructs the record of highest PLIS better than that of "
-        f"lowest in {whole.better()} of {len(ATTACKS)} cases, {order}. Over all records the rank "
-        f"correlation with PLIS is {ranks} (95 % intervals), and that of loss and gradient norm "
-        f"with SSIM is as high ({others[0]:.2f}, {others[1]:.2f}); in {pairs[0]} to {pairs[1]} % "
-        f"of pairs the higher PLIS has the higher SSIM. The figure's shorter "
-        f"attack ({len(study.rows)} records; SSIM {short['SSIM']}, PSNR "
+        f"{100 * whole.fall():.1f} %, and a quarter or twice the steps change the median SSIM by "
+        f"at most {change:.3f} and rank the errors alike, {alike:.2f}) reconstructs the record of "
+        f"highest PLIS better than that of lowest in {whole.better()} of {len(ATTACKS)} cases, "
+        f"{order}. Over all records the rank correlation with PLIS is {ranks} (95 % intervals), "
+        f"and that of loss and gradient norm with SSIM is as high ({others[0]:.2f}, "
+        f"{others[1]:.2f}); in {pairs[0]} to {pairs[1]} % of pairs the higher PLIS has the higher "
+        f"SSIM. The figure's shorter attack ({len(study.rows)} records; SSIM {short['SSIM']}, PSNR "
         f"{short['PSNR']}) gives these two records {low:.2f} and {high:.2f}."
     )
 
 
-def _draw(study: Study, found: dict[str, Correlation]) -> Figure:
+def _draw(study: Study, found: dict[str, Correlation], whole: WholeAttacks) -> Figure:
     panels = (("without DP", study.plain), ("with DP", study.private))
 
     def draw(canvas: Any) -> None:
-        grid = canvas.subplots(1, 2, sharey=True)
-        for axes, (kind, attacked) in zip(grid, panels, strict=True):
+        grid = canvas.subplots(1, 3)
+        for axes, (kind, attacked) in zip(grid[:2], panels, strict=True):
             rank = found[f"{kind}: rank correlation of PLIS and SSIM"]
             least = _EDGE * attacked.subjects.max()
             shown = np.maximum(attacked.subjects, least)
@@ -152,6 +166,7 @@ def _draw(study: Study, found: dict[str, Correlation]) -> Figure:
             if high > 10 * low:
                 power_ticks(axes.xaxis, every=2)
         grid[0].set_ylabel("SSIM of its reconstruction")
+        _draw_costs(grid[2], whole)
 
     alternative = "SSIM of each reconstruction against the record's PLIS; " + "; ".join(
         f"{kind}: rank correlation "
@@ -159,4 +174,26 @@ def _draw(study: Study, found: dict[str, Correlation]) -> Figure:
         f"{attacked.quality.ssim.min():.2f} to {attacked.quality.ssim.max():.2f}"
         for kind, attacked in panels
     )
-    return draw_figure("plis-table1", alternative, draw, (11, 4.2))
+    return draw_figure("plis-table1", alternative, draw, (15, 4.2))
+
+
+def _draw_costs(axes: Any, whole: WholeAttacks) -> None:
+    """Draw the cost of the whole attacks by step: that it settles is what makes them whole."""
+    labelled = set()
+    for name, (steps, cost) in whole.curves().items():
+        network = name.partition("-")[0]
+        other = name in OTHER_LENGTHS
+        label = f"{network} network{', other lengths' * other}"
+        axes.plot(
+            steps / whole.steps(),
+            cost,
+            color={"deep": BLUE, "strided": VERMILLION}[network],
+            ls=":" if other else "-",
+            lw=1.2,
+            label="_nolegend_" if label in labelled else label,
+        )
+        labelled.add(label)
+    axes.set(yscale="log", xscale="log")
+    axes.set_title("whole attack: median cost over its end")
+    axes.set_xlabel(f"steps, in {whole.steps():,}")
+    axes.legend(fontsize=9)

@@ -19,6 +19,12 @@ from reproduction.provenance import kept_by
 
 KEPT = Path(__file__).parents[2] / "benchmarks" / "results" / "inversion_study.json"
 ATTACKS = ("deep-0", "deep-1", "strided-0", "strided-1")
+# Attacks of a quarter or of twice the steps, and those they are compared with.
+OTHER_LENGTHS = {
+    "deep-0-times0.25": "deep-0",
+    "deep-1-times0.25": "deep-1",
+    "strided-0-times2": "strided-0",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +58,31 @@ class WholeAttacks:
         name = "curve, fall over the last eighth, median"
         return max(float(self.record[attack][name]) for attack in ATTACKS)
 
+    def curves(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Return steps and median cost of every attack, over the end of that of usual length."""
+        name, found = "curve, median over records", {}
+        for attack in (*ATTACKS, *OTHER_LENGTHS):
+            cost = np.array(self.record[attack][name])
+            last = int(self.record[attack]["steps"])
+            steps = last * np.arange(1, len(cost) + 1) / len(cost)
+            found[attack] = steps, cost / self.record[OTHER_LENGTHS.get(attack, attack)][name][-1]
+        return found
+
+    def settled(self) -> tuple[float, float]:
+        """Return how little other lengths change.
+
+        First the least rank correlation of the records' errors, then the largest change of the
+        median SSIM.
+        """
+        ranks = self.record["rank correlation of errors between attacks"]
+        alike, changes = [], []
+        for other, usual in OTHER_LENGTHS.items():
+            (rank,) = (ranks[p] for p in (f"{other}, {usual}", f"{usual}, {other}") if p in ranks)
+            alike.append(float(rank[0]))
+            a, b = (self.record[n]["least and quartiles"]["SSIM"][2] for n in (other, usual))
+            changes.append(abs(a - b))
+        return min(alike), max(changes)
+
     def steps(self) -> int:
         """Return the steps of an attack."""
         return int(self.record[ATTACKS[0]]["steps"])
@@ -60,10 +91,18 @@ class WholeAttacks:
         """Return how many records were attacked."""
         return int(self.record[ATTACKS[0]]["records"])
 
-    def kept(self) -> tuple[str]:
-        """Return where the results come from."""
-        made = self.record["made"]
-        return (kept_by(KEPT.name, made | {"machine": self.record["attacked on"]}),)
+    def kept(self) -> tuple[str, ...]:
+        """Return where the results come from: the attacks' commands, then that of the figures."""
+        made, device = self.record["made"], self.record["attacked on"]
+        by_starts: dict[int, list[str]] = {}
+        for attack in (*ATTACKS, *OTHER_LENGTHS):
+            by_starts.setdefault(int(self.record[attack]["starting points"]), []).append(attack)
+        attacks = [
+            f"attacked by `python benchmarks/inversion_study.py --attack IMAGES OUT --restarts "
+            f"{starts} --pieces {','.join(names)}`; {device}."
+            for starts, names in sorted(by_starts.items())
+        ]
+        return (kept_by(KEPT.name, made | {"machine": device}), *attacks)
 
 
 @cache

@@ -5,7 +5,7 @@ Public API of seepage; submodules load when they are first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from seepage.support.lazy import lazy_names, offer
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from seepage import streams as streams
     from seepage.auditing.any_model.attack_audit import audit_estimator as audit_estimator
     from seepage.auditing.entry.audit import audit as audit
-    from seepage.auditing.entry.leakage import leakage as leakage
     from seepage.auditing.explaining.explanation import explain as explain
     from seepage.auditing.intake.model_saving import load as load
     from seepage.auditing.intake.model_saving import save as save
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from seepage.errors import NotConvergedWarning as NotConvergedWarning
     from seepage.errors import NotTheMinimiserError as NotTheMinimiserError
     from seepage.glm.forgetting import forget as forget
+    from seepage.glm.leakage import leakage as leakage
     from seepage.glm.outsider.predictions import Parameters as Parameters
     from seepage.glm.outsider.predictions import Predictions as Predictions
     from seepage.glm.printed.table import RegressionTable as RegressionTable
@@ -54,3 +54,12 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__ = lazy_names(__name__, globals())
 offer("report", lambda *given: __getattr__("report")(*given))  # for leak.report(folder)
+
+
+def _leakage_of_batch(*given: Any, **options: Any) -> Any:
+    from seepage.auditing.entry.gradients import leakage_of_batch
+
+    return leakage_of_batch(*given, **options)
+
+
+offer("leakage of a batch", _leakage_of_batch)  # for sp.leakage of a network

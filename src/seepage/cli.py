@@ -379,7 +379,7 @@ def calibrate(question: CalibrationQuestion, as_json: Json = False) -> None:
 @_command(app)
 def explain(
     question: BudgetQuestion,
-    picture: Annotated[Path | None, "Draw the trade-off curve to an .svg or .png file."] = None,
+    picture: Annotated[Path | None, "Plot the trade-off curve in an .svg or .png file."] = None,
     as_json: Json = False,
 ) -> None:
     """Print the limits on any attack, given ε and δ or the settings of a private SGD run."""
@@ -425,6 +425,9 @@ def reproduce(
     ),
     quick: Annotated[bool, "Smoke test: less data or fewer trials."] = False,
     show_list: Annotated[bool, "--list", "Print all names and exit."] = False,
+    as_json: Annotated[
+        bool, "--json", "Print only the numbers with their verdicts, as JSON."
+    ] = False,
 ) -> None:
     """Reproduce a table or figure of the papers, and show it beside the published numbers."""
     if show_list:
@@ -434,7 +437,7 @@ def reproduce(
         raise InputError("Name what to reproduce: a name from `seepage reproduce --list`, or all.")
     else:
         make = _reproduction("reproduction.reproducing").reproduce
-        make(name, out, quick=quick, say=typer.echo)
+        make(name, out, quick=quick, say=typer.echo, as_json=as_json)
 
 
 @_command(data_app, "list")
@@ -492,7 +495,7 @@ def fetch(
 def show(
     options: FileOptions,
     table: Annotated[
-        Path | None, "ARGUMENT", "A table, to see the remaining privacy budget of its people."
+        Path | None, "ARGUMENT", "Table of people whose remaining privacy budgets are printed."
     ] = None,
     person: Annotated[str | None, "Column that identifies people."] = None,
     target_eta: Annotated[float, "Largest η of a record over all entries."] = (

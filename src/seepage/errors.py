@@ -129,7 +129,7 @@ def _with_other_names(function: Any, called: str) -> Any:
                     f"{called} got {own} and {other}, which mean the same option; pass only {own}."
                 )
             options[own] = options.pop(other)
-        if not open_ended:
+        if not open_ended and not set(options).issubset(names):
             check_options(options, [n for n in names if n != "self"], called)
         given = {*places[: len(args)], *options}
         missing = [name for name in needed if name not in given]

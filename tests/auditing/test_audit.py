@@ -15,7 +15,8 @@ import seepage as sp
 from coarse import point_above, point_below
 from sampled import sampled
 from seepage.auditing.audit import DEFAULT_L2, ONLY_NOISE, QUICK, SEPARABLE_L2, Effort, audit_table
-from seepage.auditing.report.verdict import judge, tell_noise, tell_remedy
+from seepage.auditing.report.rendering import tell
+from seepage.auditing.report.verdict import judge
 from seepage.auditing.tradeoff import split
 from seepage.errors import InputError
 from seepage.glm import LinearRegression
@@ -136,7 +137,7 @@ def test_noise_is_given_calibrated_or_chosen():
     assert chosen.sigma == point_above(least)
     assert point_below(chosen.sigma) < least
     assert chosen.noise.how == "default"
-    assert "coarse grid" in tell_noise(chosen)
+    assert "coarse grid" in tell("noise", chosen)
     asked = measured(encoded, target_eta=0.25)
     assert asked.eta.max() == pytest.approx(least / asked.sigma)
     assert asked.eta.max() <= 0.25
@@ -243,7 +244,7 @@ def test_a_penalty_that_cannot_help_is_said_so():
     assert (penalty.reason, penalty.reaches_target) == ("no penalty", False)
     assert penalty.eta > 1
     told = "No penalty is enough at σ = 1e-06: even with λ = 1000 the most exposed record has η = "
-    assert tell_remedy(audit, penalty) == f"{told}{penalty.eta:.3g}."
+    assert tell("remedy", audit, penalty) == f"{told}{penalty.eta:.3g}."
 
 
 def test_separable_classes_get_a_larger_penalty():
@@ -294,11 +295,11 @@ def test_slow_searches_are_cut_short_and_left_out_where_said(monkeypatch):
     audit = audit_table(encoded, name="people")
     weights = remedy_of(audit, "reweighting")
     assert weights.reason == "unknown"
-    assert "not tried: the leakage of choosing them" in tell_remedy(audit, weights)
+    assert "not tried: the leakage of choosing them" in tell("remedy", audit, weights)
     linear = audit_table(encoded_people("linear", n=100), name="people")
     weights = remedy_of(linear, "reweighting")
     assert weights.reason == "slow"
-    assert "the many refits" in tell_remedy(linear, weights)
+    assert "the many refits" in tell("remedy", linear, weights)
     named = Effort(remedies=("weights",))
     (asked,) = audit_table(encoded_people("linear", n=100), name="people", effort=named).remedies
     assert asked.rounds >= 1
@@ -316,7 +317,7 @@ def test_reweighting_is_judged_with_the_choice_of_the_weights(kind):
     encoded = encoded_people(kind, n=150)
     audit = audit_table(encoded, name="people", sigma=0.5)
     weights = remedy_of(audit, "reweighting")
-    assert "including the leakage of choosing the weights" in tell_remedy(audit, weights)
+    assert "including the leakage of choosing the weights" in tell("remedy", audit, weights)
     spread = np.std(encoded.source.y) if kind == "linear" else 1.0
     makers = {"linear": sp.glm.LinearRegression, "logistic": sp.glm.LogisticRegression}
     fair = sp.glm.reweight(
@@ -368,7 +369,7 @@ def test_a_quick_audit_fits_nothing_again_and_has_the_same_numbers():
         np.testing.assert_array_equal(values, getattr(theirs, name), err_msg=name)
     assert replace(quick.risks, curve=None) == replace(whole.risks, curve=None)
     np.testing.assert_array_equal(quick.eta, whole.eta)
-    assert any("A quick audit" in step for step in quick.steps)
+    assert any("This audit was quick" in step for step in quick.steps)
 
 
 @pytest.mark.parametrize("kind", sampled(["linear", "logistic"], ["linear"]))
@@ -381,7 +382,7 @@ def test_noise_in_the_shape_of_public_records_is_a_remedy(kind):
     audit = audit_table(table, name="people")
     shaped = remedy_of(audit, "shaped noise")
     assert shaped.public == 60
-    assert "a model of the 60 public records" in tell_remedy(audit, shaped)
+    assert "a model of the 60 public records" in tell("remedy", audit, shaped)
     makers = {"linear": sp.glm.LinearRegression, "logistic": sp.glm.LogisticRegression}
     pilot, model = (
         makers[kind](l2=audit.l2, fit_intercept=True).fit(part.X, part.y)

@@ -16,7 +16,8 @@ from seepage.auditing.gates import check_limits, find_gates
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.questions import Limits
 from seepage.auditing.report.audit_report import AuditReport
-from seepage.auditing.report.verdict import judge, tell_gate, tell_steps
+from seepage.auditing.report.rendering import tell
+from seepage.auditing.report.verdict import judge, tell_steps
 from seepage.auditing.report.words import in_100, percent, protection
 from seepage.auditing.tradeoff import split
 
@@ -138,13 +139,13 @@ def test_gates_hold_the_probabilities_to_limits(audit: Audit) -> None:
     tight = find_gates(Limits(max_membership=0.501, max_guess_gain=worst / 2), audit)
     assert [gate.passed for gate in tight] == [False, False]
     assert tight[0].measured == risks.membership
-    assert f"σ = {tight[0].enough:g} would be enough" in tell_gate(audit, tight[0])
+    assert f"σ = {tight[0].enough:g} would be enough" in tell("gate", audit, tight[0])
     assert tight[1].measured == pytest.approx(worst)
     numbers = replace(audit, risks=replace(risks, guesses=()))
     (gate,) = find_gates(Limits(max_guess_gain=0.01), numbers)
     assert gate.passed
     assert gate.measured == 0.0
-    assert tell_gate(numbers, gate) == "There is no class or category to guess."
+    assert tell("gate", numbers, gate) == "There is no class or category to guess."
 
 
 def test_limits_that_mean_nothing_are_refused(audit: Audit) -> None:

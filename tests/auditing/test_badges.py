@@ -17,7 +17,7 @@ from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.report import verdict, words
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.rendering import tell
-from seepage.core.jacobian import Moves
+from seepage.core.finite_changes import Moves
 
 
 def doses(sigma: float) -> Audit:
@@ -50,13 +50,17 @@ def test_what_is_said_of_a_number_is_the_posterior_of_a_normal_prior(sigma: floa
     assert "no more" not in said
     kept = (1 + (age.spread / age.smallest_error) ** 2) ** -0.5
     share = words.number(kept) if sigma < 2 else "more than 0.999"  # never all of it
-    assert f"narrows to ±{words.number(kept * age.spread)}, {share} of it" in said
+    assert (
+        f"normal prior of that width to ±{words.number(kept * age.spread)}, {share} of it" in said
+    )
     kept = (1 + float(audit.eta_label.max()) ** 2) ** -0.5
     share = words.number(kept) if sigma < 2 else "more than 0.999"
-    assert f"narrows to {share} of it" in said
+    assert f"normal prior of one standard deviation to {share} of its width" in said
     flat = replace(audit, attributes=(replace(age, spread=0.0),))
     told = " ".join(answer.text for answer in verdict.judge(flat).answers)
-    assert f"“age” is off by ±{words.number(age.smallest_error)} at best (row" in told
+    assert (
+        f"“age” has a standard error of at least ±{words.number(age.smallest_error)} (row" in told
+    )
 
 
 def births() -> pa.Table:

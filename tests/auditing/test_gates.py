@@ -16,7 +16,7 @@ from seepage.auditing.findings import RecordLeakage
 from seepage.auditing.gates import find_gates
 from seepage.auditing.questions import Limits
 from seepage.auditing.report.audit_report import AuditReport
-from seepage.auditing.report.verdict import tell_gate
+from seepage.auditing.report.rendering import tell
 from seepage.errors import InputError
 
 
@@ -54,7 +54,7 @@ def test_offenders_are_named_by_row_worst_first(audit, name, limit):
     worst = audit.row_index[np.argsort(-audit.eta)[:10]]
     assert (gate.over, gate.rows) == (over, tuple(worst))
     assert gate.enough == point_above(2 * audit.sigma * audit.eta.max())
-    told = tell_gate(audit, gate)
+    told = tell("gate", audit, gate)
     assert f"{over} records (rows {', '.join(map(str, worst))} and {over - 10} more)" in told
     assert f"σ = {gate.enough:g} would be enough" in told
 
@@ -63,7 +63,7 @@ def test_one_offender_is_one(audit):
     limit = float(np.mean(np.sort(audit.eta)[-2:]))
     (gate,) = find_gates(Limits(max_eta=limit), audit)
     assert (gate.over, gate.rows) == (1, (audit.row_index[np.argmax(audit.eta)],))
-    assert tell_gate(audit, gate).startswith(f"1 record (row {gate.rows[0]}) leaks")
+    assert tell("gate", audit, gate).startswith(f"1 record (row {gate.rows[0]}) leaks")
 
 
 def test_groups(audit):
@@ -76,7 +76,7 @@ def test_groups(audit):
     assert not over[0].passed
     assert over[0].measured == ratio
     assert over[0].where == "town"
-    told = tell_gate(audit, over[0])
+    told = tell("gate", audit, over[0])
     assert "'town'" in told
     assert not any(group.label in told for group in audit.groupings[0].groups)
 

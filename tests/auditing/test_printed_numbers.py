@@ -33,7 +33,8 @@ from seepage.auditing.findings import (
 from seepage.auditing.gates import find_gates
 from seepage.auditing.questions import Limits
 from seepage.auditing.report.audit_report import AuditReport
-from seepage.auditing.report.verdict import judge, tell_noise, tell_steps
+from seepage.auditing.report.rendering import tell
+from seepage.auditing.report.verdict import judge, tell_steps
 from seepage.auditing.report.words import in_100, interval, number, percent
 from seepage.cli import app
 
@@ -124,7 +125,7 @@ def told_by(audit):
     return [
         *(text for _, text in verdict.gates),
         *(text for _, text in verdict.advice),
-        tell_noise(audit),
+        tell("noise", audit),
         *steps,
     ]
 

@@ -18,7 +18,7 @@ from seepage.auditing.gates import find_gates
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.questions import Limits, Question
 from seepage.auditing.report.rendering import tell
-from seepage.auditing.report.verdict import judge, tell_gate
+from seepage.auditing.report.verdict import judge
 
 N, SIGMA, L2 = 150, 0.3, 1e-3
 WARDS, SITES = "abcd", ["main", *sorted(f"s{k}" for k in range(12))]
@@ -148,7 +148,7 @@ def test_a_gate_on_the_rate_names_the_noise_that_is_enough(audit: Audit) -> None
     assert gate.measured is not None
     assert gate.enough is not None
     assert gate.measured >= (guess.tpr or 0)
-    assert f"σ = {gate.enough:g} would be enough" in tell_gate(audit, gate)
+    assert f"σ = {gate.enough:g} would be enough" in tell("gate", audit, gate)
     table = TableInMemory(wards())
     encoded = encode(table, plan_columns(table, "cost"))
     calm = audit_table(encoded, name="wards", l2=L2, sigma=gate.enough, effort=RISKS)

@@ -18,7 +18,8 @@ from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.questions import Limits
 from seepage.auditing.remedies import KINDS, Protection, with_noise
 from seepage.auditing.report.audit_report import AuditReport
-from seepage.auditing.report.verdict import name_change, tell_remedy
+from seepage.auditing.report.rendering import tell
+from seepage.auditing.report.verdict import name_change
 
 ROWS, RNG = 60, np.random.default_rng(3)
 X = RNG.normal(size=(ROWS, 3))
@@ -90,7 +91,9 @@ def test_more_noise_reaches_the_membership_that_was_asked_and_not_by_far() -> No
     penalty = of_kind(tight, "penalty")
     assert (penalty.reason, penalty.l2, penalty.reaches_target) == ("no penalty", 1000.0, False)
     assert 0.52 < truth(1000.0, 0.1)[0] <= penalty.membership
-    assert "even with λ = 1000 membership inference succeeds up to" in tell_remedy(tight, penalty)
+    assert "even with λ = 1000 membership inference succeeds up to" in tell(
+        "remedy", tight, penalty
+    )
     both = of_kind(tight, "combination")
     assert truth(both.l2, both.sigma)[0] <= 0.52
 
@@ -165,7 +168,7 @@ def test_every_kind_is_told_by_its_own_name_and_only_noise_as_more_noise() -> No
     told = {}
     for kind in RemedyKind:
         remedy = replace(start, kind=kind)
-        told[kind] = (tell_remedy(audit, remedy), name_change(audit, remedy))
+        told[kind] = (tell("remedy", audit, remedy), name_change(audit, remedy))
         assert ("more noise" in told[kind][1]) == (kind == RemedyKind.NOISE)
         assert "Membership inference then succeeds up to 60 %" in told[kind][0]
     assert len({text for text, _ in told.values()}) == len(told)
@@ -188,7 +191,7 @@ def test_what_is_not_known_is_not_reached_by_its_absence_but_said() -> None:
     assert not asked.reached(replace(unknown, membership=0.61))
     assert not asked.reached(replace(unknown, gain=0.3))
     assert not asked.reached(replace(unknown, tpr=0.6))
-    told = tell_remedy(audited(1.0), unknown)
+    told = tell("remedy", audited(1.0), unknown)
     assert "Membership and attribute inference were not measured for this remedy." in told
     assert name_change(audited(1.0), unknown) == ""
 

@@ -7,7 +7,7 @@ import pytest
 from refit_oracle import refit
 
 import seepage as sp
-from seepage.core.jacobian import Alternatives
+from seepage.core.finite_changes import Alternatives
 from seepage.glm.changes.centres import Centres
 from seepage.glm.losses import get_family
 

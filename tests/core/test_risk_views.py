@@ -21,7 +21,7 @@ from sklearn.linear_model import Lasso
 import seepage as sp
 from bayes_oracle import by_lines
 from sampled import sampled
-from seepage.core.jacobian import Alternatives
+from seepage.core.finite_changes import Alternatives
 from seepage.core.risk_views import among_levels, changes_of, distinct_rows, guess_among
 from seepage.glm.changes.local_model import Whitening
 from seepage.glm.changes.outputs import Outputs

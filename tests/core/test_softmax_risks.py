@@ -13,7 +13,10 @@ from sklearn.datasets import load_iris
 import seepage as sp
 from bayes_oracle import by_lines
 from sampled import sampled
-from seepage.core.jacobian import Alternatives, Moves
+from seepage.core.finite_changes import (
+    Alternatives,
+    Moves,
+)
 
 N, SIGMA = 45, 0.1
 ROWS = np.arange(0, N, 4)

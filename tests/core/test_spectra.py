@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from seepage.core.spectra import (
+from seepage.core.jacobian import (
     DENSE_LIMIT,
     dense_largest,
     inverse_gram_diagonal,

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
-from seepage.core.spectra import DENSE_LIMIT, largest_eigenvalues
+from seepage.core.jacobian import (
+    DENSE_LIMIT,
+    largest_eigenvalues,
+)
 
 SIZE = DENSE_LIMIT + 12
 

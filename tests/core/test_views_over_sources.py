@@ -22,9 +22,8 @@ import seepage.streams.disk.source as disk
 from cases import BY_NAME, Case, audit, fit, trio
 from oracle import dense, stack
 from sampled import sampled
-from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
+from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian, Unknowns
 from seepage.core.leakage import Leakage
-from seepage.core.unknowns import Unknowns
 from seepage.tables.source import Chunk
 from views import VIEWS, check, sites
 

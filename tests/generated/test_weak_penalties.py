@@ -15,7 +15,10 @@ from truth import Digits60, NoMinimiserError, Objective, Truth
 
 import seepage as sp
 from sampled import sampled
-from seepage.core.jacobian import Alternatives, Moves
+from seepage.core.finite_changes import (
+    Alternatives,
+    Moves,
+)
 
 KINDS = {
     "gaussian": sp.glm.LinearRegression,

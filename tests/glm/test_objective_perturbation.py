@@ -8,7 +8,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import seepage as sp
-from seepage.core.unknowns import simplex_basis
+from seepage.core.jacobian import simplex_basis
 from seepage.errors import InputError
 
 N, SIGMA, L2 = 8, 1.5, 0.3

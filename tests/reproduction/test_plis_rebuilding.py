@@ -183,3 +183,21 @@ def test_the_printed_numbers_are_judged_by_the_whole_attack(kept, monkeypatch):
     rising = sum(high > low for low, high in ssim)
     assert f"in {rising} of 4 cases, as in the paper" in outcome.seen
     assert "inversion_study.json: `python benchmarks/inversion_study.py" in outcome.kept[0]
+    attacks = " ".join(outcome.kept[1:])  # every piece has the command that attacks it
+    assert all(name in attacks for name in (*whole_attack.ATTACKS, *whole_attack.OTHER_LENGTHS))
+    assert "--attack IMAGES OUT --restarts 4 --pieces strided-0,strided-1" in attacks
+
+
+def test_the_plateau_is_shown_by_attacks_of_other_lengths():
+    whole = whole_attack.whole_attacks()
+    alike, change = whole.settled()
+    assert alike > 0.95
+    assert change < 0.01
+    curves = whole.curves()
+    assert set(curves) == {*whole_attack.ATTACKS, *whole_attack.OTHER_LENGTHS}
+    for name, (steps, cost) in curves.items():
+        assert steps[-1] == {"deep": 1200, "strided": 9600}[name.split("-")[0]] * (
+            "times" in name
+        ) + 4800 * ("times" not in name)
+        assert np.all(np.diff(cost) <= 0)
+        assert cost[-1] == pytest.approx(1, abs=0.03)

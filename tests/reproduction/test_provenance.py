@@ -34,3 +34,5 @@ def test_a_command_is_told_without_folders_and_commit(tmp_path):
     assert asked == "not recorded" or len(asked) == 40
     assert kept_by("a.json", made) == f"a.json: `{made['command']}`; commit abc; a processor."
     assert "not recorded" in kept_by("a.json", {})
+    twice = kept_by("a.json", made | {"continued": [made | {"commit": "def"}]})
+    assert twice.endswith(f"; continued by `{made['command']}`; commit def; a processor.")

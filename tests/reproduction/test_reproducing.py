@@ -66,6 +66,15 @@ def test_a_quick_run_says_so(fake, run, tmp_path):
     assert found["quantities"][1]["measured"] == 2
 
 
+def test_as_json_it_tells_what_it_writes(fake, run, tmp_path):
+    told = json.loads(run(fake.name, "--json").stdout)
+    home = tmp_path / "seepage-reproduction" / fake.name
+    assert told == json.loads((home / "result.json").read_text())
+    first = told["quantities"][0]
+    assert (first["verdict"], first["kind"], first["evidence"]) == ("agrees", "result", [])
+    assert told["processor_seconds"] >= 0
+
+
 def test_all_of_them(fake, run, tmp_path):
     assert run("all").exit_code == 0
     assert (tmp_path / "seepage-reproduction" / fake.name / "result.json").exists()
@@ -86,6 +95,9 @@ def test_of_all_those_without_their_data_are_left_out(fake, run, monkeypatch, tm
     assert "other-figure is left out: The data are not here." in result.output
     assert "1 of 2 in " in result.output
     assert (tmp_path / "seepage-reproduction" / fake.name / "result.json").exists()
+    other_left, made = json.loads(run("all", "--json").stdout)
+    assert other_left == {"name": "other-figure", "left_out": "The data are not here."}
+    assert made["name"] == fake.name
     alone = run("other-figure")
     assert alone.exit_code == 2
     assert "The data are not here." in alone.output

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = DOCS / "reproduction"
 CODE = "`reproduction/page.py`"  # a computation, to be named in reasons
+LINKED = f"[{CODE}](../../reproduction/page.py)"
 
 
 @pytest.fixture
@@ -99,7 +100,9 @@ def test_reasons_stand_under_the_table_each_once(fake, results, tmp_path):
     text = (index.parent / "fake.md").read_text()
     assert "|a|2 / 1 (1)|\n|b|3 / 3|" in text
     assert "|c|4 / – (2)|\n|d|6 / 5 (1)|" in text
-    assert f"\n1. Differs. It was \\*cut off\\* ({CODE}).\n2. Not available here. The data" in text
+    assert (
+        f"\n1. Differs. It was \\*cut off\\* ({LINKED}).\n2. Not available here. The data" in text
+    )
     assert "Never shown." not in text
     whole = "Of 4 printed numbers, 1 agrees; 2 differ, 1 not available here."
     assert whole in index.read_text()
@@ -119,7 +122,7 @@ def test_kinds_and_undecided_numbers_are_counted_and_shown(fake, results, tmp_pa
     index = write_pages(results, tmp_path / "docs")
     text = (index.parent / "fake.md").read_text()
     assert "|records|7 / 7, count|\n|a|1 / 1|\n|b|3 / 2 (1)|\n|c|1 / 1 (2)|" in text
-    assert f"\n1. Undecided. No split is stated, {CODE}.\n2. Undecided. 0.9 ± 0.1 against" in text
+    assert f"\n1. Undecided. No split is stated, {LINKED}.\n2. Undecided. 0.9 ± 0.1 against" in text
     assert "Of 4 printed numbers, 2 agree (1 result, 1 count); 2 undecided." in text
     assert "(fake.md)|4|1|1|0|0|2|0|" in index.read_text()
 
@@ -243,6 +246,30 @@ def test_quantities_of_several_rows_and_columns_make_one_table(fake, results, tm
     assert "|printed / measured|x|y|z|\n|---|---:|---:|---:|\n|a|1 / 1|2 / 2|" in text
     assert "|c|7 / 7|8 / 8|9 / 9|\n\n|quantity|" in text
     assert text.count("|first: x|0 / 0|") == 1
+
+
+def test_every_number_that_differs_links_its_computation():
+    """Links of the pages, as a reader of the repository follows them."""
+    said = 0
+    for path in PAGES.glob("*.json"):
+        found = [Quantity.from_json(q) for q in json.loads(path.read_text("utf-8"))["quantities"]]
+        said += len({q.reason for q in found if q.verdict in ("differs", "undecided")})
+    notes = [
+        note
+        for path in PAGES.glob("*.md")
+        for note in re.findall(r"^\d+\. (?:Differs|Undecided)\. .+$", path.read_text("utf-8"), re.M)
+    ]
+    assert len(notes) == said > 0
+    for note in notes:
+        links = re.findall(r"\]\(((?:\.\./){2}[^)]+)\)", note)
+        assert links, note
+        assert all((PAGES / link).exists() for link in links), note
+
+
+def test_several_files_are_linked_by_their_folder():
+    found = page._inline("a_b (`reproduction/results/private_sgd_*.json`, `seepage audit`)")
+    folder = "[`reproduction/results/private_sgd_*.json`](../../reproduction/results)"
+    assert found == f"a\\_b ({folder}, `seepage audit`)"
 
 
 def test_the_readme_counts_as_the_pages_do():

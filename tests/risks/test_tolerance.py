@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from seepage.risks.guessing import accuracy
-from seepage.risks.tolerance import best_within, windows
+from seepage.risks.guessing import accuracy, best_within, windows
 
 
 def test_windows_cover_what_a_guess_may_be_off_by() -> None:

@@ -16,8 +16,7 @@ import pytest
 from sampled import sampled
 from seepage.errors import InputError
 from seepage.support import files as files_module
-from seepage.support.files import hold, read_manifest, whole_folder, write_private
-from seepage.support.manifest import MANIFEST
+from seepage.support.files import MANIFEST, hold, read_manifest, whole_folder, write_private
 
 
 def files(folder):

@@ -26,7 +26,11 @@ T, and for exponential scores, ``(θ/(2 − θ) + 2θ²/(1 + θ))/2`` (Hanley an
 
 The second interval is normal on the log-odds scale. Its variance, ``var(v_with)/n_with +
 var(v_without)/n_without``, where ``v`` is a record's share of correctly ordered pairs, assumes no
-distribution but is too small near 1 (DeLong, DeLong and Clarke-Pearson 1988).
+distribution but is too small near 1 (DeLong, DeLong and Clarke-Pearson 1988). The variances ``var``
+are divided by n, not n − 1: with five records of each kind, the union of the intervals otherwise
+contains the area in up to 99 % of data sets. ``benchmarks/layer_statistics.py`` simulates the
+union: 93 to 98 % from four records of each kind on. With three, whose scores also vary twice as
+much as the others', 90 %.
 
 Scores may be grouped (a batch at several snapshots, or the updates of one client). The deviations
 of ``v`` are then summed over each group before they are squared (Obuchowski 1997). If groups have
@@ -269,8 +273,7 @@ def _observed_variance(
         return float((len(others) - 1) * np.mean((others - others.mean()) ** 2))
     area, sizes = right[truth].mean(), np.where(truth, truth.sum(), (~truth).sum())
     sums = np.bincount(group, (right - area) / sizes)
-    sides = (sums[side] for side in (with_it, without))
-    return sum(float(np.sum(each**2)) * len(each) / (len(each) - 1) for each in sides)
+    return float(np.sum(sums**2))
 
 
 class RankCorrelation(NamedTuple):

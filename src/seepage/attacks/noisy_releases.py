@@ -125,7 +125,7 @@ def _decision(
         classes = model.classes_
         return lambda margins: classes[(margins > 0).astype(np.int64)], classes
     if isinstance(model, GLMRegressor):
-        return model._family().mean, None
+        return model._loss.mean, None
     kind = (
         "an unsupported model" if isinstance(model, LinearModel) else "a model from another library"
     )

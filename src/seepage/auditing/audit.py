@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -56,7 +56,6 @@ from seepage.auditing.trained_model import (
 )
 from seepage.bounds.guarantees import Guarantees, guarantees
 from seepage.core.noise import Attacker, Gaussian
-from seepage.core.people import Together
 from seepage.core.result import NOISE, PENALTY, held_sentences, joined, less, round_up
 from seepage.core.risk_views import (
     Guess,
@@ -141,9 +140,9 @@ class Effort:
         if not self.quick:
             return ()
         return (
-            "A quick audit: nothing was fitted again, which leaves out repeated splits and the "
+            "This audit was quick: without further fits there are no repeated splits and no "
             "bounds that average over other records"
-            + (", as well as remedies" if self.remedies == () else "")
+            + (", and no remedies" if self.remedies == () else "")
             + ".",
         )
 
@@ -347,6 +346,13 @@ def audit_model(
     if risks is not None:
         risks = beside_figures(risks, *beside, *guessing)
     chosen = (NOISE,) if sigma is None else ()
+    guessed = {g.name: g for g in risks.guesses if g.prior == "frequencies"} if risks else {}
+    attributes = tuple(
+        replace(a, gain=own.gain, tpr=own.tpr, tpr_strict=own.tpr_strict)
+        if (own := guessed.get(a.name)) is not None
+        else a
+        for a in attributes
+    )
     if risks is not None:
         told = (*risks.assumptions, *held_sentences(chosen))
         risks = replace(risks, held=joined(chosen, risks.held), assumptions=told)
@@ -395,7 +401,7 @@ def audit_model(
         released=found.released,
         steps=tuple(steps),
         notices=table.notices,
-        attributes=with_gains(attributes, risks),
+        attributes=attributes,
         dataset_eta=found.dataset / noise,
         curve=curve,
         records=records,
@@ -630,49 +636,41 @@ def find_risks(
         )
     guesses = []
     largest = _LargestGains(sigma, noises, rows.count)
-    if trained.settings.classifies and trained.held:
-        levels = len(trained.table.labels.counts or ())
-        candidates = among_levels(leak, changes, None, 1e-5)
+    for name, columns in _guessable(trained, [a.name for a in attributes]):
+        label = columns is None
+        priors = ("frequencies", "model") if label else ("frequencies",)
+        try:
+            candidates = among_levels(leak, changes, columns, 1e-5 if label else 1e-3)
+        except InputError:  # one level only, or far too many
+            if label:
+                raise
+            continue
+        levels = len(candidates.levels)
         among = records if candidates.together else rows
         asked = None
-        if several or not certified or candidates.together:
+        # Among more than three levels, a limit takes about four times as long as a closed form.
+        moves_work = 0.0 if label else levels * trained.work * (1 if levels <= 3 else 4)
+        if label and (several or not certified or candidates.together):
             asked = exposed(max(_FEWEST_RISKS, most // (2 * levels)), among)
-        priors = ("frequencies", "model")
-        label = partial(
-            guess_among, leak, changes, candidates, priors, _rows_of(candidates.together, asked)
+        elif not certified or moves_work > _MOVES_WORK:
+            asked = exposed(_FEWEST_RISKS, among)
+        elif candidates.together:
+            asked = exposed(max(_FEWEST_RISKS, most // levels), among)
+        if asked is not None and not label:
+            # The record whose category is estimated best need not be the one guessed best.
+            easiest = next(a.easiest_row for a in attributes if a.name == name)
+            asked = np.union1d(among.place_of(easiest), asked)
+        those = asked
+        if asked is not None and candidates.together is not None:
+            those = np.array([held[0] for held in candidates.together.sets[asked]])
+        ask = partial(
+            guess_among,
+            *(leak, changes, candidates, priors, those),
+            # For how many records the rates are integrated; other records get a bound.
+            integrals=_FEWEST_RISKS if levels <= _MOST_INTEGRATED else 0,
         )
-        label = partial(label, integrals=_integrals(levels), **largest.asked())
-        found = largest.own(trained.table.target, priors, _asked(label, refits(levels), work))
-        for prior, guess in zip(priors, found, strict=True):
-            guesses.append(_finding(trained.table.target, prior, guess, asked, among))
-    if trained.basis() is None and trained.held:
-        by_name = {a.name: a for a in attributes}
-        for attribute in trained.table.attributes:
-            known = by_name.get(attribute.name)
-            if known is None or attribute.kind == "numeric":
-                continue
-            try:
-                candidates = among_levels(leak, changes, list(attribute.columns), 1e-3)
-            except InputError:  # one level only, or far too many
-                continue
-            levels = len(candidates.levels)
-            among = records if candidates.together else rows
-            asked = None
-            # Among more than three levels, a limit takes about four times as long as a closed form.
-            moves_work = levels * trained.work * (1 if levels <= 3 else 4)
-            if not certified or moves_work > _MOVES_WORK:
-                asked = exposed(_FEWEST_RISKS, among)
-            elif candidates.together:
-                asked = exposed(max(_FEWEST_RISKS, most // levels), among)
-            if asked is not None:
-                # The record whose category is estimated best need not be the one guessed best.
-                asked = np.union1d(among.place_of(known.easiest_row), asked)
-            those = _rows_of(candidates.together, asked)
-            level = partial(guess_among, leak, changes, candidates, ["frequencies"], those)
-            level = partial(level, integrals=_integrals(levels), **largest.asked())
-            answers = _asked(level, refits(levels), work)
-            (guess,) = largest.own(attribute.name, ["frequencies"], answers)
-            guesses.append(_finding(attribute.name, "frequencies", guess, asked, among))
+        for prior, guess in largest.own(name, priors, partial(_asked, ask, refits(levels), work)):
+            guesses.append(_finding(name, prior, guess, asked, among))
     middle = _middle(mu)
     finding = RiskFinding(
         membership=float(accuracy(mu[worst])),
@@ -704,14 +702,13 @@ class _LargestGains:
         self.right, self.baseline = np.full((2, len(guessed)), np.nan)
         self.what = [("", "", 0)] * len(guessed)  # the column, the prior, the number of levels
 
-    def asked(self) -> dict[str, Any]:
-        """Return the additional arguments of a guess query, for all noise scales."""
+    def own(
+        self, name: str, priors: Sequence[str], ask: Callable[..., list[Guess]]
+    ) -> list[tuple[str, Guess]]:
+        """Ask at all noise scales, and return each prior's guess at the noise of the release."""
         beyond = self.gain.copy()
         beyond[self.place] = -np.inf  # what is found with the noise itself is told of every column
-        return {"scales": self.scales.tolist(), "beyond": beyond.tolist()}
-
-    def own(self, name: str, priors: Sequence[str], guesses: Sequence[Guess]) -> list[Guess]:
-        """Store the results, and return the results at the noise of the release, one per prior."""
+        guesses = ask(scales=self.scales.tolist(), beyond=beyond.tolist())
         every = len(self.scales)
         for k, guess in enumerate(guesses):
             place, gains = k % every, np.asarray(guess.gain())
@@ -723,7 +720,7 @@ class _LargestGains:
                 self.gain[place], self.baseline[place] = gains[worst], guess.baseline[worst]
                 self.right[place] = guess.baseline[worst] + gains[worst]
                 self.what[place] = (name, priors[k // every], len(guess.levels))
-        return list(guesses[int(self.place) :: every])
+        return list(zip(priors, guesses[int(self.place) :: every], strict=True))
 
     def curve(self, worst: float, middle: np.ndarray) -> RiskCurve | None:
         """Return the risks at each noise scale, from the largest and median distances μ."""
@@ -748,16 +745,16 @@ class _LargestGains:
         )
 
 
-def _rows_of(together: Together | None, asked: np.ndarray | None) -> np.ndarray | None:
-    """Return the record of each examined unit; for a person, the first record."""
-    if together is None or asked is None:
-        return asked
-    return np.array([rows[0] for rows in together.sets[asked]])
-
-
-def _integrals(levels: int) -> int:
-    """Return for how many records guess rates are integrated; other records get a bound."""
-    return _FEWEST_RISKS if levels <= _MOST_INTEGRATED else 0
+def _guessable(
+    trained: TrainedModel, known: Sequence[str]
+) -> Iterator[tuple[str, list[int] | None]]:
+    """Yield the classes (``None``) and the categories that are guessed, with their features."""
+    if trained.held and trained.settings.classifies:
+        yield trained.table.target, None
+    if trained.held and trained.basis() is None:
+        for attribute in trained.table.attributes:
+            if attribute.name in known and attribute.kind != "numeric":
+                yield attribute.name, list(attribute.columns)
 
 
 def _middle(values: np.ndarray) -> np.ndarray:
@@ -835,50 +832,29 @@ def _told_apart(mu: float, epsilon: float = 0.0, delta: float = 0.0) -> dict[str
     return {"tpr": tpr, "tpr_strict": strict, "even": even, "mu": mu}
 
 
-def _asked(ask: Callable[..., Any], refits: bool | int, work: float) -> Any:
+def _asked(ask: Callable[..., Any], refits: bool | int, work: float, **more: Any) -> Any:
     """Return the risks, computed with as many refits as the effort allows.
 
     If the effort allows no refits and the risk of the most exposed record is uncertain by more than
     half a percentage point, one refit is still made, if possible. ``work`` is the cost of one
     refit.
     """
-    answer = ask(exact=refits)
+    answer = ask(exact=refits, **more)
     if refits is False or refits > 0 or np.isinf(work):
         return answer
-    risks = answer if isinstance(answer, list) else [answer]
-    return answer if all(_is_certain(risk) for risk in risks) else ask(exact=1)
-
-
-def _is_certain(risk: Membership | Guess) -> bool:
-    """Return whether the most exposed record's risk is known to half a percentage point."""
-    most, least = np.asarray(risk), risk.lower
-    worst = _most_gained(risk) if isinstance(risk, Guess) else int(np.argmax(most))
-    ends = most[worst], least[worst]
-    high, low = ends if isinstance(risk, Guess) else map(accuracy, ends)
-    return bool(high - low <= 0.005)  # half a percentage point
+    for risk in answer if isinstance(answer, list) else [answer]:
+        guess = isinstance(risk, Guess)
+        worst = _most_gained(risk) if guess else int(np.argmax(risk))
+        ends = np.asarray(risk)[worst], risk.lower[worst]
+        high, low = ends if guess else map(accuracy, ends)
+        if not high - low <= 0.005:  # half a percentage point
+            return ask(exact=1, **more)
+    return answer
 
 
 def _most_gained(guess: Guess) -> int:
     """Return the position of the record whose guess gains most from the release."""
     return int(np.argmax(computed(np.subtract, np.asarray(guess), guess.baseline)))
-
-
-def with_gains(
-    attributes: tuple[AttributeFinding, ...], risks: RiskFinding | None
-) -> tuple[AttributeFinding, ...]:
-    """Return the columns, each with the gain of guessing it, if known.
-
-    The true positive rates of distinguishing two levels of the column are also added.
-    """
-    if risks is None:
-        return attributes
-    known = {g.name: g for g in risks.guesses if g.prior == "frequencies"}
-    return tuple(
-        replace(a, gain=own.gain, tpr=own.tpr, tpr_strict=own.tpr_strict)
-        if (own := known.get(a.name)) is not None
-        else a
-        for a in attributes
-    )
 
 
 def _finding(

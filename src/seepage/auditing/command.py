@@ -16,7 +16,7 @@ import pyarrow as pa
 import typer
 
 from seepage.auditing.audit import EVERYTHING, ONLY_NOISE, QUICK, Effort, Tell, audit_table
-from seepage.auditing.decision.check import PendingCheck, stated
+from seepage.auditing.decision.check import PendingCheck
 from seepage.auditing.findings import Audit
 from seepage.auditing.gates import check_limits, held_to
 from seepage.auditing.intake.files import read_file
@@ -31,11 +31,10 @@ from seepage.auditing.intake.table import (
 from seepage.auditing.outsider import attacker_of
 from seepage.auditing.questions import ColumnQuestion, Limits, Question
 from seepage.auditing.remedies import KINDS
-from seepage.auditing.report.audit_report import AuditReport
+from seepage.auditing.report.audit_report import AuditReport, tell_briefly
 from seepage.auditing.report.figures import load_beside
-from seepage.auditing.report.rendering import json_text
-from seepage.auditing.report.screen import tell_briefly
-from seepage.auditing.report.verdict import tell_noise, warn_of_constant
+from seepage.auditing.report.rendering import json_text, tell
+from seepage.auditing.report.verdict import warn_of_constant
 from seepage.auditing.report.words import error_at, say_error
 from seepage.auditing.trained_model import MOST_TAKEN, EncodedTable
 from seepage.errors import InputError, NotTheMinimiserError
@@ -76,8 +75,7 @@ def answer(
     attacker = None if question.attacker is None else attacker_of(question.attacker)
     with progress(1 + effort.stages + (attacker is not None)) as tell:
         tell("reading")
-        fitted = _given_model(question)
-        encoded = _read(question, fitted, client)
+        fitted, encoded = _read(question, client)
         pa.default_memory_pool().release_unused()
         try:
             return audit_table(
@@ -107,8 +105,18 @@ def answer(
             ) from error
 
 
-def _read(question: Question, fitted: Any, client: Any) -> EncodedTable:
-    """Read a table and encode it as numbers; the original is kept only on request."""
+def _read(question: Question, client: Any) -> tuple[Any, EncodedTable]:
+    """Read the model, if a file gives one, and the table; keep the table only on request."""
+    fitted = None
+    if question.model_file is not None:
+        from seepage.auditing.intake.model_file import load_model
+
+        if question.model is not None or question.l2 is not None or not question.intercept:
+            raise InputError(
+                "A model file states its family, penalty and intercept: leave out --model, --l2 "
+                "and --no-intercept."
+            )
+        fitted = load_model(question.model_file)
     encoded = _encoded(question, open_table(question, client), fitted)
     if question.refit is not None and encoded.raw is None:
         raise InputError(
@@ -121,7 +129,7 @@ def _read(question: Question, fitted: Any, client: Any) -> EncodedTable:
         match_features(fitted, encoded.source.names)
         settle_penalty(fitted, len(encoded.source))
     wanted = question.show_values or question.refit is not None
-    return encoded if wanted else replace(encoded, raw=None)
+    return fitted, encoded if wanted else replace(encoded, raw=None)
 
 
 def roles(question: Question, table: TableToAudit) -> ColumnPlan:
@@ -288,7 +296,7 @@ def run_audit(
     verbose: bool = False,
 ) -> bool:
     """Audit, write the report and print the findings; return whether every gate was passed."""
-    settings = stated(question, limits)
+    asked = question, limits
     share_one_heap()
     if question.sigma is not None and question.target_eta is not None:
         raise InputError("Give --sigma or --target-eta, not both: each option sets the noise.")
@@ -298,16 +306,26 @@ def run_audit(
         check_folder(out, "report", question.inputs)  # before any long work
         if question.table.is_file() and question.table.stat().st_size > _LONG:
             load_beside()
-    pending = PendingCheck(check, question.named_inputs, () if out is None else (out,))
+    pending = None
+    if check is not None:
+        folders = () if out is None else (out,)
+        pending = PendingCheck(check, question.named_inputs, folders, *asked)
     if question.sigma is not None:
         # The noise is fixed, so the limit is the target.
         question = replace(question, target_eta=wanted)
-    with _cluster(question) as client:
+    cluster: AbstractContextManager[Any] = nullcontext()
+    if question.dask is not None or question.workers is not None:
+        from seepage.streams.dask.spread_files import on_cluster
+
+        cluster = on_cluster(question.dask, question.workers)
+    with cluster as client:
         audit = answer(question, effort=effort, limits=limits, client=client)
         report = AuditReport(held_to(limits, audit))
-        pending.compare()
+        if pending is not None:
+            pending.compare()
         page = None if out is None else report.write(out, keep=question.inputs)
-        pending.write(report, "audit", settings)
+        if pending is not None:
+            pending.write(report, "audit")
         private = "values of the table itself" if question.show_values else None
         if as_json or verbose:
             return report.tell(page, as_json=as_json, private=private)
@@ -334,7 +352,7 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
     for notice in audit.notices:
         typer.echo(f"Notice: {notice}")
     typer.echo(f"σ = {audit.sigma:.6g}")
-    typer.echo(tell_noise(audit))
+    typer.echo(tell("noise", audit))
     errors = (math.nan if error is None else error, curve.noiseless_error, curve.trivial_error)
     said = [say_error(audit, known) for known in errors]
     typer.echo(
@@ -343,29 +361,6 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
     )
     if worse := warn_of_constant(audit):
         typer.echo(worse)
-
-
-def _cluster(question: Question) -> AbstractContextManager[Any]:
-    """Yield a client of the requested cluster, or ``None``."""
-    if question.dask is None and question.workers is None:
-        return nullcontext()
-    from seepage.streams.dask.spread_files import on_cluster
-
-    return on_cluster(question.dask, question.workers)
-
-
-def _given_model(question: Question) -> Any:
-    """Return the model in the given file, or ``None`` if no file was given."""
-    if question.model_file is None:
-        return None
-    from seepage.auditing.intake.model_file import load_model
-
-    if question.model is not None or question.l2 is not None or not question.intercept:
-        raise InputError(
-            "A model file states its family, penalty and intercept: leave out --model, --l2 and "
-            "--no-intercept."
-        )
-    return load_model(question.model_file)
 
 
 @contextmanager

@@ -10,8 +10,7 @@ import pyarrow as pa
 from seepage.auditing.audit import audit_table
 from seepage.auditing.findings import Audit
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
-from seepage.auditing.report.audit_report import AuditReport
-from seepage.auditing.report.screen import tell_briefly
+from seepage.auditing.report.audit_report import AuditReport, tell_briefly
 from seepage.data import load_bundled
 
 SIGMA = 0.1  # enough noise to keep the model useful, too little to hide every patient

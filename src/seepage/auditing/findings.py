@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from seepage.auditing.any_model.structure import StructuralRisk, degrees_of_freedom
 from seepage.bounds.guarantees import Guarantees
 from seepage.core.result import SAME
+from seepage.support.files import write_each
 from seepage.support.room import computed, room_for, sorted_numbers
 from seepage.tables.result_table import PlottedNumbers, Reportable, ResultNumbers
 from seepage.tables.source import build_frame
-from seepage.tables.table_file import write_each
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +39,7 @@ WIDEST = 60  # features up to which the leakage of reweighting as a whole is qui
 # and gates
 FALSE_POSITIVES = (0.01, 0.001)
 NOT_MEASURED = "not measured"
+FEW = 10  # records in a cell, or degrees of freedom: below it, ACRO's default holds outputs back
 WRITTEN = 1 << 17  # records written to a file at a time
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, at which quantiles are reported
 
@@ -247,13 +247,8 @@ class RemedyKind(StrEnum):
     SHAPE = "shape"
     REFITS = "refits"  # any that takes another fit, where none could be tried
 
-    @property
-    def words(self) -> str:
-        """The name of the remedy in the report."""
-        return _WORDS[self]
 
-
-_WORDS = {
+REMEDY_NAMES = {
     RemedyKind.NOISE: "more noise",
     RemedyKind.PENALTY: "more regularisation",
     RemedyKind.COMBINATION: "regularisation and noise",
@@ -301,7 +296,7 @@ class Remedy:
     @property
     def name(self) -> str:
         """The name in the report, such as ``more noise`` or ``more regularisation``."""
-        return self.kind.words
+        return REMEDY_NAMES[self.kind]
 
     @property
     def compared(self) -> str:
@@ -493,6 +488,51 @@ class Gate:
         return self.low is not None
 
 
+@dataclass(frozen=True)
+class StructuralRisk:
+    """One structural risk of a model.
+
+    Parameters
+    ----------
+    name
+        The name of the risk.
+    found
+        Whether the risk was found; ``None`` if it does not apply to this model.
+    records, among
+        The number of affected records, and the number of all records.
+    value
+        The number compared with ``limit``. A risk of cells, leaves or degrees of freedom is found
+        if this number is below the limit, the generalisation gap if it is significant, and any
+        other risk if this number is above the limit. ``None`` if there is no such number.
+    limit, whose
+        A rule of thumb, and its source if it is external.
+    reason
+        Why the risk does not apply.
+    """
+
+    name: str
+    found: bool | None
+    records: int
+    among: int
+    value: float | None = None
+    limit: float | None = None
+    whose: str = ""
+    reason: str = ""
+    # Of leaves: how many trees there are, and records in a small leaf of every one of them
+    trees: int | None = None
+    in_every_tree: int | None = None
+    parameters: int | None = None  # how many numbers the model has learnt
+    keeper: str | None = None  # the class that keeps records as they are
+
+    @classmethod
+    def of_freedom(cls, learnt: int, records: int) -> StructuralRisk:
+        """Return the check on degrees of freedom: records minus learnt parameters."""
+        left, name = records - learnt, "degrees of freedom"
+        few, affected = left < FEW, records if left < FEW else 0
+        whose = "ACRO's default"
+        return cls(name, few, affected, records, float(left), FEW, whose, parameters=learnt)
+
+
 @dataclass(frozen=True, eq=False)
 class SomeRecords:
     """Stores the results for a few records."""
@@ -609,7 +649,10 @@ class RecordLeakage:
             np.arange(self.count)[which] if isinstance(which, slice) else np.asarray(which),
             np.asarray(self._row[which], dtype=np.int64),
             np.ones(len(self._row[which]), np.int64) if self._held is None else self._held[which],
-            {name: values[which] * self._factor(name) for name, values in self._numbers.items()},
+            {
+                name: values[which] * (self._sigma if name == "exact_error" else 1 / self._sigma)
+                for name, values in self._numbers.items()
+            },
             {name: values[which] * self._sigma for name, values in self._errors.items()},
         )
 
@@ -620,10 +663,6 @@ class RecordLeakage:
     def place_of(self, row: int) -> np.ndarray:
         """Return the (first) position of the record with this table row, if there is one."""
         return np.flatnonzero(self._row == row)[:1]
-
-    def _factor(self, name: str) -> float:
-        """Return the factor from σ = 1 to this noise: σ for errors, 1/σ for all other numbers."""
-        return self._sigma if name == "exact_error" else 1 / self._sigma
 
     def _in_order(self, name: str) -> np.ndarray:
         """Return one of the :data:`NUMBERS` at σ = 1, in ascending order."""
@@ -640,7 +679,7 @@ class RecordLeakage:
         ordered = self._in_order(name)
         lower = [ordered[math.floor((len(ordered) - 1) * share)] for share in shares]
         values = np.where(np.asarray(shares) == 0.5, median_of(ordered), lower)
-        return np.asarray(values * self._factor(name))
+        return np.asarray(values * (self._sigma if name == "exact_error" else 1 / self._sigma))
 
     def median(self) -> float:
         """Return the median of the leakage."""
@@ -842,7 +881,7 @@ class Audit(Reportable, ResultNumbers):
     @property
     def structure(self) -> tuple[StructuralRisk, ...]:
         """The structural check: how many numbers are released for how many records or people."""
-        return (degrees_of_freedom(self.released, self.records.count),)
+        return (StructuralRisk.of_freedom(self.released, self.records.count),)
 
     @property
     def unit(self) -> str:

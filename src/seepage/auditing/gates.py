@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 
 from seepage.auditing.findings import FALSE_POSITIVES, OVER_ALL, Audit, Gate, RiskFinding
 from seepage.auditing.questions import Limits
-from seepage.auditing.report.verdict import tell_not_measured
+from seepage.auditing.report.rendering import tell
 from seepage.core.result import SAME, round_up
 from seepage.errors import InputError
 from seepage.risks.guessing import accuracy_beside, rate_beside, true_positive_rate
@@ -64,8 +64,14 @@ def held_to(limits: Limits, audit: Audit) -> Audit:
 def find_gates(limits: Limits, audit: Audit) -> tuple[Gate, ...]:
     """Return one gate per limit; records above a limit are named by row, never by value."""
     check_limits(limits, bool(audit.groupings))
-    stated = ((gate, getattr(limits, name)) for name, gate in _GATES.items())
-    return tuple(gate(audit, limit) for gate, limit in stated if limit is not None)
+    gates = []
+    for name, gate in _GATES.items():
+        limit = getattr(limits, name)
+        if limit is not None and limit >= 1 and audit.risks is None and gate in _OF_RISKS:
+            gates.append(Gate(f"--{name.replace('_', '-')}", limit, None, True))
+        elif limit is not None:
+            gates.append(gate(audit, limit))
+    return tuple(gates)
 
 
 def _max_eta(audit: Audit, limit: float) -> Gate:
@@ -98,10 +104,12 @@ def _group_ratio(audit: Audit, limit: float) -> Gate:
 
 
 def _membership(audit: Audit, limit: float) -> Gate:
-    if limit >= 1 and audit.risks is None:
-        return Gate("--max-membership", limit, None, True)
     risks = _known_risks(audit, "--max-membership")
-    gate = _noisy_membership(audit, risks, limit)
+    measured, rows = risks.recognised, (risks.recognised_row,)
+    gate = Gate("--max-membership", limit, measured, measured <= limit * (1 + SAME), rows=rows)
+    # No noise hides what a figure on a grid discloses, nor a row without which there is no model.
+    if not (gate.passed or risks.disclosed):
+        gate = _with_enough_noise(audit, risks, gate)
     ledger = audit.ledger
     if ledger is not None and ledger.known and limit < 1 and not risks.disclosed:
         passed = ledger.membership <= limit * (1 + SAME)
@@ -115,31 +123,22 @@ def _membership(audit: Audit, limit: float) -> Gate:
     return replace(gate, measured=1.0, passed=False, enough=enough, beside=None)
 
 
-def _noisy_membership(audit: Audit, risks: RiskFinding, limit: float) -> Gate:
-    """Return the gate on membership inference against the noisy release."""
-    measured, rows = risks.recognised, (risks.recognised_row,)
-    passed = measured <= limit * (1 + SAME)
-    gate = Gate("--max-membership", limit, measured, passed, rows=rows)
-    # No noise hides what a figure on a grid discloses, nor a row without which there is no model.
-    if passed or risks.disclosed:
-        return gate
-    beside = float(accuracy_beside(0.0, 0.5, risks.epsilon, risks.delta))
-    if beside >= limit:
-        return replace(gate, beside=beside)
+def _with_enough_noise(audit: Audit, risks: RiskFinding, gate: Gate) -> Gate:
+    """Return the gate on membership inference with the noise that would meet it, if any does."""
+
+    def over(mu: float) -> float:
+        return float(accuracy_beside(mu, 0.5, risks.epsilon, risks.delta)) - gate.limit
+
+    if over(0.0) >= 0:
+        return replace(gate, beside=float(accuracy_beside(0.0, 0.5, risks.epsilon, risks.delta)))
     if not math.isfinite(risks.mu):
         return gate
     # μ is inversely proportional to σ.
-
-    def over(mu: float) -> float:
-        return float(accuracy_beside(mu, 0.5, risks.epsilon, risks.delta)) - limit
-
     allowed = brentq(over, 0.0, risks.mu)
     return replace(gate, enough=round_up(audit.sigma * risks.mu / allowed))
 
 
 def _guess_gain(audit: Audit, limit: float) -> Gate:
-    if limit >= 1 and audit.risks is None:
-        return Gate("--max-guess-gain", limit, None, True)
     worst = _known_risks(audit, "--max-guess-gain").worst_guess
     if worst is None:
         return Gate("--max-guess-gain", limit, 0.0, True)
@@ -154,8 +153,6 @@ def _guess_gain(audit: Audit, limit: float) -> Gate:
 
 
 def _guess_tpr(audit: Audit, limit: float) -> Gate:
-    if limit >= 1 and audit.risks is None:
-        return Gate("--max-guess-tpr", limit, None, True)
     risks = _known_risks(audit, "--max-guess-tpr")
     gate, ledger = _noisy_guess_tpr(audit, risks, limit), audit.ledger
     if ledger is not None and ledger.tpr is not None and limit < 1 and not risks.replaced:
@@ -204,11 +201,12 @@ def _outsider(audit: Audit, limit: float) -> Gate:
 
 def _known_risks(audit: Audit, option: str) -> RiskFinding:
     if audit.risks is None:
-        why = tell_not_measured(audit)
+        why = tell("not_measured", audit)
         raise InputError(f"{option} cannot be checked. {why} Use {option} 1 to skip this check.")
     return audit.risks
 
 
+_OF_RISKS = (_membership, _guess_gain, _guess_tpr)  # a limit of 1 on these is none
 _GATES = {
     "max_eta": _max_eta,
     "min_mse": _min_mse,

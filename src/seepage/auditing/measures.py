@@ -30,7 +30,7 @@ from seepage.auditing.findings import (
 )
 from seepage.auditing.trained_model import ROW, Attribute, TrainedModel
 from seepage.core.information import inverse_work
-from seepage.core.jacobian import ReleaseJacobian, largest_square
+from seepage.core.jacobian import ReleaseJacobian, Unknowns, inverse_gram_diagonal, largest_square
 from seepage.core.noise import Gaussian
 from seepage.core.questions import (
     ALL,
@@ -39,15 +39,15 @@ from seepage.core.questions import (
     Blocks,
     BlocksByName,
     ChunkQuestion,
-    EachRecord,
-    RecordNumbers,
     chosen,
     grouped,
     members,
+)
+from seepage.core.result import (
+    EachRecord,
+    RecordNumbers,
     root,
 )
-from seepage.core.spectra import inverse_gram_diagonal
-from seepage.core.unknowns import Unknowns
 from seepage.glm.leakage import largest_leakage, leakage_of_others
 from seepage.support.room import copied, sorted_numbers
 from seepage.tables.columns import labels_of
@@ -130,7 +130,7 @@ class _EachError(EachRecord):
         if self.owner is not None:
             errors = self._of_people(jacobian, errors)
         numbers = RecordNumbers(errors, None, chunk.start, self.rows)
-        return self._summary(numbers) if len(chunk) == self.rows else numbers
+        return self.answer([numbers], jacobian) if len(chunk) == self.rows else numbers
 
     def _of_people(self, jacobian: ReleaseJacobian, errors: np.ndarray) -> np.ndarray:
         """Return the minimum errors of attacks on people, from those of attacks on their records.
@@ -156,10 +156,9 @@ class _EachError(EachRecord):
     def answer(self, totals: list[Any], template: ReleaseJacobian) -> AttackErrors:
         """Return the summary of the errors over the whole table."""
         (total,) = totals
-        return total if isinstance(total, AttackErrors) else self._summary(total)
-
-    def _summary(self, numbers: RecordNumbers) -> AttackErrors:
-        columns = numbers.values.T
+        if isinstance(total, AttackErrors):
+            return total
+        columns = total.values.T
         place = np.array([int(column.argmin()) for column in columns])
         return AttackErrors(
             np.array([column[at] for column, at in zip(columns, place, strict=True)]),
@@ -277,18 +276,9 @@ def group_members(trained: TrainedModel) -> dict[tuple[str, str], np.ndarray]:
     columns, owner = tuple(trained.table.groups), trained.owner
     if not columns or np.isinf(trained.refit_work):
         return {}
-    ask = partial(_groups_of, columns=columns)
+    (chunk,) = trained.source.each(lambda chunk: chunk, "groups", columns)
     return {
-        name: rows if owner is None else np.unique(owner[rows])
-        for groups in trained.source.each(ask, "groups", columns)
-        for name, rows in groups.items()
-    }
-
-
-def _groups_of(chunk: Chunk, columns: Sequence[str]) -> dict[tuple[str, str], np.ndarray]:
-    """Return the positions of a chunk's records in each group of some columns."""
-    return {
-        (column, str(label)): rows
+        (column, str(label)): rows if owner is None else np.unique(owner[rows])
         for column in columns
         for label, rows in _text_groups(chunk, column).items()
     }

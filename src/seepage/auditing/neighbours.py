@@ -83,19 +83,17 @@ def _neighbours(
     """Yield each change to the records at ``rows``, with all records after that change."""
     yield LEFT_OUT, source.at(np.delete(np.arange(len(source)), rows))
     y, counts = source.y, trained.table.labels.counts
+
+    def replaced(features: np.ndarray, label: Any) -> RecordsInMemory:
+        others, labels = source.X.copy(), y.copy()
+        others[rows], labels[rows] = features, label
+        return RecordsInMemory(others, source.names, labels, source.sample_weight, source.beside)
+
     known = [float(np.min(y)), float(np.max(y))] if counts is None else list(counts)
     for label in other_labels(y[rows[0]], known):
-        yield RELABELLED, _replaced(source, rows, source.X[rows], label)
+        yield RELABELLED, replaced(source.X[rows], label)
     numeric = [j for a in trained.table.attributes if a.kind == "numeric" for j in a.columns]
     for words, end in zip(AT_THE_ENDS, (np.min, np.max), strict=True):
         features = source.X[rows].copy()
         features[:, numeric] = end(source.X[:, numeric], axis=0)
-        yield words, _replaced(source, rows, features, y[rows])
-
-
-def _replaced(
-    source: RecordsInMemory, rows: np.ndarray, features: np.ndarray, label: Any
-) -> RecordsInMemory:
-    X, y = source.X.copy(), source.y.copy()
-    X[rows], y[rows] = features, label
-    return RecordsInMemory(X, source.names, y, source.sample_weight, source.beside)
+        yield words, replaced(features, y[rows])

@@ -260,7 +260,8 @@ class Limits:
     ] = None
     max_eta: Annotated[float | None, "Limit: largest η of any record."] = None
     min_mse: Annotated[
-        float | None, "Limit: smallest squared error of an attack, in squared standard deviations."
+        float | None,
+        "Limit: smallest mean squared error of an unbiased attack, in squared standard deviations.",
     ] = None
     max_group_ratio: Annotated[float | None, "Limit: largest ratio of leakage between groups."] = (
         None

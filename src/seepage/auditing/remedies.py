@@ -19,6 +19,7 @@ import numpy as np
 
 from seepage.auditing.findings import (
     FALSE_POSITIVES,
+    REMEDY_NAMES,
     WIDEST,
     GuessFinding,
     Remedy,
@@ -29,7 +30,7 @@ from seepage.auditing.findings import (
 from seepage.auditing.measures import record_leakage
 from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_GUESS_TPR, MAX_MEMBERSHIP, Limits
 from seepage.auditing.tradeoff import SPLITS, HeldOutTrial, judge_usefulness, try_out
-from seepage.auditing.trained_model import FitSettings, RecordsInMemory, TrainedModel
+from seepage.auditing.trained_model import RecordsInMemory, TrainedModel
 from seepage.core.noise import Gaussian
 from seepage.core.result import SAME, round_up
 from seepage.errors import InputError
@@ -118,7 +119,10 @@ def find_remedies(
     kinds = KINDS if wanted is None else tuple(RemedyKind(name) for name in wanted)
     within = {name: wanted is not None or trained.work <= most for name, most in _BUDGETS.items()}
     if not within["weights"]:  # as many passes as weights take
-        risks_of = _unmeasured
+
+        def risks_of(*_: Any) -> None:
+            """Leave the risks unmeasured."""
+
     splits = splits if trained.work <= _MANY_PENALTIES else 1
     search = _Search(trained, trial, sigma, asked, worst, risks, risks_of, curve, seed, splits)
     remedies = [search.more_noise()] if RemedyKind.NOISE in kinds else []
@@ -132,7 +136,7 @@ def find_remedies(
         return _ordered([*remedies, *large], trial, asked, risks)
     try:
         for kind in refits:
-            say(f"remedy: {kind.words}")
+            say(f"remedy: {REMEDY_NAMES[kind]}")
             if kind == RemedyKind.PENALTY:
                 remedies.append(search.penalty())
             elif kind == RemedyKind.COMBINATION:
@@ -144,12 +148,6 @@ def find_remedies(
     except InputError as problem:
         remedies.append(Remedy(kind=RemedyKind.REFITS, reason="failed", problem=str(problem)))
     return _ordered(remedies, trial, asked, risks)
-
-
-def _unmeasured(
-    trained: TrainedModel, sigma: float, shape: Gaussian | None = None
-) -> RiskFinding | None:
-    return None
 
 
 def _ordered(
@@ -320,15 +318,13 @@ class _Search:
         """The smallest noise on the coarse grid with which the current model meets the target η."""
         return round_up(self.worst / self.asked.eta)
 
-    def _settings(self, l2: float) -> FitSettings:
-        return replace(self.trained.settings, l2=l2)
-
     def _refitted(self, l2: float) -> TrainedModel:
-        return self.trained.refitted(self._settings(l2))
+        return self.trained.refitted(replace(self.trained.settings, l2=l2))
 
     def _after(self, l2: float) -> HeldOutTrial:
         """Return a model with another penalty, to be tested on the same held-out records."""
-        other = try_out(self.trained, self._settings(l2), self.seed)
+        settings = replace(self.trained.settings, l2=l2)
+        other = try_out(self.trained, settings, self.seed)
         return replace(other, held_out=self.trial.held_out)  # no copies
 
     def _enough(

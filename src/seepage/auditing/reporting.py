@@ -139,8 +139,7 @@ def check(
             "nothing; leave this role out, or use `seepage release --check` to publish and check "
             "files."
         )
-    pending = PendingCheck(Path(path), named, ())
-    pending.write(report, "audit", {})
+    PendingCheck(Path(path), named, ()).write(report, "audit")
     return Path(path).with_suffix(".txt")
 
 

@@ -87,8 +87,7 @@ class HeldOutTrial:
             root=self.root,
         )
         total: _LossSums = self.held_out.total(ask, "held-out records")
-        weights, m = self._constant(total), total.count
-        constant = float(self._each(total) @ weights) / m
+        m, (weights, constant) = total.count, self._constant(total)
         self._trivial = self.as_error(constant)
         with np.errstate(invalid="ignore"):  # a loss may be infinite
             squares = total.squares - 2 * total.beside @ weights + weights @ total.labels @ weights
@@ -102,35 +101,31 @@ class HeldOutTrial:
         The draws are the same for every σ, so that errors differ because of the noise, not by
         chance.
         """
-        return self._at(sigma)[0]
+        self.prepare([sigma])
+        return self._known[sigma][0]
 
     def usefulness(self, sigma: float) -> UsefulnessFinding:
         """Return the advantage over a constant prediction with noise σ, and its interval."""
-        return self._at(sigma)[1]
+        self.prepare([sigma])
+        return self._known[sigma][1]
 
     def trivial_error(self) -> float:
         """Return the error of a constant prediction."""
         self.error(0.0)
         return self._trivial
 
-    def _at(self, sigma: float) -> tuple[float, UsefulnessFinding]:
-        if sigma not in self._known:
-            self.prepare([sigma])
-        return self._known[sigma]
-
-    def _each(self, held_out: _LossSums) -> np.ndarray:
-        """Return ``Σ f``."""
-        return np.diag(held_out.labels) if self.settings.classifies else held_out.labels[0]
-
-    def _constant(self, held_out: _LossSums) -> np.ndarray:
-        """Return ``w`` for the constant: the training records' most common class, or mean."""
-        counts, seen = self.labels.counts, self._each(held_out)
+    def _constant(self, held_out: _LossSums) -> tuple[np.ndarray, float]:
+        """Return ``w`` and the mean loss of the training records' most common class, or mean."""
+        counts, sums = self.labels.counts, held_out.labels
+        seen = np.diag(sums) if self.settings.classifies else sums[0]  # Σ f
         if counts is None:
             # From the mean of all records to that of the others: (a − t)² = t² − 2ta + a².
             apart = -float(seen[1]) / (self.rows - held_out.count)
-            return np.array([apart * apart, -2 * apart, 1.0])
-        everyone = np.asarray([counts[label] for label in self.model.classes_.tolist()])
-        return np.asarray(1.0 - np.eye(len(seen))[np.argmax(everyone - seen)])
+            weights = np.array([apart * apart, -2 * apart, 1.0])
+        else:
+            everyone = np.asarray([counts[label] for label in self.model.classes_.tolist()])
+            weights = np.asarray(1.0 - np.eye(len(seen))[np.argmax(everyone - seen)])
+        return weights, float(seen @ weights) / held_out.count
 
     def _judge(self, constant: float, loss: float, square: float, m: int) -> UsefulnessFinding:
         """Return the advantage, from the mean losses and the mean square of their difference.
@@ -290,7 +285,15 @@ def draw_curve(
 
     ``median`` and ``worst`` are the leakages of records at σ = 1.
     """
-    scales = _noises(sigma, calibrated)
+    # Both scales and 2σ, and larger points of the coarse grid, from which remedies choose their
+    # noise, so that no reported error is interpolated
+    low, high = min(sigma, calibrated), max(sigma, calibrated)
+    around = [*np.geomspace(low / 100, high, 12), sigma, calibrated, 2 * sigma]
+    point = round_up(high)
+    while point <= 30 * high:
+        around.append(point)
+        point = round_up(1.01 * point)
+    scales = np.unique(around)
     trial.prepare([0.0, *scales])
     name = "error rate" if trial.settings.classifies else "root mean squared error"
     if trial.settings.model == "poisson":
@@ -306,21 +309,6 @@ def draw_curve(
         l2=trial.settings.l2,
         held_out=not trial.saw_them,
     )
-
-
-def _noises(sigma: float, calibrated: float) -> np.ndarray:
-    """Return noise scales around two given scales, in ascending order.
-
-    Both scales and ``2 * sigma`` are included. Larger points of the coarse grid, from which
-    remedies choose their noise, are added, so that no reported error is interpolated.
-    """
-    low, high = min(sigma, calibrated), max(sigma, calibrated)
-    scales = [*np.geomspace(low / 100, high, 12), sigma, calibrated, 2 * sigma]
-    point = round_up(high)
-    while point <= 30 * high:
-        scales.append(point)
-        point = round_up(1.01 * point)
-    return np.unique(scales)
 
 
 def judge_usefulness(
@@ -396,6 +384,11 @@ def split(
     return np.sort(np.concatenate([train, rest[wanted:]])), np.sort(rest[:wanted])
 
 
+def _held_out_count(rows: int) -> int:
+    """Return a fifth of the rows, but not more than make the error more certain."""
+    return min(20_000, max(1, round(rows / 5)))
+
+
 def _split_of_people(
     y: np.ndarray, classes: bool, seed: int, owner: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -412,11 +405,6 @@ def _split_of_people(
             "fit a model on some people and test it on others; add people."
         )
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
-
-
-def _held_out_count(rows: int) -> int:
-    # A fifth; more than 20,000 would not make the error more certain.
-    return min(20_000, max(1, round(0.2 * rows)))
 
 
 def held_out_rows(rows: int, seed: int) -> np.ndarray:

@@ -12,12 +12,16 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.findings import ONE_PERSON, ONE_ROW
-from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
+from seepage.core.jacobian import (
+    Attributes,
+    MeasuredRelease,
+    ReleaseJacobian,
+    Unknowns,
+)
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Attacker, Gaussian
 from seepage.core.questions import members
 from seepage.core.result import LEVELS, SCALING
-from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.glm.estimators import (
     GeneralizedLinearRegression,
@@ -256,8 +260,21 @@ class RecordsInMemory(MemorySource):
         return np.unique(self.beside[PERSON], return_inverse=True)[1].reshape(-1)
 
     @property
-    def holders(self) -> list[np.ndarray]:
-        """The positions of the records of each unit: one record, or all records of a person."""
+    def firsts(self) -> np.ndarray:
+        """The position of the first record of each unit."""
+        if PERSON not in self.beside:
+            return self.owner
+        return np.unique(self.owner, return_index=True)[1]
+
+    @property
+    def holders(self) -> list[np.ndarray] | np.ndarray:
+        """The positions of the records of each unit: one record, or all records of a person.
+
+        If units are records, the result is one array of shape (n, 1): procedures are rerun on
+        hundreds of tables, and as many small arrays would take most of the time.
+        """
+        if PERSON not in self.beside:
+            return self.owner[:, None]
         return list(members(self.owner).values())
 
     def weighted_by(self, weight: np.ndarray) -> RecordsInMemory:
@@ -381,11 +398,6 @@ class TrainedModel:
         return None if self.table.person is None else self.records.owner
 
     @property
-    def holders(self) -> list[np.ndarray]:
-        """The positions of the records of each unit: one record, or all records of a person."""
-        return self.records.holders
-
-    @property
     def unit(self) -> str:
         """The unit of statements: a row, or a person with all of their rows."""
         return ONE_ROW if self.table.person is None else ONE_PERSON
@@ -423,8 +435,9 @@ class TrainedModel:
         """
         glm = release_of(self.model, self.source, noise, "raise")
         through = self.table.through
-        inner = glm if through is None else through.release(glm)
-        release = InLabelSteps(inner, self.table.labels.step)
+        release: MeasuredRelease = glm if through is None else through.release(glm)
+        if self.table.labels.step != 1:
+            release = InLabelSteps(release, self.table.labels.step)
         return Leakage(
             release, self.source, (noise,), Attributes(self.source), self.notes, held=self.learnt
         )

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import MeasuredRelease
+from seepage.core.jacobian import MeasuredRelease, Unknowns, inverse_gram_diagonal
 from seepage.core.leakage import Columns, Leakage, PerRecord
 from seepage.core.result import UNBIASED, Result
-from seepage.core.spectra import inverse_gram_diagonal
-from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.support.number_check import check_choice
 from seepage.tables.source import Array, Chunk, as_numpy
@@ -115,14 +113,16 @@ def cramer_rao(
     )
 
 
-def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
+def biased(
+    information: Any, bias_jacobian: Any = None, bias: Any = 0.0, *, mean_jacobian: Any = None
+) -> Result:
     """Return the Cramér–Rao bound for an adversary with a known bias.
 
     The bound is infinite if the estimate depends on a direction about which there is no
     information.
 
     Let ``ψ(z) = z + bias(z)`` be the mean of the estimate and ``J_ψ = I + ∂bias/∂z``. Then (Hannun
-    et al. 2021, equation 9)::
+    et al. 2021, equations 7 to 10; Guo et al. 2022, theorem 2, where ψ is μ)::
 
         MSE per unknown  ≥  Tr(J_ψ I⁻¹ J_ψᵀ)/d + ‖bias‖²/d
 
@@ -135,15 +135,29 @@ def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
         release.
     bias
         The bias at the true record, (d,) or one number.
+    mean_jacobian
+        The papers' own ``J_ψ``, in place of ``bias_jacobian``: the identity for an unbiased
+        estimate, zero for an adversary who ignores the release.
+
+    Examples
+    --------
+    An estimate that is shrunk by half has a quarter of the variance, and a bias:
+
+    >>> import seepage as sp
+    >>> float(sp.bounds.biased([[4.0]], mean_jacobian=[[0.5]], bias=-1.0))
+    1.0625
     """
     I = square(information, "information")  # noqa: E741
-    slope = square(bias_jacobian, "bias_jacobian")
+    if (bias_jacobian is None) == (mean_jacobian is None):
+        raise InputError("Give either bias_jacobian or mean_jacobian.")
+    name = "mean_jacobian" if bias_jacobian is None else "bias_jacobian"
+    slope = square(mean_jacobian if bias_jacobian is None else bias_jacobian, name)
     d = I.shape[0]
     if slope.shape != I.shape:
         raise InputError(
-            f"bias_jacobian must have the shape {I.shape} of the information, not {slope.shape}."
+            f"{name} must have the shape {I.shape} of the information, not {slope.shape}."
         )
-    J_psi = np.eye(d) + slope
+    J_psi = slope if bias_jacobian is None else np.eye(d) + slope
     offset = np.broadcast_to(np.asarray(bias, dtype=float), (d,))
     # Scaled to a unit diagonal, so that small units are not mistaken for a lack of information.
     diagonal = np.diagonal(I)

@@ -11,8 +11,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from seepage.core.noise import Gaussian, Laplace, Noise
-from seepage.core.record_stream import RecordStream
-from seepage.core.result import GRID, Result, round_up
+from seepage.core.result import GRID, RecordStream, Result, round_up
 from seepage.errors import InputError, accepts_other_names
 from seepage.risks.guessing import distance
 
@@ -35,7 +34,7 @@ def calibrate(
     The required noise depends on the data, above all on the most exposed record. Publishing its
     scale to many digits leaks information about that record: the scale ``σ(D)`` of noise on ``d``
     numbers adds the Fisher information ``2d (∂ log σ)²``. The scale is therefore rounded up to a
-    coarse grid. Small changes to a record then do not affect the scale, but a larger change may
+    coarse grid. Small changes to a record then rarely affect the scale, but a larger change may
     move it to the next grid point. Only a scale that is chosen without looking at the data reveals
     nothing.
 
@@ -125,9 +124,9 @@ def calibrate(
             )
         if right is not None and math.isinf(now):
             raise InputError(
-                "No amount of noise is enough: without some record the model has no unique fit, so "
-                "membership inference on that record always succeeds. Leave out the column that "
-                "only this record determines, or add a penalty."
+                "No amount of noise is enough: without one of the records, the model has no "
+                "unique fit, so membership inference on that record always succeeds. Leave out "
+                "the column that only this record determines, or add a penalty."
             )
         factor = now / (eta if eta is not None else target**-0.5)
     return leak.noise[0].scaled(factor) if grid is None else _coarse(leak.noise[0], factor, grid)

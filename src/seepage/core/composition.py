@@ -8,17 +8,19 @@ from typing import Any, overload
 
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import (
-    AnswerAccuracy,
+from seepage.core.finite_changes import (
     ComposedChanges,
     FiniteChanges,
+)
+from seepage.core.jacobian import (
+    AnswerAccuracy,
     MeasuredRelease,
     ReleaseJacobian,
+    Unknowns,
 )
 from seepage.core.leakage import Leakage
 from seepage.core.people import Identities
 from seepage.core.result import joined
-from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.tables.names import counted
 from seepage.tables.source import Array, Chunk, RowSource

@@ -9,9 +9,14 @@ from collections.abc import Sequence
 
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import SUMS_HELD, WIDE_CHUNK, ReleaseJacobian, every_row
-from seepage.core.spectra import inverse_gram_diagonal
-from seepage.core.unknowns import Unknowns
+from seepage.core.jacobian import (
+    SUMS_HELD,
+    WIDE_CHUNK,
+    ReleaseJacobian,
+    Unknowns,
+    every_row,
+    inverse_gram_diagonal,
+)
 from seepage.support.chunks import by_rows, progress
 from seepage.tables.source import Array
 

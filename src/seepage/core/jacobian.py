@@ -6,31 +6,251 @@ block's columns. :class:`ReleaseJacobian` represents ``J`` for a set of records,
 :class:`MeasuredRelease` returns it for any chunk of records. :class:`EntryJacobian` computes every
 result from the entries of ``J``, and :class:`AnswerAccuracy` computes the accuracy of the results.
 
-:class:`Refits` and :class:`FiniteChanges` measure finite changes: a record is left out, or has
-another category, class or number. With noise of information ``Φ``, a change of the release by ``δ``
-has length ``‖Φ^½δ‖`` in units of the noise; :mod:`seepage.risks` needs only inner products of these
-changes.
+The measures are eigenvalues: :func:`largest_eigenvalues` and :func:`inverse_gram_diagonal` compute
+them for many information matrices at once. :class:`Refits` and
+:class:`~seepage.core.finite_changes.FiniteChanges` measure finite changes.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 
-from seepage.core.spectra import DENSE_LIMIT, dense_largest, largest_eigenvalues
-from seepage.core.unknowns import Unknowns
-from seepage.errors import InputError
+from seepage.core.finite_changes import FiniteChanges
+from seepage.errors import InputError, nearest
 from seepage.support.chunks import by_rows, progress, row_slices
 from seepage.tables.source import Array, Chunk, RowSource
 
 WIDE_CHUNK = 1 << 21  # numbers held at a time where every row comes with whole matrices
 SUMS_HELD = 1 << 25  # numbers in the sums of all groups or attributes at a time
+DENSE_LIMIT = 48  # up to this size a dense eigenvalue problem is cheaper than an iteration
+
+
+# What is unknown of a record ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Unknowns:
+    """The unknown directions of one record.
+
+    Parameters
+    ----------
+    columns
+        The unknown columns; ``None`` means all columns.
+    label
+        Whether the label is unknown too.
+    basis
+        With a basis ``V`` of shape ``(len(columns), t)``, only the directions it spans are
+        unknown. The other directions are impossible, as for a one-hot attribute on its simplex.
+    """
+
+    columns: tuple[int, ...] | None
+    label: bool
+    basis: np.ndarray | None = None
+
+    def of(self, values: Array, axis: int = 0) -> Array:
+        """Restrict the column axis of an array to the unknown directions."""
+        xp = array_namespace(values)
+        if self.columns is not None:
+            where = xp.asarray(self.columns, dtype=xp.int64, device=values.device)
+            values = xp.take(values, where, axis=axis)
+        if self.basis is None:
+            return values
+        basis = xp.asarray(self.basis, dtype=values.dtype, device=values.device)
+        return xp.moveaxis(xp.moveaxis(values, axis, -1) @ basis, -1, axis)
+
+    def back(self, values: Array, columns: int) -> Array:
+        """Map the first axis from the unknown directions back to all columns."""
+        xp = array_namespace(values)
+        if self.basis is not None:
+            values = xp.asarray(self.basis, dtype=values.dtype, device=values.device) @ values
+        if self.columns is None:
+            return values
+        out = xp.zeros((columns, *values.shape[1:]), dtype=values.dtype, device=values.device)
+        out[list(self.columns), ...] = values
+        return out
+
+    def same_features(self, other: Unknowns) -> bool:
+        """Return whether the unknown features are the same, regardless of the label."""
+        return self.columns == other.columns and self.basis is other.basis
+
+    def features(self, columns: int) -> int:
+        """Return the number of unknown directions among the ``columns`` features."""
+        if self.basis is not None:
+            return int(self.basis.shape[1])
+        return columns if self.columns is None else len(self.columns)
+
+    def count(self, jacobian: Any) -> int:
+        """Return the number of unknowns of one record, label included."""
+        label = jacobian.label_size if self.label else 0
+        return self.features(jacobian.features) + int(label)
+
+
+class Attributes:
+    """Attributes of a table: single columns, or several columns under one name.
+
+    Columns that form one attribute, such as the one-hot columns of a category, are known from the
+    source or declared by the caller.
+    """
+
+    def __init__(
+        self, source: RowSource, declared: Mapping[str, Sequence[str | int]] | None = None
+    ) -> None:
+        self.source, self.names = source, source.names
+        self._positions: dict[str, int] = {}
+        for j, name in enumerate(self.names):
+            self._positions.setdefault(name, j)
+        self.declared: dict[str, tuple[int, ...]] = {}
+        owner: dict[int, str] = {}
+        for name, columns in {**source.attributes, **(declared or {})}.items():
+            members = tuple(self._column(c) for c in columns)
+            if not members:
+                raise InputError(
+                    f"The attribute {name!r} is declared without a column; name at least one."
+                )
+            for j in members:
+                if j in owner:
+                    raise InputError(
+                        f"Column {self.names[j]!r} belongs to both {owner[j]!r} and {name!r}; "
+                        "remove it from one of these attributes."
+                    )
+                owner[j] = name
+            self.declared[str(name)] = members
+        self._owner = owner
+
+    def each(self, simplex: bool) -> tuple[list[str], list[Unknowns]]:
+        """Return every attribute's name and unknowns, in the order of their first columns."""
+        names: list[str] = []
+        unknowns: list[Unknowns] = []
+        for j, column in enumerate(self.names):
+            name = self._owner.get(j)
+            if name is None:
+                names.append(column)
+                unknowns.append(Unknowns((j,), False))
+            elif self.declared[name][0] == j:
+                names.append(name)
+                members = self.declared[name]
+                basis = self._basis([members]) if simplex else None
+                unknowns.append(Unknowns(members, False, basis))
+        return names, unknowns
+
+    def unknowns(
+        self,
+        columns: str | int | Sequence[str | int] | None,
+        label: bool | None = None,
+        simplex: bool = False,
+    ) -> tuple[Unknowns, str]:
+        """Return the unknowns that ``columns`` select, and their description.
+
+        By default, the label is unknown unless columns are named.
+        """
+        label = columns is None if label is None else bool(label)
+        and_label = " and the label" if label else ""
+        if columns is None:
+            about = f"all columns{and_label}"
+            if not simplex:
+                return Unknowns(None, label), about
+            blocks = [u.columns or () for u in self.each(False)[1]]
+            # In the order of the attributes, which is that of the basis.
+            every = tuple(j for block in blocks for j in block)
+            return Unknowns(every, label, self._basis(blocks)), about
+        asked = [columns] if isinstance(columns, str | int | np.integer) else list(columns)
+        if not asked and not label:
+            raise InputError("No column was named; name at least one column, or pass label=True.")
+        blocks = [self._members(name) for name in asked]
+        flat = [j for block in blocks for j in block]
+        if len(set(flat)) < len(flat):
+            twice = next(j for j in flat if flat.count(j) > 1)
+            raise InputError(f"Column {self.names[twice]!r} was named twice; name it once.")
+        shown = ", ".join(str(n) if isinstance(n, str) else self.names[n] for n in asked)
+        about = f"{shown}{and_label}" if asked else "the label"
+        return Unknowns(tuple(flat), label, self._basis(blocks) if simplex else None), about
+
+    def _members(self, name: str | int) -> tuple[int, ...]:
+        if isinstance(name, str) and name in self.declared:
+            return self.declared[name]
+        return (self._column(name),)
+
+    def _column(self, name: str | int) -> int:
+        d = len(self.names)
+        if isinstance(name, int | np.integer) and not isinstance(name, bool):
+            if not -d <= name < d:
+                raise InputError(f"There is no column {name}; choose columns from 0 to {d - 1}.")
+            return int(name) % d
+        if str(name) not in self._positions:
+            known = [*self.declared, *self.names] if hasattr(self, "declared") else []
+            raise InputError(
+                f"There is no column {name!r} among the features{nearest(name, known)}. The label "
+                "has no column name: to measure it, leave the column out or pass None."
+            )
+        if self.names.count(str(name)) > 1:
+            raise InputError(f"Several columns are called {name!r}; pass their positions instead.")
+        return self._positions[str(name)]
+
+    def _basis(self, blocks: Sequence[tuple[int, ...]]) -> np.ndarray:
+        """Return the directions in which every complete one-hot attribute keeps its sum."""
+        for block in blocks:
+            if len(block) > 1:
+                self._check_complete(block)
+        from scipy.linalg import block_diag
+
+        bases = [simplex_basis(len(b)) if len(b) > 1 else np.eye(1) for b in blocks]
+        return np.asarray(block_diag(*bases))
+
+    def _check_complete(self, block: tuple[int, ...]) -> None:
+        sums = self.source.total(partial(_sums_of_columns, block=block), "one-hot columns")
+        if sums.other is not None:
+            name = self._owner.get(block[0], self.names[block[0]])
+            raise InputError(
+                f"The columns of {name!r} do not have the same sum in every row (rows 0 and "
+                f"{sums.other} differ), so they are not a complete one-hot attribute: a level was "
+                "dropped, or they were scaled; pass simplex=False."
+            )
+
+
+@dataclass(frozen=True)
+class _SumsOfColumns:
+    """Stores the sum of some columns in the first row, and the first row with a different sum."""
+
+    first: float
+    start: int
+    other: int | None
+
+    def __add__(self, other: _SumsOfColumns) -> _SumsOfColumns:
+        row = self.other
+        if row is None:
+            apart = abs(other.first - self.first) > _SAME_SUM
+            row = other.start if apart else other.other
+        return _SumsOfColumns(self.first, self.start, row)
+
+
+_SAME_SUM = 1e-6  # one-hot columns add up to 1, but in single precision only about
+
+
+def _sums_of_columns(chunk: Chunk, block: tuple[int, ...]) -> _SumsOfColumns:
+    xp = array_namespace(chunk.X)
+    sums = xp.sum(xp.stack([chunk.X[:, j] for j in block]), axis=0)
+    off = xp.abs(sums - sums[0]) > _SAME_SUM
+    row = chunk.start + int(xp.argmax(xp.astype(off, xp.int64))) if bool(xp.any(off)) else None
+    return _SumsOfColumns(float(sums[0]), chunk.start, row)
+
+
+def simplex_basis(levels: int) -> np.ndarray:
+    """Return an orthonormal basis, ``(levels, levels − 1)``, of the directions that sum to zero."""
+    # Imported here, so that training needs only torch and numpy.
+    from scipy.linalg import helmert
+
+    return np.asarray(helmert(levels).T)
+
+
+# The operator -------------------------------------------------------------------------------------
 
 
 class AnswerAccuracy:
@@ -335,6 +555,131 @@ def largest_square(J: Array) -> Array:
     return array_namespace(J).linalg.svdvals(J)[:, 0] ** 2
 
 
+# The largest eigenvalue and the inverse of many information matrices ------------------------------
+
+
+def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
+    """Return the largest eigenvalue of each of a batch of symmetric matrices.
+
+    ``apply`` multiplies each matrix by its own vector, from ``(m, k)`` to ``(m, k)``; ``like`` is
+    an array of that shape on the batch's device. Matrices up to :data:`DENSE_LIMIT` in size are
+    computed in full and decomposed. For larger matrices, the Lanczos method runs for all of them at
+    once, with full reorthogonalisation. It stops when the residual of the leading Ritz pair is
+    below ``1e-10`` of its value (whose error is then far smaller), or when the whole space is
+    spanned and the result is exact.
+    """
+    if like.shape[1] <= DENSE_LIMIT:
+        return dense_largest(_written_out(apply, like))
+    xp = array_namespace(like)
+    # One fixed start for all, so that the same question always gets the same answer.
+    start = np.random.default_rng(0).standard_normal(like.shape[1])
+    start = xp.zeros_like(like) + xp.asarray(start, dtype=like.dtype, device=like.device)
+    # Relative, of the residual: a Ritz value is accurate to its square over the gap.
+    tolerance = max(1e-10, 8 * float(xp.finfo(like.dtype).eps))
+    # A decomposition costs about as much as four steps.
+    return leading_ritz_values(apply, start, tolerance, like.shape[1], every=4)[0]
+
+
+def dense_largest(matrices: Array) -> Array:
+    """Return the largest eigenvalue of each symmetric matrix in a batch, or zero if negative."""
+    xp = array_namespace(matrices)
+    single = matrices.shape[-1] == 1
+    values = matrices[..., 0, 0] if single else xp.linalg.eigvalsh(matrices)[..., -1]
+    return xp.where(values > 0, values, xp.zeros_like(values))
+
+
+def _written_out(apply: Callable[[Array], Array], like: Array) -> Array:
+    xp = array_namespace(like)
+    m, k = like.shape
+    columns = []
+    for j in range(k):
+        unit = xp.zeros_like(like)
+        unit[:, j] = 1.0
+        columns.append(apply(unit))
+    matrices = xp.reshape(xp.concat(columns, axis=1), (m, k, k))
+    return (matrices + xp.matrix_transpose(matrices)) / 2
+
+
+def leading_ritz_values(
+    apply: Callable[[Array], Array], start: Array, tolerance: float, most: int, every: int = 1
+) -> tuple[Array, Array, Array, int]:
+    """Return each matrix's leading Ritz value, its residual, and the Lanczos remainder.
+
+    The Lanczos method runs with full reorthogonalisation from the vectors ``start (m, k)``. It
+    stops when every residual, relative to its Ritz value, is at most ``tolerance`` (checked every
+    ``every`` steps), or after ``most`` steps. The remainder is the norm of the next direction,
+    which is zero once an invariant subspace is spanned. The last return value is the number of
+    steps.
+    """
+    xp = array_namespace(start)
+    vector = start / xp.sqrt(xp.vecdot(start, start))[:, None]
+    basis = vector[:, None, :]
+    diagonal: list[Array] = []
+    beside: list[Array] = []
+    eps = float(xp.finfo(start.dtype).eps)
+    scale = xp.zeros_like(start[:, 0])
+    while True:
+        image = apply(vector)
+        diagonal.append(xp.vecdot(image, vector))
+        scale = xp.maximum(scale, diagonal[-1])
+        for _ in range(2):  # twice is enough to stay orthogonal to machine precision
+            overlaps = basis @ image[:, :, None]
+            image = image - (xp.matrix_transpose(basis) @ overlaps)[:, :, 0]
+        length = xp.sqrt(xp.vecdot(image, image))
+        # What is left after an invariant subspace was found is rounding, and must not go on.
+        length = xp.where(length > 16 * eps * scale, length, xp.zeros_like(length))
+        beside.append(length)
+        steps = len(diagonal)
+        if steps % every == 0 or steps >= most:
+            values, vectors = xp.linalg.eigh(_tridiagonal(diagonal, beside))
+            residual = length * xp.abs(vectors[:, -1, -1])
+            leading = values[:, -1]
+            leading = xp.where(leading > 0, leading, xp.zeros_like(leading))
+            if steps >= most or bool(xp.all(residual <= tolerance * leading)):
+                return leading, residual, length, steps
+        inverse = xp.where(length > 0, 1 / xp.where(length > 0, length, 1.0), 0.0)
+        vector = image * inverse[:, None]
+        basis = xp.concat([basis, vector[:, None, :]], axis=1)
+
+
+def _tridiagonal(diagonal: list[Array], beside: list[Array]) -> Array:
+    """Return tridiagonal matrices with these diagonal and off-diagonal entries."""
+    xp = array_namespace(diagonal[0])
+    like = {"dtype": diagonal[0].dtype, "device": diagonal[0].device}
+    middle, side = (xp.stack(entries, axis=1)[:, :, None] for entries in (diagonal, beside))
+    above = side * xp.eye(len(diagonal), k=1, **like)
+    return middle * xp.eye(len(diagonal), **like) + above + xp.matrix_transpose(above)
+
+
+def inverse_gram_diagonal(J: Array, accuracy: Array) -> tuple[Array, Array]:
+    """Return the diagonal of ``(JᵀJ)⁻¹`` of each matrix and its relative errors, both ``(m, k)``.
+
+    The columns of ``J``, ``(m, P, k)``, are first scaled to equal norm, and ``JᵀJ`` is never
+    computed. The diagonal is infinite if the columns' relative errors, ``accuracy (m,)``, cannot
+    rule out linear dependence.
+    """
+    xp = array_namespace(J)
+    _, P, k = J.shape
+    size = xp.sqrt(xp.sum(J * J, axis=1))
+    if k > P:
+        infinite = xp.full_like(size, float("inf"))
+        return infinite, xp.zeros_like(size)
+    scale = 1 / xp.where(size > 0, size, xp.ones_like(size))
+    _, values, rows = xp.linalg.svd(J * scale[:, None, :], full_matrices=False)
+    rounding = 8 * k * float(xp.finfo(J.dtype).eps)
+    off = (accuracy + rounding) * values[:, 0]
+    regular = values[:, -1] > 4 * off  # below, a singular value may as well be zero
+    safe = xp.where(regular[:, None], values, xp.ones_like(values))
+    diagonal = xp.sum((rows / safe[:, :, None]) ** 2, axis=1) * scale * scale
+    error = 2 * off / xp.where(regular, values[:, -1], xp.ones_like(off))
+    diagonal = xp.where(regular[:, None], diagonal, xp.full_like(diagonal, float("inf")))
+    error = xp.where(regular, error, xp.zeros_like(error))
+    return diagonal, xp.zeros_like(diagonal) + error[:, None]
+
+
+# The release --------------------------------------------------------------------------------------
+
+
 class MeasuredRelease(ABC):
     """A release that is measured chunk by chunk; it can be sent to workers as plain data.
 
@@ -435,262 +780,3 @@ class Refits(Protocol):
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Any
     ) -> ReleaseJacobian:
         """Return the Jacobian for the replaced row, at a release from :meth:`parameters`."""
-
-
-@dataclass(frozen=True)
-class Moves:
-    """The differences (moves) of a release under each of K changes to m records.
-
-    Parameters
-    ----------
-    gram
-        Inner products of the whitened moves, ``(m, K, K)``; the diagonal is infinite if the changed
-        data have no unique fit.
-    radius
-        The largest error of each move, ``(m, K)``: only rounding if exact, infinite if unknown.
-    least, most
-        Bounds on the length of each move, ``(m, K)``, if tighter than those from the radius.
-    """
-
-    gram: np.ndarray
-    radius: np.ndarray
-    least: np.ndarray = None  # type: ignore[assignment]
-    most: np.ndarray = None  # type: ignore[assignment]
-
-    def __post_init__(self) -> None:
-        if self.least is not None:
-            return
-        centre = self.expected()
-        with np.errstate(invalid="ignore"):
-            least = np.where(np.isinf(self.radius), 0.0, np.maximum(centre - self.radius, 0.0))
-        least = np.where(np.isinf(centre) & np.isfinite(self.radius), np.inf, least)
-        object.__setattr__(self, "least", least)
-        object.__setattr__(self, "most", centre + self.radius)
-
-    def __add__(self, other: Moves) -> Moves:
-        """Return the joint moves of two independent releases: squared distances add up."""
-        return Moves(
-            self.gram + other.gram,
-            np.hypot(self.radius, other.radius),
-            np.hypot(self.least, other.least),
-            np.hypot(self.most, other.most),
-        )
-
-    def put(self, where: np.ndarray | slice, other: Moves) -> None:
-        """Replace the moves of some records."""
-        self.gram[where], self.radius[where] = other.gram, other.radius
-        self.least[where], self.most[where] = other.least, other.most
-
-    def expected(self) -> np.ndarray:
-        """Return the best estimate of how far each change moves the release, ``(m, K)``."""
-        return np.asarray(np.sqrt(np.maximum(np.einsum("mkk->mk", self.gram), 0.0)))
-
-    def distances(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return bounds on how far each change moves the release, ``(m, K)`` each."""
-        return self.least, self.most
-
-    def apart(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return bounds on the distance between the releases under two changes, ``(m,)`` each."""
-        with np.errstate(invalid="ignore"):
-            square = self.gram[:, 0, 0] + self.gram[:, 1, 1] - 2 * self.gram[:, 0, 1]
-            between = np.sqrt(np.maximum(square, 0.0))
-            radius = self.radius.sum(axis=1)
-            least, most = np.maximum(between - radius, 0.0), between + radius
-        lost = np.isinf(self.expected()).any(axis=1)
-        least, most = np.where(lost, np.inf, least), np.where(lost, np.inf, most)
-        for still, moved in ((0, 1), (1, 0)):  # one of them is the record as it is
-            here = self.most[:, still] == 0
-            least[here], most[here] = self.least[here, moved], self.most[here, moved]
-        return least, most
-
-    def between(self) -> np.ndarray:
-        """Return upper bounds on the distance between every two changed releases, ``(m, K, K)``."""
-        lengths = np.einsum("mkk->mk", self.gram)
-        with np.errstate(invalid="ignore"):
-            square = lengths[:, :, None] + lengths[:, None, :] - 2 * self.gram
-            most = np.sqrt(np.maximum(square, 0.0))
-            most += self.radius[:, :, None] + self.radius[:, None, :]
-        still = self.most == 0  # the record as it is: the other's length is known best
-        most = np.where(still[:, :, None], self.most[:, None, :], most)
-        most = np.where(still[:, None, :], self.most[:, :, None], most)
-        lost = np.isinf(self.expected())
-        most = np.where(lost[:, :, None] | lost[:, None, :], np.inf, most)
-        most[:, range(lengths.shape[1]), range(lengths.shape[1])] = 0.0
-        return np.asarray(most)
-
-    def of(self, where: np.ndarray) -> Moves:
-        """Return the moves of some records."""
-        return Moves(self.gram[where], self.radius[where], self.least[where], self.most[where])
-
-    def scaled(self, factor: float) -> Moves:
-        """Return the moves in units of a noise that is smaller by this factor."""
-        if factor == 1:
-            return self
-        lengths = (factor * numbers for numbers in (self.radius, self.least, self.most))
-        return Moves(factor**2 * self.gram, *lengths)
-
-
-@dataclass(frozen=True)
-class Alternatives:
-    """The candidate values of a record: K rows of values for some columns, or K labels.
-
-    Parameters
-    ----------
-    columns
-        The columns that may differ, by position.
-    values
-        Their values, ``(K, len(columns))``.
-    labels
-        The labels in the model's format, ``(K, …)``; by default the record's own.
-    """
-
-    columns: tuple[int, ...] = ()
-    values: np.ndarray | None = None
-    labels: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.labels if self.values is None else self.values)  # type: ignore[arg-type]
-
-
-class FiniteChanges(ABC):
-    """Measures how far one release moves under finite changes to records.
-
-    ``rows`` are positions of single records, or an object array of position arrays for records that
-    are removed or changed together.
-
-    Attributes
-    ----------
-    records
-        The number of records.
-    work
-        The approximate number of multiplications in one refit.
-    target
-        The labels in the form the model uses.
-    """
-
-    records: int
-    work: float
-    target: np.ndarray
-
-    @abstractmethod
-    def without(self, rows: np.ndarray) -> Moves:
-        """Return certified bounds on the moves if each given record is left out (K is 1)."""
-
-    @abstractmethod
-    def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the moves if each given record is left out, computed by refits."""
-
-    @abstractmethod
-    def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return certified bounds on the moves if records take each alternative value."""
-
-    @abstractmethod
-    def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves if records take each alternative value, computed by refits."""
-
-    @abstractmethod
-    def log_likelihoods(
-        self, rows: np.ndarray, others: Alternatives, refits: int | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the likelihood of each alternative under the model fitted without the record.
-
-        Returns the log-likelihoods, ``(m, K)``, up to a constant for each record, and each record's
-        error, ``(m,)``. ``refits`` limits the number of refits if there is also a method
-        without refits.
-        """
-
-    @property
-    def fixed(self) -> FiniteChanges:
-        """The finite changes with the preprocessing and other choices held fixed."""
-        return self
-
-    def class_labels(self) -> np.ndarray:
-        """Return the possible labels of a classifier's record, ``(K, …)``."""
-        raise InputError("The label of this model is a number, not a class; use leak.within().")
-
-
-class Reruns(FiniteChanges):
-    """Measures how far a release moves if the whole procedure is rerun on changed records.
-
-    Attributes
-    ----------
-    fits
-        The number of models that one run fits.
-    learnt
-        What each run learns from the data in addition to the released numbers, as terms of
-        ``Result.held``.
-    kept
-        Values that stay fixed in every run.
-    """
-
-    fits: int
-    learnt: tuple[str, ...]
-    kept: tuple[str, ...] = ()
-
-    @abstractmethod
-    def released(self, kept: np.ndarray) -> np.ndarray:
-        """Return the numbers that a fit on only these records releases, ``(P,)``.
-
-        The numbers are NaN if no fit exists, or if they are not comparable with the original
-        release.
-        """
-
-
-class ComposedChanges(FiniteChanges):
-    """Measures the joint moves of several independent releases under the same changes."""
-
-    def __init__(self, parts: list[FiniteChanges]) -> None:
-        self.parts = parts
-        self.records, self.target = parts[0].records, parts[0].target
-        self.work = sum(part.work for part in parts)
-
-    def without(self, rows: np.ndarray) -> Moves:
-        """Return the moves if each given record is left out."""
-        return _sum([part.without(rows) for part in self.parts])
-
-    def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the moves if each given record is left out, computed by refits."""
-        return _sum([part.without_exactly(rows) for part in self.parts])
-
-    def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves if each given record takes each alternative value."""
-        self._check(others)
-        return _sum([part.replaced(rows, others) for part in self.parts])
-
-    def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves if records take each alternative value, computed by refits."""
-        self._check(others)
-        return _sum([part.replaced_exactly(rows, others) for part in self.parts])
-
-    def log_likelihoods(
-        self, rows: np.ndarray, others: Alternatives, refits: int | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Raise an error, since several models give different predictions."""
-        raise InputError("The prior 'model' needs a single release; give another prior.")
-
-    @property
-    def fixed(self) -> FiniteChanges:
-        """The finite changes with all learnt values except the released numbers held fixed."""
-        return ComposedChanges([part.fixed for part in self.parts])
-
-    def class_labels(self) -> np.ndarray:
-        """Return the labels that a record may have."""
-        return self.parts[0].class_labels()
-
-    def _check(self, others: Alternatives) -> None:
-        same = all(
-            part.target.shape == self.target.shape and bool(np.all(part.target == self.target))
-            for part in self.parts
-        )
-        if others.labels is not None and not same:
-            raise InputError(
-                "These releases have different labels, so there is no common label to guess; "
-                "measure each release separately."
-            )
-
-
-def _sum(moves: list[Moves]) -> Moves:
-    total = moves[0]
-    for other in moves[1:]:
-        total = total + other
-    return total

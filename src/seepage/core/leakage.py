@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -23,7 +23,14 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import MeasuredRelease, Refits, ReleaseJacobian, Reruns
+from seepage.core.finite_changes import Reruns
+from seepage.core.jacobian import (
+    Attributes,
+    MeasuredRelease,
+    Refits,
+    ReleaseJacobian,
+    Unknowns,
+)
 from seepage.core.noise import Noise
 from seepage.core.people import Identities, Together
 from seepage.core.questions import (
@@ -32,16 +39,25 @@ from seepage.core.questions import (
     Blocks,
     BlocksByName,
     ChunkQuestion,
-    EachRecord,
     Information,
     ask,
     chosen,
     first_missing,
     grouped,
-    root,
 )
-from seepage.core.record_stream import RecordStream, numbers_alone, write_records
-from seepage.core.result import CLASS_WEIGHTS, Result, held_sentences, less, warned
+from seepage.core.result import (
+    CLASS_WEIGHTS,
+    EachRecord,
+    RecordNumbers,
+    RecordStream,
+    Result,
+    held_sentences,
+    less,
+    numbers_alone,
+    root,
+    warned,
+    write_records,
+)
 from seepage.core.risk_views import (
     Guess,
     Membership,
@@ -50,7 +66,6 @@ from seepage.core.risk_views import (
     membership,
     within,
 )
-from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, nearest
 from seepage.support.lazy import offered
 from seepage.support.number_check import check_choice
@@ -98,11 +113,12 @@ class LeakageInputs:
     options: Mapping[str, Any]
 
 
+@dataclass(eq=False, repr=False)
 class Leakage(Generic[PerRecord]):
     """The leakage of one or more releases about a table, in memory or read in chunks.
 
     Each view returns a :class:`~seepage.core.result.Result`. For data read in chunks, a view with
-    one number per record returns a :class:`~seepage.core.record_stream.RecordStream`, whose numbers
+    one number per record returns a :class:`~seepage.core.result.RecordStream`, whose numbers
     are computed on demand. All other views are computed immediately, usually in one pass over the
     data. The adversary is assumed to know everything outside the view, which is the worst case
     (Hannun et al. 2021, equation 12).
@@ -127,21 +143,15 @@ class Leakage(Generic[PerRecord]):
         The whole fitting procedure, to be rerun on changed records, if known.
     """
 
-    def __init__(
-        self,
-        release: MeasuredRelease,
-        source: RowSource,
-        noise: tuple[Noise, ...],
-        attributes: Attributes,
-        notes: tuple[str, ...] = (),
-        person: Identities | None = None,
-        held: tuple[str, ...] = (),
-        procedure: Reruns | None = None,
-    ) -> None:
-        self.release, self.source, self.noise = release, source, noise
-        self.attributes, self.notes, self.person = attributes, notes, person
-        self.held, self.procedure = held, procedure
-        self.inputs: LeakageInputs | None = None
+    release: MeasuredRelease
+    source: RowSource
+    noise: tuple[Noise, ...]
+    attributes: Attributes
+    notes: tuple[str, ...] = ()
+    person: Identities | None = None
+    held: tuple[str, ...] = ()
+    procedure: Reruns | None = None
+    inputs: LeakageInputs | None = field(default=None, init=False)
 
     def _repr_html_(self) -> str:
         """Return the notebook display: a line of text and a histogram of the records' η."""
@@ -233,8 +243,9 @@ class Leakage(Generic[PerRecord]):
         With ``simplex``, the columns of a complete one-hot attribute may change only so that their
         sum stays the same.
         """
-        check_choice(measure, "measure", _MEASURES)
-        unknowns, about = self.unknowns(columns, label, simplex)
+        if measure not in _MEASURES:
+            check_choice(measure, "measure", _MEASURES)
+        unknowns, about = self.attributes.unknowns(columns, label, simplex)
         return self.per_record(measure, unknowns, "rows", about)
 
     rows = records
@@ -549,7 +560,9 @@ class Leakage(Generic[PerRecord]):
             exact = measure == "cramer_rao"
             unknowns, _ = self.unknowns(columns, bool(label) if exact else label)
             question = EachRecord(measure, unknowns, len(self.source), stated=False)
-            functions[(measure,)] = partial(numbers_alone, function=self._asking(question))
+            self.source.prepare(partial(question.numbers, self.release.template))
+            function = partial(_of_chunk, release=self.release, question=question)
+            functions[(measure,)] = partial(numbers_alone, function=function)
         if not functions:
             raise InputError("No measure was named; name at least one of fil, dfil and cramer_rao.")
         return write_records(self.source, path, functions)
@@ -560,8 +573,7 @@ class Leakage(Generic[PerRecord]):
         self, columns: Columns, label: bool | None = None, simplex: bool = False
     ) -> tuple[Unknowns, str]:
         """Return the unknowns that ``columns`` and ``label`` select, and their description."""
-        unknown_label = columns is None if label is None else bool(label)
-        return self.attributes.unknowns(columns, unknown_label, simplex)
+        return self.attributes.unknowns(columns, label, simplex)
 
     def held_about(self, label: bool) -> tuple[str, ...]:
         """Return the values held fixed; class weights count only if the label is unknown."""
@@ -605,21 +617,25 @@ class Leakage(Generic[PerRecord]):
             names = tuple(self.source.names[j] for j in which)
         if question in ("fil", "dfil"):
             measure = question
-        question_of = EachRecord(question, unknowns, len(self.source))
+        asked = EachRecord(question, unknowns, len(self.source))
         held = self.held_about(unknowns.label)
         stream = RecordStream(
             self.source,
-            self._asking(question_of),
+            partial(_of_chunk, release=self.release, question=asked),
             view,
             measure,
             about,
             kind,
             names,
-            (*self.assumptions(unknowns.label), *assumptions),
+            (*held_sentences(held), *self.notes, *assumptions),
             self.noise,
             held,
         )
-        return cast(PerRecord, stream if self.source.lazy else self._narrowed(stream.result()))
+        if not self.source.lazy:
+            return cast(PerRecord, self._narrowed(stream.result()))
+        # The template first: what all records have in common is then kept and passed on.
+        self.source.prepare(partial(asked.numbers, self.release.template))
+        return cast(PerRecord, stream)
 
     def ask(
         self, questions: Mapping[str, ChunkQuestion], what: str, extra: Sequence[str] = ()
@@ -629,12 +645,6 @@ class Leakage(Generic[PerRecord]):
         ``extra`` names further columns that the queries need.
         """
         return ask(self.source, self.release, questions, what, extra)
-
-    def _asking(self, question: EachRecord) -> Callable[[Chunk], Any]:
-        """Return the function that computes the query for the records of a chunk."""
-        # The template first: what all records have in common is then kept and passed on.
-        self.source.prepare(partial(question.numbers, self.release.template))
-        return partial(_of_chunk, release=self.release, question=question)
 
     def _one_block(
         self, unknowns: Unknowns, which: np.ndarray | None, measure: str, view: str, about: str
@@ -699,8 +709,9 @@ class Leakage(Generic[PerRecord]):
         return replace(result, values=xp.astype(values, kind), accuracy=stated)
 
 
-def _of_chunk(chunk: Chunk, release: MeasuredRelease, question: EachRecord) -> Any:
-    return question.of(release.jacobian(chunk), chunk, {})
+def _of_chunk(chunk: Chunk, release: MeasuredRelease, question: EachRecord) -> RecordNumbers:
+    values, accuracy = question.numbers(release.jacobian(chunk))
+    return RecordNumbers(values, accuracy, chunk.start, question.rows)
 
 
 def _sortable(labels: np.ndarray) -> np.ndarray:

@@ -7,10 +7,9 @@ share of that randomness that remains given the attacker's knowledge (:meth:`Att
 
 from __future__ import annotations
 
-import numbers
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,10 +29,8 @@ class Noise(ABC):
     ``J = ∂r/∂D``, where :meth:`information` returns ``Φ``, the location information of the noise.
     """
 
-    @property
-    def on(self) -> str:
-        """Describes what the noise is added to, if not the released parameters."""
-        return ""
+    on: ClassVar[str] = ""
+    """What the noise is added to, if not the released parameters."""
 
     @abstractmethod
     def information(self, size: int) -> np.ndarray:
@@ -121,7 +118,8 @@ class Gaussian(Noise):
     def root(self, size: int) -> np.ndarray:
         """Return ``1/σ``, ``1/σ_k``, or ``L⁻¹`` of the covariance ``LLᵀ``."""
         sigma = np.asarray(self.sigma)
-        _check_size(sigma, size)
+        if sigma.ndim:
+            _check_size(sigma, size)
         if sigma.ndim < 2:
             return np.asarray(1 / sigma)
         # Scaled to correlations first, so that very different variances cost no digits.
@@ -294,16 +292,6 @@ def _checked_records(knows: Any) -> np.ndarray:
             "positions (whole numbers)."
         )
     return known
-
-
-def as_noise(noise: Any) -> Any:
-    """Return noise; a number means Gaussian noise with that standard deviation.
-
-    >>> as_noise(0.1)
-    Gaussian(0.1)
-    """
-    number = isinstance(noise, numbers.Real) and not isinstance(noise, bool)
-    return Gaussian(float(noise)) if number else noise
 
 
 def check_noise_kind(noise: Any) -> None:

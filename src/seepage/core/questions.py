@@ -23,13 +23,9 @@ from seepage.core.information import (
     block_norms,
     column_traces,
     columns_at_once,
-    inverse_traces,
-    inverses,
 )
-from seepage.core.jacobian import SUMS_HELD, MeasuredRelease, ReleaseJacobian
-from seepage.core.unknowns import Unknowns
+from seepage.core.jacobian import SUMS_HELD, MeasuredRelease, ReleaseJacobian, Unknowns
 from seepage.errors import InputError
-from seepage.support.room import room_for
 from seepage.tables.source import AnswerIfAny, Array, Chunk, RowSource, place_like
 
 ALL = "all"  # the name of the block where there is only one
@@ -101,76 +97,6 @@ def _put(chunk: Chunk, release: MeasuredRelease, questions: Mapping[str, ChunkQu
 
 
 # Single records -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class RecordNumbers:
-    """The numbers of a chunk's records; ``+`` merges chunks into one array for all records."""
-
-    values: Array  # (m,), or (m, k)
-    accuracy: Any  # as :class:`~seepage.core.result.Result` has it
-    start: int  # the position of the first record
-    rows: int  # how many records there are in all
-
-    def __add__(self, other: RecordNumbers) -> RecordNumbers:
-        every = self if len(self.values) == self.rows else self._among_all()
-        here = slice(other.start, other.start + len(other.values))
-        every.values[here] = other.values
-        if every.accuracy is not None:
-            every.accuracy[here] = other.accuracy
-        return every
-
-    def _among_all(self) -> RecordNumbers:
-        """Return an array for all records, with these numbers filled in."""
-        several = self.values.shape[1:]
-
-        def room() -> np.ndarray:
-            return room_for(*several, self.rows).T  # one number of all records is contiguous
-
-        every = replace(self, values=room(), accuracy=None if self.accuracy is None else room())
-        return every + self
-
-
-@dataclass(frozen=True, eq=False)
-class EachRecord(ChunkQuestion):
-    """One number per record, or one per cell.
-
-    ``measure`` is ``fil``, ``dfil``, ``cells``, ``cramer_rao`` (``Tr(I⁻¹)`` over the number of
-    unknowns) or ``cramer_rao_cells`` (the diagonal of ``I⁻¹``); ``rows`` is the total number of
-    records, and ``stated`` is whether relative errors are computed.
-    """
-
-    measure: str
-    unknowns: Unknowns
-    rows: int
-    stated: bool = True
-
-    per_record = True
-
-    def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
-        """Return the numbers of a chunk's records, with their relative errors if known."""
-        values, accuracy = self.numbers(jacobian)
-        return RecordNumbers(values, accuracy, chunk.start, self.rows)
-
-    def numbers(self, jacobian: ReleaseJacobian) -> tuple[Array, Any]:
-        """Return the numbers of a Jacobian's records, and their relative errors if known."""
-        unknowns, stated = self.unknowns, self.stated and jacobian.accuracy.stated
-        count = unknowns.count(jacobian)
-        if self.measure == "cramer_rao_cells":
-            values, accuracy = inverses(jacobian, unknowns)
-            return values, accuracy if stated else None
-        if self.measure == "cramer_rao":
-            traces, accuracy = inverse_traces(jacobian, unknowns)
-            return traces / count, accuracy if stated else None
-        if self.measure == "cells":
-            squared = jacobian.cell_information(unknowns)
-            return root(squared), jacobian.accuracy.cells(squared, unknowns) if stated else None
-        if self.measure == "dfil":
-            squared = jacobian.row_traces(unknowns)
-        else:
-            squared, count = jacobian.row_norms(unknowns), 1
-        accuracy = jacobian.accuracy.rows(squared, unknowns) if stated else None
-        return root(squared / count if count > 1 else squared), accuracy
 
 
 @dataclass(frozen=True, eq=False)
@@ -429,11 +355,3 @@ def is_missing(label: Any) -> bool:
         return label is None or bool(label != label)
     except TypeError:  # pandas' NA is neither equal to itself nor different
         return True
-
-
-def root(squared: Array) -> Array:
-    """Return the square root of a number, or zero if rounding made the number negative."""
-    xp = array_namespace(squared)
-    if squared.shape and not bool(xp.any(squared < 0)):
-        return xp.sqrt(squared)
-    return xp.sqrt(xp.where(squared > 0, squared, xp.zeros_like(squared)))

@@ -1,25 +1,41 @@
 """Results: numbers with an index, a kind, and the bounds they imply.
 
-This module also defines the coarse grid to which figures are rounded for publication.
+A :class:`RecordStream` computes its numbers on demand, chunk by chunk: :class:`EachRecord` asks the
+release for those of one chunk. This module also defines the coarse grid to which figures are
+rounded for publication.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from functools import partial, reduce
+from html import escape
+from operator import add
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from array_api_compat import array_namespace
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from seepage.core.information import inverse_traces, inverses
+from seepage.core.jacobian import ReleaseJacobian, Unknowns
 from seepage.core.noise import Noise
+from seepage.core.questions import ChunkQuestion
 from seepage.errors import InaccurateWarning, InputError
+from seepage.support.files import file_to_write
+from seepage.support.room import room_for
 from seepage.tables.result_table import NOTICE as NOTICE
 from seepage.tables.result_table import PlottedNumbers, RankedResult
-from seepage.tables.source import Array, as_numpy, build_frame
+from seepage.tables.source import Array, Chunk, RowSource, as_numpy, build_frame
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 UNBIASED = (
     "The adversary's estimate is unbiased.",
@@ -320,6 +336,270 @@ def singular(view: str) -> str:
     """Return the name of one entry of a view."""
     names = {"rows": "row", "columns": "attribute", "groups": "group", "people": "person"}
     return names.get(view, view)
+
+
+# Numbers of records that are read in chunks -------------------------------------------------------
+
+
+Numbers = Callable[[Chunk], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordStream(RankedResult):
+    """The leakage about every record of data read in chunks: a result computed on demand.
+
+    Numbers are computed only on request, chunk by chunk: iterate over :meth:`chunks`, :meth:`write`
+    them to Parquet, or call :meth:`result`, which stores all of them.
+
+    Parameters
+    ----------
+    source
+        The data.
+    function
+        The function that computes the numbers of one chunk's records.
+    view, measure, kind, about, names, assumptions, noise, held
+        As in :class:`~seepage.core.result.Result`.
+    """
+
+    source: RowSource
+    function: Callable[[Chunk], RecordNumbers]
+    view: str
+    measure: str
+    about: str
+    kind: str = "exact"
+    names: tuple[str, ...] | None = None
+    assumptions: tuple[str, ...] = ()
+    noise: tuple[Any, ...] = ()
+    held: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{len(self):,} {'records' if self.view == 'rows' else 'rows of cells'}: "
+            f"{self.measure}, {self.kind}, about {self.about}; not computed yet>"
+        )
+
+    def to_numpy(self) -> np.ndarray:
+        """Compute all numbers, and return them as a NumPy array."""
+        return np.asarray(self.result())
+
+    def table(self, library: str | None = None) -> Any:
+        """Compute all numbers, and return them as a data frame; see :meth:`Result.table`."""
+        return self.result().table(library)
+
+    @property
+    def less_is_worse(self) -> bool:
+        """Whether smaller numbers mean more leakage; see :attr:`Result.less_is_worse`."""
+        return self._described(np.empty(0), None).less_is_worse
+
+    def labels(self) -> np.ndarray:
+        """Return the label of each entry from the index, or its position if there is no index."""
+        return np.arange(len(self)) if self.source.index is None else self.source.index
+
+    def select(self, positions: Any) -> Result:
+        """Compute all numbers, and return the entries at the given positions, in that order."""
+        return self.result().select(positions)
+
+    def drawing(self) -> PlottedNumbers:
+        """Compute all numbers, and return the data for :meth:`plot`."""
+        return self.result().drawing()
+
+    def _repr_html_(self) -> str:
+        """Return a line of text without numbers, which are not computed yet."""
+        return f"<p><strong>{escape(repr(self)[1:-1])}</strong></p>"
+
+    def histogram(self, title: str) -> str:
+        """Return an empty string, since the numbers are not computed yet."""
+        return ""
+
+    def chunks(self) -> Iterator[np.ndarray]:
+        """Yield the numbers of the records, chunk by chunk, in the order of the rows."""
+        yield from self.source.each(self.numbers, self.view)
+
+    @property
+    def numbers(self) -> Numbers:
+        """The function that computes the numbers of one chunk's records, without their accuracy."""
+        return partial(numbers_alone, function=self.function)
+
+    def result(self) -> Result:
+        """Compute all numbers once and store them, in memory or, if there are many, on disk.
+
+        The result needs eight bytes per number, or sixteen if each number has its own accuracy. The
+        numbers of Dask data are transferred from the workers to this machine, a few partitions at a
+        time.
+        """
+        if "kept" not in self.__dict__:
+            every = reduce(add, self.source.each(self.function, self.view))
+            self.__dict__["kept"] = self._described(every.values, every.accuracy)
+        return warned(self.__dict__["kept"])
+
+    def to_dask(self) -> Any:
+        """Return the numbers of Dask data as a Dask array that stays on the workers."""
+        width = None if self.names is None else len(self.names)
+        return self.source.lazily(self.numbers, width, self.view)
+
+    def mse_bound(self) -> RecordStream:
+        """Return the smallest mean squared error per unknown; see :meth:`Result.mse_bound`."""
+        return self._bound("mse_bound")
+
+    def std_bound(self) -> RecordStream:
+        """Return the square root of :meth:`mse_bound`, in the units of the data."""
+        return self._bound("std_bound")
+
+    def _bound(self, name: str) -> RecordStream:
+        described = getattr(self._described(np.empty(0), None), name)()
+        function = partial(_bound_of, function=self.function, measure=self.measure, name=name)
+        return replace(
+            self,
+            function=function,
+            measure=described.measure,
+            kind=described.kind,
+            assumptions=described.assumptions,
+        )
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write a Parquet file: the column ``row``, and the measure (for cells, one per column).
+
+        The file is written completely or not at all. Only its owner can read it, since the numbers
+        are as sensitive as the data. Returns its path.
+        """
+        names = self.names if self.names is not None else (self.measure,)
+        return write_records(self.source, path, {names: self.numbers})
+
+    def _described(self, values: np.ndarray, accuracy: Any) -> Result:
+        return Result(
+            values,
+            self.view,
+            self.measure,
+            self.kind,
+            self.about,
+            self.source.index,
+            self.names,
+            self.assumptions,
+            self.source.library,
+            self.noise,
+            accuracy,
+            self.held,
+        )
+
+
+def write_records(
+    source: RowSource,
+    path: str | os.PathLike[str],
+    measures: dict[tuple[str, ...], Numbers],
+) -> Path:
+    """Write the results of several functions of every record to one Parquet file, in one pass.
+
+    Each function is paired with the names of the columns that it fills.
+    """
+    out = file_to_write(path)
+    source.write(partial(_table, measures=measures), out, "writing")
+    return out
+
+
+def _table(chunk: Chunk, measures: dict[tuple[str, ...], Numbers]) -> pa.Table:
+    import pyarrow as pa
+
+    columns: dict[str, Any] = {"row": np.arange(chunk.start, chunk.start + len(chunk))}
+    for names, function in measures.items():
+        numbers = function(chunk)
+        for k, name in enumerate(names):
+            unused = name if name not in columns else f"{name} ({k})"
+            columns[unused] = numbers if numbers.ndim == 1 else numbers[:, k]
+    return pa.table(columns).replace_schema_metadata({"notice": NOTICE})
+
+
+def numbers_alone(chunk: Chunk, function: Callable[[Chunk], RecordNumbers]) -> np.ndarray:
+    """Return the numbers of a chunk's records without their accuracy."""
+    return np.asarray(function(chunk).values)
+
+
+def _bound_of(
+    chunk: Chunk, function: Callable[[Chunk], RecordNumbers], measure: str, name: str
+) -> RecordNumbers:
+    numbers = function(chunk)
+    bound = getattr(Result(numbers.values, "rows", measure, accuracy=numbers.accuracy), name)()
+    return replace(numbers, values=bound.values, accuracy=bound.accuracy)
+
+
+@dataclass(frozen=True, eq=False)
+class RecordNumbers:
+    """The numbers of a chunk's records; ``+`` merges chunks into one array for all records."""
+
+    values: Array  # (m,), or (m, k)
+    accuracy: Any  # as :class:`~seepage.core.result.Result` has it
+    start: int  # the position of the first record
+    rows: int  # how many records there are in all
+
+    def __add__(self, other: RecordNumbers) -> RecordNumbers:
+        every = self if len(self.values) == self.rows else self._among_all()
+        here = slice(other.start, other.start + len(other.values))
+        every.values[here] = other.values
+        if every.accuracy is not None:
+            every.accuracy[here] = other.accuracy
+        return every
+
+    def _among_all(self) -> RecordNumbers:
+        """Return an array for all records, with these numbers filled in."""
+        several = self.values.shape[1:]
+
+        def room() -> np.ndarray:
+            return room_for(*several, self.rows).T  # one number of all records is contiguous
+
+        every = replace(self, values=room(), accuracy=None if self.accuracy is None else room())
+        return every + self
+
+
+@dataclass(frozen=True, eq=False)
+class EachRecord(ChunkQuestion):
+    """One number per record, or one per cell.
+
+    ``measure`` is ``fil``, ``dfil``, ``cells``, ``cramer_rao`` (``Tr(I⁻¹)`` over the number of
+    unknowns) or ``cramer_rao_cells`` (the diagonal of ``I⁻¹``); ``rows`` is the total number of
+    records, and ``stated`` is whether relative errors are computed.
+    """
+
+    measure: str
+    unknowns: Unknowns
+    rows: int
+    stated: bool = True
+
+    per_record = True
+
+    def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
+        """Return the numbers of a chunk's records, with their relative errors if known."""
+        values, accuracy = self.numbers(jacobian)
+        return RecordNumbers(values, accuracy, chunk.start, self.rows)
+
+    def numbers(self, jacobian: ReleaseJacobian) -> tuple[Array, Any]:
+        """Return the numbers of a Jacobian's records, and their relative errors if known."""
+        unknowns, stated = self.unknowns, self.stated and jacobian.accuracy.stated
+        count = unknowns.count(jacobian)
+        if self.measure == "cramer_rao_cells":
+            values, accuracy = inverses(jacobian, unknowns)
+            return values, accuracy if stated else None
+        if self.measure == "cramer_rao":
+            traces, accuracy = inverse_traces(jacobian, unknowns)
+            return traces / count, accuracy if stated else None
+        if self.measure == "cells":
+            squared = jacobian.cell_information(unknowns)
+            return root(squared), jacobian.accuracy.cells(squared, unknowns) if stated else None
+        if self.measure == "dfil":
+            squared = jacobian.row_traces(unknowns)
+        else:
+            squared, count = jacobian.row_norms(unknowns), 1
+        accuracy = jacobian.accuracy.rows(squared, unknowns) if stated else None
+        return root(squared / count if count > 1 else squared), accuracy
+
+
+def root(squared: Array) -> Array:
+    """Return the square root of a number, or zero if rounding made the number negative."""
+    xp = array_namespace(squared)
+    if squared.shape and not bool(xp.any(squared < 0)):
+        return xp.sqrt(squared)
+    return xp.sqrt(xp.where(squared > 0, squared, xp.zeros_like(squared)))
 
 
 # What results hold fixed: one word for a machine, one sentence for a reader ---------------------

@@ -19,28 +19,41 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.special import ndtr
 
-from seepage.core.jacobian import (
+from seepage.core.finite_changes import (
     Alternatives,
     FiniteChanges,
-    MeasuredRelease,
     Moves,
     Reruns,
 )
+from seepage.core.jacobian import Attributes, MeasuredRelease
 from seepage.core.noise import Noise
 from seepage.core.people import Identities, Together
-from seepage.core.questions import RecordNumbers
-from seepage.core.result import CLASS_WEIGHTS, Result, held_sentences, joined, less, singular
-from seepage.core.unknowns import Attributes
+from seepage.core.result import (
+    CLASS_WEIGHTS,
+    RecordNumbers,
+    Result,
+    held_sentences,
+    joined,
+    less,
+    singular,
+)
 from seepage.errors import InputError
 from seepage.risks import guessing
-from seepage.risks.guessing import Success, best_guess, checked_prior, guess_limit
-from seepage.risks.tolerance import Within, best_within, windows
+from seepage.risks.guessing import (
+    Success,
+    Within,
+    best_guess,
+    best_within,
+    checked_prior,
+    guess_limit,
+    windows,
+)
 from seepage.support.chunks import progress, row_slices
+from seepage.support.files import write_frame
 from seepage.support.room import computed
 from seepage.tables.names import counted
 from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import Chunk, RowSource, as_numpy, build_frame, looked_up
-from seepage.tables.table_file import write_frame
 
 Prior = str | Sequence[float] | np.ndarray
 Changes = Callable[[Chunk], FiniteChanges]  # how far the release moves with a chunk's records
@@ -561,7 +574,9 @@ class Candidates:
         else:
             rng = np.random.default_rng(seed)
             success = best_within(moves.gram, believed, self.covered, rng=rng)
-        off = success.error + _total_variation(moves, believed)
+        # The largest change in any success rate due to the uncertainty of the moves
+        between = 2 * ndtr(moves.radius / 2) - 1
+        off = success.error + np.sum(believed * between, axis=1)
         low = np.maximum(success.right - off, baseline) - doubt
         high = np.maximum(success.right + off, baseline) + doubt
         return np.maximum(low, 0.0), np.minimum(high, 1.0), success.error
@@ -975,11 +990,6 @@ def belief_of(
     believed = odds / odds.sum(axis=1, keepdims=True)
     # Odds have an error factor of exp(±2 off), and probabilities no more.
     return np.asarray(believed), np.asarray(np.minimum(np.expm1(np.minimum(2 * off, 1.0)), 1.0))
-
-
-def _total_variation(moves: Moves, prior: np.ndarray) -> np.ndarray:
-    """Return the largest change in any success rate due to the uncertainty of the moves."""
-    return np.asarray(np.sum(prior * (2 * ndtr(moves.radius / 2) - 1), axis=1))
 
 
 def _index(leak: MeasuredTable, rows: np.ndarray | None) -> np.ndarray | None:

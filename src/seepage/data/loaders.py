@@ -350,8 +350,8 @@ def load_pubfig(
     model. A score above zero means that the image has the attribute. The columns are therefore
     named ``pred_…`` and must be called predicted labels. Images without scores are omitted.
 
-    The scores name an image by person and number. Copies of the images are often numbered anew,
-    and the scores would then belong to other images.
+    The scores name an image by person and number. Copies of the images are often renumbered, and
+    the scores would then belong to other images.
 
     Parameters
     ----------
@@ -377,8 +377,8 @@ def load_pubfig(
         if files and not joined:
             raise InputError(
                 f"None of the {len(files):,} images in {_PUBFIG_IMAGES} has a checksum listed in "
-                f"{' or '.join(_PUBFIG_ADDRESSES)}: they are crops or were saved again, so their "
-                "scores cannot be found by checksum. If their files still have the publishers' "
+                f"{' or '.join(_PUBFIG_ADDRESSES)}: they are crops or were saved again, so "
+                "checksums cannot match them to scores. If their files still have the publishers' "
                 'numbers, use load_pubfig(join="number").'
             )
     else:
@@ -418,9 +418,9 @@ def _pubfig_checksums(home: Path) -> dict[tuple[str, str], tuple[_PersonNumber, 
     paths = [home / name for name in _PUBFIG_ADDRESSES if (home / name).is_file()]
     if not paths:
         raise InputError(
-            f"{' and '.join(_PUBFIG_ADDRESSES)} are not in {home}: without their checksums the "
-            "scores, which name images by number, would be given to the wrong images of a copy "
-            "that is numbered anew. Add the two files from the PubFig page or, if the files of "
+            f"{' and '.join(_PUBFIG_ADDRESSES)} are not in {home}: without the checksums in these "
+            "files, scores can be matched to images only by number, and a renumbered copy would "
+            "get the wrong scores. Add the two files from the PubFig page or, if the files of "
             f'{_PUBFIG_IMAGES} have the publishers\' numbers, use load_pubfig(join="number").'
         )
     listed: dict[tuple[str, str], tuple[_PersonNumber, Box]] = {}
@@ -466,7 +466,7 @@ def _check_numbers(
         raise InputError(
             f"The images in {_PUBFIG_IMAGES} are numbered without a gap ({person}: "
             f"{min(numbers[person])} to {max(numbers[person])}), unlike the scores (up to "
-            f"{max(published[person])}): they were probably numbered anew, and the scores would "
+            f"{max(published[person])}): they were probably renumbered, and the scores would "
             "belong to other images. Use the publishers' files with "
             'load_pubfig(join="checksum").'
         )

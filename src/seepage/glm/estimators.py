@@ -12,15 +12,11 @@ from sklearn.utils.validation import check_is_fitted
 from seepage.errors import InputError
 from seepage.glm.fitting.least_squares import solve_least_squares
 from seepage.glm.fitting.newton import minimise
-from seepage.glm.fitting.objective import Objective, PenalisedLoss
+from seepage.glm.fitting.objective import Objective, PenalisedLoss, read_penalty
 from seepage.glm.inputs import (
-    as_source,
-    is_streamed,
     read_classes,
     read_features,
-    read_penalty,
-    read_response,
-    read_weights,
+    streamed_source,
 )
 from seepage.glm.losses import (
     Categorical,
@@ -30,8 +26,10 @@ from seepage.glm.losses import (
     gaussian,
     get_family,
     poisson,
+    read_response,
+    read_weights,
 )
-from seepage.tables.source import Array, RowSource, Table, as_numpy, place_like
+from seepage.tables.source import Array, RowSource, Table, as_numpy, is_streamed, place_like
 
 
 class LinearModel(BaseEstimator):  # type: ignore[misc]
@@ -61,7 +59,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         """
         intercept = bool(self.fit_intercept)
         if is_streamed(X):
-            source = as_source(X, y, sample_weight)
+            source = streamed_source(X, y, sample_weight)
             names, self.weighted_ = source.names, source.weighted
             ridge = read_penalty(self.l2, len(source))
             loss = PenalisedLoss(*self._read_source(source), ridge, intercept, len(names))
@@ -121,13 +119,22 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
     """A generalised linear model for classification."""
 
     classes_: np.ndarray
+    _loss: Family | type[Categorical]
+    """The loss, or for several classes its type."""
 
     def __init__(self, l2: float = 1e-2, fit_intercept: bool = False) -> None:
         super().__init__(l2=l2, fit_intercept=fit_intercept)
 
     def _family_of(self, classes: int) -> Family | Categorical:
         """Return the loss for this number of classes."""
-        raise NotImplementedError
+        if not isinstance(self._loss, Family):
+            return Categorical(classes)
+        if classes > 2:
+            raise InputError(
+                "Only binary classification is supported. The type of the target is multiclass "
+                f"({classes} classes): use SoftmaxRegression."
+            )
+        return self._loss
 
     def _read_source(self, source: RowSource) -> tuple[Family | Categorical, np.ndarray]:
         self.classes_ = source.classes
@@ -259,13 +266,7 @@ class LogisticRegression(GLMClassifier):
     0.986
     """
 
-    def _family_of(self, classes: int) -> Family:
-        if classes > 2:
-            raise InputError(
-                "Only binary classification is supported. The type of the target is multiclass "
-                f"({classes} classes): use SoftmaxRegression."
-            )
-        return bernoulli
+    _loss = bernoulli
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probabilities of the first and the second class, of shape (n, 2)."""
@@ -313,8 +314,7 @@ class SoftmaxRegression(GLMClassifier):
     (3, 4)
     """
 
-    def _family_of(self, classes: int) -> Categorical:
-        return Categorical(classes)
+    _loss = Categorical
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of every class, (n, K), in the order of ``classes_``."""
@@ -333,23 +333,22 @@ class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
         ``w₀``; 0 for a model without an intercept.
     """
 
-    def _family(self) -> Family:
-        raise NotImplementedError
+    _loss: Family
 
     def _read_source(self, source: RowSource) -> tuple[Family, None]:
-        return self._family(), None
+        return self._loss, None
 
     def _read_labels(
         self, y: Any, sample_weight: Any, table: Table
     ) -> tuple[Family, Array, Array | None]:
-        family, target = self._family(), read_response(y, table)
+        family, target = self._loss, read_response(y, table)
         weights = read_weights(sample_weight, table)
         family.check_labels(target, type(self).__name__)
         return family, target, weights
 
     def predict(self, X: Any) -> Array:
         """Return the mean ``E[y | x]`` of every record, (n,)."""
-        return self._family().mean(self._margins(X))
+        return self._loss.mean(self._margins(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return R², the share of the variance in ``y`` that the predictions explain."""
@@ -382,8 +381,7 @@ class LinearRegression(GLMRegressor):
     0.51
     """
 
-    def _family(self) -> Family:
-        return gaussian
+    _loss = gaussian
 
 
 class PoissonRegression(GLMRegressor):
@@ -410,8 +408,7 @@ class PoissonRegression(GLMRegressor):
     array([1., 2., 4., 8.])
     """
 
-    def _family(self) -> Family:
-        return poisson
+    _loss = poisson
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -453,5 +450,6 @@ class GeneralizedLinearRegression(GLMRegressor):
         super().__init__(l2=l2, fit_intercept=fit_intercept)
         self.family = family
 
-    def _family(self) -> Family:
+    @property
+    def _loss(self) -> Family:  # type: ignore[override]
         return get_family(self.family)

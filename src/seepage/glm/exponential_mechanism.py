@@ -120,7 +120,7 @@ class ExponentialMechanism:
 
     @property
     def probabilities(self) -> np.ndarray:
-        """``p_k``."""
+        """The probability of each candidate, ``p_k``."""
         return np.asarray(np.exp(self._log_odds(self._losses.sum(axis=0))))
 
     @property

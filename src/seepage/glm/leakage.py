@@ -8,7 +8,9 @@ the table's data type.
 
 from __future__ import annotations
 
+import inspect
 import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -17,19 +19,23 @@ from typing import Any, cast, overload
 import numpy as np
 from array_api_compat import array_namespace
 
+from seepage.core.finite_changes import FiniteChanges
 from seepage.core.information import block_norms
-from seepage.core.jacobian import FiniteChanges, MeasuredRelease, Refits
+from seepage.core.jacobian import (
+    Attributes,
+    MeasuredRelease,
+    Refits,
+    Unknowns,
+)
 from seepage.core.leakage import Leakage, LeakageInputs
 from seepage.core.noise import Attacker, Gaussian, Noise, check_noise_kind
 from seepage.core.people import Identities, is_a_feature
-from seepage.core.record_stream import RecordStream
-from seepage.core.result import CLASS_WEIGHTS, PENALTY, joined
-from seepage.core.unknowns import Attributes, Unknowns
-from seepage.errors import InputError
-from seepage.glm.adapters.kinds import NoDerivativeError
+from seepage.core.result import CLASS_WEIGHTS, PENALTY, RecordStream, joined
+from seepage.errors import InputError, accepts_other_names, check_options
 from seepage.glm.adapters.registry import (
     Unwrapped,
     best_of,
+    check_columns,
     describe,
     kind_inside,
     kind_of,
@@ -40,11 +46,16 @@ from seepage.glm.changes.changed_records import ChangedRecords, RecordRefits
 from seepage.glm.changes.local_model import LargestShifts, LocalModel
 from seepage.glm.changes.rebalanced import RebalancedRecords
 from seepage.glm.fitting.balance import FEW_KEYS
-from seepage.glm.fitting.objective import FittedGLM, PenalisedLoss, wide
-from seepage.glm.inputs import as_source, check_columns, is_streamed
-from seepage.glm.jacobian.operator import GLMJacobian, PairedJacobian, TermsJacobian, merged
+from seepage.glm.fitting.objective import FittedGLM, Objective, PenalisedLoss, far_centre
+from seepage.glm.inputs import streamed_source
+from seepage.glm.jacobian.operator import (
+    GLMJacobian,
+    PairedJacobian,
+    SingleOutputJacobian,
+    TermsJacobian,
+    merged,
+)
 from seepage.glm.jacobian.optimum import (
-    FittedRecords,
     Optimum,
     Whitener,
     about,
@@ -53,9 +64,7 @@ from seepage.glm.jacobian.optimum import (
     plain_optimum,
     whitener_of,
 )
-from seepage.glm.jacobian.single_output import SingleOutputJacobian
 from seepage.glm.jacobian.terms import JacobianTerms
-from seepage.glm.jacobian.twice_precise import precise_curvature
 from seepage.glm.losses import Categorical
 from seepage.glm.outsider.leakage import OutsiderLeakage
 from seepage.glm.outsider.predictions import (
@@ -84,8 +93,9 @@ from seepage.glm.procedure import (
     can_rerun,
     learnt_words,
 )
-from seepage.support.double_double import Double
-from seepage.support.library_classes import is_pipeline, is_search, library_of
+from seepage.glm.refusals import NoDerivativeError
+from seepage.support.lazy import offered
+from seepage.support.library_classes import is_network, is_pipeline, is_search, library_of
 from seepage.tables.source import (
     Array,
     Chunk,
@@ -95,6 +105,7 @@ from seepage.tables.source import (
     as_numpy,
     check_column,
     column_names,
+    is_streamed,
     read_table,
 )
 
@@ -109,7 +120,7 @@ def leakage(
     X: RowSource,
     y: None = None,
     *,
-    noise: Noise,
+    noise: Noise | float,
     sample_weight: None = None,
     attributes: Mapping[str, Sequence[str | int]] | None = None,
     on_mismatch: str = "raise",
@@ -124,26 +135,9 @@ def leakage(
 def leakage(
     model: Any,
     X: Any,
-    y: Any,
-    *,
-    noise: Noise,
-    sample_weight: Any = None,
-    attributes: Mapping[str, Sequence[str | int]] | None = None,
-    on_mismatch: str = "raise",
-    dtype: str | None = None,
-    preprocessing: str = "frozen",
-    categorical: Sequence[str] = (),
-    person: Any = None,
-) -> Leakage: ...
-
-
-@overload
-def leakage(
-    model: Any,
-    X: Any,
     y: Any = None,
     *,
-    noise: Noise | None = None,
+    noise: Noise | float | None = None,
     sample_weight: Any = None,
     attributes: Mapping[str, Sequence[str | int]] | None = None,
     on_mismatch: str = "raise",
@@ -156,12 +150,28 @@ def leakage(
 ) -> OutsiderLeakage: ...
 
 
+@overload
 def leakage(
     model: Any,
     X: Any,
     y: Any = None,
     *,
-    noise: Noise | None = None,
+    noise: Noise | float | None = None,
+    attributes: Mapping[str, Sequence[str | int]] | None = None,
+    loss: Any = None,
+    noise_multiplier: float | None = None,
+    max_grad_norm: float | None = None,
+    **network: Any,
+) -> Leakage: ...
+
+
+@accepts_other_names
+def leakage(
+    model: Any,
+    X: Any,
+    y: Any = None,
+    *,
+    noise: Noise | float | None = None,
     sample_weight: Any = None,
     attributes: Mapping[str, Sequence[str | int]] | None = None,
     on_mismatch: str = "raise",
@@ -171,12 +181,122 @@ def leakage(
     person: Any = None,
     attacker: Attacker | None = None,
     release: Predictions | Parameters | None = None,
+    loss: Any = None,
+    noise_multiplier: float | None = None,
+    max_grad_norm: float | None = None,
+    **network: Any,
 ) -> Leakage[Any] | OutsiderLeakage:
-    """Measure how much a linear model released with noise leaks about its training data.
+    """Measure how much of its training data a model leaks when it is released with noise.
 
-    ``sp.leakage`` calls this function for linear models and pipelines; its options are documented
-    there.
+    Parameters
+    ----------
+    model
+        A fitted linear model of ``sp.glm``, scikit-learn, statsmodels, glum or skglm (listed in the
+        how-to *Supported models*), a ``Pipeline`` that ends in one, or a hyperparameter search over
+        one. Alternatively, a torch or Hugging Face network; the release is then the gradient of a
+        batch.
+    X, y
+        The data that the model was fitted on: a NumPy array, a pandas, polars or Arrow table, or a
+        torch tensor (the computation then runs on its device). For a pipeline or a formula, pass
+        the raw table; the leakage is then about its columns. For data larger than memory, pass
+        :func:`seepage.parquet` data without ``y``; or a Parquet file, a folder of them or a
+        ``pyarrow`` data set, with column names for ``y`` and ``sample_weight``. Rows are then read
+        in chunks, and each record's leakage is computed as it is read. For a network, the batch:
+        inputs and targets, or the mapping that a Hugging Face data collator returns.
+    noise
+        The noise to add to the parameters: :class:`Gaussian` or :class:`Laplace`, or a number, the
+        standard deviation of Gaussian noise. The noise may be omitted only for an attacker who does
+        not know all other records. For a network: the noise added to the sum of the gradients.
+    sample_weight
+        The weights that the model was fitted with.
+    attributes
+        Columns that belong together, such as the one-hot columns of a category, by a common name.
+    on_mismatch
+        What to do if the coefficients do not minimise the model's objective on these data:
+        ``"raise"`` (other data, another penalty and lack of convergence all make the numbers wrong)
+        or ``"warn"``.
+    dtype
+        ``"float64"`` (the default) or ``"float32"``.
+    preprocessing
+        For a pipeline: whether the values that its steps learnt from the data count as public
+        (``"frozen"``), or are learnt again when a record changes (``"refitted"``).
+    categorical
+        For a pipeline: columns whose numbers are category codes.
+    person
+        The person of every record, if people may have several records: an identity per record, or
+        the name of a column of the data that is not a feature. ``leak.people()`` then measures all
+        records of a person together. ``leak.membership()`` removes all of a person's records
+        together, and values that they share are guessed together.
+    attacker
+        What the attacker knows: all other records, unless :class:`Attacker` states less. Records
+        that the attacker does not know protect the other records. The result is then an estimate,
+        of class :class:`~seepage.glm.outsider.leakage.OutsiderLeakage`.
+    release
+        The published quantity, if not the exact parameters: :class:`Predictions`, or
+        :class:`Parameters` rounded to printed digits. For an attacker who knows all other records,
+        the noise is added to the margins of the predictions. Rounding after the noise does not
+        reduce the measured leakage.
+    loss
+        For a network: ``"cross_entropy"`` (the default for whole-number targets), ``"mse"`` (the
+        default for other targets), a torch loss module, or a function of output and target.
+    noise_multiplier, max_grad_norm
+        For a network: σ and the clipping norm C of private SGD; the noise is then σC.
+    network
+        Further options of :func:`seepage.nn.leakage`, such as ``view`` and ``clip``.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((100, 3))
+    >>> y = X @ [1.0, -2.0, 0.5] + rng.standard_normal(100)
+    >>> model = sp.glm.LinearRegression().fit(X, y)
+    >>> leak = sp.leakage(model, X, y, noise=sp.Gaussian(0.1))
+    >>> leak.records().shape
+    (100,)
+
+    The gradient of a network's batch:
+
+    >>> import torch
+    >>> net = torch.nn.Linear(3, 2)
+    >>> batch, labels = torch.tensor(X[:10]).float(), torch.tensor(y[:10] > 0).long()
+    >>> leak = sp.leakage(net, batch, labels, noise_multiplier=1.0, max_grad_norm=1.0)
+    >>> leak.records("dfil").shape
+    (10,)
     """
+    if isinstance(noise, numbers.Real) and not isinstance(noise, bool):
+        noise = Gaussian(float(noise))
+    added = cast(Noise | None, noise)
+    if is_network(model):
+        only_linear = {
+            "sample_weight": sample_weight,
+            "on_mismatch": None if on_mismatch == "raise" else on_mismatch,
+            "dtype": dtype,
+            "preprocessing": None if preprocessing == "frozen" else preprocessing,
+            "categorical": categorical or None,
+            "person": person,
+            "attacker": attacker,
+            "release": release,
+        }
+        for name, value in only_linear.items():
+            if value is not None:
+                raise InputError(
+                    f"{name}= applies only to linear models; leave it out for a network."
+                )
+        network |= {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm}
+        network |= {"loss": loss, "noise": added, "attributes": attributes}
+        of_batch: Leakage = offered("leakage of a batch")(model, X, y, **network)
+        return of_batch
+    if network:
+        known = [name for name in inspect.signature(leakage).parameters if name != "network"]
+        check_options(network, known, "leakage")
+    given = {"loss": loss, "noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm}
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(
+                f"{name}= applies only to networks; leave it out for {type(model).__name__}, and "
+                "pass the noise on its parameters: noise=sp.Gaussian(sigma)."
+            )
     informed = partial(
         _to_the_informed,
         model,
@@ -190,9 +310,22 @@ def leakage(
         categorical=categorical,
         person=person,
     )
-    if attacker is None and release is None and noise is not None:
-        check_noise_kind(noise)
-        return informed(noise)
+    if attacker is None and release is None and added is not None:
+        check_noise_kind(added)
+        return informed(added)
+    return _to_the_outsider(informed, model, X, added, attacker, release, person)
+
+
+def _to_the_outsider(
+    informed: Callable[[Noise], Leakage[Any]],
+    model: Any,
+    X: Any,
+    noise: Noise | None,
+    attacker: Attacker | None,
+    release: Predictions | Parameters | None,
+    person: Any,
+) -> Leakage[Any] | OutsiderLeakage:
+    """Return the leakage to an attacker who may not know all other records."""
     if noise is None:
         kind_inside(model)  # what to do about a model of another kind is no question of noise
     known = checked_attacker(attacker, noise, release)
@@ -288,12 +421,10 @@ def _to_the_informed(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
         )
     beside: str | None = None
-    if not is_streamed(X):
-        if isinstance(person, str):
-            name = person
-            X, person = identities_in(X, name, model)
-            beside = name if name in (column_names(X) or ()) else None
-        check_columns(model, X)
+    if not is_streamed(X) and isinstance(person, str):
+        name = person
+        X, person = identities_in(X, name, model)
+        beside = name if name in (column_names(X) or ()) else None
     try:
         opened = Unwrapped(model) if is_streamed(X) else unwrap(model, X)
         followed = None
@@ -315,7 +446,19 @@ def _to_the_informed(
         )
         found.attributes = Attributes(found.source, attributes)
     else:
-        source = as_source(X, y, sample_weight, dtype, person if isinstance(person, str) else None)
+        source: RowSource
+        if is_streamed(X):
+            beside = person if isinstance(person, str) else None
+            source = streamed_source(X, y, sample_weight, dtype, beside)
+        else:
+            table = read_table(X, dtype=dtype)
+            if dtype == "float32":
+                # Kept in float64 where rounding would change the numbers, so that columns can be
+                # shifted near zero before rounding
+                exact, xp = read_table(X, check=False), array_namespace(table.values)
+                same = xp.astype(table.values, xp.float64) == exact.values
+                table = table if bool(xp.all(same)) else exact
+            source = MemorySource(table, y, sample_weight)
         release = release_of(opened.model, source, noise, on_mismatch, single=dtype == "float32")
         every = Attributes(source, attributes)
         found = Leakage(release, source, (noise,), every, opened.notes, held=opened.held)
@@ -444,12 +587,8 @@ class GLMRelease(MeasuredRelease):
         """Return the Jacobian for the rows of a chunk, exact for each row."""
         if self.problem is None:
             return self.template
-        fit, near = about(self.fit, self.problem, chunk), self.optimum.shifted(chunk.X)
-        whitener, kept = self.template.terms.map, self.template.terms.kept
-        if isinstance(fit.family, Categorical):
-            return _categorical(fit, chunk.X, self.optimum.margins(near), whitener, near)
-        derivatives = self.optimum.derivatives(fit, near, every=False)
-        return _single_output(fit, chunk.X, derivatives, whitener, near, kept)
+        fit, shared = about(self.fit, self.problem, chunk), self.template.terms
+        return _jacobian_at(self.optimum, fit, chunk.X, shared.map, kept=shared.kept)
 
     def merged(self, other: MeasuredRelease) -> GLMRelease | None:
         """Return both releases as one, if they have the same model and differ only in the noise."""
@@ -524,22 +663,28 @@ def release_of(
     far from zero are shifted before rounding.
     """
     fit, problem = describe_on(model, source)
-    found = optimum(fit, FittedRecords(source, problem), noise, on_mismatch)
+    X = None if problem is not None else source.whole("all records").values
+    objective = Objective.of(fit, X) if problem is None else Objective.over(source, problem)
+    found = optimum(fit, objective, noise, on_mismatch)
     whitener = whitener_of(found, noise)
-    if problem is None:
-        X = source.whole("all records").values
+    if X is not None:
         xp = array_namespace(X)
         loss = found.condition * whitener.amplified
-        lossy = loss > _NARROW or _extreme(whitener.matrix)
+        largest = float(xp.max(xp.abs(whitener.matrix)))
+        # Fourth powers of extreme numbers leave the range of single precision
+        lossy = loss > _NARROW or not _SMALLEST < largest < 1 / _SMALLEST
         kind = xp.float32 if single and not lossy else xp.float64
-        template = _jacobian_at(found, found.fit, X, found.shifted(X), whitener, kind)
+        if kind == xp.float32:
+            rounding = 4 * float(xp.finfo(kind).eps) * loss
+            whitener = replace(whitener, accuracy=whitener.accuracy + rounding)
+        template = _jacobian_at(found, found.fit, X, whitener, kind)
         if kind != X.dtype:
             template.fitted_on = X
     else:
         row = np.zeros((1, len(source.names)))
         target = np.zeros((1, *found.fit.coef.shape[1:]))
         one = replace(found.fit, target=target, sample_weight=None)
-        template = _jacobian_at(found, one, row, row, whitener)
+        template = _jacobian_at(found, one, row, whitener)
     stated = kind_of(model).penalty is not None and found.fit.ridge > 0
     kept = (PENALTY,) if stated else ()
     balance = found.fit.balance
@@ -554,8 +699,7 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
     rows, and the objective reads the labels of each chunk.
     """
     if isinstance(source, MemorySource):  # its labels are coded once, not chunk by chunk
-        fit = describe(model, source.table, source.y, source.sample_weight)
-        return _in_float64(fit), None
+        return describe(model, source.table, source.y, source.sample_weight), None
     if getattr(model, "class_weight", None) is not None:
         raise InputError(
             f"A {type(model).__name__} with class_weight is not supported for data read in "
@@ -618,12 +762,12 @@ def jacobian_of_replaced(
     rest = replace(fit, sample_weight=weight)
     sums = optimum_sums(rest, X)
     sums = replace(sums, hessian=sums.hessian + optimum_sums(comes, x).hessian)
-    if sums.far_from_zero is not None:
+    if sums.extent is not None and far_centre(sums.extent.least, sums.extent.most) is not None:
         X, target = X.copy(), np.array(fit.target)
         X[row], target[row] = features, label
         return _plain_jacobians(replace(fit, target=target), X, noise)(here)
-    found = plain_optimum(rest, FittedRecords.in_memory(X), sums)
-    return _jacobian_at(found, comes, x, found.shifted(x), whitener_of(found, noise))
+    found = plain_optimum(rest, X, sums)
+    return _jacobian_at(found, comes, x, whitener_of(found, noise))
 
 
 def largest_leakage(
@@ -632,7 +776,7 @@ def largest_leakage(
     unknowns: Unknowns,
     label_step: float,
     allowed: Array,
-    blocks: Sequence[np.ndarray] | None = None,
+    blocks: Sequence[np.ndarray] | np.ndarray | None = None,
 ) -> float:
     """Return the largest ``η/allowed`` over all records at σ = 1, for a newly fitted model.
 
@@ -691,7 +835,7 @@ def _plain_jacobians(fit: FittedGLM, X: Array, noise: Noise) -> Callable[..., Te
 
     The function also accepts replaced features for these rows.
     """
-    found = plain_optimum(fit, FittedRecords.in_memory(X))
+    found = plain_optimum(fit, X)
     whitener = whitener_of(found, noise)
 
     def about_rows(rows: slice | Array, features: Array | None = None) -> TermsJacobian:
@@ -700,7 +844,7 @@ def _plain_jacobians(fit: FittedGLM, X: Array, noise: Noise) -> Callable[..., Te
             found.fit, sample_weight=weight, label_unit=unit, target=fit.target[rows, ...]
         )
         x = X[rows, :] if features is None else features
-        return _jacobian_at(found, some, x, found.shifted(x), whitener)
+        return _jacobian_at(found, some, x, whitener)
 
     return about_rows
 
@@ -730,101 +874,39 @@ def _shifts_of_chunk(chunk: Chunk, ask: Callable[..., ChangedRecords]) -> Larges
 
 
 def _jacobian_at(
-    found: Optimum, fit: FittedGLM, X: Array, near: Array, whitener: Whitener, kind: Any = None
+    found: Optimum,
+    fit: FittedGLM,
+    X: Array,
+    whitener: Whitener,
+    kind: Any = None,
+    kept: dict[str, Any] | None = None,
 ) -> TermsJacobian:
     """Return the Jacobian for rows at an optimum; ``fit`` has their labels and weights.
 
-    ``near`` contains the rows, shifted as for the optimum. Their derivatives are computed before
-    rounding to ``kind``.
+    ``kind`` is the data type of the result, by default that of the rows, and ``kept`` what other
+    rows of the release have in common with these.
     """
-    several = isinstance(fit.family, Categorical)
-    margins: Any = found.margins(near) if several else None
-    slopes: Any = None if several else found.derivatives(fit, near, fit is found.fit)
+    near = X if found.centre is None else X - found.centre[None, :]
+    derivatives, label_size, error = found.derivatives(fit, near, every=fit is found.fit)
     if kind is not None:
         xp = array_namespace(X)
         X, near = xp.astype(X, kind, copy=False), xp.astype(near, kind, copy=False)
-    lost = 0.0
-    if not whitener.precise:  # what ordinary products ``A x̃`` lose
-        rounding = float(array_namespace(X).finfo(X.dtype).eps)
-        lost = 4 * rounding * found.condition * whitener.amplified
-    narrow = replace(
-        whitener, matrix=_narrow(whitener.matrix, X), accuracy=whitener.accuracy + lost
-    )
-    if several:
-        return _categorical(fit, X, margins, narrow, near)
-    return _single_output(fit, X, slopes, narrow, near)
 
+    def narrow(values: Array) -> Array:
+        return array_namespace(values).astype(values, X.dtype, copy=False)
 
-def _single_output(
-    fit: FittedGLM,
-    X: Array,
-    derivatives: tuple[Array, ...],
-    whitener: Whitener,
-    near: Array,
-    kept: dict[str, Any] | None = None,
-) -> SingleOutputJacobian:
-    r, a, b, error = (_narrow(v, X) for v in derivatives)
     terms = JacobianTerms(
         X,
-        _narrow(fit.coef, X)[:, None],
+        narrow(fit.coef if len(fit.coef.shape) == 2 else fit.coef[:, None]),
         intercept=fit.intercept is not None,
-        derivatives=lambda rows: (r[rows, None], a[rows, None, None], b[rows, None, None]),
-        whitener=whitener,
+        derivatives=lambda rows: tuple(map(narrow, derivatives(rows))),
+        whitener=replace(whitener, matrix=narrow(whitener.matrix)),
         target=fit.target,
-        label_size=1,
+        label_size=label_size,
         near=near,
-        slope_error=error,
+        slope_error=None if error is None else narrow(error),
         kept=kept,
     )
-    return SingleOutputJacobian(terms)
-
-
-def _extreme(A: Array) -> bool:
-    """Return whether fourth powers of these numbers may leave the range of single precision."""
-    xp = array_namespace(A)
-    return not _SMALLEST < float(xp.max(xp.abs(A))) < 1 / _SMALLEST
-
-
-def _categorical(
-    fit: FittedGLM, X: Array, margins: Array | Double, whitener: Whitener, near: Array
-) -> TermsJacobian:
-    family, y, weight = fit.family, fit.target, fit.sample_weight
-    exact = margins if isinstance(margins, Double) else None
-    plain = margins.high if isinstance(margins, Double) else margins
-
-    def derivatives(rows: slice | Array) -> tuple[Array, Array, Array]:
-        M, Y = plain[rows, :], y[rows, :]
-        r, a, b = family.slope(M, Y), family.curvature(M, Y), family.label_slope(M, Y)
-        if exact is not None:
-            a = precise_curvature(family, exact[rows, :], Y)
-            r = r + (a @ exact.low[rows, :, None])[:, :, 0]
-        if weight is not None:
-            w = weight[rows]
-            r, a, b = w[:, None] * r, w[:, None, None] * a, w[:, None, None] * b
-        return _narrow(r, X), _narrow(a, X), _narrow(b, X)
-
-    terms = JacobianTerms(
-        X,
-        _narrow(fit.coef, X),
-        intercept=fit.intercept is not None,
-        derivatives=derivatives,
-        whitener=whitener,
-        target=y,
-        label_size=plain.shape[1] - 1,
-        near=near,
-    )
-    return PairedJacobian(terms) if whitener.precise else GLMJacobian(terms)
-
-
-def _in_float64(fit: FittedGLM) -> FittedGLM:
-    return replace(
-        fit,
-        coef=wide(fit.coef),
-        intercept=None if fit.intercept is None else wide(fit.intercept),
-        sample_weight=None if fit.sample_weight is None else wide(fit.sample_weight),
-        target=wide(fit.target),
-    )
-
-
-def _narrow(values: Array, like: Array) -> Array:
-    return array_namespace(values).astype(values, like.dtype, copy=False)
+    if not isinstance(fit.family, Categorical):
+        return SingleOutputJacobian(terms)
+    return PairedJacobian(terms) if terms.precise else GLMJacobian(terms)

@@ -16,15 +16,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import array_namespace, device, is_torch_array
+from sklearn.utils.validation import column_or_1d
 
-from seepage.core.unknowns import simplex_basis
+from seepage.core.jacobian import simplex_basis
 from seepage.errors import InputError, nearest
 from seepage.tables.names import counted
-from seepage.tables.source import Array, looked_up
+from seepage.tables.source import Array, Table, as_numpy, looked_up, read_vector
 
 Elementwise = Callable[[Array, Array], Array]
 
@@ -493,3 +494,43 @@ def _others(P: Array) -> Array:
     xp = array_namespace(P)
     K = P.shape[1]
     return P @ (1 - xp.eye(K, dtype=P.dtype, device=device(P)))
+
+
+# Labels and weights as numbers -------------------------------------------------------------------
+
+
+def read_response(y: Any, table: Table) -> Array:
+    """Read the numeric target of a regression, of shape (n,)."""
+    if y is None:
+        raise InputError("This estimator requires y to be passed, but the target y is None.")
+    if is_torch_array(y):
+        return read_vector(y, table, "y")
+    values = column_or_1d(as_numpy(y), warn=True)
+    try:
+        values = values.astype(float)
+    except (TypeError, ValueError):
+        raise InputError(
+            "Unknown label type: y must contain numbers for a regression, but it contains "
+            f"{values.dtype} values; convert them to numbers, or fit a classifier."
+        ) from None
+    return read_vector(values, table, "y")
+
+
+def read_weights(sample_weight: Any, table: Table) -> Array | None:
+    """Read non-negative sample weights, (n,), not all zero; return ``None`` if all equal one."""
+    if sample_weight is None:
+        return None
+    weights = read_vector(sample_weight, table, "sample_weight")
+    xp = array_namespace(weights)
+    if bool(xp.any(weights < 0)):
+        worst = int(xp.argmin(weights))
+        raise InputError(
+            f"sample_weight must not be negative, but row {worst} has the weight "
+            f"{float(weights[worst]):g}; use 0 to exclude a row."
+        )
+    if not bool(xp.any(weights > 0)):
+        raise InputError(
+            "sample_weight is zero for every row, so no rows remain to fit; give some rows a "
+            "positive weight."
+        )
+    return None if bool(xp.all(weights == 1)) else weights

@@ -19,19 +19,20 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.jacobian import (
+from seepage.core.finite_changes import (
     Alternatives,
     FiniteChanges,
-    MeasuredRelease,
     Moves,
-    ReleaseJacobian,
     Reruns,
+)
+from seepage.core.jacobian import (
+    MeasuredRelease,
+    ReleaseJacobian,
+    Unknowns,
 )
 from seepage.core.noise import Noise
 from seepage.core.result import CLASS_WEIGHTS, PENALTY, SETTINGS, joined
-from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.glm.adapters.kinds import balances
 from seepage.glm.adapters.registry import best_of, kind_of, unwrap
 from seepage.glm.changes.local_model import Whitening
 from seepage.glm.fitting.objective import FittedGLM
@@ -371,7 +372,7 @@ def learnt_words(estimator: Any) -> tuple[str, ...]:
     if is_pipeline(estimator):
         before = (step for _, step in estimator.steps[:-1])
         return joined(*map(_words_of_step, before), learnt_words(estimator[-1]))
-    weights = (CLASS_WEIGHTS,) if balances(estimator) else ()
+    weights = (CLASS_WEIGHTS,) if getattr(estimator, "class_weight", None) == "balanced" else ()
     return joined(kind_of(estimator).chooses, weights)
 
 

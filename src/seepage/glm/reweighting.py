@@ -49,19 +49,21 @@ import numpy as np
 from scipy.optimize import brentq
 from sklearn.base import clone
 
+from seepage.core.jacobian import (
+    Attributes,
+    Unknowns,
+    dense_largest,
+)
 from seepage.core.leakage import Leakage, group_labels
 from seepage.core.noise import Gaussian, Noise, check_noise_kind
 from seepage.core.result import Result
-from seepage.core.spectra import dense_largest
-from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, nearest
 from seepage.glm.adapters.registry import describe, kind_of
 from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.objective import FittedGLM, hessian
-from seepage.glm.inputs import read_weights
 from seepage.glm.jacobian.optimum import whitened_inverse
 from seepage.glm.leakage import leakage, release_of
-from seepage.glm.losses import Categorical
+from seepage.glm.losses import Categorical, read_weights
 from seepage.support.chunks import progress, row_slices
 from seepage.support.number_check import check_count
 from seepage.tables.result_table import PlottedNumbers, ResultTable

@@ -10,6 +10,12 @@ the best guess is the candidate with the largest ``p_k N(θ; w_k, I)``; its succ
 ``∫ max_k p_k N(θ; w_k, I) dθ``. The success rate depends on the ``w_k`` only through their inner
 products (or distances) and grows with every distance. It is never below ``max_k p_k``, the success
 rate without the release.
+
+**A number, to within a tolerance.** The number is one of ``v_1 < … < v_G`` with probabilities
+``p``; the release is ``w_v`` plus standard normal noise. The best guess is the interval of width
+``2t`` with the largest posterior probability. Its success rate is ``E max_a P(v_a ≤ v ≤ v_a + 2t |
+release)``: the mean of a bounded quantity over draws of the release, returned with a confidence
+interval.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtr, ndtri, owens_t
+from scipy.special import ndtr, ndtri, owens_t, softmax
 from scipy.stats import qmc
 
 from seepage.errors import InputError
@@ -223,7 +229,9 @@ def best_guess(gram: np.ndarray, prior: np.ndarray, precision: float = 1e-5) -> 
     if lost.any():
         gram = np.where(lost[:, :, None] | lost[:, None, :], 0.0, gram)
         prior = np.where(lost, 0.0, prior)
-    gram, prior = _fewest(gram, prior)
+    # A candidate that has zero probability for every record is none.
+    kept = np.flatnonzero(prior.max(axis=0) > 0) if prior.any() else np.array([0])
+    gram, prior = gram[:, kept][:, :, kept], prior[:, kept]
     K = gram.shape[1]
     if K == 1:
         return Success(certain + prior[:, 0], np.zeros(count))
@@ -288,14 +296,6 @@ def checked_prior(prior: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     return np.asarray(np.broadcast_to(values, shape))
 
 
-def _fewest(gram: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Drop the candidates that have zero probability for every record."""
-    kept = np.flatnonzero(prior.max(axis=0) > 0)
-    if len(kept) == 0:
-        kept = np.array([0])
-    return gram[:, kept][:, :, kept], prior[:, kept]
-
-
 def _competition(
     gram: np.ndarray, prior: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -327,39 +327,34 @@ def _competition(
 
 
 def _of_three(gram: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Return the success rate for three candidates; each wins in a wedge of the plane."""
+    """Return the success rate for three candidates; each wins in a wedge of the plane.
+
+    With ρ the correlation of two standard normals, ``P(U₁ ≤ h, U₂ ≤ k)`` is ``½Φ(h) + ½Φ(k) − T(h,
+    (k − ρh)/(h√(1−ρ²))) − T(k, …)``, less ½ if h and k have opposite signs, with T Owen's (1956).
+    """
     total = np.zeros(len(gram))
-    for k in range(3):
-        limits, covariance, _ = _competition(gram, prior, k)
+    for candidate in range(3):
+        limits, covariance, _ = _competition(gram, prior, candidate)
         sizes = np.sqrt(np.maximum(np.einsum("mll->ml", covariance), _SAME))
         correlation = np.clip(covariance[:, 0, 1] / (sizes[:, 0] * sizes[:, 1]), -1.0, 1.0)
-        total += prior[:, k] * _both_below(limits / sizes, correlation)
+        limits = limits / sizes
+        h, k = limits[:, 0], limits[:, 1]
+        alone = np.minimum(ndtr(h), ndtr(k))  # correct where one limit is infinite, and for ρ = 1
+        free = np.sqrt(np.maximum((1 - correlation) * (1 + correlation), 0.0))
+        inside = np.isfinite(h) & np.isfinite(k) & (free > 0)
+        h, k, free = (np.where(inside, part, 1.0) for part in (h, k, free))
+        # A limit of zero makes its ratio infinite, of the sign of the numerator: T(0, ±∞) = ±¼.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            on_h, on_k = (k - correlation * h) / (h * free), (h - correlation * k) / (k * free)
+        quarter = 0.25 + np.arcsin(correlation) / (2 * math.pi)
+        opposite = (h * k < 0) | ((h * k == 0) & (h + k < 0))
+        wedge = 0.5 * (ndtr(h) + ndtr(k) - opposite) - owens_t(h, on_h) - owens_t(k, on_k)
+        wedge = np.where((h == 0) & (k == 0), quarter, wedge)
+        against = np.maximum(ndtr(limits[:, 0]) + ndtr(limits[:, 1]) - 1, 0.0)  # for ρ = −1
+        finite = np.isfinite(limits).all(axis=1)
+        edge = np.where(finite & (correlation < 0), against, alone)
+        total += prior[:, candidate] * np.clip(np.where(inside, wedge, edge), 0.0, 1.0)
     return total
-
-
-def _both_below(limits: np.ndarray, correlation: np.ndarray) -> np.ndarray:
-    """Return ``P(U₁ ≤ h, U₂ ≤ k)`` for standard normals with correlation ρ, by Owen's T.
-
-    By Owen (1956), it is ``½Φ(h) + ½Φ(k) − T(h, (k − ρh)/(h√(1−ρ²))) − T(k, …)``, less ½ if h and k
-    have opposite signs.
-    """
-    h, k = limits[:, 0], limits[:, 1]
-    alone = np.minimum(ndtr(h), ndtr(k))  # correct where one limit is infinite, and for ρ = 1
-    free = np.sqrt(np.maximum((1 - correlation) * (1 + correlation), 0.0))
-    inside = np.isfinite(h) & np.isfinite(k) & (free > 0)
-    h, k, free = np.where(inside, h, 1.0), np.where(inside, k, 1.0), np.where(inside, free, 1.0)
-    # A limit of zero makes its ratio infinite, of the sign of the numerator: T(0, ±∞) = ±¼.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        on_h, on_k = (k - correlation * h) / (h * free), (h - correlation * k) / (k * free)
-    both = (h == 0) & (k == 0)
-    quarter = 0.25 + np.arcsin(np.clip(correlation, -1, 1)) / (2 * math.pi)
-    opposite = (h * k < 0) | ((h * k == 0) & (h + k < 0))
-    wedge = 0.5 * (ndtr(h) + ndtr(k) - opposite) - owens_t(h, on_h) - owens_t(k, on_k)
-    wedge = np.where(both, quarter, wedge)
-    against = np.maximum(ndtr(limits[:, 0]) + ndtr(limits[:, 1]) - 1, 0.0)  # for ρ = −1
-    finite = np.isfinite(limits).all(axis=1)
-    edge = np.where(finite & (correlation < 0), against, alone)
-    return np.asarray(np.clip(np.where(inside, wedge, edge), 0.0, 1.0))
 
 
 def _by_integration(
@@ -513,3 +508,77 @@ def _interval(places: np.ndarray, prior: np.ndarray, k: int, normals: np.ndarray
         else:
             low = np.maximum(low, room / away[0])
     return np.asarray(np.maximum(ndtr(high) - ndtr(low), 0.0))
+
+
+class Within(NamedTuple):
+    """The success rates of the best guess, and half the width of their 99 % intervals."""
+
+    right: np.ndarray
+    error: np.ndarray
+
+
+def windows(values: np.ndarray, tolerance: float) -> np.ndarray:
+    """Return the values that each guess covers, ``(G, G)``: guess a covers ``v_a`` to ``v_a + 2t``.
+
+    No other guess covers more values: any guess can be moved up until it starts at a value, without
+    losing a covered value.
+    """
+    slack = 1e-9 * max(1.0, float(np.max(np.abs(values))))
+    ahead = values[None, :] - values[:, None]
+    return np.asarray((ahead >= 0) & (ahead <= 2 * tolerance + slack))
+
+
+def best_within(
+    gram: np.ndarray,
+    prior: np.ndarray,
+    covered: np.ndarray,
+    *,
+    draws: int = 2000,
+    rng: np.random.Generator,
+) -> Within:
+    """Return the success rate of the best guess to within the tolerance.
+
+    Parameters
+    ----------
+    gram
+        Inner products of each record's whitened releases for the values of the grid, ``(m, G, G)``.
+    prior
+        The probabilities of the values, ``(G,)`` or ``(m, G)``.
+    covered
+        The result of :func:`windows`.
+    draws
+        The number of draws of the release for each record.
+    rng
+        The random generator of the draws.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> v = np.linspace(0, 1, 5)
+    >>> nothing = np.zeros((1, 5, 5))
+    >>> cover = windows(v, 0.25)
+    >>> best_within(nothing, np.full(5, 0.2), cover, rng=np.random.default_rng(0)).right.round(6)
+    array([0.6])
+    """
+    prior = np.broadcast_to(prior, gram.shape[:2])
+    guesses = [_best_window(G, p, covered, draws, rng) for G, p in zip(gram, prior, strict=True)]
+    right, error = np.array(guesses).reshape(-1, 2).T
+    return Within(right, error)
+
+
+def _best_window(
+    gram: np.ndarray, prior: np.ndarray, covered: np.ndarray, draws: int, rng: np.random.Generator
+) -> tuple[float, float]:
+    if not np.isfinite(gram).all():  # a value leaves no release at all: nothing more can be said
+        return 1.0, 1.0
+    values, vectors = np.linalg.eigh((gram + gram.T) / 2)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    with np.errstate(divide="ignore"):
+        likely = np.log(prior) - np.diag(gram) / 2
+    # The truth of each draw, spread evenly over the prior: less noisy than drawing it.
+    ranks = (np.arange(draws) + rng.uniform(size=draws)) / draws
+    truth = np.minimum(np.searchsorted(np.cumsum(prior), ranks), len(prior) - 1)
+    seen = gram[truth] + rng.standard_normal((draws, len(gram))) @ root.T
+    scores = likely[None, :] + seen
+    best = (softmax(scores, axis=1) @ covered.T.astype(float)).max(axis=1)
+    return float(best.mean()), float(ndtri(0.995) * best.std(ddof=1)) / math.sqrt(draws)

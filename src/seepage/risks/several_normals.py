@@ -3,8 +3,7 @@
 Under candidate v, with prior ``p_v``, the release is ``N(m_v, S_v)``. A guess a may cover several
 candidates. The success rate of the best guess is ``E max_a P(v covered by a | release)``: the mean
 of a bounded quantity over draws of the release, returned with a confidence interval. With a common
-covariance, :mod:`seepage.risks.guessing` and :mod:`seepage.risks.tolerance` have closed forms or
-faster methods.
+covariance, :mod:`seepage.risks.guessing` has closed forms or faster methods.
 """
 
 from __future__ import annotations

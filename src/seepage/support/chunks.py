@@ -87,10 +87,10 @@ def by_rows(
     With ``threads``, the slices are distributed over the cores as in :func:`spread`. This requires
     NumPy arrays and a function that can safely run on several slices at the same time.
     """
+    if rows <= max(1, chunk // max(1, width)):
+        return function(slice(0, rows))
     cut = even_slices if threads else row_slices
     pieces = list(cut(rows, width, chunk=chunk))
-    if len(pieces) <= 1:
-        return function(pieces[0] if pieces else slice(0, 0))
     shown = progress(pieces, what) if what else pieces
     return _joined(spread(function, shown) if threads else map(function, shown), pieces)
 

@@ -2,7 +2,8 @@
 
 Files contain per-record numbers, so only their owner can read them.
 
-A folder of results contains a manifest (:mod:`seepage.support.manifest`). A folder is replaced only
+A folder of results contains a manifest: its files with their SHA-256 digests and, if signed, a
+signature. A folder is replaced only
 if it is empty or contains exactly the files of its manifest. The new folder is written beside it
 under a hidden name. The two folders then exchange names, in one step on Linux (``renameat2``), so
 that readers see either the old folder or the new one. If this is not possible (another system, a
@@ -18,6 +19,8 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -26,12 +29,17 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from seepage.errors import InputError
-from seepage.support.manifest import MANIFEST, Manifest, digest_of
-from seepage.support.signatures import Sign
+from seepage.support.signatures import Sign, Signature
+from seepage.support.strict_json import TEXT, check_fields, is_digest, is_text, read_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 try:
     import fcntl
@@ -43,6 +51,8 @@ Writer = Callable[[BinaryIO], object]
 # A suffix that nobody else gives a file: it marks what a killed writer left.
 HALF_WRITTEN = ".seepage-part"
 
+MANIFEST = "manifest.json"
+_FORMAT = "seepage-folder/1"
 _NEW = ".seepage-new"  # the suffix of a folder that is being written
 _READY = ".seepage-ready"  # a folder inside the results, its files still to be moved
 
@@ -140,6 +150,47 @@ def sync_folder(folder: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text to a file that only its owner can read."""
     write_private(path, lambda file: file.write(text.encode("utf-8", "replace")))
+
+
+def write_tables(tables: Iterator[pa.Table], path: Path) -> None:
+    """Write tables with a common schema in sequence to a file that only its owner can read.
+
+    If the disk is full or the folder is not writable, no partial file remains.
+    """
+    try:
+        write_private(path, partial(write_each, tables))
+    except OSError as error:
+        raise InputError(
+            f"{path.name} cannot be written: {error.strerror or error}; no partial file remains. "
+            "Choose another path."
+        ) from error
+
+
+def write_frame(table: pa.Table, path: str | os.PathLike[str]) -> Path:
+    """Write one table to a Parquet file that only its owner can read, and return its path."""
+    out = file_to_write(path)
+    write_tables(iter([table]), out)
+    return out
+
+
+def file_to_write(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file; raise an error for a folder or an unresolvable path."""
+    check_path(path)
+    if Path(path).is_dir():
+        raise InputError(f"{path} is a folder; give the path of the Parquet file to write.")
+    return Path(path)
+
+
+def write_each(tables: Iterator[pa.Table], file: BinaryIO) -> None:
+    """Write tables with a common schema in sequence to an open file."""
+    import pyarrow.parquet as pq
+
+    first = next(tables)
+    # Nearly all numbers are different: a dictionary of them would be wasted.
+    with pq.ParquetWriter(file, first.schema, use_dictionary=False) as writer:
+        writer.write_table(first)
+        for table in tables:
+            writer.write_table(table)
 
 
 def remove_half_written(path: Path) -> None:
@@ -484,3 +535,78 @@ def _remove_empty_folders(folder: Path, names: Iterable[str]) -> None:
 
 def _shown(name: str) -> str:
     return ascii(name) if not name.isprintable() else repr(name)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of a folder and its kind; the kind is ``None`` if there is no valid manifest."""
+
+    kind: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    signature: Signature | None = None
+
+    @classmethod
+    def of(cls, folder: Path) -> Manifest:
+        """Return the manifest of a folder, which is empty if there is no valid manifest file."""
+        path = folder / MANIFEST
+        if path.is_symlink() or not path.is_file():
+            return cls()
+        try:
+            content = read_json(path)
+            check_fields(content, _FIELDS, "the manifest", optional=("signature",))
+        except (OSError, ValueError):
+            return cls()
+        signed = content.get("signature")
+        signature = signed and Signature(*(bytes.fromhex(signed[k]) for k in ("key", "value")))
+        return cls(content["kind"], content["files"], signature)
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """The signed bytes: format, kind and files as JSON, with sorted keys and no spaces."""
+        return json.dumps(self._plain(), sort_keys=True, separators=(",", ":")).encode()
+
+    def signed(self, sign: Sign) -> Manifest:
+        """Return this manifest with a signature."""
+        return replace(self, signature=sign(self.signed_bytes))
+
+    def text(self) -> str:
+        """Return the contents of the manifest file."""
+        content = self._plain()
+        if self.signature is not None:
+            signed = {"key": self.signature.key.hex(), "value": self.signature.value.hex()}
+            content["signature"] = signed
+        return json.dumps(content, indent=2) + "\n"
+
+    def _plain(self) -> dict[str, Any]:
+        return {"format": _FORMAT, "kind": self.kind, "files": dict(self.files)}
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _are_files(value: Any) -> bool:
+    """Return whether all names have digests, and no name leads out of the folder on any system."""
+    if not isinstance(value, dict) or not all(map(is_digest, value.values())):
+        return False
+    parts = {part for name in value for part in name.split("/")}
+    inside = parts.isdisjoint(("", ".", "..")) and "\\" not in "".join(parts)
+    return inside and all(map(is_text, value))
+
+
+def _is_signature(value: Any) -> bool:
+    try:
+        sizes = {name: len(bytes.fromhex(part)) for name, part in value.items()}
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return sizes == {"key": 32, "value": 64}
+
+
+_FIELDS = {
+    "format": (lambda value: value == _FORMAT, f"{_FORMAT!r}"),
+    "kind": TEXT,
+    "files": (_are_files, "names in the folder with their SHA-256 digests"),
+    "signature": (_is_signature, "a key and a value in hexadecimal digits"),
+}

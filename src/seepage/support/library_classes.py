@@ -30,6 +30,7 @@ _ACTING = ("__getattribute__", "__getattr__", "__setattr__", "__sklearn_clone__"
 _NOTHING = object()
 _CALLED = {"sklearn": "scikit-learn"}
 SEARCHES = ("GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV")
+WRAPPERS = ("Pipeline", *SEARCHES)
 
 
 @dataclass(frozen=True)
@@ -125,3 +126,8 @@ def is_pipeline(model: Any) -> bool:
 def is_search(model: Any) -> bool:
     """Return whether a model is a scikit-learn search; an overridden method raises an error."""
     return checked_name(model, "sklearn", SEARCHES) is not None
+
+
+def is_network(model: Any) -> bool:
+    """Return whether an object is a torch module, without importing torch."""
+    return any(base.__module__.startswith("torch.nn") for base in type(model).__mro__)

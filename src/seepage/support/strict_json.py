@@ -81,24 +81,17 @@ def is_finite(value: Any) -> bool:
         return False
 
 
-def is_count(value: Any) -> bool:
-    """Return whether a value is an integer that is not negative."""
-    return type(value) is int and value >= 0
-
-
 def is_digest(value: Any) -> bool:
     """Return whether a value is a SHA-256 digest in hexadecimal digits."""
     return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
 
 
-def are_texts(value: Any) -> bool:
-    """Return whether a value is a list of different texts."""
-    return isinstance(value, list) and all(map(is_text, value)) and len(set(value)) == len(value)
-
-
 TEXT: Field = (is_text, "a text")
-TEXTS: Field = (are_texts, "a list of different texts")
-COUNT: Field = (is_count, "a non-negative integer")
+TEXTS: Field = (
+    lambda v: isinstance(v, list) and all(map(is_text, v)) and len(set(v)) == len(v),
+    "a list of different texts",
+)
+COUNT: Field = (lambda value: type(value) is int and value >= 0, "a non-negative integer")
 FINITE: Field = (is_finite, "a finite number")
 POSITIVE: Field = (lambda value: is_finite(value) and value > 0, "a finite number above zero")
 DIGEST: Field = (is_digest, "a SHA-256 digest of 64 hexadecimal digits")

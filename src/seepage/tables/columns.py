@@ -144,12 +144,6 @@ class ColumnSums:
         """The standard deviation of the values."""
         return math.sqrt(self.squares / self.values) if self.values else 0.0
 
-    @property
-    def may_count_up(self) -> bool:
-        """Whether the values may be row numbers, in any order and from any starting number."""
-        spanned = self.missing == 0 and self.most - self.least == self.rows - 1
-        return spanned and self.whole and self.rows >= ENOUGH
-
     def with_gaps_filled(self, fill: float) -> ColumnSums:
         """Return the sums with all missing values replaced by this number."""
         return replace(self, rows=self.values, missing=0) + ColumnSums(self.missing, 0, fill)
@@ -484,7 +478,9 @@ class TableEncoding:
             here = slice(at, at + piece.batch.num_rows)
             for part, place in places:
                 part.write(piece, columns[place, here], self.scale, self.drop_first)
-            labels.append(_labels(piece, self.target))
+            text = is_text(plain_type(piece.batch.schema.field(self.target).type))
+            named = _as_numpy(_cells(piece, self.target)) if text else _numbers(piece, self.target)
+            labels.append(named)
             if self.weight is not None:
                 weights.append(_weights(piece, self.weight))
             for name, found in others.items():
@@ -647,12 +643,6 @@ def _as_numpy(column: pa.Array) -> np.ndarray:
         texts[:-1] = coded.dictionary.to_pylist()
         return np.asarray(texts[pc.fill_null(coded.indices, -1).to_numpy()])
     return np.asarray(column.to_numpy(zero_copy_only=False))
-
-
-def _labels(piece: Piece, name: str) -> np.ndarray:
-    if is_text(plain_type(piece.batch.schema.field(name).type)):
-        return _as_numpy(_cells(piece, name))
-    return _numbers(piece, name)
 
 
 def _weights(piece: Piece, name: str) -> np.ndarray:

@@ -5,6 +5,7 @@ A table in memory is not copied, and results are returned in the caller's array 
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
@@ -194,7 +195,7 @@ class RowSource(ABC):
 
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
         """Write the tables that the function returns for each chunk to one Parquet file."""
-        from seepage.tables.table_file import write_tables
+        from seepage.support.files import write_tables
 
         write_tables(self.each(function, what), path)
 
@@ -321,7 +322,7 @@ class MemorySource(RowSource):
         self.weighted, self.dtype = sample_weight is not None, table.values.dtype
 
     def __len__(self) -> int:
-        return len(self.table)
+        return int(self.table.values.shape[0])
 
     def whole(self, what: str) -> Table:
         """Return the table."""
@@ -378,7 +379,8 @@ def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table
     default) or ``"float32"``.
     """
     wanted = "float64" if dtype is None else dtype
-    check_choice(wanted, "dtype", ("float64", "float32"))
+    if wanted not in ("float64", "float32"):
+        check_choice(wanted, "dtype", ("float64", "float32"))
     if hasattr(X, "columns") or hasattr(X, "column_names"):
         table = _read_frame(X)
     else:
@@ -406,8 +408,9 @@ def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table
         raise InputError("Complex data not supported: X contains complex numbers; pass real ones.")
     values = xp.astype(table.values, getattr(xp, wanted), copy=False)
     table = replace(table, values=values, names=table.names or tuple(f"x{j}" for j in range(d)))
-    if check:
-        check_finite(table)
+    row = first_not_finite(values) if check else None
+    if row is not None:
+        raise _not_finite(table, row)
     return table
 
 
@@ -450,20 +453,21 @@ def own_index(X: Any) -> np.ndarray | None:
 
 def check_finite(table: Table) -> None:
     """Raise an :class:`InputError` that names the columns with NaN or infinity."""
+    row = first_not_finite(table.values)
+    if row is not None:
+        raise _not_finite(table, row)
+
+
+def _not_finite(table: Table, row: int) -> InputError:
+    """Return the error for a table whose first row with NaN or infinity is this one."""
     xp = array_namespace(table.values)
-    n, d = table.values.shape
-    step = max(1, (1 << 20) // d)  # of a million numbers at a time
-    for start in range(0, n, step):
-        row = first_not_finite(table.values[start : start + step, :])
-        if row is None:
-            continue
-        counts = xp.sum(xp.astype(~xp.isfinite(table.values), xp.int64), axis=0)
-        named = [table.names[j] for j in range(d) if int(counts[j]) > 0]
-        more = f" and {counted(len(named) - 5, 'more column')}" if len(named) > 5 else ""
-        raise InputError(
-            f"X contains NaN or infinity in {', '.join(map(repr, named[:5]))}{more} (first in row "
-            f"{start + row}); drop those rows or fill in missing values before the audit."
-        )
+    counts = xp.sum(xp.astype(~xp.isfinite(table.values), xp.int64), axis=0)
+    named = [name for name, count in zip(table.names, counts, strict=True) if int(count) > 0]
+    more = f" and {counted(len(named) - 5, 'more column')}" if len(named) > 5 else ""
+    return InputError(
+        f"X contains NaN or infinity in {', '.join(map(repr, named[:5]))}{more} (first in row "
+        f"{row}); drop those rows or fill in missing values before the audit."
+    )
 
 
 def first_not_finite(values: Array) -> int | None:
@@ -605,3 +609,10 @@ def build_frame(columns: Mapping[str, Any], library: str) -> Any:
 
     backends: dict[str, Any] = {name: name for name in ("pandas", "polars", "pyarrow")}
     return nw.from_dict(dict(columns), backend=backends.get(library, "pyarrow")).to_native()
+
+
+def is_streamed(X: Any) -> bool:
+    """Return whether a caller's table is read in chunks: a source, a path or a data set."""
+    library = type(X).__module__.partition(".")[0]
+    of_arrow = library == "pyarrow" and hasattr(X, "get_fragments")
+    return isinstance(X, RowSource | str | os.PathLike) or library == "dask" or of_arrow

@@ -23,7 +23,8 @@ from seepage.auditing.any_model.attack_audit import KINDS, make_estimator
 from seepage.auditing.any_model.command import run_attack_audit
 from seepage.auditing.any_model.parts import numbers_learnt
 from seepage.auditing.any_model.report import AttackReport, tell_risk
-from seepage.auditing.any_model.structure import FEW, examine
+from seepage.auditing.any_model.structure import examine
+from seepage.auditing.findings import FEW
 from seepage.auditing.questions import Limits, Question
 from seepage.cli import app
 
@@ -235,7 +236,7 @@ def test_what_was_not_found_is_said_in_a_sentence_of_its_own() -> None:
     assert texts["leaves with few records"] == (
         f"Every leaf of the tree has at least 10 records; the smallest has {smallest}."
     )
-    assert texts["class disclosure"].startswith("There is no record whose right class")
+    assert texts["class disclosure"].startswith("For no record does the model state")
     assert texts["categories held by one row"] == ("Every category occurs in at least two records.")
     table[7, 1] = 5.0
     alone = examine(tree.fit(table, y), table, y).risks[-1]

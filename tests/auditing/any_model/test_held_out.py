@@ -133,8 +133,9 @@ def test_an_encoding_is_put_before_what_takes_no_text_and_is_said() -> None:
     (said,) = (step for step in audit.steps if "encoding" in step)
     assert said == (
         "RandomForestClassifier cannot be fitted on the columns as they are. An encoding step was "
-        "put before it and is part of the audited model: text became one column per value "
-        "('town'); gaps became medians, each with an indicator column ('age')."
+        "put before it and is part of the audited model: text was encoded with one column "
+        "per value ('town'); missing values were replaced by medians, each with an indicator "
+        "column ('age')."
     )
     assert [one.name for one in audit.guesses] == ["age", "town", "seen"]
     by_hand = np.column_stack(

@@ -35,7 +35,8 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from seepage.auditing.any_model.parts import leaves_of, numbers_learnt, parts_of
 from seepage.auditing.any_model.settings_risk import rules_met
-from seepage.auditing.any_model.structure import StructuralRisk, examine
+from seepage.auditing.any_model.structure import examine
+from seepage.auditing.findings import StructuralRisk
 
 RNG = np.random.default_rng(0)
 N = 150

@@ -72,7 +72,7 @@ def test_an_audit_is_held_to_a_preset(table):
     limits = {gate["name"]: gate["limit"] for gate in summary["gates"]}
     assert limits == {"--max-membership": 0.6, "--max-guess-gain": 0.05, "--max-guess-tpr": 0.1}
     assert any("our default, not law" in step for step in summary["steps"])
-    assert any("anybody, for ever" in step for step in summary["steps"])
+    assert any("anybody, permanently" in step for step in summary["steps"])
     loose = run("audit", *table, "--quick", "--json", "--preset", "internal", "--sigma", "0.2")
     assert loose.exit_code == 0, loose.output
     assert json.loads(loose.stdout)["passed"]
@@ -103,7 +103,7 @@ def test_a_model_published_without_noise_meets_no_limit_on_membership(table):
     membership = summary["gates"][0]
     assert (membership["measured"], membership["passed"]) == (1.0, False)
     assert summary["outsider"]["informed"] == 1.0  # as the estimate beside it says
-    assert membership["text"].startswith("Published as it is, without noise, membership inference")
+    assert membership["text"].startswith("If the model is published without noise, membership")
     assert f"σ = {membership['enough']:g} would be enough" in membership["text"]
     noisy = run(*asked, "--preset", "internal", "--sigma", str(membership["enough"]))
     assert {gate["name"]: gate["measured"] for gate in json.loads(noisy.stdout)["gates"]}[
@@ -112,7 +112,7 @@ def test_a_model_published_without_noise_meets_no_limit_on_membership(table):
     gain, tpr = summary["gates"][1:3]
     worst = max(summary["risks"]["guesses"], key=lambda one: one["right"] - one["baseline"])
     assert gain["measured"] == pytest.approx(1 - worst["baseline"])
-    assert gain["text"].startswith("Published as it is, without noise, ")
+    assert gain["text"].startswith("If the model is published without noise, ")
     assert (tpr["measured"], tpr["passed"]) == (1.0, False)
     assert json.loads(noisy.stdout)["gates"][0]["passed"]
     assert run(*asked, "--max-membership", "1").exit_code == 0  # no limit

@@ -16,7 +16,6 @@ from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_MEMBERSHIP, Limits
 from seepage.auditing.release.making import make_release
 from seepage.auditing.release.procedure import Procedure
 from seepage.auditing.report.rendering import tell
-from seepage.auditing.report.verdict import tell_gate
 from seepage.cli import app
 
 
@@ -56,7 +55,8 @@ def test_a_figure_that_gives_a_row_away_counts_as_certain_membership():
     membership, gain = made.audit.gates
     assert (membership.passed, membership.measured) == (False, 1.0)
     assert gain.passed
-    assert tell_gate(made.audit, membership).endswith("count is at the edge of its grid.")
+    told = tell("gate", made.audit, membership)
+    assert told.endswith("close to the next value of its grid.")
 
 
 def test_no_noise_is_advised_against_a_figure_beside_the_numbers():
@@ -103,7 +103,7 @@ def test_what_is_drawn_beside_the_numbers_counts():
     assert audit.risks.membership >= 1 / (1 + np.exp(-prepared.vote.epsilon)) > MAX_MEMBERSHIP
     assert audit.gates[0].beside == pytest.approx(1 / (1 + np.exp(-audit.risks.epsilon)))
     assert audit.gates[0].enough is None
-    assert "declare the noise with --sigma" in tell_gate(audit, audit.gates[0])
+    assert "declare the noise with --sigma" in tell("gate", audit, audit.gates[0])
     _, audit = gates(sigma=0.5)
     assert all(gate.passed for gate in audit.gates)
     assert audit.risks.epsilon == 0

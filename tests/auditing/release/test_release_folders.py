@@ -25,7 +25,7 @@ from seepage.auditing.release.making import make_release
 from seepage.auditing.release.procedure import Procedure
 from seepage.auditing.release.released_model import OTHER, ColumnCoding, ReleasedModel
 from seepage.auditing.report.audit_report import AuditReport
-from seepage.auditing.report.verdict import tell_noise
+from seepage.auditing.report.rendering import tell
 from seepage.cli import app
 from seepage.core.noise import Laplace
 from seepage.errors import InputError
@@ -368,7 +368,7 @@ def test_noise_that_follows_the_most_exposed_record_says_so(made):
     assert found.prepared.vote is None
     assert found.prepared.sigma == found.prepared.least
     assert found.audit.noise.how == "least"
-    assert "there were too few records for a vote" in tell_noise(found.audit)
+    assert "there were too few records for a vote" in tell("noise", found.audit)
     assert not any("constant prediction" in i.name for i in found.release.items)
 
 

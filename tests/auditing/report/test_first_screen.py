@@ -13,9 +13,8 @@ from screens import L2, SIGMA, audited, encoded, report
 from sklearn.linear_model import LogisticRegression
 
 from seepage.auditing.findings import Gate, Remedy, RemedyKind, UsefulnessFinding
-from seepage.auditing.report.audit_report import AuditReport
+from seepage.auditing.report.audit_report import AuditReport, tell_briefly
 from seepage.auditing.report.first_screen import show_audit
-from seepage.auditing.report.screen import tell_briefly
 from seepage.auditing.report.verdict import judge
 from seepage.auditing.report.words import count_recognised, percent
 

@@ -267,7 +267,7 @@ def test_a_number_that_does_not_leak_is_not_spoken_of():
         " ".join([*judge(a).sentences, *(answer.text for answer in judge(a).answers)])
         for a in (loud, quiet)
     ]
-    estimate = "An unbiased estimate of “readmitted” is off by 0.5 standard deviations at best."
+    estimate = "An unbiased estimate of “readmitted” has a standard error of at least 0.5 standard"
     assert [estimate in text for text in told] == [True, False]
     assert not any("easiest to attack" in text for text in told)
 

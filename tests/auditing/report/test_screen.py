@@ -20,12 +20,11 @@ import pytest
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
-import seepage.auditing.report.screen as screen
 from seepage.auditing.demo import measure
 from seepage.auditing.findings import Audit, UsefulnessFinding
 from seepage.auditing.gates import find_gates
 from seepage.auditing.questions import GROUP_OF, Limits, Question
-from seepage.auditing.report.audit_report import AuditReport
+from seepage.auditing.report.audit_report import AuditReport, tell_briefly
 from seepage.auditing.report.words import number, percent
 from seepage.cli import app
 
@@ -38,7 +37,7 @@ def demo() -> Audit:
 @pytest.fixture
 def show(capsys: pytest.CaptureFixture[str]):
     def printed(audit: Audit, page: Path | None = Path("seepage-audit/report.html")) -> list[str]:
-        screen.tell_briefly(AuditReport(audit), page)
+        tell_briefly(AuditReport(audit), page)
         return capsys.readouterr().out.splitlines()
 
     return printed
@@ -173,8 +172,7 @@ def test_an_audit_by_attack_prints_one_screen_too(tmp_path: Path) -> None:
 def test_a_terminal_has_colour_and_a_pipe_has_none(tmp_path: Path) -> None:
     """The screen of a terminal of 24 lines and 60 columns, through a pseudo-terminal."""
     code = (
-        "from seepage.auditing.report.audit_report import AuditReport\n"
-        "from seepage.auditing.report.screen import _verdict, tell_briefly\n"
+        "from seepage.auditing.report.audit_report import AuditReport, _verdict, tell_briefly\n"
         "from types import SimpleNamespace as N\n"
         "from rich.console import Console\n"
         "words = N(verdict=N(tone='bad', label='Over the limit', headline='Do not release.'))\n"

@@ -43,10 +43,13 @@ from doors import (
     released,
 )
 from sampled import sampled
-from seepage.core.jacobian import Alternatives
-from seepage.core.unknowns import Unknowns
-from seepage.glm.adapters.kinds import ModelKind, RefusedKind
-from seepage.glm.adapters.registry import KINDS
+from seepage.core.finite_changes import Alternatives
+from seepage.core.jacobian import Unknowns
+from seepage.glm.adapters.registry import (
+    KINDS,
+    ModelKind,
+    RefusedKind,
+)
 from seepage.glm.preprocessing.chain import as_step
 
 ROWS = (3, 12, 41)

@@ -15,7 +15,7 @@ from recipes import Case
 from sampled import sampled
 from seepage.glm.adapters.registry import describe
 from seepage.glm.changes.changed_records import RecordRefits
-from seepage.glm.jacobian.optimum import FittedRecords, plain_optimum
+from seepage.glm.jacobian.optimum import plain_optimum
 from seepage.tables.source import read_table
 
 # Where a case sits on an edge (no penalty and hardly any rows), its changed table may have no fit.
@@ -139,4 +139,4 @@ def test_without_a_unique_fit_no_refit_is_one():
     y = rng.standard_normal(20)
     fit = describe(SkLinearRegression(fit_intercept=False).fit(twice, y), read_table(twice), y)
     with pytest.raises(sp.InputError, match="singular to working precision"):
-        plain_optimum(fit, FittedRecords.in_memory(twice))
+        plain_optimum(fit, twice)

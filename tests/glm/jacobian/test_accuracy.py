@@ -7,7 +7,7 @@ import pytest
 
 import seepage as sp
 from seepage.core.information import block_norm
-from seepage.core.unknowns import Unknowns
+from seepage.core.jacobian import Unknowns
 
 MODELS = {
     "linear": sp.glm.LinearRegression,

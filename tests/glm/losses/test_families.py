@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from seepage.core.unknowns import simplex_basis
+from seepage.core.jacobian import simplex_basis
 from seepage.errors import InputError
 from seepage.glm import Family, GeneralizedLinearRegression, losses, register_family
 from seepage.glm.losses import (

@@ -10,8 +10,8 @@ from sklearn.preprocessing import StandardScaler
 
 import seepage as sp
 from seepage.errors import InputError
+from seepage.risks.guessing import windows
 from seepage.risks.several_normals import best_among
-from seepage.risks.tolerance import windows
 from seepage.risks.two_normals import TwoNormals
 
 OUTSIDER = sp.Attacker(knows=0.0)

@@ -21,15 +21,13 @@ from torch import nn
 
 import seepage as sp
 from seepage.errors import InputError
-from seepage.layers import (
-    LayerGradients,
-    audit_updates,
-    load_gradients,
-    record_updates,
-    save_gradients,
-    since_when,
-)
+from seepage.layers import LayerGradients, audit_updates, record_updates, since_when
 from seepage.layers.federated.flower import UpdateRecorder
+
+try:
+    from seepage.layers import load_gradients, save_gradients
+except ImportError:  # 8814631
+    from seepage.layers.federated.gradients import load_gradients, save_gradients
 
 CLIENTS, ROUNDS, LABELLINGS = 12, 4, 200
 

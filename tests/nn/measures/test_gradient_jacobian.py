@@ -11,7 +11,7 @@ import seepage.nn as snn
 from cases import CASES, trio
 from oracle import Dense
 from sampled import sampled
-from seepage.core.unknowns import Unknowns
+from seepage.core.jacobian import Unknowns
 from seepage.nn.measures.gradient_jacobian import _InputAndLabel
 from seepage.nn.measures.gradient_leakage import GradientLeakage
 from views import VIEWS

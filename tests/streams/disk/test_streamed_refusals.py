@@ -17,7 +17,7 @@ from sklearn import linear_model as lm
 
 import seepage as sp
 from seepage import parquet
-from seepage.tables.table_file import write_tables
+from seepage.support.files import write_tables
 
 TWO = ["age", "height"]
 

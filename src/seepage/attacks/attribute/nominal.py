@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.unknowns import Attributes
+from seepage.core.jacobian import Attributes
 from seepage.errors import InputError, nearest
 from seepage.tables.names import counted
 from seepage.tables.source import MemorySource, as_numpy, read_table

@@ -29,10 +29,10 @@ from seepage.attacks.membership.signals import (
     as_probabilities,
     check_estimator,
     count_records,
-    is_network,
     log_odds,
 )
 from seepage.errors import InputError, accepts_other_names
+from seepage.support.library_classes import is_network
 from seepage.support.number_check import check_choice, check_count, check_share
 from seepage.tables.result_table import SummaryTable
 from seepage.tables.source import as_numpy

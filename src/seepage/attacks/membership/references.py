@@ -20,10 +20,11 @@ from seepage.attacks.membership.kept_answers import (
     read_answer,
     write_answer,
 )
-from seepage.attacks.membership.signals import ModelAnswers, Questions, is_network
+from seepage.attacks.membership.signals import ModelAnswers, Questions
 from seepage.errors import InputError
 from seepage.support.chunks import progress
 from seepage.support.files import make_folders
+from seepage.support.library_classes import is_network
 from seepage.tables.source import as_numpy
 
 

@@ -19,7 +19,7 @@ from scipy.special import expit
 
 from seepage.errors import InputError
 from seepage.glm.adapters.refused import NETWORK
-from seepage.support.library_classes import library_class
+from seepage.support.library_classes import is_network, library_class
 from seepage.tables.source import as_numpy
 
 _CERTAIN = 1e-6  # probabilities are kept this far from 0 and 1, which forests often predict
@@ -115,11 +115,6 @@ class Questions:
         values = np.stack([confidence(model, view, as_numpy(self.y)) for view in views], axis=1)
         residual = getattr(model, "classes_", None) is None
         return ModelAnswers(values if residual else log_odds(values), residual)
-
-
-def is_network(model: Any) -> bool:
-    """Return whether an object is a torch module, without importing torch."""
-    return any(base.__module__.startswith("torch.nn") for base in type(model).__mro__)
 
 
 def as_log_odds(answers: Sequence[ModelAnswers], inside: np.ndarray) -> np.ndarray:

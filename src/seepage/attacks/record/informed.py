@@ -61,7 +61,7 @@ class InformedAdversary:
     At a minimiser the gradient is zero, so the known records and the penalty determine the unknown
     record's gradient. That gradient is a multiple of the record itself (Balle, Cherubin and Hayes
     2022, "Reconstructing training data with informed adversaries"). A column known to be constant,
-    such as the intercept column, reveals the multiple and the label. If the label is known, the
+    such as the intercept column, reveals the factor and the label. If the label is known, the
     reconstruction is more accurate and needs no constant column. The attack refits no model. All
     rows are attacked at once, each as if all other rows were known.
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from seepage.attacks.record.informed_margin import InformedAttack, nearest_length
 from seepage.errors import InputError
-from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.fitting.objective import FittedGLM, Sums
 from seepage.glm.losses import Categorical
 
 
@@ -68,8 +68,13 @@ class SoftmaxAttack(InformedAttack):
         W = theta.reshape(len(theta), -1, K)
         S, G = np.empty((len(W), len(rows), K)), np.empty_like(W)
         for t, parameters in enumerate(W):
-            slopes = self.objective.slopes(self.objective.margins(parameters))
-            S[t], G[t] = slopes[rows], self.objective.gradient(parameters, slopes)
+            objective = self.objective
+            margins = objective.margins(parameters)
+            slopes = objective.weighted(objective.family.slope(margins, objective.target))
+            total = objective.X.T @ slopes
+            if objective.intercept:
+                total = np.concatenate([total, slopes.sum(axis=0)[None, :]])
+            S[t], G[t] = slopes[rows], objective.with_penalty(Sums(parameters, 0, total)).gradient
         G = G - G.mean(axis=2, keepdims=True)
         if self.column is not None:
             rho = S - G[:, None, self.column, :] / self.value

@@ -19,8 +19,9 @@ from seepage.auditing.any_model.held_out import HeldOutFinding, compare_held_out
 from seepage.auditing.any_model.inputs import prepare
 from seepage.auditing.any_model.limits import check_attack_limits, hold_to
 from seepage.auditing.any_model.report import verdict_in_words
-from seepage.auditing.any_model.structure import StructuralRisk, examine
+from seepage.auditing.any_model.structure import examine
 from seepage.auditing.audit import find_versions
+from seepage.auditing.findings import StructuralRisk
 from seepage.auditing.questions import Limits
 from seepage.errors import InputError, accepts_other_names, nearest
 from seepage.support.library_classes import own_name

@@ -12,7 +12,7 @@ from seepage.auditing.any_model.limits import check_attack_limits
 from seepage.auditing.any_model.report import AttackReport
 from seepage.auditing.audit import check_rows
 from seepage.auditing.command import open_table, planned, progress, roles
-from seepage.auditing.decision.check import PendingCheck, stated
+from seepage.auditing.decision.check import PendingCheck
 from seepage.auditing.intake.table import encode
 from seepage.auditing.questions import Limits, Question
 from seepage.auditing.trained_model import RecordsInMemory
@@ -45,7 +45,7 @@ def run_attack_audit(
     verbose: bool = False,
 ) -> bool:
     """Audit a model kind by attack on a table in a file; write and print the report."""
-    settings = stated(question, limits) | {"model_kind": kind}
+    asked = question, limits
     check_attack_limits(limits)
     for option in _LINEAR_ONLY:
         if getattr(question, option) not in (None, False):
@@ -57,7 +57,11 @@ def run_attack_audit(
     make_estimator(kind, True)  # refused before the table is read
     if out is not None:
         check_folder(out, "report", question.inputs)
-    pending = PendingCheck(check, question.named_inputs, () if out is None else (out,))
+    pending = None
+    if check is not None:
+        folders = () if out is None else (out,)
+        pending = PendingCheck(check, question.named_inputs, folders, *asked)
+        pending.settings["model_kind"] = kind
     with progress(4) as tell:
         tell("reading")
         table = open_table(question)
@@ -78,7 +82,9 @@ def run_attack_audit(
             tell=tell,
         )
     report = AttackReport(audit, verbose)
-    pending.compare()
+    if pending is not None:
+        pending.compare()
     page = None if out is None else report.write(out, question.inputs)
-    pending.write(report, "audit", settings)
+    if pending is not None:
+        pending.write(report, "audit")
     return report.tell(page, as_json=as_json)

@@ -11,8 +11,7 @@ import numpy as np
 from seepage.attacks.attribute.any_model import ColumnGuesses
 from seepage.attacks.membership.inference import MembershipInferenceResult
 from seepage.auditing.any_model.held_out import HeldOutFinding
-from seepage.auditing.any_model.structure import StructuralRisk
-from seepage.auditing.findings import Gate
+from seepage.auditing.findings import Gate, StructuralRisk
 from seepage.tables.result_table import PlottedNumbers, Reportable, ResultTable
 from seepage.tables.source import build_frame
 

@@ -148,8 +148,10 @@ def _encoded(estimator: Any, X: Any) -> tuple[Any, tuple[str, ...]]:
     gaps = [name for name, v in columns if v.dtype.kind == "f" and not np.all(np.isfinite(v))]
     if not (text or gaps or is_frame(X)):
         return None, ()
-    done = [f"text became one column per value ({listed(text)})"] if text else []
-    done += [f"gaps became medians, each with an indicator column ({listed(gaps)})"]
+    done = [f"text was encoded with one column per value ({listed(text)})"] if text else []
+    done += [
+        f"missing values were replaced by medians, each with an indicator column ({listed(gaps)})"
+    ]
     done = done if gaps else done[:-1]
     said = (
         f"{type(estimator).__name__} cannot be fitted on the columns as they are. An encoding step "

@@ -16,8 +16,8 @@ from seepage.attacks.intervals import ConfidenceInterval
 from seepage.attacks.membership.inference import MembershipInferenceResult
 from seepage.auditing.any_model.findings import AttackAudit
 from seepage.auditing.any_model.held_out import HeldOutFinding
-from seepage.auditing.any_model.structure import FEW, StructuralRisk
 from seepage.auditing.decision.presets import PRESETS
+from seepage.auditing.findings import FEW, StructuralRisk
 from seepage.auditing.report.figures import Drawing
 from seepage.auditing.report.first_screen import (
     TONES,

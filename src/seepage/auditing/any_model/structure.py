@@ -22,47 +22,10 @@ from seepage.auditing.any_model.parts import (
     records_kept,
 )
 from seepage.auditing.any_model.settings_risk import rules_met
+from seepage.auditing.findings import FEW, StructuralRisk
 from seepage.tables.frames import columns_as_they_are
 
 _NO_LEAVES = "The model has no trees, or does not report their leaves."
-FEW = 10  # records in a cell, or degrees of freedom: below it, ACRO's default holds outputs back
-
-
-@dataclass(frozen=True)
-class StructuralRisk:
-    """One structural risk of a model.
-
-    Parameters
-    ----------
-    name
-        The name of the risk.
-    found
-        Whether the risk was found; ``None`` if it does not apply to this model.
-    records, among
-        The number of affected records, and the number of all records.
-    value
-        The number compared with ``limit``. For cells, leaves and degrees of freedom, the risk
-        counts as found below the limit; the generalisation gap, if it is significant; all other
-        risks, above the limit. ``None`` if there is no such number.
-    limit, whose
-        A rule of thumb, and its source if it is external.
-    reason
-        Why the risk does not apply.
-    """
-
-    name: str
-    found: bool | None
-    records: int
-    among: int
-    value: float | None = None
-    limit: float | None = None
-    whose: str = ""
-    reason: str = ""
-    # Of leaves: how many trees there are, and records in a small leaf of every one of them
-    trees: int | None = None
-    in_every_tree: int | None = None
-    parameters: int | None = None  # how many numbers the model has learnt
-    keeper: str | None = None  # the class that keeps records as they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,22 +218,8 @@ def _freedom(trees: list[tuple[Part, np.ndarray | None]], records: int) -> Struc
         unknown = next(p.model for (p, _), c in zip(models, counts, strict=True) if c is None)
         reason = f"The number of parameters that {type(unknown).__name__} has learnt is unknown."
         return StructuralRisk(name, None, 0, records, reason=reason)
-    return degrees_of_freedom(sum(count for count in counts if count is not None), records)
-
-
-def degrees_of_freedom(learnt: int, records: int) -> StructuralRisk:
-    """Return the check on degrees of freedom: records minus learnt parameters."""
-    few = records - learnt < FEW
-    return StructuralRisk(
-        "degrees of freedom",
-        few,
-        records if few else 0,
-        records,
-        float(records - learnt),
-        FEW,
-        "ACRO's default",
-        parameters=learnt,
-    )
+    learnt = sum(count for count in counts if count is not None)
+    return StructuralRisk.of_freedom(learnt, records)
 
 
 def _settings(parts: list[Part], records: int) -> StructuralRisk:

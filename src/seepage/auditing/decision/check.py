@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -224,53 +224,35 @@ def stated(*asked: Any) -> dict[str, Any]:
             value = getattr(question, field.name)
             if is_dataclass(value):
                 found |= stated(value)
-            elif value != _default(field):
-                found[field.name] = _plain(value)
+            elif value != (None if field.default is MISSING else field.default):
+                several = isinstance(value, Sequence) and not isinstance(value, str)
+                named = value.name if isinstance(value, Path) else value
+                found[field.name] = list(value) if several else named
     return found
-
-
-def _default(field: Field[Any]) -> Any:
-    return None if field.default is MISSING else field.default
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return value.name
-    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 class PendingCheck:
     """A requested check: its files are read before the audit and again after it."""
 
     def __init__(
-        self, path: Path | None, inputs: Mapping[str, Path], folders: Iterable[Path]
+        self, path: Path, inputs: Mapping[str, Path], folders: Iterable[Path], *asked: Any
     ) -> None:
-        self.path, self.inputs = path, inputs
-        self.before: tuple[CheckedFile, ...] = ()
-        if path is not None:
-            check_target(path, (*inputs.values(), *folders))
-            self.before = checked_files(inputs)
+        check_target(path, (*inputs.values(), *folders))
+        self.path, self.inputs, self.before = path, inputs, checked_files(inputs)
+        self.settings = stated(*asked)
 
     def compare(self) -> None:
         """Raise an error if an input changed during the audit.
 
         The audited version would then be unknown.
         """
-        if self.path is not None and checked_files(self.inputs) != self.before:
+        if checked_files(self.inputs) != self.before:
             raise InputError(
                 "A file changed while it was audited, so no check was written; run the command "
                 "again."
             )
 
-    def write(
-        self,
-        report: Report,
-        command: str,
-        settings: Mapping[str, Any],
-        leaving: Path | None = None,
-    ) -> None:
-        """Write the check, if requested; ``leaving`` is the folder to be published."""
-        if self.path is None:
-            return
+    def write(self, report: Report, command: str, leaving: Path | None = None) -> None:
+        """Write the check; ``leaving`` is the folder to be published."""
         made = () if leaving is None else checked_files({LEAVES: leaving})
-        Check(report, command, settings, (*self.before, *made)).write(self.path)
+        Check(report, command, self.settings, (*self.before, *made)).write(self.path)

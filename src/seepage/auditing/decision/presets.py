@@ -27,7 +27,7 @@ class Preset:
 
 
 PRESETS = {
-    "open": Preset("anybody, for ever", 0.60, 0.05, 0.10),
+    "open": Preset("anybody, permanently", 0.60, 0.05, 0.10),
     "partners": Preset("named partners under a contract", 0.75, 0.20, 0.50),
     "internal": Preset("colleagues whose access is controlled and logged", 0.90, 0.35, 0.90),
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seepage.attacks.membership.signals import check_estimator, is_network
+from seepage.attacks.membership.signals import check_estimator
 from seepage.auditing.any_model.attack_audit import audit_estimator
 from seepage.auditing.any_model.findings import AttackAudit
 from seepage.auditing.entry.tables import audit_file, audit_frame
@@ -17,6 +17,7 @@ from seepage.core.noise import Attacker, Gaussian
 from seepage.errors import InputError, accepts_other_names
 from seepage.glm.adapters.registry import kind_inside
 from seepage.glm.preprocessing.raw_columns import read_frame
+from seepage.support.library_classes import is_network
 from seepage.tables.frames import is_frame
 from seepage.tables.source import check_column
 
@@ -75,8 +76,8 @@ def audit(
         The standard deviation of the Gaussian noise on every released number; by default the
         smallest noise that meets ``target_eta``.
     target_eta
-        The leakage that no record should exceed. At the default, 1, an unbiased attack errs by at
-        least one standard deviation.
+        The leakage that no record should exceed. At the default, 1, an unbiased attack on a value
+        has a standard error of at least one standard deviation of its column.
     attacker
         An attacker who does not know all other records, such as ``sp.Attacker(knows=0.0)``. The
         success rate of membership inference is then also estimated for this attacker
@@ -108,9 +109,10 @@ def audit(
     refit
         By default, the whole procedure is refitted without each of the most exposed records if more
         than the model was learnt from the data (scaling, levels, class weights, a penalty).
-        Membership is then inferred from that procedure. ``"model"`` keeps everything but the model
-        fixed; ``risks.held`` of the audit lists the fixed quantities. ``"pipeline"`` always refits
-        the whole procedure, and raises an error for a model without preceding steps.
+        The risk of membership inference is then that of the whole procedure. ``"model"`` keeps
+        everything but the model fixed; ``risks.held`` of the audit lists the fixed quantities.
+        ``"pipeline"`` always refits the whole procedure, and raises an error for a model without
+        preceding steps.
     preset
         Limits by the recipients of the release, ``"open"``, ``"partners"`` or ``"internal"``:
         ``gates`` of the audit states whether they are met. The presets are recommendations of

@@ -353,7 +353,15 @@ class _TextFile:
         """
         with self._stream() as stream:
             sample, cut = stream.read(1 << 16), bool(stream.read(1))
-        cells = {mark: _cells(sample, mark, cut) for mark in _SEPARATORS}
+        cells: dict[str, list[int]] = {}  # of the first lines, but a last line that is cut off
+        before = csv.field_size_limit(LONGEST)
+        for mark in _SEPARATORS:
+            cells[mark] = []
+            with suppress(csv.Error):
+                lines = csv.reader(io.StringIO(sample, newline=""), delimiter=mark)
+                counts = [len(row) for row in lines if row]
+                cells[mark] = (counts[:-1] if cut else counts)[:100]
+        csv.field_size_limit(before)
         fits = [m for m, c in cells.items() if c and c[0] > 1 and len(set(c)) == 1]
         fits = [m for m in fits if m != " "] or fits  # names and texts contain spaces anyway
         if len(fits) > 1:
@@ -463,7 +471,13 @@ class _TextFile:
         }
         decimal = self.given.decimal_mark
         if decimal is None:
-            doubtful = [j for j, c in enumerate(table.columns) if _may_be_thousands(c)]
+            doubtful = []  # decimal marks may separate thousands: 23.456 may mean 23456
+            for j, column in enumerate(table.columns):
+                if pa.types.is_floating(column.type) and len(column.drop_null()):
+                    values = np.abs(np.asarray(column.drop_null()))
+                    rounded = np.abs(1000 * values - np.round(1000 * values)) < 1e-6
+                    if np.all((values >= 1) & (values < 1000) & rounded):
+                        doubtful.append(j)
             if doubtful:
                 texts = _with_clean(self._parse(doubtful), numbers=False)
                 for j, column in zip(doubtful, texts.columns, strict=True):
@@ -537,18 +551,6 @@ class _TextFile:
             )
 
 
-def _cells(sample: str, mark: str, cut: bool) -> list[int]:
-    """Return the cell counts of the first lines, except for a last line that is cut off."""
-    before = csv.field_size_limit(LONGEST)
-    try:
-        rows = [len(r) for r in csv.reader(io.StringIO(sample, newline=""), delimiter=mark) if r]
-    except csv.Error:
-        return []
-    finally:
-        csv.field_size_limit(before)
-    return (rows[:-1] if cut else rows)[:100]
-
-
 @dataclass(frozen=True, eq=False)
 class _Written:
     """A text column that contains numbers, with the decimal marks that it may have."""
@@ -600,16 +602,6 @@ def _number(decimal: str, mark: str | None) -> str:
     digits = r"\d+" if mark is None else rf"(\d+|[1-9]\d{{0,2}}({re.escape(mark)}\d{{3}})+)"
     point = re.escape(decimal)
     return rf"^[-+]?({digits}({point}\d+)?|{point}\d+)([eE][-+]?\d+)?$"
-
-
-def _may_be_thousands(column: Column) -> bool:
-    """Return whether a column's decimal marks may separate thousands: 23.456 may mean 23456."""
-    if not pa.types.is_floating(column.type):
-        return False
-    values = np.abs(np.asarray(column.drop_null()))
-    if not len(values) or not np.all((values >= 1) & (values < 1000)):
-        return False
-    return bool(np.all(np.abs(1000 * values - np.round(1000 * values)) < 1e-6))
 
 
 def _with_clean(table: pa.Table, numbers: bool) -> pa.Table:

@@ -22,9 +22,9 @@ from seepage.auditing.intake.model_file import load_model
 from seepage.auditing.release.released_model import ColumnCoding
 from seepage.auditing.trained_model import MODELS, settings_of
 from seepage.errors import InputError
-from seepage.glm.adapters.kinds import refusal
 from seepage.glm.adapters.registry import best_of, describe
 from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.refusals import refusal
 from seepage.support.files import write_text
 from seepage.support.library_classes import (
     is_pipeline,

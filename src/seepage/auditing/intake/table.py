@@ -45,6 +45,7 @@ from seepage.auditing.trained_model import (
 from seepage.core.result import round_to_multiple, round_up
 from seepage.errors import InputError, nearest
 from seepage.tables.columns import (
+    ENOUGH,
     FEW,
     MOST_LEVELS,
     Column,
@@ -177,9 +178,11 @@ class TableToAudit(ABC):
 
     def profile(self, name: str, sums: ColumnSums, as_codes: bool) -> ColumnProfile:
         """Return the column's profile; ``as_codes`` reads numbers as codes of categories."""
-        counts_up = sums.may_count_up and not (
-            self.total([name, ROW], partial(_surplus, least=sums.least)) % 2**64
-        )
+        # Whether the values may be row numbers, in any order and from any starting number
+        spanned = sums.missing == 0 and sums.most - sums.least == sums.rows - 1
+        counts_up = spanned and sums.whole and sums.rows >= ENOUGH
+        if counts_up:
+            counts_up = not self.total([name, ROW], partial(_surplus, least=sums.least)) % 2**64
         return profile_column(
             sums,
             self.schema.field(name).type,
@@ -299,7 +302,13 @@ def plan_columns(
     """
     whose = () if person is None else (person,)
     _check_names(table.names, target, drop, sensitive, groups, categorical, quantities, whose)
-    _check_person(person, target, sensitive)
+    if person is not None and person in (target, *sensitive):
+        raise InputError(
+            f"The target {shown(target)} cannot also identify people; name another column."
+            if person == target
+            else f"{shown(person)} identifies people and is not a feature, so the model reveals "
+            "nothing about it; do not list it as sensitive."
+        )
     if missing not in ("refuse", "drop", "impute"):
         raise InputError(f"missing must be 'refuse', 'drop' or 'impute', not {missing!r}.")
     wanted = [n for n in table.names if n not in {target, *drop, *whose}]
@@ -328,8 +337,7 @@ def plan_columns(
             f"The target {shown(target)} contains more than two integers, all at least 0, and was "
             "read as counts; if they are classes, use --categorical."
         )
-    useless = _useless(profiles, wanted)
-    _check_sensitive(sensitive, target, drop, useless)
+    useless = _useless(profiles, wanted, sensitive, target, drop)
     for reason in dict.fromkeys(useless.values()):
         names = [n for n, why in useless.items() if why == reason]
         steps.append(f"{counted(len(names), 'column')} dropped, {reason}: {listed(names)}.")
@@ -372,19 +380,6 @@ def plan_columns(
         notices=notices,
         codes=codes,
     )
-
-
-def _check_person(person: str | None, target: str, sensitive: Sequence[str]) -> None:
-    """Raise an error if the identifying column is also the target or sensitive."""
-    if person is not None and person == target:
-        raise InputError(
-            f"The target {shown(target)} cannot also identify people; name another column."
-        )
-    if person is not None and person in sensitive:
-        raise InputError(
-            f"{shown(person)} identifies people and is not a feature, so the model reveals nothing "
-            "about it; do not list it as sensitive."
-        )
 
 
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
@@ -435,8 +430,14 @@ def _target_kind(
     return "binary" if profile.distinct == 2 else "multiclass"
 
 
-def _useless(profiles: dict[str, ColumnProfile], wanted: Sequence[str]) -> dict[str, str]:
-    """Return the features without information, each with the reason as text."""
+def _useless(
+    profiles: dict[str, ColumnProfile],
+    wanted: Sequence[str],
+    sensitive: Sequence[str],
+    target: str,
+    drop: Sequence[str],
+) -> dict[str, str]:
+    """Return the features without information, each with the reason; none may be sensitive."""
     out = {}
     for name in wanted:
         known = profiles[name]
@@ -446,12 +447,6 @@ def _useless(profiles: dict[str, ColumnProfile], wanted: Sequence[str]) -> dict[
             out[name] = "with one value only"
         elif known.identifier:
             out[name] = f"identifiers whose values {known.identifier}"
-    return out
-
-
-def _check_sensitive(
-    sensitive: Sequence[str], target: str, drop: Sequence[str], useless: dict[str, str]
-) -> None:
     for name in sensitive:
         if name == target:
             raise InputError(
@@ -460,11 +455,12 @@ def _check_sensitive(
             )
         if name in drop:
             raise InputError(f"{shown(name)} is both sensitive and dropped; choose one.")
-        if name in useless:
+        if name in out:
             raise InputError(
-                f"The sensitive column {shown(name)} cannot be used ({useless[name]}); do not list "
+                f"The sensitive column {shown(name)} cannot be used ({out[name]}); do not list "
                 "it as sensitive."
             )
+    return out
 
 
 def _check_features(
@@ -570,8 +566,7 @@ def encode(
             "because of a missing value in a feature."
         )
     sums = used.total([plan.target, *plan.features], scan) if needed else plan.sums
-    parts = [_encoding(used, name, plan.kinds[name], sums[name]) for name in plan.features]
-    parts = _usable_parts(parts, plan, steps)
+    parts = _varying_parts(used, plan, sums, steps)
     if public is not None:
         assert used.raw is not None  # noqa: S101 - a release is made of a table in memory
         raw = used.raw
@@ -629,25 +624,6 @@ def _alike(table: TableInMemory, coding: TableEncoding, labels: LabelCoding) -> 
             "audited table."
         )
     return table.encoded(coding, labels, ())
-
-
-def _encoding(table: TableToAudit, name: str, kind: str, sums: ColumnSums) -> ColumnEncoding:
-    """Return a column's encoding, including the value that replaces missing values."""
-    if kind == "categorical":
-        stored = table.schema.field(name).type
-        return ColumnEncoding.of_category(name, stored, sums, fill_gaps=True)
-    if kind == "boolean":
-        return ColumnEncoding.of_two_values(name, sums)
-    fill = None
-    if sums.missing:
-        if table.raw is None:
-            raise InputError(
-                f"Gaps in {shown(name)} cannot be imputed while the data are read in chunks, "
-                "because the median needs the whole column; use --missing drop, or fill the gaps "
-                "first."
-            )
-        fill = float(np.median(floats(plain_numbers(table.raw.column(name)).drop_null())))
-    return ColumnEncoding.of_numbers(name, sums, fill)
 
 
 def _publicly_scaled(
@@ -714,10 +690,29 @@ def _code_labels(
     return LabelCoding(pa.string(), values, pa.array(names)), LabelFacts(counts=counts)
 
 
-def _usable_parts(
-    parts: Sequence[ColumnEncoding], plan: ColumnPlan, steps: list[str]
+def _varying_parts(
+    table: TableToAudit, plan: ColumnPlan, sums: Scan, steps: list[str]
 ) -> list[ColumnEncoding]:
-    """Return the columns that vary, and record imputed values and dropped columns."""
+    """Return the encodings of the columns that vary; note imputed values and dropped columns."""
+    parts = []
+    for name in plan.features:
+        kind, fill = plan.kinds[name], None
+        if kind == "categorical":
+            stored = table.schema.field(name).type
+            parts.append(ColumnEncoding.of_category(name, stored, sums[name], fill_gaps=True))
+            continue
+        if kind == "boolean":
+            parts.append(ColumnEncoding.of_two_values(name, sums[name]))
+            continue
+        if sums[name].missing:
+            if table.raw is None:
+                raise InputError(
+                    f"Gaps in {shown(name)} cannot be imputed while the data are read in chunks, "
+                    "because the median needs the whole column; use --missing drop, or fill the "
+                    "gaps first."
+                )
+            fill = float(np.median(floats(plain_numbers(table.raw.column(name)).drop_null())))
+        parts.append(ColumnEncoding.of_numbers(name, sums[name], fill))
     for part in parts:
         if part.filled:
             steps.append(

@@ -45,11 +45,6 @@ class Usefulness:
         )
 
 
-def figures_epsilon(prepared: Prepared, useful: Usefulness | None) -> float:
-    """Return the total ε of the figures that are drawn at random or have separate noise."""
-    return (prepared.vote.epsilon if prepared.vote else 0.0) + (useful.epsilon if useful else 0.0)
-
-
 def write_release_card(
     procedure: Procedure,
     prepared: Prepared,
@@ -77,7 +72,8 @@ def write_release_card(
         )
     # If σ follows the most exposed record, the other figures' ε says nothing about all that leaves.
     follows = prepared.vote is None and procedure.sigma is None
-    epsilon = 0.0 if follows else figures_epsilon(prepared, useful)
+    drawn = (prepared.vote.epsilon if prepared.vote else 0.0) + (useful.epsilon if useful else 0.0)
+    epsilon = 0.0 if follows else drawn
     return render(
         "release-card.md.j2",
         procedure=procedure,

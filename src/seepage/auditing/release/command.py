@@ -13,7 +13,7 @@ import typer
 
 from seepage.auditing.audit import RISKS
 from seepage.auditing.command import planned, progress
-from seepage.auditing.decision.check import PendingCheck, stated
+from seepage.auditing.decision.check import PendingCheck
 from seepage.auditing.gates import check_limits
 from seepage.auditing.intake.parquet import read_whole
 from seepage.auditing.intake.plan_file import PlanFile
@@ -60,7 +60,9 @@ def run_release(
     for kind in ("release", "report"):
         check_folder(folders[kind], kind, (table, ledger))
     inputs = {"table": table} | ({} if question.plan is None else {"plan": question.plan})
-    pending = PendingCheck(check, inputs, folders.values())
+    pending = None
+    if check is not None:
+        pending = PendingCheck(check, inputs, folders.values(), question, options, limits)
     raw = read_whole(table, options)
     procedure = Procedure(**vars(planned(question)))
     if procedure.plan is not None:
@@ -80,7 +82,8 @@ def run_release(
             warnings.simplefilter("ignore", UnrecognisedRecordsWarning)  # said above
             procedure = replace(procedure, ledger=before)
             made = make_release(procedure, raw, limits=limits, name=table.name, tell=tell)
-        pending.compare()
+        if pending is not None:
+            pending.compare()
         report = ReleaseReport(made, folders)
         page = AuditReport(made.audit).write(folders["report"], keep=(table, ledger))
         left = folders["release"] if report.verdict.passed else None
@@ -88,7 +91,8 @@ def run_release(
             # The ledger lists the release once it is complete and before anybody can see it.
             with held.prepared(release_entry(procedure, made), left) as complete:
                 made.release.write(left, keep=(table, ledger), complete=complete, **origin)
-        pending.write(report, "release", stated(question, options, limits), left)
+        if pending is not None:
+            pending.write(report, "release", left)
     return report.tell(page, as_json=as_json)
 
 

@@ -16,14 +16,16 @@ from seepage.auditing.release.released_model import ReleasedModel
 from seepage.auditing.trained_model import MODELS
 from seepage.errors import InputError
 from seepage.support.files import (
+    MANIFEST,
+    Manifest,
     check_input,
+    digest_of,
     read_manifest,
     whole_folder,
     write_private,
     write_text,
 )
 from seepage.support.library_classes import is_pipeline
-from seepage.support.manifest import MANIFEST, Manifest, digest_of
 from seepage.support.signatures import Sign, public_key, signing_with
 from seepage.support.strict_json import (
     COUNT,
@@ -72,15 +74,14 @@ class Item:
         return f"{self.name}{many}: {PROTECTIONS[self.protection]}. {self.how}"
 
 
-def _is_scalar(value: Any) -> bool:
-    return value is None or isinstance(value, bool) or is_text(value) or is_finite(value)
-
-
 def _is_value(value: Any) -> bool:
-    """Return whether an object consists of plain JSON values, lists and objects."""
+    """Return whether an object is a plain JSON value, or a list or object of such values."""
     parts = value.values() if isinstance(value, dict) else value
-    flat = isinstance(value, dict | list) and all(map(_is_scalar, parts))
-    return flat or _is_scalar(value)
+    several = isinstance(value, dict | list)
+    return all(
+        part is None or isinstance(part, bool) or is_text(part) or is_finite(part)
+        for part in (parts if several else [value])
+    )
 
 
 _ITEM = {

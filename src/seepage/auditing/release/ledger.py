@@ -39,8 +39,7 @@ from seepage.auditing.report.rendering import tell
 from seepage.core.result import NOTICE, SAME
 from seepage.errors import InputError
 from seepage.risks.privacy_loss import PrivacyLoss
-from seepage.support.files import check_path, only_writer, write_text
-from seepage.support.manifest import MANIFEST
+from seepage.support.files import MANIFEST, check_path, only_writer, write_text
 from seepage.tables.names import listed, shown
 from seepage.tables.result_table import Listing
 from seepage.tables.source import build_frame
@@ -117,8 +116,10 @@ class PastRelease:
     def as_json(self) -> dict[str, Any]:
         """Return the privacy loss as plain JSON values."""
         columns = self.loss.columns
-        losses = {n: _packed_once(columns[n]) for n in ("mu", "epsilon", "delta")}
-        losses["eta"] = _packed(columns["eta"])
+        losses = {name: _packed(columns[name]) for name in ("mu", "epsilon", "delta", "eta")}
+        for name in ("mu", "epsilon", "delta"):  # one number where all are equal, as ε mostly is
+            if np.unique(columns[name]).size == 1:
+                losses[name] = losses[name][0]
         return {**self.about, **losses, **self.people.as_json()}
 
 
@@ -390,11 +391,6 @@ def _past_release(content: dict[str, Any], cased: bool) -> PastRelease | PastRel
 def _packed(values: np.ndarray) -> Any:
     """Return numbers as JSON values, with unknown ones as ``None``."""
     return [value if math.isfinite(value) else None for value in values.tolist()]
-
-
-def _packed_once(values: np.ndarray) -> Any:
-    """Return numbers as JSON values, or a single value if all are equal, as ε usually is."""
-    return _packed(values[:1])[0] if np.unique(values).size == 1 else _packed(values)
 
 
 def _unpacked(content: Any) -> Any:

@@ -24,10 +24,9 @@ from seepage.auditing.release.ledger import (
 from seepage.auditing.report.rendering import json_text, tell
 from seepage.errors import InputError
 from seepage.risks.privacy_loss import PrivacyLoss
-from seepage.support.files import check_path
+from seepage.support.files import check_path, write_frame
 from seepage.support.text_table import text_table
 from seepage.tables.names import escaped, shown
-from seepage.tables.table_file import write_frame
 
 SCHEMA = "seepage-ledger-summary/1"
 _HEADS = ("ENTRY", "WHEN", "WHAT", "STATE", "RECORDS", "η", "μ", "ε", "δ", "η, ALL", "SUCCESS, ALL")

@@ -25,8 +25,6 @@ from seepage.auditing.findings import (
     LedgerFinding,
     NoiseChoice,
     NoiseVote,
-    Remedy,
-    RiskFinding,
 )
 from seepage.auditing.gates import held_to
 from seepage.auditing.neighbours import most_exposed
@@ -86,8 +84,7 @@ def make_release(
     if useful is not None:
         beside += PrivacyLoss.of(len(beside), epsilon=useful.epsilon)
     replaced = replaced_privacy(prepared, tried, useful)
-    absent = _largest(beside, prepared, tried)
-    figures = _of_values(absent, prepared, tried, useful)
+    absent, figures = _figures_privacy(beside, prepared, tried, useful)
     audit = audit_model(
         prepared.trained,
         name=name,
@@ -100,24 +97,29 @@ def make_release(
         moves=_Moves.of(prepared, tried),
         tell=tell,
     )
-    risks = audit.risks
     drawn = "least" if prepared.vote is None else "vote"
+    vote: Any = prepared.vote
+    if vote is not None:
+        certain = float(np.max(beside.delta))
+        vote = NoiseVote(vote.sigma, vote.blocks, vote.epsilon, vote.probability, certain)
     noise = NoiseChoice(
         drawn if procedure.sigma is None else "declared",
         prepared.least,
         bool(np.any(prepared.spent)),
-        _vote_finding(prepared, beside),
+        vote,
     )
-    if risks is not None:
-        audit = replace(audit, risks=_with_disclosures(risks, disclosures, _ruled_out(tried)))
-    loss, guesses = _loss(prepared, audit) + beside, _guess_loss(prepared, audit, tried)
+    # For each column, the most exposed record of whom a figure rules out values
+    ruled_out = {n.column: n.row for n in reversed(tried) if n.column and n.figures}
+    if disclosures:
+        audit = _with_disclosures(audit, disclosures, ruled_out)
+    loss, guesses = _losses(prepared, audit, ruled_out)
+    loss += beside
     finding = _ledger_finding(procedure, prepared, loss, limits.max_membership)
     if finding is not None:
         finding = _with_guesses(finding, audit, guesses, prepared.recognition)
     audit = replace(
         audit,
         noise=noise,
-        remedies=tuple(_remaining(remedy, disclosures) for remedy in audit.remedies),
         steps=(*audit.steps, *(f"Item of the release: {item}" for item in items)),
         disclosures=DisclosureCheck(
             len(most_exposed(prepared.eta)), disclosures, True, prepared.trained.unit
@@ -171,7 +173,8 @@ class _Moves:
     def of(cls, prepared: Prepared, tried: Sequence[Neighbour]) -> _Moves:
         """Refit the model with the penalty for fewer records; reuse distances from ``tried``."""
         trained, numbers = prepared.trained, released_numbers(prepared.trained.model)
-        records, sizes = len(trained.records), np.array([len(rows) for rows in trained.holders])
+        sizes = np.array([len(rows) for rows in trained.records.holders])
+        records = len(trained.records)
         of_size = {}
         for size in np.unique(sizes).tolist():
             l2 = trained.settings.l2 * (records - size) / records
@@ -197,7 +200,7 @@ class _Moves:
     def _refit(self, place: int) -> float:
         """Return how far the numbers move without one record or person, with a fixed encoding."""
         records, numbers = self.trained.records, released_numbers(self.trained.model)
-        rest = np.delete(np.arange(len(records)), self.trained.holders[place])
+        rest = np.delete(np.arange(len(records)), records.holders[place])
         try:
             other = self.trained.settings.fit(records.at(rest), self.trained.model)
         except InputError:
@@ -237,66 +240,32 @@ def _worst_beside(vote: NoiseDraw, low: float, high: float) -> tuple[float, floa
     return max(epsilon for epsilon, _ in found), max(delta for _, delta in found)
 
 
-def _largest(
-    beside: PrivacyLoss, prepared: Prepared, tried: Sequence[Neighbour]
-) -> tuple[float, float]:
-    """Return the largest ε and δ of the other published figures if a person is left out.
-
-    The maximum excludes people whose absence would certainly change a figure; they are reported
-    separately.
-    """
-    told = {n.row for n in tried if n.change == LEFT_OUT and n.figures}
-    hidden = beside.at(np.flatnonzero(~np.isin(prepared.rows, list(told))))
-    return float(np.max(hidden.epsilon, initial=0.0)), float(np.max(hidden.delta, initial=0.0))
-
-
-def _of_values(
-    absent: tuple[float, float],
+def _figures_privacy(
+    beside: PrivacyLoss,
     prepared: Prepared,
     tried: Sequence[Neighbour],
     useful: Usefulness | None,
-) -> tuple[float, float]:
-    """Return the largest ε and δ of the other figures if a class or category is replaced.
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the largest ε and δ of the other figures: of anybody left out, of a replaced value.
 
-    Both are at least as large as ``absent``, the values for leaving a person out, since only some
+    The first two exclude people whose absence would certainly change a figure; they are reported
+    separately. Those of another class or category are at least as large, since only some
     replacements were tried.
     """
+    told = {n.row for n in tried if n.change == LEFT_OUT and n.figures}
+    hidden = beside.at(np.flatnonzero(~np.isin(prepared.rows, list(told))))
+    absent = float(np.max(hidden.epsilon, initial=0.0)), float(np.max(hidden.delta, initial=0.0))
     classes = prepared.trained.table.labels.counts is not None
     kinds = (RELABELLED, OTHER_LEVEL) if classes else (OTHER_LEVEL,)
-    hidden = [n for n in tried if n.change in kinds and not n.figures]
-    found = [absent, *replaced_privacy(prepared, hidden, useful).values()]
-    return max(epsilon for epsilon, _ in found), max(delta for _, delta in found)
-
-
-def _vote_finding(prepared: Prepared, beside: PrivacyLoss) -> NoiseVote | None:
-    vote = prepared.vote
-    if vote is None:
-        return None
-    ruled_out = float(np.max(beside.delta))
-    return NoiseVote(vote.sigma, vote.blocks, vote.epsilon, vote.probability, ruled_out)
-
-
-def _remaining(remedy: Remedy, disclosures: tuple[Disclosure, ...]) -> Remedy:
-    """Return a remedy whose risks include certain disclosure by published figures."""
-    if not disclosures:
-        return remedy
-    absent = any(d.change == LEFT_OUT for d in disclosures)
-    certain = 1.0 if absent else remedy.membership
-    return replace(remedy, membership=certain, reaches_target=False)
-
-
-def _ruled_out(tried: Sequence[Neighbour]) -> dict[str, int]:
-    """Return, for each column, the row of a record for which a published figure rules out values.
-
-    Of several such records, the most exposed is returned.
-    """
-    return {n.column: n.row for n in reversed(tried) if n.column and n.figures}
+    others = [n for n in tried if n.change in kinds and not n.figures]
+    found = [absent, *replaced_privacy(prepared, others, useful).values()]
+    return absent, (max(epsilon for epsilon, _ in found), max(delta for _, delta in found))
 
 
 def _with_disclosures(
-    risks: RiskFinding, disclosures: tuple[Disclosure, ...], ruled_out: Mapping[str, int]
-) -> RiskFinding:
-    """Return the risks, including certain disclosure by published figures.
+    audit: Audit, disclosures: tuple[Disclosure, ...], ruled_out: Mapping[str, int]
+) -> Audit:
+    """Return the audit, its risks and remedies including certain disclosure by published figures.
 
     If a figure would change without a record, an attacker who knows all other data learns that the
     record is a member. If a figure would change with another class or other values, the attacker
@@ -310,15 +279,19 @@ def _with_disclosures(
             return guess
         return replace(guess, right=1.0, row=ruled_out[guess.name])
 
-    guesses = tuple(certain(guess) for guess in risks.guesses)
-    return replace(
-        risks,
-        guesses=guesses,
+    risks = audit.risks and replace(
+        audit.risks,
+        guesses=tuple(certain(guess) for guess in audit.risks.guesses),
         disclosed=tuple(d.row for d in absent),
         disclosing=tuple(dict.fromkeys(figure for d in absent for figure in d.figures)),
         replaced=tuple(dict.fromkeys(d.row for d in replaced)),
         replacing=tuple(dict.fromkeys(figure for d in replaced for figure in d.figures)),
     )
+    remedies = tuple(
+        replace(r, membership=1.0 if absent else r.membership, reaches_target=False)
+        for r in audit.remedies
+    )
+    return replace(audit, risks=risks, remedies=remedies)
 
 
 def _items(
@@ -399,12 +372,15 @@ def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
     return Item("noise σ", "declared", how, 1, prepared.sigma)
 
 
-def _loss(prepared: Prepared, audit: Audit) -> PrivacyLoss:
-    """Return the privacy loss of the noisy numbers for every record, or person.
+def _losses(
+    prepared: Prepared, audit: Audit, ruled_out: Mapping[str, int]
+) -> tuple[PrivacyLoss, GuessLoss]:
+    """Return the privacy loss of the noisy numbers for everybody, and of the release for guesses.
 
     Records whose membership risk was not examined get the largest μ of those examined. μ is
     infinite if no risk is known, or if removing the record or person would change a published
-    figure.
+    figure; for guesses of a column, if they were not measured, or a published figure rules out
+    some of its values.
     """
     every, risks = audit.records.every, audit.risks
     mu: Any = np.inf
@@ -413,24 +389,15 @@ def _loss(prepared: Prepared, audit: Audit) -> PrivacyLoss:
         mu = np.where(np.isnan(known), np.nanmax(known), known)
         mu[np.isin(every.row, risks.disclosed)] = np.inf
     eta = prepared.eta / prepared.sigma
-    return PrivacyLoss.of(len(eta), eta=eta, mu=mu)
-
-
-def _guess_loss(prepared: Prepared, audit: Audit, tried: Sequence[Neighbour]) -> GuessLoss:
-    """Return the release's privacy loss for guesses of values, by column.
-
-    The loss is infinite for a column without measured guesses, or if a published figure rules out
-    some of the column's values.
-    """
-    table, risks = prepared.trained.table, audit.risks
+    loss, table = PrivacyLoss.of(len(eta), eta=eta, mu=mu), prepared.trained.table
     distance = dict.fromkeys([table.target, *(a.name for a in table.attributes)], math.inf)
     if risks is None:
-        return GuessLoss(distance)
+        return loss, GuessLoss(distance)
     for guess in risks.guesses:
         if guess.mu is not None:
             distance[guess.name] = guess.mu
-    distance |= dict.fromkeys(_ruled_out(tried), math.inf)
-    return GuessLoss(distance, risks.guess_epsilon, risks.guess_delta)
+    distance |= dict.fromkeys(ruled_out, math.inf)
+    return loss, GuessLoss(distance, risks.guess_epsilon, risks.guess_delta)
 
 
 def _with_guesses(
@@ -467,7 +434,7 @@ def _ledger_finding(
     if recognition is None or ledger is None:
         return None
     records = prepared.trained.records
-    first = np.unique(records.owner, return_index=True)[1]
+    first = records.firsts
     earlier = recognition.loss.at(first)
     certain = np.isinf(earlier.mu) | np.isinf(earlier.epsilon) | (earlier.delta >= 1)
     total = earlier + loss

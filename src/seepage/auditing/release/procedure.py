@@ -69,17 +69,9 @@ class Prepared:
     figures: dict[str, Any]  # everything that leaves without noise, by name
     needed: np.ndarray  # the σ with which every record, or person, leaks what they may
     seats: Seats  # where every row of the table votes
-    vote: NoiseDraw | None = None  # if σ was drawn
-
-    @property
-    def spent(self) -> np.ndarray:
-        """The η² of every record, or person, over earlier releases."""
-        return spent_by(self.trained, self.recognition)
-
-    @property
-    def rows(self) -> np.ndarray:
-        """The row number of each record, or of each person's first record."""
-        return rows_of(self.trained)
+    vote: NoiseDraw | None  # if σ was drawn
+    spent: np.ndarray  # the η² of every record, or person, over earlier releases
+    rows: np.ndarray  # the row number of each record, or of each person's first record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,15 +119,19 @@ class Procedure(ReleaseQuestion):
         trained = self.fit(raw)
         eta = record_leakage(trained)
         recognition = self._recognise(raw, trained)
-        allowed = self.allowed(spent_by(trained, recognition))
+        spent = spent_by(trained, recognition)
+        allowed = self.allowed(spent)
         needed = eta / allowed
         least = round_up(float(np.max(needed)), COARSER)
         figures = self._figures(trained)
         seats = Seats.of(raw, self.person) if seats is None else seats
-        vote = self._vote(trained, allowed, figures, least, seats)
+        first = trained.records.firsts
+        rows = np.asarray(trained.records.beside[ROW][first])
+        vote = self._vote(trained, allowed, figures, least, seats.places[rows])
         sigma = self._noise(float(np.max(needed)), vote)
         figures = {"σ": sigma} | figures
-        return Prepared(trained, eta, recognition, sigma, least, figures, needed, seats, vote)
+        chosen = sigma, least, figures, needed, seats, vote, spent, rows
+        return Prepared(trained, eta, recognition, *chosen)
 
     def figures(self, raw: pa.Table, prepared: Prepared) -> dict[str, Any]:
         """Return the figures published without noise, for a neighbouring table.
@@ -184,7 +180,7 @@ class Procedure(ReleaseQuestion):
                 f"A release needs at least {FEWEST_ROWS} usable rows, but the table has {rows}; "
                 "provide more rows."
             )
-        people = len(np.unique(cast(RecordsInMemory, encoded.source).owner))
+        people = len(cast(RecordsInMemory, encoded.source).firsts)
         if people < FEWEST_ROWS:
             raise InputError(
                 f"A release needs at least {FEWEST_ROWS} people with usable rows, but the table "
@@ -196,7 +192,9 @@ class Procedure(ReleaseQuestion):
         """Return all figures published without noise, except σ, by name."""
         found: dict[str, Any] = {
             "family": trained.settings.model,
-            f"number of {many(trained.unit)}": int(round_down(len(trained.holders), COARSER)),
+            f"number of {many(trained.unit)}": int(
+                round_down(len(trained.records.firsts), COARSER)
+            ),
             "classes": tuple(map(str, getattr(trained.model, "classes_", ()))),
         }
         labels = trained.table.labels
@@ -248,9 +246,9 @@ class Procedure(ReleaseQuestion):
         allowed: np.ndarray,
         figures: Mapping[str, Any],
         least: float,
-        seats: Seats,
+        places: np.ndarray,
     ) -> NoiseDraw | None:
-        """Draw the noise by a vote, with labels in their published unit.
+        """Draw the noise by a vote of everybody at their places, with labels in their public unit.
 
         Return ``None`` if σ is declared, or if no point of the grid is enough. With too few
         records, return ``None``, or raise an error if a vote was requested.
@@ -266,7 +264,7 @@ class Procedure(ReleaseQuestion):
         if not blocks:
             return None
         grid = noise_grid(unit / self.target_eta, records)
-        block = (seats.places[rows_of(trained)] * blocks).astype(int)
+        block = (places * blocks).astype(int)
         return vote_on_noise(public, allowed, grid, block, blocks, epsilon, least)
 
     def _noise(self, needed: float, vote: NoiseDraw | None) -> float:
@@ -284,19 +282,12 @@ class Procedure(ReleaseQuestion):
         return self.sigma
 
 
-def rows_of(trained: TrainedModel) -> np.ndarray:
-    """Return the row number of each record, or of each person's first record."""
-    first = np.unique(trained.records.owner, return_index=True)[1]
-    return np.asarray(trained.records.beside[ROW][first])
-
-
 def spent_by(trained: TrainedModel, recognition: Recognition | None) -> np.ndarray:
     """Return the η² of every record, or person, over earlier releases."""
-    holders = trained.holders
+    first = trained.records.firsts
     if recognition is None:
-        return np.zeros(len(holders))
-    first = np.array([rows[0] for rows in holders])  # all records of a person have spent the same
-    return np.asarray(recognition.spent[first])
+        return np.zeros(len(first))
+    return np.asarray(recognition.spent[first])  # all records of a person have spent the same
 
 
 def _coded(table: EncodedTable) -> list[ColumnCoding]:

@@ -142,7 +142,10 @@ class People:
     def read(cls, content: Mapping[str, Any], rows: int) -> People:
         """Return the object from the JSON of :meth:`as_json`; raise ``ValueError`` if invalid."""
         columns, whole = (
-            {str(name): _unpacked(text) for name, text in content[key].items()}
+            {
+                str(name): np.frombuffer(base64.b64decode(text, validate=True), "<u8").astype("u8")
+                for name, text in content[key].items()
+            }
             for key in ("columns", "whole")
         )
         if not columns or any(len(d) != rows for d in (*columns.values(), *whole.values())):
@@ -335,7 +338,3 @@ def _firsts(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return the position of the first occurrence of each distinct pair of two numbers."""
     pairs = first.astype(np.int64) * (int(second.max(initial=0)) + 1) + second
     return np.asarray(np.unique(pairs, return_index=True)[1])
-
-
-def _unpacked(text: str) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<u8").astype(np.uint64)

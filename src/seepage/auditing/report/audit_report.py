@@ -11,24 +11,31 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Iterator
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import typer
 
-from seepage.auditing.any_model.structure import FEW
 from seepage.auditing.findings import (
+    FEW,
     MU,
+    NOT_MEASURED,
     NUMBERS,
     ONE_PERSON,
     ONE_ROW,
     SCHEMA,
     SHARES,
     Audit,
+    GuessFinding,
+    Remedy,
+    RemedyKind,
     SomeRecords,
 )
 from seepage.auditing.report.figures import Drawing, draw_figures
@@ -37,8 +44,6 @@ from seepage.auditing.report.rendering import TEMPLATES, Report, render, tell, t
 from seepage.auditing.report.verdict import (
     judge,
     name_change,
-    tell_codes,
-    tell_noise,
     tell_steps,
 )
 from seepage.auditing.report.words import (
@@ -46,21 +51,29 @@ from seepage.auditing.report.words import (
     compared,
     count_over,
     error_at,
+    error_said,
     find_limit,
     many,
     most_exposed,
     number,
+    number_of,
+    percent,
     plain,
     protection,
     say_error,
     short,
     spread_kept_of,
+    whom,
 )
 from seepage.core.result import COARSER, NOTICE, round_down
 from seepage.risks.guessing import accuracy_beside
 from seepage.support.files import write_private
-from seepage.tables.names import shown, unique
+from seepage.tables.names import counted, escaped, shown, unique
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+COLOURS = {"good": "green", "caution": "yellow", "bad": "red"}
 EMBEDDED_ROWS = 100_000  # above this the page holds only the most exposed records
 _EMBEDDED_CELLS = 6  # sensitive attributes shown per record in the page
 _OF_A_BOUND = ("adversary", "unit", "value", "guarantee", "assumptions", "reason")
@@ -90,9 +103,9 @@ class AuditReport(Report):
             "audit": audit,
             "limit": find_limit(audit),
             "over": count_over(audit),
-            "sigma_reason": tell_noise(audit),
+            "sigma_reason": tell("noise", audit),
             "steps": tell_steps(audit),
-            "codes_words": tell_codes(audit),
+            "codes_words": tell("codes", audit) if audit.codes else "",
             "attributes": most_exposed(audit.attributes),
             "sensitive": most_exposed(tuple(a for a in audit.attributes if a.sensitive)),
             "error": error_at(audit, audit.sigma),
@@ -235,7 +248,7 @@ class AuditReport(Report):
                 "noise": "gaussian",
                 "sigma": audit.sigma,
                 "choice": asdict(audit.noise),
-                "sigma_reason": tell_noise(audit),
+                "sigma_reason": tell("noise", audit),
                 "test_error": error_at(audit, audit.sigma),
                 "constant_error": audit.curve.trivial_error,
             },
@@ -324,7 +337,30 @@ def record_table(
 def pack(audit: Audit) -> dict[str, Any]:
     """Return the most exposed records as JSON: per column, little-endian numbers in base64."""
     kept = audit.records.at(np.sort(audit.records.most(EMBEDDED_ROWS).place))
-    columns = list(_page_columns(kept, audit))
+    eta, features, label, exact = (kept.numbers[name] for name in NUMBERS)
+    people, risks = audit.unit == ONE_PERSON, audit.risks
+    first = "first row" if people else "row"
+    which = "the person's first row" if people else "the record"
+    whole = (
+        "all rows of the person with their labels" if people else "the whole record with its label"
+    )
+    every = "least error of an attack on all its columns at once, in standard deviations"
+    # A short and a full heading, the order, and the values
+    columns = [
+        (first, f"number of {which} in the table, 0 for the first", False, kept.row),
+        ("leakage η", f"about {whole}", True, eta),
+        ("η of columns", "about the record without its label", True, features),
+        ("η of label", "about the label alone", True, label),
+        ("error on all columns", every, False, exact),
+    ]
+    for name, errors in list(kept.errors.items())[:_EMBEDDED_CELLS]:
+        words = f"least error of an attack on {plain(name)}, in its own units"
+        columns.append((f"± on {short(name, 24)}", words, False, errors))
+    if MU in kept.numbers and risks is not None:
+        right = accuracy_beside(kept.numbers[MU], 0.5, risks.epsilon, risks.delta)
+        right = np.where(np.isin(kept.row, risks.disclosed), 1.0, right)
+        words = "highest success rate of membership inference, in per cent; chance: 50"
+        columns.append(("recognised, %", words, True, 100 * right))
     with np.errstate(over="ignore"):  # beyond single precision counts as infinite
         numbers = [np.asarray(values).astype("<f4") for *_, values in columns[1:]]
     packed = [np.asarray(kept.row).astype("<f8"), *numbers]
@@ -340,28 +376,180 @@ def pack(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _page_columns(
-    records: SomeRecords, audit: Audit
-) -> Iterator[tuple[str, str, bool, np.ndarray]]:
-    """Yield the columns of the page's table: short and full heading, order, values."""
-    eta, features, label, exact = (records.numbers[name] for name in NUMBERS)
-    if audit.unit == ONE_PERSON:
-        words = "number of the person's first row in the table, 0 for the first"
-        yield "first row", words, False, records.row
-        yield "leakage η", "about all rows of the person with their labels", True, eta
-    else:
-        yield "row", "number of the record in the table, 0 for the first", False, records.row
-        yield "leakage η", "about the whole record with its label", True, eta
-    yield "η of columns", "about the record without its label", True, features
-    yield "η of label", "about the label alone", True, label
-    words = "least error of an attack on all its columns at once, in standard deviations"
-    yield "error on all columns", words, False, exact
-    for name, errors in list(records.errors.items())[:_EMBEDDED_CELLS]:
-        words = f"least error of an attack on {plain(name)}, in its own units"
-        yield f"± on {short(name, 24)}", words, False, errors
-    risks = audit.risks
-    if MU in records.numbers and risks is not None:
-        right = accuracy_beside(records.numbers[MU], 0.5, risks.epsilon, risks.delta)
-        right = np.where(np.isin(records.row, risks.disclosed), 1.0, right)
-        words = "highest success rate of membership inference, in per cent; chance: 50"
-        yield "recognised, %", words, True, 100 * right
+# On a terminal ----------------------------------------------------------------------------------
+
+
+def tell_briefly(report: AuditReport, page: Path | None, private: str | None = None) -> bool:
+    """Print an audit on one screen; return whether every limit is met.
+
+    ``private`` names the data values that the report shows, if any.
+    """
+    from rich.console import Console
+
+    columns = min(80, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
+    console = Console(width=columns, markup=False, emoji=False, highlight=False)
+
+    def lines(parts: Iterable[RenderableType]) -> list[str]:
+        """Return parts as lines, coloured on a terminal."""
+        with console.capture() as captured:
+            for part in parts:
+                console.print(part)
+        return [line.rstrip() for line in captured.get().splitlines()]
+
+    # A path that is folded cannot be copied.
+    end = [] if page is None else [f"Report: {escaped(str(page))}"]
+    end += lines([f"{NOTICE} More: --verbose."])
+    audit = report.audit
+    codes = [tell("codes", audit)] if audit.codes else []
+    notices = [f"Notice: {notice}" for notice in (*audit.notices, *codes)]
+    pointer = ["Read the notices first, in the report or with --verbose."]
+    for shown_notices, remedies in (
+        (notices, 9),
+        (notices and pointer, 9),
+        (notices and pointer, 1),
+    ):
+        said = [*lines([_verdict(report), *shown_notices, *_lines_below(report, remedies)]), *end]
+        if len(said) > 25:
+            said = [line for line in said if line]
+        if len(said) <= 25:
+            break
+    for line in said:
+        typer.echo(line)
+    if private is not None:
+        typer.echo(f"warning: the report shows {private}; do not share it.", err=True)
+    return report.verdict.passed
+
+
+def _verdict(report: AuditReport) -> RenderableType:
+    from rich.text import Text
+
+    verdict = report.verdict
+    style = f"bold {COLOURS[verdict.tone]}"
+    return Text.assemble((verdict.label, style), f": {verdict.headline}")
+
+
+def _lines_below(report: AuditReport, most: int) -> Iterator[RenderableType]:
+    """Yield the lines below the verdict and the notices, with at most this many remedies."""
+    audit, people = report.audit, report.audit.unit == ONE_PERSON
+    rows = f"{audit.records.rows:,} rows of " if people else ""
+    yield (
+        f"{shown(short(audit.source, 40))}: a {audit.model} model of "
+        f"{shown(short(audit.target, 40))} on {rows}"
+        f"{number_of(audit.records.count, audit.unit)}; {counted(audit.released, 'number')} "
+        f"released, σ = {audit.sigma:.4g}."
+    )
+    yield ""
+    yield _table(("", "with it", "baseline", "whom"), list(_risk_rows(audit)))
+    if not audit.risks and audit.risks_reason:
+        yield "Membership and guesses were not measured; --verbose gives the reason."
+    if audit.outsider_reason:
+        yield "There is no estimate for an attacker who knows fewer records; see --verbose."
+    tried = [r for r in audit.remedies if r.sigma is not None and r.error is not None]
+    if tried:
+        yield ""
+        risks = audit.risks
+        worst = None if risks is None else risks.worst_guess
+        now = (
+            f"as it is, σ = {audit.sigma:.3g}",
+            number(audit.records.largest("eta")),
+            "–" if risks is None else percent(risks.recognised),
+            "–" if worst is None else f"{100 * worst.gain:.3g} pts",
+            error_said(audit, audit.sigma),
+            "" if audit.usefulness is None else audit.usefulness.compared,
+        )
+        heads = ("remedy, by error", "η", "recognised", "guess gains", "error", "vs constant")
+        yield _table(heads, [now, *(_remedy_row(audit, r) for r in tried[:most])])
+    if passed := [f"{gate.name} {gate.limit:g}" for gate in audit.gates if gate.passed]:
+        yield f"within {', '.join(passed)}."
+    for gate in audit.gates:
+        if not gate.passed:
+            measured = (
+                "not measured" if gate.measured is None else f"measured {number(gate.measured)}"
+            )
+            enough = "" if gate.enough is None else f"; σ = {gate.enough:g} would be enough"
+            yield f"OVER {gate.name} {gate.limit:g}: {measured}{enough}."
+    yield ""
+
+
+def _risk_rows(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the risks of membership and attribute inference, and the usefulness of the model."""
+    risks, found, chance = audit.risks, audit.outsider, "50 %, chance"
+    who = "a person" if audit.unit == ONE_PERSON else "a row"
+    if risks is not None:
+        row = whom(audit, risks.recognised_row)
+        how = " as in the data" if found is None else ", all others known"
+        yield f"{who} recognised{how}", percent(risks.recognised), chance, row
+    if found is not None:
+        # An estimate never stands without the attacker who knows all others.
+        noise = "no noise: " if found.sigma is None else "by "
+        if risks is None or found.sigma is None:
+            yield f"  {noise}all others known", percent(found.informed), chance, ""
+        about = f"about {percent(found.membership)}"
+        name = found.attacker.partition(",")[0]
+        yield f"  {noise}{name} (estimate)", about, chance, whom(audit, found.row)
+    for guess in _worst_guesses(audit):
+        baseline = f"{percent(guess.baseline)} without it"
+        name = f"“{short(guess.name, 24)}” guessed right"
+        yield name, percent(guess.right), baseline, whom(audit, guess.row, guess.unit)
+    numbers = tuple(a for a in audit.attributes if a.sensitive and a.kind == "numeric")
+    for a in most_exposed(numbers)[:1]:
+        known, spread = (spread_kept_of(a) or 0.0) * a.spread, f"±{number(a.spread)} without it"
+        name = f"“{short(a.name, 24)}” estimated to"
+        yield name, f"±{number(known)}", spread, whom(audit, a.easiest_row)
+    limit, (exposed, worst) = find_limit(audit), audit.records.worst()
+    told = f"{number(limit.eta)}, {limit.words}"
+    yield "leakage η", number(worst), told, whom(audit, exposed) if worst > 0 else ""
+    constant = f"{say_error(audit, audit.curve.trivial_error)} for a constant"
+    name = audit.curve.error_name.partition(" (")[0]
+    yield f"{name}, unseen records", error_said(audit, audit.sigma), constant, ""
+
+
+def _worst_guesses(audit: Audit) -> Iterator[GuessFinding]:
+    """Yield the guess that gains most, over all columns and over sensitive ones, each once."""
+    guesses = () if audit.risks is None else audit.risks.guesses
+    sensitive = {a.name for a in audit.attributes if a.sensitive}
+    seen: GuessFinding | None = None
+    for among in (guesses, [guess for guess in guesses if guess.name in sensitive]):
+        worst = max(among, key=lambda guess: guess.gain, default=None)
+        if worst is not None and worst is not seen:
+            yield worst
+        seen = worst
+
+
+def _remedy_row(audit: Audit, remedy: Remedy) -> tuple[str, ...]:
+    """Return a remedy's benefit and cost, and how its model compares with a constant prediction."""
+    guessed = audit.risks is not None and audit.risks.worst_guess is not None
+    unknown = "–" if audit.risks is None else NOT_MEASURED
+    remark = "" if remedy.compared == NOT_MEASURED else remedy.compared
+    if not (remedy.reaches_target or remedy.membership is None):
+        remark = "not enough"
+    if remedy.reason is not None:
+        remark = "no help"
+    noise, penalty = f"σ = {remedy.sigma:.3g}", f"λ = {remedy.l2 or 0:.3g}"
+    change = {
+        RemedyKind.NOISE: f"noise {noise}",
+        RemedyKind.PENALTY: f"penalty {penalty}",
+        RemedyKind.COMBINATION: f"penalty {penalty}, {noise}",
+        RemedyKind.WEIGHTS: f"reweighting, {noise}",
+    }
+    return (
+        change.get(remedy.kind, f"{remedy.name}, {noise}"),
+        "–" if remedy.eta is None else number(remedy.eta),
+        unknown if remedy.membership is None else percent(remedy.membership),
+        f"{100 * remedy.gain:.3g} pts" if remedy.gain is not None else unknown if guessed else "–",
+        "–" if remedy.error is None else say_error(audit, remedy.error),
+        remark,
+    )
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    for row in rows:
+        style = "dim" if row[-1] in ("worse", "not told apart", "no help") else ""
+        table.add_row(*(Text(cell) for cell in row), style=style)
+    return table

@@ -154,9 +154,10 @@ def show_audit(audit: Audit) -> FirstScreen:
     groups = [name for name, places in audit.members.items() if len(places)][:40]
     edges = _Edges(audit) if audit.records.examined else None
     curve, risks = audit.curve, audit.risks
+    known_curve = None if risks is None else risks.curve
     stops: tuple[NoiseStop, ...] = ()
     own = np.flatnonzero(np.asarray(curve.sigma) == audit.sigma)
-    known = risks is not None and risks.curve is not None and len(curve.sigma) > 1
+    known = known_curve is not None and len(curve.sigma) > 1
     if known and edges is not None and len(own):
         stops = tuple(
             NoiseStop(
@@ -168,6 +169,13 @@ def show_audit(audit: Audit) -> FirstScreen:
             )
             for k, sigma in enumerate(curve.sigma)
         )
+    guessed = risks is not None and bool(risks.guesses)
+    other_noise = guessed and known_curve is not None and known_curve.right is None
+    unanswered = {
+        "membership and guesses": risks is None,
+        "guesses with other noise": risks is not None and (known_curve is None or other_noise),
+        "usefulness": error_at(audit, audit.sigma) is None,
+    }
     return FirstScreen(
         cards=tuple(_cards(audit)),
         histogram=None if edges is None else edges.histogram(),
@@ -180,19 +188,10 @@ def show_audit(audit: Audit) -> FirstScreen:
         )
         if stops
         else (),
-        open=tuple(_open_questions(audit)),
+        open=tuple(question for question, is_open in unanswered.items() if is_open),
         standard=_standard(audit),
         figure="leakage" if edges is None else "",
     )
-
-
-def _open_questions(audit: Audit) -> Iterator[str]:
-    if audit.risks is None:
-        yield "membership and guesses"
-    elif audit.risks.curve is None or (audit.risks.curve.right is None and audit.risks.guesses):
-        yield "guesses with other noise"
-    if error_at(audit, audit.sigma) is None:
-        yield "usefulness"
 
 
 def _standard(audit: Audit) -> tuple[str, str] | None:
@@ -234,13 +233,11 @@ TONES = {"better": "good", "not told apart": "caution", "worse": "bad", NOT_MEAS
 _INFORMED = "attacker knows all others"
 
 
-def _judged(over: bool, limit: str) -> dict[str, str]:
+def _judged(audit: Audit, over: bool, limit: str, own: bool) -> dict[str, str]:
+    """Return the tone and judgement of a number, which may be within its limit only with noise."""
+    if own and audit.published_as_it_is and not over:
+        return {"tone": "", "judged": f"only with noise σ = {number(audit.sigma)}"}
     return {"tone": "bad" if over else "good", "judged": f"{'over' if over else 'within'} {limit}"}
-
-
-def _only_with_noise(audit: Audit) -> dict[str, str]:
-    """Return the tone and the judgement of a number that is within its limit only with noise."""
-    return {"tone": "", "judged": f"only with noise σ = {number(audit.sigma)}"}
 
 
 def _membership(audit: Audit, stop: int | None) -> Card:
@@ -251,41 +248,29 @@ def _membership(audit: Audit, stop: int | None) -> Card:
         right = float(risks.curve.membership[stop])
     limit = limit_on(audit, "--max-membership", MAX_MEMBERSHIP)
     own = stop is None or float(audit.curve.sigma[stop]) == audit.sigma
-    judged = _judged(right > limit * (1 + SAME), f"limit {percent(limit)}")
-    if own and audit.published_as_it_is and judged["tone"] == "good":
-        judged = _only_with_noise(audit)
-    elif own:
-        judged["judged"] += _named(audit, limit)
+    judged = _judged(audit, right > limit * (1 + SAME), f"limit {percent(limit)}", own)
+    over = count_recognised(audit, limit) if own and judged["tone"] else 0
+    if over and audit.records.examined:
+        first = list(dict.fromkeys([*risks.disclosed, *audit.records.recognised(over)]))[:4]
+        names = ", ".join(short(audit.called(row), 16) for row in first)
+        more = f" and {over - len(first):,} more" if over > len(first) else ""
+        judged["judged"] += f": {'row' if over == 1 else 'rows'} {names}{more}"
+    found, beside = audit.outsider if own else None, _INFORMED
+    if found is not None:
+        noise = "no noise: " if found.sigma is None else ""
+        beside = (
+            f"{noise}outsider {percent(found.membership)} (estimate), informed attacker "
+            f"{percent(found.informed)}"
+        )
+    elif own and audit.outsider_reason:
+        beside = "outsider: not estimated"
     return Card(
         name="Recognised in the training data",
         baseline="50 %",
         value=percent(right),
         meaning=f"chance → at most, {whom(audit, risks.recognised_row)}",
         **judged,
-        beside=(_outsider(audit) if own else _INFORMED,),
-    )
-
-
-def _named(audit: Audit, limit: float) -> str:
-    """Return the names of the rows whose membership risk exceeds the limit, if any."""
-    over = count_recognised(audit, limit)
-    if not (over and audit.records.examined and audit.risks is not None):
-        return ""
-    first = list(dict.fromkeys([*audit.risks.disclosed, *audit.records.recognised(over)]))[:4]
-    names = ", ".join(short(audit.called(row), 16) for row in first)
-    more = f" and {over - len(first):,} more" if over > len(first) else ""
-    return f": {'row' if over == 1 else 'rows'} {names}{more}"
-
-
-def _outsider(audit: Audit) -> str:
-    """Return a sentence that compares an attacker who knows fewer records with an informed one."""
-    found = audit.outsider
-    if found is None:
-        return "outsider: not estimated" if audit.outsider_reason else _INFORMED
-    noise = "no noise: " if found.sigma is None else ""
-    return (
-        f"{noise}outsider {percent(found.membership)} (estimate), informed attacker "
-        f"{percent(found.informed)}"
+        beside=(beside,),
     )
 
 
@@ -309,9 +294,8 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
         name, prior, who = curve.names[stop], curve.priors[stop], ""
         right, baseline = float(curve.right[stop]), float(curve.baseline[stop])
     limit = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN)
-    judged = _judged(right - baseline > limit * (1 + SAME), f"+{100 * limit:g}-point limit")
-    if sigma == audit.sigma and audit.published_as_it_is and judged["tone"] == "good":
-        judged = _only_with_noise(audit)
+    over, own = right - baseline > limit * (1 + SAME), sigma == audit.sigma
+    judged = _judged(audit, over, f"+{100 * limit:g}-point limit", own)
     beside = ""
     if number_card is not None and numbers[0].sensitive:
         told = f"{number_card.baseline} → {number_card.value}"
@@ -451,15 +435,7 @@ def _remedies(audit: Audit) -> Remedies:
     lines = [
         (
             remedy.no_better,
-            _line(
-                audit,
-                _takes(audit, remedy),
-                _met(audit, remedy),
-                remedy.membership,
-                remedy.gain,
-                remedy.error,
-                remedy.compared,
-            ),
+            _remedy_line(audit, remedy),
         )
         for remedy in sorted(tried, key=attrgetter("rank"))
     ]
@@ -483,28 +459,26 @@ def _remedies(audit: Audit) -> Remedies:
     )
 
 
-def _met(audit: Audit, remedy: Remedy) -> str:
-    """Return whether a remedy brings a release within the limits, as far as is known."""
-    risks = audit.risks
+def _remedy_line(audit: Audit, remedy: Remedy) -> RemedyLine:
+    """Return a remedy with its settings, and whether it meets the limits, as far as is known."""
+    taken, risks = [_set("λ", remedy.l2)] if remedy.l2 is not None else [], audit.risks
+    if remedy.sigma is not None and (remedy.l2 is None or remedy.sigma != audit.sigma):
+        taken.append(_set("σ", remedy.sigma))
+    name, met = short(remedy.name, 40), "yes" if remedy.reaches_target else "no"
     if risks is not None and risks.disclosed:  # by figures that no remedy changes
-        return "no"
-    guessed = risks is not None and risks.worst_guess is not None
-    if risks is not None and (remedy.membership is None or (remedy.gain is None and guessed)):
-        return NOT_MEASURED
-    return "yes" if remedy.reaches_target else "no"
+        met = "no"
+    elif risks is not None:
+        guessed = risks.worst_guess is not None
+        unknown = remedy.membership is None or (remedy.gain is None and guessed)
+        met = NOT_MEASURED if unknown else met
+    named = f"{name} ({', '.join(taken)})" if taken else name
+    measured = remedy.membership, remedy.gain, remedy.error, remedy.compared
+    return _line(audit, named, met, *measured)
 
 
 def _set(name: str, value: float) -> str:
     """Return a setting as text without line breaks."""
     return f"{name} = {number(value)}".replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def _takes(audit: Audit, remedy: Remedy) -> str:
-    """Return a remedy's name and its settings."""
-    taken = [_set("λ", remedy.l2)] if remedy.l2 is not None else []
-    if remedy.sigma is not None and (remedy.l2 is None or remedy.sigma != audit.sigma):
-        taken.append(_set("σ", remedy.sigma))
-    return f"{short(remedy.name, 40)} ({', '.join(taken)})" if taken else short(remedy.name, 40)
 
 
 def _line(

@@ -35,7 +35,7 @@ from seepage.tables.names import counted, escaped, shown
 TEMPLATES = files("seepage.auditing.report") / "templates"
 
 _FILTERS = (
-    "number plain short sentence markdown protection in_100 percent share at_most "
+    "number plain short markdown protection in_100 percent share at_most "
     "at_least bits interval several called quoted one many capital level_error"
 )
 _CALLED = (
@@ -68,6 +68,8 @@ def environment() -> Environment:
     )
     made.filters |= {name: getattr(words, name) for name in _FILTERS.split()}
     made.filters |= {"count": "{:,.0f}".format, "rate": words.rate}
+    # A sentence may quote names, which may make it far too long.
+    made.filters["sentence"] = lambda text, width=2000: words.short(text, width)
     # Our own style and script, and matplotlib's SVG, which escapes its text itself
     made.filters["trusted"] = Markup
     made.filters |= {"shown": shown, "escaped": escaped, "table": partial(text_table, indent=2)}

@@ -7,7 +7,7 @@ from html import escape
 
 from seepage.auditing.findings import ONE_PERSON, Audit
 from seepage.auditing.report.audit_report import AuditReport
-from seepage.auditing.report.verdict import tell_outsider
+from seepage.auditing.report.rendering import tell
 from seepage.auditing.report.words import number_of
 
 
@@ -30,7 +30,7 @@ class ReportRendering:
             *(f"Notice: {notice}" for notice in audit.notices),
             f"{verdict.label}: {verdict.headline}",
             *verdict.sentences[:4],  # more would not fit a screen
-            *filter(None, [tell_outsider(audit)]),
+            *filter(None, [tell("outsider", audit)]),
             "sp.report(audit, folder) writes the full report.",
         ]
         return (

@@ -16,7 +16,6 @@ from seepage.auditing.findings import (
     AttributeFinding,
     Audit,
     DisclosureCheck,
-    Gate,
     LedgerFinding,
     Remedy,
     RemedyKind,
@@ -61,7 +60,7 @@ def judge(audit: Audit) -> Verdict:
         which = f"{len(failed)} of the {len(audit.gates)} limits you set"
         which = "the limit you set" if len(audit.gates) == 1 else which
         headline = f"Do not release: {which} {'is' if len(failed) == 1 else 'are'} exceeded."
-    elif over and (audit.risks is None or _asks_eta(audit)):
+    elif _leaks_more(audit):
         tone, label = "caution", "Above " + limit.words
         total = audit.records.count
         who = f"{over:,} of {number_of(total, audit.unit)}"
@@ -100,8 +99,8 @@ def judge(audit: Audit) -> Verdict:
         headline,
         tuple(filter(None, _explain(audit))),
         tuple(Answer(question, text) for question, text in _answers(audit) if text),
-        tuple((gate, tell_gate(audit, gate)) for gate in audit.gates),
-        tuple((remedy.name, tell_remedy(audit, remedy)) for remedy in audit.remedies),
+        tuple((gate, tell("gate", audit, gate)) for gate in audit.gates),
+        tuple((remedy.name, tell("remedy", audit, remedy)) for remedy in audit.remedies),
     )
 
 
@@ -114,14 +113,16 @@ _COMPARED = {
 
 def meets_limits(audit: Audit) -> bool:
     """Return whether a release is within the caller's limits and the default limits."""
-    over = count_over(audit) > 0 and (audit.risks is None or _asks_eta(audit))
-    return not over and not _stands_out(audit) and all(gate.passed for gate in audit.gates)
+    if _leaks_more(audit) or _stands_out(audit):
+        return False
+    return all(gate.passed for gate in audit.gates)
 
 
-def _asks_eta(audit: Audit) -> bool:
-    """Return whether the limit on η was set by the caller."""
+def _leaks_more(audit: Audit) -> bool:
+    """Return whether a record exceeds a limit on η that the caller set, or if no risk is known."""
     named = any(gate.name == "--max-eta" for gate in audit.gates)
-    return named or audit.noise.how not in ("given", "default")
+    asked = audit.risks is None or named or audit.noise.how not in ("given", "default")
+    return asked and count_over(audit) > 0
 
 
 def _tell_within(audit: Audit) -> str:
@@ -130,7 +131,9 @@ def _tell_within(audit: Audit) -> str:
     assert risks is not None  # noqa: S101 - the caller has looked
     membership = limit_on(audit, "--max-membership", MAX_MEMBERSHIP)
     gain, most = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN), risks.worst_guess
-    guessed = f"; guesses gain {_points(most.gain)} at most (limit {100 * gain:g})" if most else ""
+    guessed = ""
+    if most is not None:
+        guessed = f"; guesses gain {100 * most.gain:.3g} points at most (limit {100 * gain:g})"
     numbers = [a for a in most_exposed(audit.attributes) if spread_kept_of(a) is not None]
     if most is None and numbers:
         guessed = f"; {_narrowed(numbers[0])}"
@@ -147,10 +150,6 @@ def _narrowed(column: AttributeFinding) -> str:
         f"“{short(column.name)}” is estimated to within ±{number(kept * column.spread)} at best, "
         f"±{number(column.spread)} without the release"
     )
-
-
-def _points(gain: float) -> str:
-    return f"{100 * gain:.3g} points"
 
 
 def _stands_out(audit: Audit) -> str:
@@ -171,7 +170,7 @@ def _stands_out(audit: Audit) -> str:
             who = f"{capital(whom(audit, risks.recognised_row))} can be recognised as a member"
         guessed = ""
         if most is not None and most.gain > least:
-            guessed = f"; guesses gain {_points(most.gain)}"
+            guessed = f"; guesses gain {100 * most.gain:.3g} points"
         return (
             f"{who}, up to {percent(risks.recognised)} of the time "
             f"(limit {percent(membership)}, chance 50 %){guessed}"
@@ -201,17 +200,8 @@ def _answers(audit: Audit) -> Iterator[tuple[str, str]]:
     """Yield the answers to a privacy officer's questions."""
     people = audit.unit == ONE_PERSON
     yield f"Is any {'person' if people else 'row'} at risk?", tell("membership", audit)
-    yield "And for an attacker who knows fewer records?", tell_outsider(audit)
+    yield "And for an attacker who knows fewer records?", tell("outsider", audit)
     yield "Who?" if people else "Which one?", tell("who", audit)
-    yield "How often would an attacker be right, with and without this release?", _tell_sure(audit)
-    yield "What would help?", _tell_fixes(audit)
-    error = error_at(audit, audit.sigma)
-    if error is not None:
-        changed = [r for r in audit.remedies if name_change(audit, r) and r.error is not None]
-        yield "What does protection cost?", tell("costs", audit, error, changed)
-
-
-def _tell_sure(audit: Audit) -> str:
     guesses = () if audit.risks is None else audit.risks.guesses
     by_prior = {(g.name, g.prior): g for g in guesses}
     sensitive = {a.name for a in audit.attributes if a.sensitive}
@@ -222,8 +212,13 @@ def _tell_sure(audit: Audit) -> str:
     numbers = tuple(a for a in audit.attributes if a.kind == "numeric")
     numbers = tuple(a for a in numbers if a.sensitive) or numbers
     if numbers and (not text or numbers[0].sensitive):
-        text = f"{text} {tell('closest', audit, most_exposed(numbers)[0])}"
-    return text.strip()
+        text = f"{text} {tell('closest', audit, most_exposed(numbers)[0])}".strip()
+    yield "How often would an attacker be right, with and without this release?", text
+    yield "What would help?", _tell_fixes(audit)
+    error = error_at(audit, audit.sigma)
+    if error is not None:
+        changed = [r for r in audit.remedies if name_change(audit, r) and r.error is not None]
+        yield "What does protection cost?", tell("costs", audit, error, changed)
 
 
 def _explain(audit: Audit) -> Iterator[str]:
@@ -246,7 +241,8 @@ def _tell_fixes(audit: Audit) -> str:
     named = [(name_change(audit, remedy), remedy.no_better) for remedy in audit.remedies]
     changes = [change for change, useless in named if change and not useless]
     useless = " or ".join(change for change, useless in named if change and useless)
-    if not _needs_change(audit):
+    exposed = _stands_out(audit)
+    if not (exposed or count_over(audit)):
         if audit.published_as_it_is:
             return (
                 f"Noise: with σ = {audit.sigma:.3g} the release stays within "
@@ -265,28 +261,19 @@ def _tell_fixes(audit: Audit) -> str:
             f"More noise protects the most exposed {who} (--max-membership and --max-guess-tpr "
             "compute how much)."
         )
+    aim = "the target" if audit.target_eta is not None else "one standard deviation (η = 1)"
+    aim = f"every {one(audit.unit)} within {aim}{' and the limits on risks' if exposed else ''}"
     if not changes:
         return (
-            f"None of the remedies tried is useful. {capital(useless)} would bring every "
-            f"{one(audit.unit)} within {_aim(audit)}, but leaves a model that is no better than a "
-            "constant prediction."
+            f"None of the remedies tried is useful. {capital(useless)} would bring {aim}, but the "
+            "model would be no better than a constant prediction."
         )
     listed = changes[0] if len(changes) == 1 else f"{', '.join(changes[:-1])}, or {changes[-1]}"
     ending = "it brings" if len(changes) == 1 else "each of these brings"
-    text = f"{capital(listed)}: {ending} every {one(audit.unit)} within {_aim(audit)}."
+    text = f"{capital(listed)}: {ending} {aim}."
     if useless:
         text += f" So would {useless}, but with a model no better than a constant prediction."
     return text
-
-
-def _needs_change(audit: Audit) -> bool:
-    """Return whether leakage, membership or attribute inference exceeds its limit."""
-    return bool(count_over(audit) or _stands_out(audit))
-
-
-def _aim(audit: Audit) -> str:
-    eta = "the target" if audit.target_eta is not None else "one standard deviation (η = 1)"
-    return f"{eta} and the limits on risks" if _stands_out(audit) else eta
 
 
 def name_change(audit: Audit, remedy: Remedy) -> str:
@@ -296,47 +283,13 @@ def name_change(audit: Audit, remedy: Remedy) -> str:
     noise = f"σ = {remedy.sigma:.3g}"
     if remedy.kind == RemedyKind.WEIGHTS:
         return f"reweighting, to even out the leakage (with {noise})"
-    needed = _needs_change(audit)
-    if remedy.kind == RemedyKind.COMBINATION and remedy.l2 is not None:
-        taken = f"λ = {remedy.l2:.3g} instead of {audit.l2:.3g}, with {noise}"
-        return f"{remedy.name} ({taken})" if needed else ""
-    if remedy.kind == RemedyKind.PENALTY and remedy.l2 is not None:
-        taken = f"λ = {remedy.l2:.3g} instead of {audit.l2:.3g}"
-        return f"{remedy.name} ({taken})" if needed else ""
-    if remedy.kind == RemedyKind.NOISE:
-        return f"{remedy.name} ({noise} instead of {audit.sigma:.3g})" if needed else ""
-    return ""
-
-
-def tell_remedy(audit: Audit, remedy: Remedy) -> str:
-    """Return a remedy's settings, benefit and cost in words, or why it does not help."""
-    return tell("remedy", audit, remedy)
-
-
-def tell_gate(audit: Audit, gate: Gate) -> str:
-    """Return a comparison of a measured number with a limit; records are named by row only."""
-    return tell("gate", audit, gate)
-
-
-def tell_codes(audit: Audit) -> str:
-    """Return a notice if a target of few whole numbers was read as a number; otherwise empty."""
-    return tell("codes", audit) if audit.codes else ""
-
-
-def tell_noise(audit: Audit) -> str:
-    """Return a sentence about how the noise was chosen."""
-    return tell("noise", audit)
-
-
-def tell_outsider(audit: Audit) -> str:
-    """Return the success of the attacker named by the caller; empty if none was named."""
-    asked = audit.outsider is not None or audit.outsider_reason
-    return tell("outsider", audit) if asked else ""
-
-
-def tell_not_measured(audit: Audit) -> str:
-    """Return a sentence that membership and attribute inference were not measured, and why."""
-    return tell("not_measured", audit)
+    taken = {RemedyKind.NOISE: f"{noise} instead of {audit.sigma:.3g}"}
+    if remedy.l2 is not None:
+        penalty = f"λ = {remedy.l2:.3g} instead of {audit.l2:.3g}"
+        taken |= {RemedyKind.PENALTY: penalty, RemedyKind.COMBINATION: f"{penalty}, with {noise}"}
+    if remedy.kind not in taken or not (count_over(audit) or _stands_out(audit)):
+        return ""
+    return f"{remedy.name} ({taken[remedy.kind]})"
 
 
 def warn_of_constant(audit: Audit) -> str:
@@ -351,9 +304,12 @@ def tell_steps(audit: Audit) -> tuple[str, ...]:
     """Return sentences about the processing of the data, and further findings."""
     sentences, curve = list(audit.steps), audit.curve
     if audit.preset is not None:
-        sentences.append(_tell_preset(audit.preset))
+        sentences.append(
+            f"Limits that were not set are those of the preset {audit.preset}, for "
+            f"{PRESETS[audit.preset].audience}: our default, not law."
+        )
     if audit.codes:
-        sentences.append(tell_codes(audit))
+        sentences.append(tell("codes", audit))
     if not curve.held_out:
         sentences.append(
             "No model could be fitted without the held-out records, so the tested model was fitted "
@@ -365,20 +321,12 @@ def tell_steps(audit: Audit) -> tuple[str, ...]:
             "training rows of a split do not determine a model without a penalty."
         )
     if audit.risks_reason:
-        sentences.append(tell_not_measured(audit))
+        sentences.append(tell("not_measured", audit))
     if audit.ledger is not None:
         sentences.extend(tell_ledger(audit.ledger))
     if audit.disclosures is not None:
         sentences.extend(tell_disclosures(audit.disclosures))
     return tuple(sentences)
-
-
-def _tell_preset(name: str) -> str:
-    """Return a sentence that names a preset's audience, and states that its limits are not law."""
-    return (
-        f"Limits that were not set are those of the preset {name}, for {PRESETS[name].audience}: "
-        "our default, not law."
-    )
 
 
 def tell_ledger(ledger: LedgerFinding) -> list[str]:

@@ -71,11 +71,6 @@ def short(text: object, width: int = 48) -> str:
     return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
 
-def sentence(text: object, width: int = 2000) -> str:
-    """Return a sentence that may quote names, shortened if they make it far too long."""
-    return short(text, width)
-
-
 def markdown(text: object, width: int = 48) -> str:
     """Return a caller's name escaped for Markdown."""
     escaped = "".join(_MARKDOWN.get(c, c) for c in short(text, width))

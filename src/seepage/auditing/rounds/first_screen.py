@@ -135,7 +135,8 @@ def _left(audit: RecordingAudit) -> Remedies:
         RemedyLine(
             short(r.name, 60),
             (
-                "yes" if r.p_value <= LEVEL else "no",
+                # A test that finds nothing does not show that nothing leaks.
+                "yes" if r.p_value <= LEVEL else "not shown",
                 interval(r.value, r.low, r.high),
                 number(r.p_value),
             ),
@@ -153,6 +154,6 @@ def _left(audit: RecordingAudit) -> Remedies:
         "accuracy lost",
         legend=(
             (unit, f"what an update reveals, of {number(float(entropy[0]))} in total"),
-            ("P", "how often chance reveals as much; revealed: at most 0.05"),
+            ("P", "of a permutation test of whole updates; shown: at most 0.05"),
         ),
     )

@@ -50,10 +50,12 @@ class RecordingReport(Report):
         return draw_recording(self.audit)
 
     def about(self) -> dict[str, Any]:
-        """Return the context of the templates: layers and clients, the most revealing first."""
+        """Return the context of the templates; layers that reveal the property come first."""
         audit, who = self.audit, self.audit.clients
         by_name = {layer["name"]: layer for layer in self._layers()}
-        layers = [by_name[name] for name in audit.layers.v_information.ranking()]
+        ranking = audit.layers.v_information.ranking()
+        # An estimate that is not significant may be large: the layers that reveal it come first.
+        layers = sorted((by_name[name] for name in ranking), key=lambda layer: not layer["tells"])
         named, known = set(map(str, who.named())), self.values or {}
         clients = [
             {

@@ -6,9 +6,14 @@ from functools import partial
 from typing import Any
 
 from seepage.core.result import PENALTY
-from seepage.glm.adapters.kinds import ModelKind, RefusedKind, reader, refuse_setting
+from seepage.glm.adapters.registry import (
+    ModelKind,
+    RefusedKind,
+    reader,
+)
 from seepage.glm.adapters.scikit_learn import lasso, lasso_ratio, per_weight
 from seepage.glm.losses import Family, bernoulli, gamma, gaussian, poisson, tweedie
+from seepage.glm.refusals import refuse_setting
 from seepage.support.library_classes import own_name
 
 _GLUM: dict[tuple[str | None, str | None], Family] = {

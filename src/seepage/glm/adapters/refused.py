@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seepage.glm.adapters.kinds import RefusedKind
+from seepage.glm.adapters.registry import RefusedKind
 
 _ATTACK = (
     "Audit it by attack with sp.audit(model, X, y), which measures how well an attacker "

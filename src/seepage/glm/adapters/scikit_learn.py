@@ -9,7 +9,11 @@ import numpy as np
 from sklearn.base import is_regressor
 
 from seepage.core.result import PENALTY
-from seepage.glm.adapters.kinds import ModelKind, one_output, reader, refuse_setting
+from seepage.glm.adapters.registry import (
+    ModelKind,
+    one_output,
+    reader,
+)
 from seepage.glm.losses import (
     Categorical,
     Family,
@@ -20,6 +24,7 @@ from seepage.glm.losses import (
     squared_hinge,
     tweedie,
 )
+from seepage.glm.refusals import refuse_setting
 
 # Least squares, and means of losses ---------------------------------------------------------------
 

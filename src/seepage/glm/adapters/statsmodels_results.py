@@ -19,10 +19,23 @@ from typing import Any
 import numpy as np
 
 from seepage.errors import InputError
-from seepage.glm.adapters.kinds import ModelKind, Read, refusal
+from seepage.glm.adapters.registry import (
+    ModelKind,
+    Read,
+    check_column_count,
+)
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.glm.inputs import check_column_count, read_response, read_weights
-from seepage.glm.losses import Family, bernoulli, gamma, gaussian, poisson, tweedie
+from seepage.glm.losses import (
+    Family,
+    bernoulli,
+    gamma,
+    gaussian,
+    poisson,
+    read_response,
+    read_weights,
+    tweedie,
+)
+from seepage.glm.refusals import refusal
 from seepage.support.library_classes import own_name
 from seepage.tables.source import Table, as_numpy, place_like
 

@@ -66,7 +66,7 @@ class BatchedRefits:
         starts = np.zeros_like(moves) if starts is None else starts
         starts = np.where(np.isfinite(starts), starts, 0.0)
         undecided = max(1e-9, 10 * self.model.gram_solver.rounding)  # a share as good as 1
-        for some in self._passes(changes):
+        for some in self.passes(changes):
             moves[some], errors[some], left = self._newton(changes[some], starts[some])
             for k, change in enumerate(changes[some], start=some.start):
                 if not self._holds_intercept(change):
@@ -78,7 +78,7 @@ class BatchedRefits:
                     moves[k], errors[k] = self._alone(change, starts[k])
         return moves, errors
 
-    def _passes(self, changes: list[Change]) -> Iterator[slice]:
+    def passes(self, changes: list[Change]) -> Iterator[slice]:
         """Yield batches of at least two changes whose margins fit in the processor's cache."""
         size = max(2, (1 << 17) // (len(self.model.X) * self.outputs.count))
         return (slice(k, k + size) for k in range(0, len(changes), size))
@@ -93,8 +93,8 @@ class BatchedRefits:
         """
         weaker = np.ones(len(changes))
         counted = self._curved > 0
-        for some in self._passes(changes):
-            shift = _Batch(self, changes[some]).shifts(moves[some])[: len(self.model.X)]
+        for some in self.passes(changes):
+            shift = ChangedTables(self, changes[some]).shifts(moves[some])[: len(self.model.X)]
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
                 if self.outputs.count > 1 or self.outputs.basis is not None:
                     weaker[some] = np.exp(self.outputs.spans(shift[counted]).max(axis=0))
@@ -109,11 +109,11 @@ class BatchedRefits:
 
     def pull_of_removed(self, changes: list[Change]) -> np.ndarray:
         """Return the norms of the removed records' gradients, in the norm of ``H⁻¹``, (B,)."""
-        return self.size(_Batch(self, changes).removed_gradient)
+        return self.size(ChangedTables(self, changes).removed_gradient)
 
     def steepness(self, changes: list[Change]) -> np.ndarray:
         """Return the norms of the gradients of the changed objectives at ``θ̂``, (B,)."""
-        return np.asarray(np.linalg.norm(_Batch(self, changes).at_rest(), axis=1))
+        return np.asarray(np.linalg.norm(ChangedTables(self, changes).at_rest(), axis=1))
 
     def least_curvatures(self, changes: list[Change]) -> np.ndarray:
         """Return lower bounds on the eigenvalues of the refits' Hessians, (B,).
@@ -285,12 +285,13 @@ class BatchedRefits:
             free = np.linalg.eigvalsh(np.einsum("n,nbc->bc", weight, curvature))
             if not free[0] > 1e-9 * self._curved.sum():
                 return nothing
-        H = objective.definite(objective.hessian(margins))
+        sums = objective.at(theta, ("hessian",))
+        H = objective.definite(sums.hessian)
         factor = cholesky_factor(H)
         if factor is None and fit.ridge == 0:  # no curvature is left along some direction
             return unknown
         factor = factor or damped_factor(H)
-        step = factor.solve(objective.gradient(theta, objective.slopes(margins)).reshape(-1))
+        step = factor.solve(sums.gradient.reshape(-1))
         # Where a slope dies away exponentially, steps go on by about 1 in its margin, and the last
         # says nothing of how many are left.
         jump = np.abs(objective.margins(step.reshape(theta.shape))).max()
@@ -314,7 +315,7 @@ class BatchedRefits:
 
         An error is relative to the size of the change, and infinite if the steps remain long.
         """
-        whole, moved = _Batch(self, changes), start.copy()
+        whole, moved = ChangedTables(self, changes), start.copy()
         left, last = np.full(len(changes), np.inf), np.zeros(len(changes))
         active, rest = np.arange(len(changes)), np.zeros_like(moved)
         span = np.zeros(len(changes))
@@ -335,7 +336,8 @@ class BatchedRefits:
                 if not going.any():
                     break
                 batch, here, shift = batch.of(going), here[going], shift[:, going]
-                gradient, curvature, active = gradient[going], curvature[:, going], active[going]
+                gradient, curvature = gradient[going], curvature[..., going]
+                active = active[going]
                 step, _ = self._solve(batch, curvature, -gradient, np.minimum(0.1, now[going]))
                 near = now[going] < 1e-3  # a whole step is right; only rounding interferes
                 length = 1.0 if near.all() else batch.length(here, shift, step, gradient)
@@ -369,7 +371,7 @@ class BatchedRefits:
         return moved, step, np.where(last > 1e-2, np.inf, left)
 
     def _solve(
-        self, batch: _Batch, curvature: np.ndarray, right: np.ndarray, tolerance: np.ndarray
+        self, batch: ChangedTables, curvature: np.ndarray, right: np.ndarray, tolerance: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Solve a system with each refit's Hessian by preconditioned conjugate gradients, (B, P).
 
@@ -393,7 +395,7 @@ class BatchedRefits:
         return solution, np.sqrt(np.abs(new) / np.where(first > 0, first, np.inf))
 
 
-class _Batch:
+class ChangedTables:
     """The changes of one model's table, as arrays.
 
     Arrays of records have shape (n, B, …), with zeros for removed records. With added records, the
@@ -432,25 +434,24 @@ class _Batch:
             parameters = model.outputs.within(model.theta)
             self.own_margins = self.z @ parameters.reshape(x.shape[1], -1)
 
-    def of(self, which: np.ndarray) -> _Batch:
+    def of(self, which: np.ndarray) -> ChangedTables:
         """Return some of the changes, with the same number of places for added records."""
         chosen = np.arange(len(self.changes))[which]
         if len(chosen) == len(self.changes):
             return self
-        return _Batch(self.refits, [self.changes[k] for k in chosen], self._coming)
+        return ChangedTables(self.refits, [self.changes[k] for k in chosen], self._coming)
 
     def shifts(self, moved: np.ndarray) -> np.ndarray:
         """Return the margin shifts due to parameter changes, ``X̃ δ``, (B, P) → (n, B, c)."""
         X, B, c = self.model.X, len(moved), self.model.outputs.count
-        by_feature = moved.reshape(B, -1, c).transpose(1, 0, 2)
+        by_output = np.ascontiguousarray(moved.reshape(B, -1, c).transpose(2, 1, 0))
         d = X.shape[1]
-        out = np.empty((len(X) + self._coming, B, c))
-        table = out[: len(X)].reshape(len(X), B * c)
-        np.matmul(X, by_feature[:d].reshape(d, B * c), out=table)
-        table += by_feature[d:].reshape(-1, B * c).sum(axis=0)  # the intercept's, if there is one
+        out = np.empty((c, len(X) + self._coming, B))  # as :class:`Outputs` works
+        np.matmul(X, by_output[:, :d], out=out[:, : len(X)])
+        out[:, : len(X)] += by_output[:, d:].sum(axis=1)[:, None]  # the intercept's, if any
         if self.z is not None:
-            out[len(X) :] = np.einsum("abp,pbc->abc", self.z, by_feature)
-        return out
+            out[:, len(X) :] = np.einsum("abp,cpb->cab", self.z, by_output)
+        return np.moveaxis(out, 0, -1)
 
     @property
     def _coming(self) -> int:
@@ -459,13 +460,13 @@ class _Batch:
 
     def _back(self, values: np.ndarray) -> np.ndarray:
         """Return ``X̃ᵀ v``, (n, B, c) → (B, P), over the records that are not removed."""
-        X, (_, B, c) = self.model.X, values.shape
+        X, B = self.model.X, values.shape[1]
         values[self.rows, self.columns] = 0.0
-        table = values[: len(X)].reshape(len(X), B * c)
+        table = np.moveaxis(values[: len(X)], -1, 0)
         out = X.T @ table
         if self.model.fit.intercept is not None:
-            out = np.vstack([out, table.sum(axis=0)])
-        out = out.reshape(-1, B, c).transpose(1, 0, 2)
+            out = np.concatenate([out, table.sum(axis=1, keepdims=True)], axis=1)
+        out = out.transpose(2, 1, 0)
         if self.z is not None:
             out = out + np.einsum("abp,abc->bpc", self.z, values[len(X) :])
         return np.asarray(out.reshape(B, -1))
@@ -522,15 +523,19 @@ class _Batch:
         size = self.refits.size
         return np.asarray(size(self.removed_gradient) + size(self._arrivals(shift)))
 
+    def gradient(self, moved: np.ndarray, shift: np.ndarray) -> np.ndarray:
+        """Return the gradients of the changed objectives, (B, P), for these changes and shifts."""
+        gradient = self._back(self._slopes(shift)) + self._penalty(moved)
+        return np.asarray(gradient - self.removed_gradient)
+
     def derivatives(self, moved: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the gradients, (B, P), and the curvatures, for these changes and shifts."""
-        gradient = self._back(self._slopes(shift)) + self._penalty(moved) - self.removed_gradient
-        outputs = self.model.outputs
+        outputs, gradient = self.model.outputs, self.gradient(moved, shift)
         curvature = [
-            outputs.curvature_parts(margins + shift[rows], labels, weight)
+            outputs.curvature_parts(margins + shift[rows], labels, weight[..., 0])
             for rows, margins, labels, weight, _ in self._pieces()
         ]
-        return gradient, np.concatenate(curvature)
+        return gradient, np.concatenate(curvature, axis=1)
 
     def hessian_times(self, curvature: np.ndarray, direction: np.ndarray) -> np.ndarray:
         """Return each refit's Hessian times its direction, of shape (B, P)."""

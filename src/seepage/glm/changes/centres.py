@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from seepage.core.jacobian import Alternatives
+from seepage.core.finite_changes import Alternatives
 from seepage.glm.changes.local_model import LocalModel
 from seepage.glm.changes.outputs import SOLVED, JointOutputs, modes_of, times
 from seepage.glm.changes.solver import others_decide

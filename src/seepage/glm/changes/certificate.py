@@ -39,7 +39,10 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.jacobian import Alternatives, Moves
+from seepage.core.finite_changes import (
+    Alternatives,
+    Moves,
+)
 from seepage.glm.changes.centres import Centres, quadratic
 from seepage.glm.changes.local_model import LocalModel
 from seepage.glm.changes.outputs import JointOutputs

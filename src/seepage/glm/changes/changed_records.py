@@ -25,7 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.jacobian import Alternatives, FiniteChanges, Moves, ReleaseJacobian
+from seepage.core.finite_changes import (
+    Alternatives,
+    FiniteChanges,
+    Moves,
+)
+from seepage.core.jacobian import ReleaseJacobian
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError
 from seepage.glm.changes.batched_refits import BatchedRefits, Change
@@ -41,6 +46,7 @@ from seepage.glm.changes.certificate import (
     quadratic_shifts,
     slope_error,
 )
+from seepage.glm.changes.corrections import correct
 from seepage.glm.changes.expansion import Expansion
 from seepage.glm.changes.local_model import LocalModel, callers_moves, in_numpy
 from seepage.glm.changes.outputs import JointOutputs
@@ -271,12 +277,13 @@ class ChangedRecords(FiniteChanges):
         errors, reach, pull_errors = np.zeros((3, *moved.shape))
         weaker = np.ones(moved.shape)
         if changes:
-            steps, short = refits.moves(changes, None if starts is None else starts[moved])
+            places = np.broadcast_to(left[:, None], moved.shape)[moved]
+            steps, errors[moved], weaker[moved] = self._steps(
+                changes, None if starts is None else starts[moved], places
+            )
             unknown[moved], failed = np.isnan(steps).any(axis=1), ~np.isfinite(steps).all(axis=1)
-            steps = np.where(failed[:, None], 0.0, steps)
-            seen[moved], weaker[moved] = model.seen(steps), refits.weakening(changes, steps)
-            short = np.linalg.norm(model.seen(np.where(failed[:, None], 0.0, short)), axis=1)
-            lost[moved], errors[moved] = failed & ~unknown[moved], short
+            seen[moved] = model.seen(np.where(failed[:, None], 0.0, steps))
+            lost[moved] = failed & ~unknown[moved]
             pull_errors[moved], reach[moved] = self._pull_errors(changes), np.inf
             if model.fit.intercept is None and model.fit.ridge > 0:
                 reach[moved] = model.whiten.largest * refits.steepness(changes) / model.fit.ridge
@@ -294,6 +301,29 @@ class ChangedRecords(FiniteChanges):
         radius = np.where(unknown, np.inf, radius)
         radius = np.where((lost | unknown) & np.isfinite(reach), reach, radius)
         return RefittedMoves(seen, radius, lost & np.isinf(reach))
+
+    def _steps(
+        self, changes: list[Change], starts: np.ndarray | None, left: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        """Return refits' changes, (B, P), their errors in units of the noise, and the weakening.
+
+        The changes are as returned by :meth:`BatchedRefits.moves`, which is asked only where
+        corrections do not come near.
+        """
+        model, refits = self.model, self.refits
+        steps = np.zeros((len(changes), len(model.inverse)))
+        errors, weaker = np.full(len(changes), np.inf), np.ones(len(changes))
+        if self.certifies and model.constant and starts is not None:
+            near = correct(refits, changes, starts, left)
+            steps, errors, weaker = near.moves, near.radius, near.weaker
+        far = np.flatnonzero(np.isinf(errors))
+        if len(far):
+            some = [changes[k] for k in far]
+            steps[far], short = refits.moves(some, None if starts is None else starts[far])
+            known = np.asarray(np.isfinite(steps[far]).all(axis=1))[:, None]
+            errors[far] = np.linalg.norm(model.seen(np.where(known, short, 0.0)), axis=1)
+            weaker[far] = refits.weakening(some, np.where(known, steps[far], 0.0))
+        return steps, errors, weaker
 
     def _pull_errors(self, changes: list[Change]) -> np.ndarray:
         """Return the relative errors of the removed records' gradients, of shape (B,)."""

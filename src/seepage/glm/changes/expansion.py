@@ -31,7 +31,10 @@ from typing import cast
 
 import numpy as np
 
-from seepage.core.jacobian import Alternatives, Moves
+from seepage.core.finite_changes import (
+    Alternatives,
+    Moves,
+)
 from seepage.glm.changes.centres import Centres
 from seepage.glm.changes.local_model import LocalModel
 from seepage.glm.losses import Elementwise, Family

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.jacobian import Alternatives
+from seepage.core.finite_changes import Alternatives
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError
 from seepage.glm.changes.outputs import Outputs
@@ -64,7 +64,8 @@ class LocalModel:
         fit: FittedGLM | None = None,
         shifts: LargestShifts | None = None,
     ) -> None:
-        near, X = optimum.near if fit is None else fit, optimum.shifted(X)
+        near = optimum.near if fit is None else fit
+        X = X if optimum.centre is None else X - optimum.centre[None, :]
         self.fit, self.X = in_numpy(near, X)
         self.shifts, self._noise = shifts, noise
         self.centre = None if optimum.centre is None else as_numpy(optimum.centre).astype(float)
@@ -81,8 +82,10 @@ class LocalModel:
         self.inverse = self.outputs.inverse_within(every)
         self._known_slopes: tuple[np.ndarray, np.ndarray] | None = None
         if not isinstance(near.family, Categorical):
-            r, *_, error = optimum.derivatives(replace(near, sample_weight=None), X, every=False)
-            self._known_slopes = as_numpy(r), as_numpy(error)
+            alike = replace(near, sample_weight=None)
+            derivatives, _, error = optimum.derivatives(alike, X, every=False)
+            slope = derivatives(slice(0, X.shape[0]))[0][:, 0]
+            self._known_slopes = as_numpy(slope), as_numpy(error)
 
     @cached_property
     def whiten(self) -> Whitening:
@@ -244,6 +247,12 @@ class LocalModel:
         inner = self.inverse - self.fit.ridge * penalised @ penalised.T
         seen = self.seen(self.seen(inner).T)
         return np.asarray((seen + seen.T) / 2)
+
+    @cached_property
+    def sight(self) -> float:
+        """``‖Φ^½H⁻¹Φ^½‖^½``: the release's largest change by parameters of norm 1 in H."""
+        seen = self.seen(self.seen(self.inverse).T)
+        return float(np.sqrt(max(np.linalg.eigvalsh((seen + seen.T) / 2)[-1], 0.0)))
 
     @cached_property
     def spread(self) -> float:

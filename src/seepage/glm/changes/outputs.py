@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize.elementwise import find_root
 
-from seepage.core.unknowns import simplex_basis
+from seepage.core.jacobian import simplex_basis
 from seepage.glm.losses import Categorical, Family
 from seepage.support.double_double import EPS
 
@@ -66,8 +66,14 @@ class Outputs:
 
     def slope(self, m: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the slopes, (…, c)."""
-        margins, labels = self._flat(m, labels)
-        return self.within(np.asarray(self.family.slope(margins, labels))).reshape(m.shape)
+        if self.basis is None:
+            margins, labels = self._flat(m, labels)
+            return np.asarray(self.family.slope(margins, labels)).reshape(m.shape)
+        powers = self._powers(m)
+        y = np.moveaxis(np.broadcast_to(labels, (*m.shape[:-1], len(powers))), -1, 0)
+        # π (1 − y) − y (1 − π), with 1 − π as the sum of the others: no digits cancel.
+        others = np.tensordot(1 - np.eye(len(powers)), powers, 1)
+        return self._free(powers * (1 - y) - y * others)
 
     def curvature(self, m: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the curvatures, (…, c, c)."""
@@ -78,25 +84,46 @@ class Outputs:
         return matrices.reshape(*m.shape, self.count)
 
     def curvature_parts(self, m: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Return the factors of curvatures that :meth:`curvature_times` uses.
+        """Return the factors of curvatures that :meth:`curvature_times` uses, (p, …).
 
-        With one output, the factors are the weighted curvatures; for softmax, whose curvature is
-        ``ω(diag π − ππᵀ)``, they are π and ω.
+        With one output, the factor is the weighted curvature; for softmax, whose curvature is
+        ``ω(diag π − ππᵀ)``, the factors are π and ω.
         """
-        margins, labels = self._flat(m, labels)
         if self.basis is None:
+            margins, labels = self._flat(m, labels)
             curvature = np.asarray(self.family.curvature(margins, labels))
-            return np.asarray(weight * curvature.reshape(m.shape))
-        powers = np.asarray(self.family.mean(margins)).reshape(*m.shape[:-1], -1)
-        return np.concatenate([powers, np.broadcast_to(weight, (*m.shape[:-1], 1))], axis=-1)
+            return np.asarray(weight * curvature.reshape(m.shape[:-1]))[None]
+        return np.concatenate([self._powers(m), np.broadcast_to(weight, (1, *m.shape[:-1]))])
 
     def curvature_times(self, parts: np.ndarray, shifts: np.ndarray) -> np.ndarray:
         """Return weighted curvatures times shifts, of shape (…, c)."""
         if self.basis is None:
-            return np.asarray(parts * shifts)
-        powers, weight, every = parts[..., :-1], parts[..., -1:], shifts @ self.basis.T
-        mean = np.sum(powers * every, axis=-1, keepdims=True)
-        return np.asarray((weight * powers * (every - mean)) @ self.basis)
+            return np.asarray(parts[0, ..., None] * shifts)
+        powers, weight, every = parts[:-1], parts[-1], self._every(shifts)
+        every -= np.sum(powers * every, axis=0)
+        every *= powers
+        every *= weight
+        return self._free(every)
+
+    def _every(self, values: np.ndarray) -> np.ndarray:
+        """Return all K numbers of a free part, (…, c) → (K, …).
+
+        The classes come first in memory too: NumPy reduces a short last axis ten times as slowly.
+        """
+        basis = np.asarray(self.basis).astype(values.dtype, copy=False)
+        return np.tensordot(basis, values, axes=(1, values.ndim - 1))
+
+    def _free(self, every: np.ndarray) -> np.ndarray:
+        """Return the free part of K numbers, (K, …) → (…, c)."""
+        return np.moveaxis(np.tensordot(np.asarray(self.basis).T, every, 1), 0, -1)
+
+    def _powers(self, m: np.ndarray) -> np.ndarray:
+        """Return the class probabilities π, (…, c) → (K, …)."""
+        powers = self._every(m)
+        powers -= powers.max(axis=0)
+        np.exp(powers, out=powers)
+        powers /= powers.sum(axis=0)
+        return powers
 
     def _flat(self, m: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return margins and labels in the family's shapes, with all records along one axis."""
@@ -111,8 +138,8 @@ class Outputs:
         if self.count == 1:
             unit = 1.0 if self.basis is None else np.ptp(self.basis)
             return np.asarray(np.abs(shifts[..., 0]) * shifts.dtype.type(unit))
-        every = shifts @ self.basis.T.astype(shifts.dtype)  # type: ignore[union-attr]
-        return np.asarray(every.max(axis=-1) - every.min(axis=-1))
+        every = self._every(shifts)
+        return np.asarray(every.max(axis=0) - every.min(axis=0))
 
     def widest(self, products: np.ndarray) -> np.ndarray:
         """Return the largest ``(u − v)ᵀG(u − v)`` over outputs u and v, (…, c, c) → (…)."""

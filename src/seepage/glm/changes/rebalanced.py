@@ -20,7 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seepage.core.jacobian import Alternatives, FiniteChanges, Moves
+from seepage.core.finite_changes import (
+    Alternatives,
+    FiniteChanges,
+    Moves,
+)
 from seepage.core.noise import Noise
 from seepage.errors import InputError
 from seepage.glm.changes.batched_refits import Change
@@ -29,7 +33,7 @@ from seepage.glm.changes.local_model import LocalModel, in_numpy
 from seepage.glm.fitting.balance import ClassBalance
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective
-from seepage.glm.jacobian.optimum import FittedRecords, Optimum, optimum
+from seepage.glm.jacobian.optimum import Optimum, optimum
 from seepage.support.double_double import EPS
 
 
@@ -209,7 +213,7 @@ class RebalancedRecords(FiniteChanges):
         fit = replace(self._fit, sample_weight=balance.weights(sizes), balance=None)
         objective = Objective.of(fit, self._X)
         theta = minimise(objective, np.asarray(fit.parameters), fit.feature_names).parameters
-        found = optimum(fit.at(theta), FittedRecords.in_memory(self._X), self._noise[0], "warn")
+        found = optimum(fit.at(theta), objective, self._noise[0], "warn")
         here, there = (np.asarray(one.fit.parameters) for one in (self._optimum, found))
         outputs = plain.outputs
         moved = outputs.of_all(outputs.within(there - here).reshape(-1))

@@ -89,7 +89,9 @@ def minimise(
         point = objective.at(_lbfgs(objective))
     rounding = 4 * float(array_namespace(point.theta).finfo(point.theta.dtype).eps)
     for steps in range(1, _MOST_STEPS + 1):
-        check_overlap(objective, point.least_gain)
+        # Without a penalty, margins that separate the classes strictly have no minimiser
+        if objective.ridge == 0 and 0 < point.least_gain < math.inf:
+            raise InputError(_divergence(objective.family.name))
         H = objective.definite(point.hessian)
         factor = cholesky_factor(H)
         flat = factor is None  # to rounding: diverging, or with a negligible penalty
@@ -256,12 +258,6 @@ def check_counts(objective: Objective, label_scale: float) -> None:
             "Every count with positive weight is zero, so the intercept diverges to minus "
             "infinity; fit without an intercept, or add records with positive counts."
         )
-
-
-def check_overlap(objective: Objective, least_gain: float) -> None:
-    """Raise an error if there is no penalty and the margins separate the classes strictly."""
-    if objective.ridge == 0 and 0 < least_gain < math.inf:
-        raise InputError(_divergence(objective.family.name))
 
 
 def check_drift(objective: Objective, step: Array, largest_norm: float) -> None:

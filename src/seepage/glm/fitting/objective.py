@@ -165,6 +165,15 @@ class PenalisedLoss:
         return class_targets(class_positions(chunk.y, self.classes, chunk.start), self.family)
 
 
+def read_penalty(l2: Any, n: int) -> float:
+    """Return ``nλ`` for a finite, non-negative ``l2``."""
+    if not isinstance(l2, (int, float, np.integer, np.floating)) or isinstance(l2, bool):
+        raise InputError(f"l2 must be a number, not {l2!r}.")
+    if not 0 <= l2 < float("inf"):
+        raise InputError(f"l2 must be finite and at least 0, but it is {l2!r}.")
+    return n * float(l2)
+
+
 @dataclass(frozen=True)
 class Objective:
     """The objective ``F(θ) = Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖²``.
@@ -232,10 +241,6 @@ class Objective:
         M = self.X @ theta[:d, ...]
         return M + theta[d, ...] if self.intercept else M
 
-    def slopes(self, margins: Array) -> Array:
-        """Return ``ωᵢ ∂ℓᵢ/∂m``, of shape (n,) or (n, K)."""
-        return self.weighted(self.family.slope(margins, self.target))
-
     def weighted(self, values: Array) -> Array:
         """Return per-record numbers multiplied by the records' weights."""
         if self.sample_weight is None:
@@ -243,10 +248,6 @@ class Objective:
         xp = array_namespace(values)
         ones = (1,) * (len(values.shape) - 1)
         return values * xp.reshape(self.sample_weight, (-1, *ones))
-
-    def gradient(self, theta: Array, slopes: Array) -> Array:
-        """Return the gradient, in the shape of ``theta``, from the slopes at ``theta``."""
-        return self.with_penalty(Sums(theta, 0, slope_sum(self.X, slopes, self.intercept))).gradient
 
     def hessian(self, margins: Array) -> Array:
         """Return the Hessian, (P, P); it is singular for softmax with unpenalised parameters."""
@@ -288,7 +289,7 @@ class Objective:
         The function must leave out the penalty, and must be picklable, so that it can run on other
         machines.
         """
-        if self.table is not None:
+        if not isinstance(self.X, RowSource):
             return function(self)
         ask = partial(_of_chunk, loss=self.target, function=function)
         answer: Answer = self.X.total(ask, what)
@@ -469,11 +470,6 @@ class Sums:
             None if self.extent is None else self.extent + cast(Extent, other.extent),
         )
 
-    @property
-    def far_from_zero(self) -> Array | None:
-        """The shift for columns far from zero, (d,), or ``None`` if there are none."""
-        return None if self.extent is None else far_centre(self.extent.least, self.extent.most)
-
 
 def sums_at(part: Objective, theta: Array, asked: Asked) -> Sums:
     """Return the sums over a table, without the penalty, in float64.
@@ -487,8 +483,9 @@ def sums_at(part: Objective, theta: Array, asked: Asked) -> Sums:
         return some(slice(0, 0))
     if is_numpy_array(X) and len(theta.shape) == 1:
         return reduce(add, over_chunks(some, X))
-    step = 1 << 22 if X.dtype != array_namespace(X).float64 else X.shape[0] * X.shape[1]
-    return reduce(add, map(some, row_slices(*X.shape, chunk=step)))
+    if X.dtype == array_namespace(X).float64:
+        return some(slice(0, X.shape[0]))
+    return reduce(add, map(some, row_slices(*X.shape, chunk=1 << 22)))
 
 
 def _sums_of_rows(part: Objective, theta: Array, asked: Asked, rows: slice) -> Sums:
@@ -501,7 +498,7 @@ def _sums_of_rows(part: Objective, theta: Array, asked: Asked, rows: slice) -> S
     # Poisson's exp may overflow during a line search; infinity is then rejected.
     with np.errstate(over="ignore", invalid="ignore"):
         margins = some.margins(theta)
-        slopes = some.slopes(margins)
+        slopes = some.weighted(some.family.slope(margins, y))
         if "hessian" in asked:
             curvature = some.weighted(some.family.curvature(margins, y))
             more["hessian"] = hessian(X, curvature, ridge=0.0, intercept=part.intercept)
@@ -522,18 +519,11 @@ def _sums_of_rows(part: Objective, theta: Array, asked: Asked, rows: slice) -> S
         if "extent" in asked and part.intercept:
             own = part.X[rows, :]
             more["extent"] = Extent(xp.min(own, axis=0), xp.max(own, axis=0))
-        gradient = slope_sum(X, slopes, part.intercept)
+        gradient = X.T @ slopes
+        if part.intercept:
+            gradient = xp.concat([gradient, xp.sum(slopes, axis=0)[None, ...]], axis=0)
     counted = X.shape[0] if weight is None else int(xp.sum(xp.astype(weight > 0, xp.int64)))
     return Sums(theta, counted, gradient, **more)
-
-
-def slope_sum(X: Array, slopes: Array, intercept: bool) -> Array:
-    """Return ``Σᵢ x̃ᵢ ⊗ slopesᵢ``, the gradient of the losses, of shape (D,) or (D, K)."""
-    total = X.T @ slopes
-    if not intercept:
-        return total
-    xp = array_namespace(slopes)
-    return xp.concat([total, xp.sum(slopes, axis=0)[None, ...]], axis=0)
 
 
 @dataclass(frozen=True)
@@ -613,6 +603,8 @@ def over_chunks(function: Callable[[slice], Answer], X: Array) -> Iterator[Answe
     """
     n, d = X.shape
     chunk = max(4096 * d, 1 << 18)  # 2¹⁸ numbers stay in a processor's cache between two uses
+    if 0 < n * d <= chunk:
+        return map(function, [slice(0, n)])
     if not is_numpy_array(X) or n * d <= 1 << 21:
         return map(function, row_slices(n, d, chunk=chunk))
     pieces = even_slices(n, d, chunk=chunk)
@@ -893,7 +885,7 @@ def check_columns(objective: Objective, H: Array, counted: int, names: tuple[str
     factor = cholesky_factor(gram) if counted >= P else None
     # Cholesky of the correlation-like Gram matrix loses half the digits: a smallest squared pivot
     # above 1e-7 proves independence, one below it only calls for the slower QR.
-    if factor is not None and factor.smallest_pivot > 1e-7:
+    if factor is not None and float(xp.min(xp.linalg.diagonal(factor.lower))) ** 2 > 1e-7:
         return
     if objective.intercept:
         least, most = objective.column_range()

@@ -32,10 +32,12 @@ from typing import NamedTuple
 from array_api_compat import array_namespace
 
 from seepage.core.information import inverses
-from seepage.core.jacobian import ReleaseJacobian
-from seepage.core.unknowns import Unknowns
-from seepage.glm.jacobian.accuracy import FINE, GLMAccuracy
-from seepage.glm.jacobian.terms import JacobianTerms
+from seepage.core.jacobian import ReleaseJacobian, Unknowns
+from seepage.glm.jacobian.terms import (
+    FINE,
+    GLMAccuracy,
+    JacobianTerms,
+)
 from seepage.support.chunks import by_rows
 from seepage.tables.source import Array
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -36,6 +37,7 @@ from seepage.glm.fitting.objective import (
     check_columns,
     cholesky_factor,
     damped_factor,
+    far_centre,
     norm,
     sums_at,
     uncentred,
@@ -57,7 +59,7 @@ from seepage.glm.jacobian.twice_precise import (
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import small_on_one_core
 from seepage.support.double_double import EPS, Double
-from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
+from seepage.tables.source import Array, Chunk
 
 _MOST_STEPS = 30  # near the minimiser each doubles the digits; rounding may take a few more
 CHEAP = 1e6  # multiplications up to which more precision and closer errors hardly cost anything
@@ -71,26 +73,6 @@ _KEEP_DIGITS = ("gaussian", "bernoulli")  # families whose slopes have all digit
 _REFUSE = 1e-2
 # What tells whether a model is at its minimiser, and whether its columns are far from zero
 _JUDGED: Asked = ("hessian", "squares", "extent")
-
-
-@dataclass(frozen=True)
-class FittedRecords:
-    """The records that a model was fitted on."""
-
-    source: RowSource
-    # Reads the labels of a chunk; ``None`` for a table in memory: the model has its labels
-    loss: PenalisedLoss | None = None
-
-    @classmethod
-    def in_memory(cls, X: Array) -> FittedRecords:
-        """Return the records of a table whose labels the model already contains."""
-        return cls(MemorySource(Table(X, (), None, "numpy")))
-
-    def objective(self, fit: FittedGLM) -> Objective:
-        """Return the objective that the model should minimise on all records."""
-        if self.loss is None:
-            return Objective.of(fit, self.source.whole("all records").values)
-        return Objective.over(self.source, self.loss)
 
 
 def about(fit: FittedGLM, loss: PenalisedLoss | None, chunk: Chunk) -> FittedGLM:
@@ -118,26 +100,42 @@ class Optimum:
     # How far unit errors of the curvatures, relative to them, move ``H⁻¹``; where that is cheap
     moves: Array | None = None
 
-    def shifted(self, X: Array) -> Array:
-        """Return rows minus the centre, if any."""
-        return X if self.centre is None else X - self.centre[None, :]
-
-    def margins(self, X: Array) -> Array | Double:
-        """Return the margins of shifted rows."""
-        if self.low is None:
-            return self.near.margins(X)
-        return precise_margins(self.near, X, self.low)
-
     def derivatives(
         self, fit: FittedGLM, X: Array, every: bool
-    ) -> tuple[Array, Array, Array, Array]:
-        """Return weighted ``r``, ``a``, ``b`` of shifted rows with one output, and r's error.
+    ) -> tuple[Callable[[slice | Array], tuple[Array, Array, Array]], int, Array | None]:
+        """Return the derivatives of shifted rows, a label's unknowns, and the slopes' error.
 
-        ``fit`` contains the labels and weights of the rows; ``every`` is true if these are all
-        rows.
+        The derivatives are a function of rows that returns weighted ``r (m, K)``, ``a (m, K, K)``
+        and ``b (m, K, L)``. ``fit`` contains the labels and weights of the rows; ``every`` is true
+        if these are all rows. With several outputs, the error is that of rounding (``None``).
         """
+        low = self.low
+        margins = self.near.margins(X) if low is None else precise_margins(self.near, X, low)
+        if not isinstance(fit.family, Categorical):
+            r, a, b, error = self._of_one_output(fit, X, margins, every)
+            return lambda rows: (r[rows, None], a[rows, None, None], b[rows, None, None]), 1, error
+        family, y, weight = fit.family, fit.target, fit.sample_weight
+        exact = margins if isinstance(margins, Double) else None
+        plain = margins.high if isinstance(margins, Double) else margins
+
+        def some(rows: slice | Array) -> tuple[Array, Array, Array]:
+            M, Y = plain[rows, :], y[rows, :]
+            r, a, b = family.slope(M, Y), family.curvature(M, Y), family.label_slope(M, Y)
+            if exact is not None:
+                a = precise_curvature(family, exact[rows, :], Y)
+                r = r + (a @ exact.low[rows, :, None])[:, :, 0]
+            if weight is not None:
+                w = weight[rows]
+                r, a, b = w[:, None] * r, w[:, None, None] * a, w[:, None, None] * b
+            return r, a, b
+
+        return some, plain.shape[1] - 1, None
+
+    def _of_one_output(
+        self, fit: FittedGLM, X: Array, m: Array | Double, every: bool
+    ) -> tuple[Array, Array, Array, Array]:
+        """Return weighted ``r``, ``a``, ``b`` of shifted rows with one output, and r's error."""
         low = None
-        m = self.margins(X)
         family, y = fit.family, fit.target
         if isinstance(m, Double):
             r, a = precise_slope(family, m, y).high, precise_curvature(family, m, y)
@@ -169,17 +167,17 @@ class Optimum:
         return r, a, b, lost
 
 
-def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: str) -> Optimum:
+def optimum(fit: FittedGLM, objective: Objective, noise: Noise, on_mismatch: str) -> Optimum:
     """Find the minimiser near the coefficients of a fitted model, in float64.
 
     If the coefficients are not near a minimiser, a :class:`NotTheMinimiserError` is raised or, with
     ``on_mismatch="warn"``, they are used unchanged, with a warning. An error is also raised if the
     data have no unique minimiser to working precision.
     """
-    objective = records.objective(fit)
     sums = objective.at(fit.parameters, _JUDGED, "Hessian")
     fit, objective, centre, sums = _centred(fit, objective, sums)
-    check_columns(objective, sums.hessian, sums.counted, records.source.names)
+    if fit.ridge == 0:  # with a penalty, the minimiser is unique
+        check_columns(objective, sums.hessian, sums.counted, fit.feature_names)
     H = objective.definite(sums.hessian)
     factor = cholesky_factor(H)
     step = judge_stationarity(fit, sums, H, on_mismatch, factor)
@@ -198,8 +196,7 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
         H = objective.definite(sums.hessian)
         factor = cholesky_factor(H)
     try:
-        rows = len(records.source)
-        return _weighed(fit, objective, centre, H, factor, noise, rows=rows, polish=near)
+        return _weighed(fit, objective, centre, H, factor, noise, rows=sums.counted, polish=near)
     except SingularCurvatureError as error:
         if not separated(objective):
             raise
@@ -209,13 +206,13 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
         ) from error
 
 
-def plain_optimum(fit: FittedGLM, records: FittedRecords, sums: Sums | None = None) -> Optimum:
+def plain_optimum(fit: FittedGLM, X: Array, sums: Sums | None = None) -> Optimum:
     """Return the optimum of a model known to be the minimiser, without checks.
 
     ``sums`` are the sums over the records without the penalty, if already computed. The function
     uses ordinary floating-point arithmetic.
     """
-    objective = records.objective(fit)
+    objective = Objective.of(fit, X)
     if sums is None:
         sums = objective.at(fit.parameters, ("hessian", "extent"), "Hessian")
     else:
@@ -224,14 +221,16 @@ def plain_optimum(fit: FittedGLM, records: FittedRecords, sums: Sums | None = No
     H = objective.definite(sums.hessian)
     inverse, condition = _inverse(H, cholesky_factor(H), fit.ridge)
     accuracy = EPS * (16 * condition + condition**2 / 8)
-    return Optimum(_back(fit, centre), fit, None, centre, inverse, condition, accuracy)
+    back = fit if centre is None else fit.at(uncentred(fit.parameters, wide(centre)))
+    return Optimum(back, fit, None, centre, inverse, condition, accuracy)
 
 
 def _centred(
     fit: FittedGLM, objective: Objective, sums: Sums
 ) -> tuple[FittedGLM, Objective, Array | None, Sums]:
     """Return the model, objective and sums with columns shifted near zero, and the shifts."""
-    centre = sums.far_from_zero
+    extent = sums.extent
+    centre = None if extent is None else far_centre(extent.least, extent.most)
     if centre is None:
         return fit, objective, None, sums
     objective = objective.less(centre)
@@ -253,24 +252,6 @@ def _centred(
             break
         free = free - move
     return fit, objective, centre, sums
-
-
-def condition_number(H: Array, inverse: Array) -> float:
-    """Return a lower estimate of a matrix's condition number, after scaling to a unit diagonal."""
-    xp = array_namespace(H)
-    sizes = xp.sqrt(xp.linalg.diagonal(H))
-    start = np.random.default_rng(0).standard_normal(H.shape[0])
-    extremes = 1.0
-    with small_on_one_core(H):
-        for matrix, scale in ((H, 1 / sizes), (inverse, sizes)):
-            v = xp.asarray(start, dtype=H.dtype, device=device(H))
-            size = 0.0
-            for _ in range(16):
-                v = scale * (matrix @ (scale * v))
-                size = math.sqrt(float(v @ v))
-                v = v / size if size > 0 else v
-            extremes *= size
-    return extremes
 
 
 def _weighed(
@@ -305,9 +286,11 @@ def _weighed(
         else:
             accuracy += EPS * condition**2 / 8
         lost = partial(_residuals_lost, fit=fit)
-        if polish and affordable and objective.total(lost, "residuals"):
+        polish = polish and affordable and not isinstance(fit.family, Categorical)
+        if polish and objective.total(lost, "residuals"):
             fit, low, _ = settled(fit, objective, Double.of(exact))
-    found = Optimum(_back(fit, centre), fit, low, centre, exact, condition, accuracy)
+    back = fit if centre is None else fit.at(uncentred(fit.parameters, wide(centre)))
+    found = Optimum(back, fit, low, centre, exact, condition, accuracy)
     if not cheap or fit.family.name == "gaussian":  # whose curvatures are not rounded
         return found
     inverse = exact.high if isinstance(exact, Double) else exact
@@ -326,9 +309,23 @@ def twice_precise_from(affordable: bool) -> float:
 
 def _inverse(H: Array, factor: CholeskyFactor | None, ridge: float) -> tuple[Array, float]:
     """Return ``H⁻¹`` and the condition number, or raise an error if H is numerically singular."""
-    inverse = None if factor is None else factor.inverse()
-    condition = math.inf if inverse is None else condition_number(H, inverse)
-    if inverse is None or not condition < 1 / EPS:
+    if factor is None:
+        raise singular(math.inf, ridge)
+    inverse, xp, condition = factor.inverse(), array_namespace(H), 1.0
+    sizes = xp.sqrt(xp.linalg.diagonal(H))
+    start = np.random.default_rng(0).standard_normal(H.shape[0])
+    # The largest eigenvalue of either matrix, scaled to a unit diagonal, by power iteration: the
+    # condition number may be larger.
+    with small_on_one_core(H):
+        for matrix, scale in ((H, 1 / sizes), (inverse, sizes)):
+            v = xp.asarray(start, dtype=H.dtype, device=device(H))
+            size = 0.0
+            for _ in range(16):
+                v = scale * (matrix @ (scale * v))
+                size = math.sqrt(float(v @ v))
+                v = v / size if size > 0 else v
+            condition *= size
+    if not condition < 1 / EPS:
         raise singular(condition, ridge)
     return inverse, condition
 
@@ -336,8 +333,6 @@ def _inverse(H: Array, factor: CholeskyFactor | None, ridge: float) -> tuple[Arr
 def _residuals_lost(part: Objective, fit: FittedGLM) -> int:
     """Count the records whose residual is affected by rounding of the margin."""
     family, y = fit.family, part.target
-    if isinstance(family, Categorical):
-        return 0
     margins = fit.margins(part.X)
     xp = array_namespace(margins)
     error = family.curvature(margins, y) * _margin_error(fit, part.X, margins, y)
@@ -363,30 +358,23 @@ def _moves(part: Objective, fit: FittedGLM, inverse: Array) -> Array:
     over pairs of outputs, and ``u`` contains the differences of all pairs for every feature, so Q =
     D·K·K.
     """
-    margins, design = fit.margins(part.X), fit.design(part.X)
+    margins, part = fit.margins(part.X), replace(part, X=wide(part.X))
     xp = array_namespace(margins)
     curvature = xp.abs(part.weighted(fit.family.curvature(margins, part.target)))
     if len(curvature.shape) == 1:
-        seen = xp.abs(design @ inverse)
+        seen = xp.abs(part.margins(inverse))  # ``X̃ H⁻¹``
         return seen.T @ (curvature[:, None] * seen)
     K = curvature.shape[1]
     blocks = xp.reshape(inverse, (-1, K, inverse.shape[0]))
     total: Array = 0.0
     for j in range(K):
         for k in range(j + 1, K):
-            seen = design @ (blocks[:, j, :] - blocks[:, k, :])
+            seen = part.margins(blocks[:, j, :] - blocks[:, k, :])
             by_class = xp.reshape(seen, (seen.shape[0], -1, K))
             pairs = xp.abs(by_class[:, :, :, None] - by_class[:, :, None, :])
             pairs = xp.reshape(pairs, (seen.shape[0], -1))
             total = total + xp.abs(seen).T @ (curvature[:, j, k, None] * pairs)
     return total
-
-
-def _back(fit: FittedGLM, centre: Array | None) -> FittedGLM:
-    """Convert a model for shifted columns to a model for the caller's columns."""
-    if centre is None:
-        return fit
-    return fit.at(uncentred(fit.parameters, wide(centre)))
 
 
 # From the curvature to the release ----------------------------------------------------------------
@@ -422,65 +410,50 @@ class Whitener:
     # Those of differences of two outputs at every feature, where they are known, (D, K, K)
     pairs: Array | None = None
 
-    @property
-    def precise(self) -> bool:
-        """Whether ``A`` is known in double the working precision."""
-        return self.low is not None
-
-    @cached_property
-    def size(self) -> float:
-        """``‖A‖_F``."""
-        return norm(self.matrix)
-
     @cached_property
     def deviation(self) -> float:
         """The Euclidean norm of all deviations."""
         return 0.0 if self.deviations is None else norm(self.deviations)
-
-    @property
-    def curvature_error(self) -> float:
-        """``ε spread``."""
-        return EPS * self.spread
 
 
 def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
     """Return the whitener of a release with added noise."""
     fit = optimum.fit
     outputs = math.prod(fit.coef.shape[1:])
+    centre, moved = optimum.centre, optimum.moves
     whitener = whitened(
-        optimum.inverse, optimum.accuracy, outputs=outputs, noise=noise, centre=optimum.centre
+        optimum.inverse, optimum.accuracy, outputs=outputs, noise=noise, centre=centre
     )
+    lost = 0.0
+    if whitener.low is None:  # what ordinary products ``A x̃`` lose
+        lost = 4 * EPS * optimum.condition * whitener.amplified
     # The curvatures of least squares are not rounded.
     spread = 0.0 if fit.family.name == "gaussian" else whitener.spread
     deviations = bounded = _deviations(optimum)
     pairs: Array | None = None
-    if optimum.moves is not None and spread > 0:
-        moved = _moved_columns(optimum.moves, optimum.centre, noise, outputs) / spread
+    if moved is not None and spread > 0:
         xp = array_namespace(moved)
+        if centre is not None:
+            by_feature = xp.reshape(moved, (-1, outputs * moved.shape[1]))
+            moved = xp.reshape(uncentred(by_feature, -xp.abs(wide(centre))), moved.shape)
+        root = noise.root(moved.shape[0])
+        placed = xp.abs(xp.asarray(root, dtype=moved.dtype, device=moved.device))
+        moved = placed @ moved if root.ndim == 2 else moved * xp.reshape(placed, (-1, 1))
+        # How far unit errors of the curvatures move ``A u``, (Q,): see :func:`_moves`
+        moved = xp.sqrt(xp.sum(moved**2, axis=0)) / spread
         if outputs == 1:
             bounded = xp.minimum(deviations, moved)
         else:
             pairs = xp.reshape(moved, (-1, outputs, outputs))
     return replace(
         whitener,
+        accuracy=whitener.accuracy + lost,
         condition=optimum.condition,
         spread=spread,
         deviations=bounded,
         coefficient_deviations=deviations,
         pairs=pairs,
     )
-
-
-def _moved_columns(moves: Array, centre: Array | None, noise: Noise, outputs: int) -> Array:
-    """Bound the change of ``A u`` for unit curvature errors, (Q,); see :func:`_moves`."""
-    xp = array_namespace(moves)
-    if centre is not None:
-        by_feature = xp.reshape(moves, (-1, outputs * moves.shape[1]))
-        moves = xp.reshape(uncentred(by_feature, -xp.abs(wide(centre))), moves.shape)
-    root = noise.root(moves.shape[0])
-    placed = xp.abs(xp.asarray(root, dtype=moves.dtype, device=moves.device))
-    moves = placed @ moves if root.ndim == 2 else moves * xp.reshape(placed, (-1, 1))
-    return xp.sqrt(xp.sum(moves**2, axis=0))
 
 
 def whitened(
@@ -613,10 +586,18 @@ def judge_stationarity(
     factor = factor or cholesky_factor(H) or damped_factor(H)
     g = xp.reshape(gradient, (-1,))
     step = math.sqrt(max(float(xp.sum(g * factor.solve(g))), 0.0))
+    # √(wᵀHw), the spread of the margins, with the intercept projected out
+    w = xp.reshape(fit.coef, (-1,))
+    kept = w.shape[0]
+    image = H[:, :kept] @ w
+    square = float(xp.sum(w * image[:kept]))
+    if fit.intercept is not None:
+        shift = image[kept:]
+        square -= float(xp.sum(shift * xp.linalg.solve(H[kept:, kept:], shift[:, None])[:, 0]))
     # Coefficients may be zero (nothing to learn); the step is then compared with the one that
     # residuals of random sign would give.
     random_step = math.sqrt(sums.squares * H.shape[0] / float(xp.sum(xp.linalg.diagonal(H))))
-    scale = max(_size(fit, H), random_step)
+    scale = max(math.sqrt(max(square, 0.0)), random_step)
     relative = step / scale if scale > 0 else step
     if relative <= 1e-5:
         return relative
@@ -649,19 +630,6 @@ def judge_stationarity(
 
 def _warn(message: str) -> None:
     warnings.warn(message, NotConvergedWarning, stacklevel=4)
-
-
-def _size(fit: FittedGLM, H: Array) -> float:
-    """Return ``√(wᵀHw)``, the spread of the margins, with the intercept projected out."""
-    xp = array_namespace(H)
-    w = xp.reshape(fit.coef, (-1,))
-    kept = w.shape[0]
-    image = H[:, :kept] @ w
-    square = float(xp.sum(w * image[:kept]))
-    if fit.intercept is not None:
-        shift = image[kept:]
-        square -= float(xp.sum(shift * xp.linalg.solve(H[kept:, kept:], shift[:, None])[:, 0]))
-    return math.sqrt(max(square, 0.0))
 
 
 def optimum_sums(fit: FittedGLM, X: Array) -> Sums:

@@ -422,20 +422,6 @@ def _range(delta: Array) -> tuple[Array, Array]:
     return (delta[-1] + delta[0]) / 2, (delta[-1] - delta[0]) / 2
 
 
-def _farthest(last: int) -> float:
-    """Return the largest ``z`` for which all terms after ``last`` are below the rounding error."""
-    share: float = 5e-17 ** (1 / (last + 1))
-    return 2 * share / (1 + share * share)
-
-
-def _first_guess(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> Array:
-    """Return a guess of the largest eigenvalue, relative to the middle of the poles."""
-    xp = array_namespace(rho)
-    p_p, p_q, q_q = at.p_p[0, :], at.p_q[0, :], at.q_q[0]
-    guess, _ = positive_root(c * p_p + 2 * s * p_q, _product(s, p_p, p_q, q_q))
-    return guess + rho * _range(delta)[1] * at.p_p[1, :] / xp.where(p_p > 0, p_p, 1.0)
-
-
 def solve_far_above(
     rho: Array, delta: Array, at: Moments, c: Array, s: Array
 ) -> tuple[Array, Array]:
@@ -447,7 +433,9 @@ def solve_far_above(
     xp = array_namespace(rho)
     middle, half = _range(delta)
     pole = rho * half  # relative to the middle, as is the guess
-    guess = _first_guess(rho, delta, at, c, s)
+    p_p, p_q, q_q = at.p_p[0, :], at.p_q[0, :], at.q_q[0]
+    guess, _ = positive_root(c * p_p + 2 * s * p_q, _product(s, p_p, p_q, q_q))
+    guess = guess + pole * at.p_p[1, :] / xp.where(p_p > 0, p_p, 1.0)
     settled = xp.zeros_like(guess) > 0
     for last in _FAR:
         known = guess > 1.25 * pole  # nearer to the outermost pole the series says too little
@@ -472,7 +460,9 @@ def solve_far_above(
             xp.zeros_like(guess),
         )
         guess = xp.where(usable, guess + step, xp.zeros_like(guess))
-        small = usable & (z <= _farthest(last))
+        # Up to this z, all terms after ``last`` are below the rounding error
+        share = 5e-17 ** (1 / (last + 1))
+        small = usable & (z <= 2 * share / (1 + share * share))
         settled = small & (z * step * step <= xp.finfo(rho.dtype).eps * guess * guess)
         if bool(xp.all(settled)):
             break

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seepage.core.jacobian import Alternatives
+from seepage.core.finite_changes import Alternatives
 from seepage.core.leakage import row_positions
 from seepage.core.result import Result
 from seepage.core.risk_views import Candidates, Guess, Prior, belief_of
@@ -34,9 +34,8 @@ from seepage.glm.outsider.seen import SeenRelease
 from seepage.glm.outsider.words import assumptions
 from seepage.glm.outsider.worlds import Worlds
 from seepage.risks import guessing
-from seepage.risks.guessing import best_guess
+from seepage.risks.guessing import best_guess, best_within
 from seepage.risks.several_normals import best_among
-from seepage.risks.tolerance import best_within
 from seepage.support.chunks import row_slices
 
 

@@ -96,7 +96,7 @@ class AnswerNoise(Gaussian):
     sizes: np.ndarray | None = None
 
     @property
-    def on(self) -> str:
+    def on(self) -> str:  # type: ignore[override]  # of other noise it is a constant
         """A description of the values to which the noise is added."""
         if self.queries is None:
             return "the margins of each record's own prediction"

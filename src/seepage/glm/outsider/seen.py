@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.jacobian import Alternatives
+from seepage.core.finite_changes import Alternatives
 from seepage.core.leakage import Leakage, group_labels, row_positions
 from seepage.core.noise import Attacker, Gaussian
 from seepage.core.people import Together

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from seepage.core.result import joined
-from seepage.glm.adapters.kinds import refusal
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences, dense
 from seepage.glm.preprocessing.transformers import Transformer
+from seepage.glm.refusals import refusal
 from seepage.support.library_classes import own_name
 from seepage.tables.source import check_names
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from seepage.core.result import LEVELS
 from seepage.errors import InputError
-from seepage.glm.adapters.kinds import refusal
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences
+from seepage.glm.refusals import refusal
 from seepage.tables.names import counted
 
 _LEARNT = "preprocessing"  # what functions such as center keep, in a word

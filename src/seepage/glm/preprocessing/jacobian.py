@@ -16,17 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.jacobian import (
+from seepage.core.finite_changes import (
     Alternatives,
-    EntryJacobian,
     FiniteChanges,
-    MeasuredRelease,
     Moves,
+)
+from seepage.core.jacobian import (
+    EntryJacobian,
+    MeasuredRelease,
     ReleaseJacobian,
+    Unknowns,
     every_row,
 )
 from seepage.core.noise import Noise
-from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.changes.changed_records import RefittedMoves
 from seepage.glm.changes.local_model import Whitening

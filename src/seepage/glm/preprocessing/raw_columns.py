@@ -16,12 +16,12 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 
-from seepage.core.jacobian import Alternatives
+from seepage.core.finite_changes import Alternatives
 from seepage.core.people import is_a_feature
 from seepage.errors import InputError
-from seepage.glm.adapters.kinds import NoDerivativeError
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.steps import by_differences, dense
+from seepage.glm.refusals import NoDerivativeError
 from seepage.tables.columns import category_spread
 from seepage.tables.names import unique
 from seepage.tables.source import Table, check_column, check_names

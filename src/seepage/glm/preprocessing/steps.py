@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from seepage.glm.adapters.kinds import NoDerivativeError
+from seepage.glm.refusals import NoDerivativeError
 
 
 class FeatureStep(ABC):

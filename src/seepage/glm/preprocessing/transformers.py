@@ -19,8 +19,11 @@ import numpy as np
 
 from seepage.core.result import COLUMNS, LEVELS, SCALING
 from seepage.errors import InputError
-from seepage.glm.adapters.kinds import NoDerivativeError, refusal
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences, dense
+from seepage.glm.refusals import (
+    NoDerivativeError,
+    refusal,
+)
 from seepage.support.library_classes import library_of, own_name
 
 Push = Callable[[Any, Any, np.ndarray], np.ndarray]

@@ -228,12 +228,11 @@ class UpdateRecorder:
             for part in self._new:  # others may have written since
                 for origin in _origins_of(part):
                     self._refuse_again(origin, self._origins(origin.round, written=True))
-            append_part(joined(self._with_run()), self.path)
+            self._parts += append_part(joined(self._with_run()), self.path, self._parts)
             for key, state in self._models.items():
                 store_model(self.path, Sent(key.round, key.run or self._run), state)
             self._new.clear()
             self._models.clear()
-            self._parts = self._listed()
 
     def refuse_round(self, server_round: int) -> None:
         """Raise an error if updates of a round that is about to begin are already recorded.

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,22 +42,27 @@ class RoundFile(NamedTuple):
 
 def parts_of(folder: Path) -> list[RoundFile]:
     """Return the files of a recording's folder, by round and order of writing."""
-    names = ((_PART.fullmatch(path.name), path) for path in folder.iterdir())
-    return sorted(RoundFile(int(name[1]), int(name[2]), path) for name, path in names if name)
+    names = filter(None, (_PART.fullmatch(path.name) for path in folder.iterdir()))
+    return sorted(RoundFile(int(name[1]), int(name[2]), folder / name[0]) for name in names)
 
 
-def append_part(gradients: LayerGradients, folder: Path) -> None:
-    """Add updates to a folder, one file for each of their rounds, which must be known.
+def append_part(
+    gradients: LayerGradients, folder: Path, parts: Sequence[RoundFile]
+) -> list[RoundFile]:
+    """Add updates to a folder of these parts, one file for each of their rounds; return the files.
 
-    No other process may write to the folder at the same time
+    The rounds must be known, and no other process may write to the folder at the same time
     (:func:`seepage.support.files.only_writer`).
     """
     make_folders(folder)
-    number = max((part.number for part in parts_of(folder)), default=0)
+    number = max((part.number for part in parts), default=0)
     rounds = np.asarray(gradients.rounds)
+    added = []
     for count, which in enumerate(np.unique(rounds).tolist(), start=number + 1):
-        name = f"round-{which:06d}-part-{count:06d}.npz"
-        save_gradients(gradients.rows(rounds == which), folder / name)
+        path = folder / f"round-{which:06d}-part-{count:06d}.npz"
+        save_gradients(gradients.rows(rounds == which), path)
+        added.append(RoundFile(which, count, path))
+    return added
 
 
 def read_columns(path: Path, *names: str) -> list[np.ndarray | None]:

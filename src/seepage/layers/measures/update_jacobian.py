@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
+from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian, Unknowns
 from seepage.core.noise import Noise
-from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.layers.federated.local_training import LocalTraining, Parameters
 from seepage.nn.gradients.watching import differentiable_backends

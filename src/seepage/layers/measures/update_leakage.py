@@ -15,10 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from seepage.core.jacobian import (
+    Attributes,
+    Unknowns,
+)
 from seepage.core.leakage import Columns, Leakage, row_positions
 from seepage.core.noise import Noise
 from seepage.core.result import Result
-from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.buffers import kept_buffers, sent_buffers
 from seepage.layers.federated.local_training import LocalTraining, check_training

@@ -59,8 +59,8 @@ _OWN_BATCHES = (
 )
 _SHARE = (
     "Each record was measured at one in {0} of the steps that it took part in, from a random "
-    "start; its interval covers the other steps. A record that took part without being measured "
-    "yet is counted with those in no batch. Norms and differential privacy use every step."
+    "start; its interval covers the other steps. A record that took part but has not been "
+    "measured yet counts as a record in no batch. Norms and differential privacy use every step."
 )
 _SAMPLED = (
     "The effect of a record on its clipping factor was measured at one in {0} steps, drawn at "

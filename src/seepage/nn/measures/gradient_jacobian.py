@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
-from seepage.core.unknowns import Unknowns
+from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian, Unknowns
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.measures.information_matrices import exact_squares, exact_trace
@@ -46,7 +45,7 @@ class GradientJacobian(ReleaseJacobian):
     Examples
     --------
     >>> import torch, seepage as sp
-    >>> from seepage.core.unknowns import Unknowns
+    >>> from seepage.core.jacobian import Unknowns
     >>> from seepage.nn.measures.gradient_jacobian import GradientJacobian
     >>> net = torch.nn.Linear(3, 1, bias=False)
     >>> engine = sp.nn.Engine(net, "mse", clip=sp.nn.NoClip())

@@ -18,10 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seepage.core.jacobian import (
+    Attributes,
+    Unknowns,
+)
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.noise import Gaussian
 from seepage.core.result import Result
-from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, accepts_other_names
 from seepage.nn.gradients.network_checks import FallbackWarning, without_dropout
 from seepage.nn.gradients.per_record_gradients import at_least_single
@@ -334,9 +337,9 @@ class GradientLeakage(Leakage):
     def by_scale(self, scales: Sequence[float] | None = None, probes: int = 64) -> Estimate:
         """Return the dFIL about each record over finite steps of several sizes.
 
-        For a smooth network, dFIL tends to one value as steps become smaller. Beside a kink, it may
-        grow as they do, so a number over finite steps holds for unknowns that are uncertain by
-        about ``h``.
+        For a smooth network, dFIL tends to one value as steps become smaller. Near a kink, it may
+        grow as steps become smaller. A number over finite steps therefore holds for an attacker
+        whose uncertainty about the unknowns is about ``h``.
 
         Parameters
         ----------

@@ -26,7 +26,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from seepage.core.spectra import leading_ritz_values
+from seepage.core.jacobian import leading_ritz_values
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.jacobian.random_directions import key_of, row_signs

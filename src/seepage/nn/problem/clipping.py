@@ -67,7 +67,7 @@ class Clip(ABC):
 
 @dataclass(frozen=True)
 class NoClip(Clip):
-    """No clipping, ``φ = 1``. The release has no bounded sensitivity.
+    """No clipping, ``φ = 1``. The sensitivity of the release is unbounded.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class NoClip(Clip):
 
     @property
     def sensitivity(self) -> float:
-        """Unbounded."""
+        """Infinite: gradients of any norm are released."""
         return math.inf
 
     def phi(self, norms: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ class HardClip(_ThresholdClip):
 
     @property
     def sensitivity(self) -> float:
-        """``C``."""
+        """The threshold ``C``."""
         return self.max_grad_norm
 
     def phi(self, norms: Tensor) -> Tensor:

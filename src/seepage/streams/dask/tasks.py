@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from seepage.errors import InputError
-from seepage.tables.table_file import write_tables
+from seepage.support.files import write_tables
 
 FAN_IN = 8  # sums added up by one task, and answers that come to this machine at a time
 

@@ -1,0 +1,114 @@
+"""How often the test of outlying clients names an ordinary client, and how often a planted one.
+
+Twelve clients train a logistic regression of five columns; a run has three rounds, whose models are
+given, and every client's records stay the same. Four kinds of clients: **iid** (20 records each),
+**unequal** (8, 20 or 60 records), **heavy-tailed** (columns from Student's t with two degrees of
+freedom) and **label-skewed** (every client's label mix is a draw from a Dirichlet distribution with
+parameters 0.5). The reference of each client is 239 simulated clients of the same kind and size.
+
+- **Ordinary**: all clients are draws of the same kind. At the 5 % level, someone may be named in at
+  most 10 of 200 runs, give or take 3 standard deviations of 3.1.
+- **Planted**: all columns of one client of 20 records are shifted by 2 or 4 standard deviations
+  (of the normal columns). Counted are the runs in which this client is named, and those in which it
+  is merely the furthest.
+
+Clients and gradients are plain loops in NumPy. Figures are written to
+``benchmarks/results/outlying_clients.json`` by ``python benchmarks/outlying_clients.py``;
+``--runs 5`` keeps nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from scipy.special import expit
+
+from keeping import keep
+from measuring import show
+from seepage.layers import LayerGradients, standing_out
+
+RESULTS = Path(__file__).parent / "results" / "outlying_clients.json"
+RUNS, SIMULATED, COLUMNS, ROUNDS = 200, 239, 5, 3
+SIZES = {"unequal": (8, 20, 60) * 4}
+KINDS = ("iid", "unequal", "heavy-tailed", "label-skewed")
+SHIFTS = (0.0, 2.0, 4.0)
+PLANTED = 4  # the client that is shifted
+MODELS = np.random.default_rng(9).standard_normal((ROUNDS, COLUMNS)) / np.sqrt(COLUMNS)
+WIDTHS = (16, 8, 18, 18)
+
+
+def updates_of(kind: str, records: int, draw: np.random.Generator, shift: float) -> np.ndarray:
+    """Return one client's gradients at the models of all rounds, on records that stay the same."""
+    share = draw.dirichlet((0.5, 0.5))[0] if kind == "label-skewed" else 0.5
+    y = draw.random(records) < share
+    if kind == "heavy-tailed":
+        x = draw.standard_t(2, (records, COLUMNS))
+    else:
+        x = draw.standard_normal((records, COLUMNS))
+    x = x + y[:, None] + shift
+    return np.stack([x.T @ (expit(x @ model) - y) / records for model in MODELS])
+
+
+def recording(
+    kind: str, sizes: tuple[int, ...], draw: np.random.Generator, shift: float = 0.0
+) -> LayerGradients:
+    """Return the updates of one client of each size, round by round; one client is shifted."""
+    updates = []
+    for client, records in enumerate(sizes):
+        moved = shift if client == PLANTED else 0.0
+        updates.append(updates_of(kind, records, draw, moved))
+    by_round = np.stack(updates, axis=1)
+    blocks = {"fc": by_round.reshape(-1, COLUMNS), "out": by_round[..., 0].reshape(-1, 1)}
+    client = np.tile(np.arange(len(sizes)), ROUNDS)
+    number = np.repeat(np.arange(1, ROUNDS + 1), len(sizes))
+    return replace(LayerGradients.of(blocks), nodes=client, rounds=number)
+
+
+def run(kind: str, shift: float, draw: np.random.Generator) -> tuple[bool, bool, bool]:
+    """Return whether anyone is named, whether the planted client is, and whether it is furthest."""
+    sizes = SIZES.get(kind, (20,) * 12)
+    of_size = {records: recording(kind, (records,) * SIMULATED, draw) for records in set(sizes)}
+    seen = recording(kind, sizes, draw, shift)
+    found = standing_out(seen, reference={c: of_size[n] for c, n in enumerate(sizes)})
+    furthest = standing_out(seen).sort().clients[0]
+    return bool(found.named()), PLANTED in found.named(), furthest == PLANTED
+
+
+def main() -> int:
+    """Simulate, print, and keep."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=RUNS)
+    runs = parser.parse_args().runs
+    show("clients", "shift", "named", "furthest", widths=WIDTHS)
+    rows, good = [], True
+    for number, kind in enumerate(KINDS):
+        for shift in SHIFTS:
+            draw = np.random.default_rng([number, round(shift)])
+            counts = np.sum([run(kind, shift, draw) for _ in range(runs)], axis=0).tolist()
+            anyone, planted, furthest = counts
+            row = {"clients": kind, "shift": shift, "runs": runs, "anyone_named": anyone}
+            if shift:
+                row |= {"planted_named": planted, "planted_furthest": furthest}
+            else:
+                good &= anyone <= 0.05 * runs + 3 * np.sqrt(0.05 * 0.95 * runs)
+            rows.append(row)
+            show(
+                kind,
+                f"{shift:g}",
+                f"{planted if shift else anyone} of {runs}",
+                f"{furthest} of {runs}" if shift else "",
+                widths=WIDTHS,
+            )
+    print(f"ordinary clients named no more often than the level: {'holds' if good else 'FAILS'}")
+    if runs == RUNS:
+        setting = {"clients": 12, "simulated": SIMULATED, "rounds": ROUNDS, "planted records": 20}
+        keep({**setting, "holds": bool(good), "table": rows}, RESULTS)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Corrections: steps to a refit that solve no system with its Hessian, and how near they end.
+
+Let ``Q`` be the Hessian of the other records at ``θ̂``, plus the curvature of the record that is
+added, at its present margin. ``Q`` differs from the fit's Hessian by the changed record alone, so
+Woodbury's formula gives its inverse. The steps are ``s = −Q⁻¹g``, where g is the gradient of the
+changed objective; one costs two products of the table with a vector per refit.
+
+**Distance of the refit.** Let the other records' margins have shifted by a span of at most S, and
+let the refit be ``v`` away. If ``|ℓ‴| ≤ M ℓ″``, the mean Hessian along ``v`` lies between
+``e^{−c} Q`` and ``e^c Q`` with ``c = M S + d``. Here d is M times the largest span of a shift due
+to ``v``. Since ``v`` is minus the inverse of that mean times g, it is near the step::
+
+    ‖v − s‖_Q ≤ (e^c − 1) ‖s‖_Q
+
+The norm of g at the present Hessian is ``λ ≤ e^{MS/2} ‖s‖_Q``. A change of norm 1 there shifts no
+margin by a span above ``e^{MS/2} R``, where R is the largest such span for norm 1 in Q. For a
+generalised self-concordant function (Bach 2010), ``d ≤ −log(1 − M R e^{MS/2} λ)`` follows. In units
+of the noise, an error of norm 1 in Q is at most ``(‖Φ^½H⁻¹Φ^½‖/(1 − h))^½``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from seepage.glm.changes.batched_refits import BatchedRefits, Change, ChangedTables
+from seepage.glm.changes.outputs import times
+
+_NEAR = 1e-7  # the error relative to the change below which no further step is made
+_MOST_STEPS = 8
+_FREE = 0.05  # the share of the others in the curvature from which on Woodbury's formula is precise
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """The refits' changes, with certified errors, of shape (B, …) each."""
+
+    moves: np.ndarray  # of the free parameters, (B, P)
+    radius: np.ndarray  # their errors in units of the noise, infinite where nothing is certified
+    weaker: np.ndarray  # upper bounds on the loss of curvature, as of ``BatchedRefits.weakening``
+
+    @property
+    def near(self) -> np.ndarray:
+        """Which are certified to be as near as a further step would be worth."""
+        return np.asarray(np.isfinite(self.radius))
+
+
+def correct(
+    refits: BatchedRefits, changes: list[Change], starts: np.ndarray, free: np.ndarray
+) -> Corrected:
+    """Return refits on tables with one changed record each, from starts (B, P).
+
+    ``free (B,)`` are the other records' smallest shares of the curvature. Changes of several
+    records at once, and those that do not come near in a few steps, have an infinite radius.
+    """
+    moves, radius = np.array(starts), np.full(len(changes), np.inf)
+    weaker = np.ones(len(changes))
+    able = np.array([len(c.removed) == 1 for c in changes]) & (free > _FREE)
+    able &= np.isfinite(starts).all(axis=1)
+    which = np.flatnonzero(able)
+    for some in refits.passes([changes[k] for k in which]):
+        here = which[some]
+        batch = ChangedTables(refits, [changes[k] for k in here])
+        moves[here], radius[here], weaker[here] = _steps(batch, starts[here], free[here])
+    return Corrected(moves, radius, weaker)
+
+
+def _steps(
+    batch: ChangedTables, moved: np.ndarray, free: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    model, inverse = batch.model, _Inverse(batch)
+    M, n, columns = model.constant, len(model.X), np.arange(len(moved))
+    unit = model.sight / np.sqrt(free)
+    reach = np.maximum(np.sqrt(model.largest_shifts.largest / free), inverse.arrival_reach(free))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for _ in range(_MOST_STEPS):
+            shift = batch.shifts(moved)
+            gradient = batch.gradient(moved, shift)
+            step = -inverse.times(gradient, shift)
+            norm = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0))
+            spans = model.outputs.spans(shift[:n])
+            spans[batch.rows, columns] = 0.0
+            S = M * spans[model.weight > 0].max(axis=0, initial=0.0)
+            d = -np.log1p(-np.minimum(M * reach * np.exp(S) * norm, 1.0))
+            moved = moved + step
+            radius = unit * np.expm1(S + d) * norm
+            far = ~(radius <= _NEAR * np.linalg.norm(model.seen(moved), axis=1)) & (norm > 0)
+            # Where errors do not shrink to half at every step, Newton's method is as fast.
+            if not (far & (np.expm1(S + d) < 0.5)).any():
+                break
+    return moved, np.where(far, np.inf, radius), np.exp(S + d)
+
+
+class _Inverse:
+    """``Q⁻¹`` for a batch in which one record is removed each and, perhaps, one is added."""
+
+    def __init__(self, batch: ChangedTables) -> None:
+        self.batch, model, rows = batch, batch.model, batch.rows
+        self.c, self.inverse = model.outputs.count, model.inverse
+        self.records = [model.gram_solver.design(model.X[rows])]  # x̃ and z̃, (B, D) each
+        self.leaves = -model.weight[rows, None, None] * model.curvatures[rows]
+        if batch.z is not None:
+            self.records.append(batch.z[0])
+        by_record = self.inverse.reshape(len(self.inverse), -1, self.c)
+        solved = [np.tensordot(x, by_record, axes=(1, 1)) for x in self.records]
+        self.solved = np.concatenate(solved, axis=2)  # H⁻¹x̃ and H⁻¹z̃, (B, P, w)
+        self.products = self._seen(self.solved)
+
+    def _seen(self, values: np.ndarray) -> np.ndarray:
+        """Return the margins' shifts of the changed records, (B, P, k) → (B, w, k)."""
+        B, _, k = values.shape
+        by_feature = values.reshape(B, -1, self.c * k)
+        shifts = [(x[:, None] @ by_feature).reshape(B, self.c, k) for x in self.records]
+        return np.concatenate(shifts, axis=1)
+
+    def arrival_reach(self, free: np.ndarray) -> np.ndarray:
+        """Return upper bounds on the spans of the added records' shifts for a change of norm 1."""
+        if self.batch.z is None:
+            return np.zeros(len(free))
+        own = self.products[:, self.c :, self.c :]
+        return np.asarray(np.sqrt(self.batch.model.outputs.widest(own) / free))
+
+    def times(self, gradient: np.ndarray, shift: np.ndarray) -> np.ndarray:
+        """Return ``Q⁻¹g``, (B, P), where the margins have shifted by ``shift``."""
+        batch, c = self.batch, self.c
+        curved = np.zeros_like(self.products)
+        curved[:, :c, :c] = self.leaves
+        if batch.z is not None:
+            margins = batch.own_margins[0] + shift[-1]
+            arrives = batch.model.outputs.curvature(margins, batch.labels[0])
+            curved[:, c:, c:] = batch.own_weight[0, :, None, None] * arrives
+        solved = gradient @ self.inverse
+        seen = self._seen(solved[..., None])
+        share = np.linalg.solve(np.eye(curved.shape[1]) + curved @ self.products, curved @ seen)
+        return np.asarray(solved - times(self.solved, share[..., 0]))
