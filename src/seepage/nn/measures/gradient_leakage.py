@@ -228,12 +228,10 @@ class GradientLeakage(Leakage):
         self.conditions = (*CONDITIONS, *conditions)
         jacobian = GradientJacobian(engine, x, y, noise)
         self.entry_names = tuple(f"x{j}" for j in range(jacobian.variable_size))
-        index, library = None, "torch"
-        if table is not None:
-            index, library = table.index, table.library
-            if isinstance(engine.view, Input):  # whose variable is a row of the table
-                self.entry_names = table.names
+        if table is not None and isinstance(engine.view, Input):  # whose variable is its row
+            self.entry_names = table.names
         names = tuple(self.entry_names[j] for j in jacobian.entries.tolist())
+        index, library = (table.index, table.library) if table is not None else (None, "torch")
         source = MemorySource(Table(jacobian.X, names, index, library), y)
         super().__init__(
             GradientRelease(jacobian), source, (Gaussian(noise),), Attributes(source, attributes)

@@ -150,14 +150,14 @@ class Input(View):
         count = width if isinstance(width, int) else len(names)
         mask = torch.zeros(count, dtype=torch.bool)
         for column in columns:
-            place = names.index(column) if column in names else column
-            if isinstance(place, str):
-                choice = (
-                    f"choose from {listed(names)}"
-                    if names
-                    else f"pass all names: sp.nn.Input.features([{place!r}], frame.columns)"
+            if isinstance(column, str) and column not in names:
+                choice = f"choose from {listed(names)}"
+                if not names:
+                    choice = f"pass all names: sp.nn.Input.features([{column!r}], frame.columns)"
+                raise InputError(
+                    f"There is no column {column!r}{nearest(column, names)}; {choice}."
                 )
-                raise InputError(f"There is no column {place!r}{nearest(place, names)}; {choice}.")
+            place = names.index(column) if isinstance(column, str) else column
             if not -count <= place < count:
                 raise InputError(f"There is no column {place}; choose from 0 to {count - 1}.")
             mask[place] = True
