@@ -14,6 +14,7 @@ import pytest
 from recordings import CLIENTS, NODES, make_recording, make_report
 from seepage.auditing.report.words import several
 from seepage.auditing.rounds.figures import draw_since
+from seepage.auditing.rounds.first_screen import show_recording
 from seepage.auditing.rounds.report import SCHEMA
 from seepage.auditing.rounds.words import advise
 from seepage.errors import InputError
@@ -251,3 +252,30 @@ def test_names_in_a_sentence():
     assert several(["a"]) == "“a”"
     assert several(["a", "b", "c"]) == "“a”, “b” and “c”"
     assert several(list("abcdef")) == "“a”, “b”, “c”, “d” and 2 more"
+
+
+def test_a_large_estimate_that_is_not_significant_does_not_lead(report):
+    over = report.audit.over_rounds
+    highest, other = report.audit.layers.v_information.ranking()[:2]
+    p_values = np.ones_like(over.p_values)
+    p_values[:, over.layers.index(other)] = 0.01
+    audit = replace(report.audit, over_rounds=replace(over, p_values=p_values))
+    page = replace(report, audit=audit)
+    assert [layer["name"] for layer in page.about()["layers"]][:2] == [other, highest]
+    words = " ".join(page.verdict.sentences)
+    assert f"“{other}” leaks most of the layers that reveal it: " in words
+    assert f"“{highest}” leaks most" not in words
+    none = replace(report.audit, over_rounds=replace(over, p_values=np.ones_like(over.p_values)))
+    words = " ".join(replace(report, audit=none).verdict.sentences)
+    assert (
+        f"The highest estimate is that of “{highest}”, not significant at the 5 % level: " in words
+    )
+    assert "leaks most" not in words
+
+
+def test_a_remedy_whose_test_finds_nothing_is_not_called_safe(report):
+    lines = show_recording(report.audit, "glasses", limited=False).remedies.lines
+    by_p_value = {remedy.name: remedy.p_value for remedy in report.audit.layers.remedies}
+    assert {line.name for line in lines} == set(by_p_value)
+    for line in lines:
+        assert line.protection[0] == ("yes" if by_p_value[line.name] <= 0.05 else "not shown")

@@ -111,6 +111,8 @@ def test_without_simulated_clients_nobody_is_named():
         found = standing_out(seen)
         assert found.p_value.min() == pytest.approx(1 / count)
         assert found.named() == []
+        # The furthest client is the one shown furthest: nobody lies beyond it.
+        assert found.sort().times[0] == found.times.max()
     known = {client: client % 2 for client in range(40)}
     words = str(audit_recording(seen, known, family="logistic", permutations=19))
     assert "1 of 40" in words
