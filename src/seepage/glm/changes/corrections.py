@@ -28,7 +28,7 @@ from seepage.glm.changes.batched_refits import BatchedRefits, Change, ChangedTab
 from seepage.glm.changes.outputs import times
 
 _NEAR = 1e-7  # the error relative to the change below which no further step is made
-_MOST_STEPS = 8
+_MOST_STEPS = 8  # what converges at all, converges at second order; others are refitted
 _FREE = 0.05  # the share of the others in the curvature from which on Woodbury's formula is precise
 
 
