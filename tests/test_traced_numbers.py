@@ -157,24 +157,10 @@ def passes_over_a_large_table():
 @tied("docs/scaling.md")
 def what_larger_tables_and_networks_would_take():
     """What was predicted and what was measured; the constants are in what the program prints."""
-    shown = ("held out", "1,000,000,000 rows", "there an accounted", "A network", "predictions")
+    shown = ("held out", "1,000,000,000 rows", "there an accounted")
     for paragraph in printed_by("scaling_model.py", "--kept").split("\n\n"):
         if paragraph.strip().startswith(shown):
             yield squeezed(paragraph)
-
-
-@tied("docs/scaling.md")
-def networks_of_a_billion_parameters():
-    for key, tokens in (("124M", "4,096"), ("1.3B", "2,048")):
-        one = kept("accountant-cuda")[key]
-        step, plain = (
-            one["times"][task]
-            for task in ("update + 1 probe, exact clipping", "plain training step")
-        )
-        yield (
-            f"measured, {tokens} tokens a step {one['parameters']:,} {step['seconds']:.3f} "
-            f"{step['gib']:.1f} {step['seconds'] / plain['seconds']:.2f}"
-        )
 
 
 @tied("docs/how-to/audit.md")
