@@ -359,7 +359,7 @@ def audit_model(
     if risks is not None and anew is not None:
         unchanged = "the noise and nλ" if PENALTY in anew.kept else "the noise"
         steps.append(
-            f"{'To infer who was' if people else 'To infer which rows were'} in the data, "
+            "For membership inference, "
             f"preparation and model were refitted without each of the {risks.looked_at:,} most "
             f"exposed {'people' if people else 'records'}, with {unchanged} unchanged."
         )

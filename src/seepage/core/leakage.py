@@ -210,7 +210,7 @@ class Leakage(Generic[PerRecord]):
     @property
     def jacobian(self) -> ReleaseJacobian:
         """The Jacobian of the release with respect to all records of a table in memory."""
-        self.source.whole("the Jacobian about all records")
+        self.source.whole("the Jacobian with respect to all records")
         return self.release.template
 
     @property

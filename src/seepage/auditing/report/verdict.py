@@ -360,7 +360,7 @@ def tell_disclosures(check: DisclosureCheck) -> list[str]:
     changed: dict[str, set[int]] = {}
     for found in check.found:
         if "σ" in found.figures:
-            kind = LEFT_OUT if found.change == LEFT_OUT else "replaced within their columns"
+            kind = LEFT_OUT if found.change == LEFT_OUT else "given other values from the table"
             changed.setdefault(kind, set()).add(found.row)
     # A record may be the only one of its class, which the release names.
     rows = check.rows("classes")
