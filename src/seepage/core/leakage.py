@@ -245,7 +245,7 @@ class Leakage(Generic[PerRecord]):
         """
         if measure not in _MEASURES:
             check_choice(measure, "measure", _MEASURES)
-        unknowns, about = self.attributes.unknowns(columns, label, simplex)
+        unknowns, about = self.unknowns(columns, label, simplex)
         return self.per_record(measure, unknowns, "rows", about)
 
     rows = records

@@ -52,8 +52,6 @@ def changed(tensor: Tensor, row: int, value: float) -> Tensor:
         ),
         ({"x": X.double()}, "does not run on these inputs, with .4,. of float64 per record "),
         ({"x": X[:, :3]}, "does not run on these inputs, with .3,. of float32 per record "),
-        ({"x": X.numpy()}, "x must be a torch tensor, .* contains a value of type ndarray"),
-        ({"y": Y.tolist()}, "y must be a torch tensor, but its type is list"),
         ({"y": Y.float(), "loss": "mse"}, "the same number of entries per record"),
         ({"y": changed(torch.zeros(10, 3), 6, torch.nan), "loss": "mse"}, "Record 6 .* in y"),
         ({"y": Y[:4]}, "records is 10, but y has 4 labels"),

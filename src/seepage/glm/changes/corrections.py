@@ -27,10 +27,6 @@ import numpy as np
 from seepage.glm.changes.batched_refits import BatchedRefits, Change, ChangedTables
 from seepage.glm.changes.outputs import times
 
-_NEAR = 1e-7  # the error relative to the change below which no further step is made
-_MOST_STEPS = 8  # what converges at all, converges at second order; others are refitted
-_FREE = 0.05  # the share of the others in the curvature from which on Woodbury's formula is precise
-
 
 @dataclass(frozen=True)
 class Corrected:
@@ -56,7 +52,8 @@ def correct(
     """
     moves, radius = np.array(starts), np.full(len(changes), np.inf)
     weaker = np.ones(len(changes))
-    able = np.array([len(c.removed) == 1 for c in changes]) & (free > _FREE)
+    # Woodbury's formula is precise if the others have some share of the curvature.
+    able = np.array([len(c.removed) == 1 for c in changes]) & (free > 0.05)
     able &= np.isfinite(starts).all(axis=1)
     which = np.flatnonzero(able)
     for some in refits.passes([changes[k] for k in which]):
@@ -74,7 +71,7 @@ def _steps(
     unit = model.sight / np.sqrt(free)
     reach = np.maximum(np.sqrt(model.largest_shifts.largest / free), inverse.arrival_reach(free))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        for _ in range(_MOST_STEPS):
+        for _ in range(16):  # what converges, does so in fewer; others are refitted
             shift = batch.shifts(moved)
             gradient = batch.gradient(moved, shift)
             step = -inverse.times(gradient, shift)
@@ -85,7 +82,9 @@ def _steps(
             d = -np.log1p(-np.minimum(M * reach * np.exp(S) * norm, 1.0))
             moved = moved + step
             radius = unit * np.expm1(S + d) * norm
-            far = ~(radius <= _NEAR * np.linalg.norm(model.seen(moved), axis=1)) & (norm > 0)
+            # Newton's refits stop at the same distance, relative to the change.
+            close = radius <= 1e-11 * np.linalg.norm(model.seen(moved), axis=1)
+            far = ~close & (norm > 0)
             # Where errors do not shrink to half at every step, Newton's method is as fast.
             if not (far & (np.expm1(S + d) < 0.5)).any():
                 break
