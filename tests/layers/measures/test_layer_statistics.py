@@ -151,7 +151,6 @@ def test_groups_of_attacked_updates():
     options = {"groups": np.tile(np.arange(60), 3), "classifier": "logistic"}
     thrice = sp.attacks.attack_layers(seen, p, tripled, np.tile(p, 3), **options)
     once = sp.attacks.attack_layers(seen, p, seen, p, **options | {"groups": np.arange(60)})
-    # The wider interval counts pairs of records, whose number grows with the copies.
     np.testing.assert_allclose(thrice.low, once.low, rtol=2e-6)
     np.testing.assert_allclose(thrice.high, once.high, rtol=2e-6)
     mixed = sp.attacks.attack_layers(seen, p, seen, p, **options | {"groups": np.arange(60) // 6})
