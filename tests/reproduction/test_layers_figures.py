@@ -265,7 +265,7 @@ def test_the_experiment_in_miniature(tmp_path, monkeypatch):
     record["runs"] += [found, found | {"repetition": 1}]
     experiment.write_runs(record, tmp_path / "runs.json", ("repetition",))
     again = experiment._begin(tmp_path / "runs.json", small, made, experiment.FACTORS)
-    assert again == record
+    assert again == record | {"continued": [made]}
     runs = Runs(json.loads((tmp_path / "runs.json").read_text()))
     assert runs.curve("AlexNet", "Gender", "auc", "Glasses").each.shape == (2, 5)
     with pytest.raises(SystemExit, match="other amounts"):
