@@ -15,8 +15,6 @@ from seepage.glm.jacobian import optimum
 
 @pytest.fixture(autouse=True)
 def ordinary(monkeypatch: pytest.MonkeyPatch) -> None:
-    always = optimum.twice_precise_from(affordable=False)
-    monkeypatch.setattr(optimum, "twice_precise_from", lambda affordable: always)
     monkeypatch.setattr(optimum, "CHEAP", 0.0)
 
 

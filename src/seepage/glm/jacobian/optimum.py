@@ -272,7 +272,8 @@ def _weighed(
     low: Array | None = None
     exact: Array | Double = inverse
     told: Any = {"outputs": math.prod(fit.coef.shape[1:]), "noise": noise, "centre": centre}
-    if condition > twice_precise_from(affordable) or (
+    # Ordinary arithmetic loses half of the digits at 1e7.
+    if condition > (300.0 if affordable else 1e7) or (
         cheap and condition * whitened(inverse, 0.0, **told).amplified > 100
     ):
         fit, low, exact, accuracy = precise_optimum(
@@ -296,15 +297,6 @@ def _weighed(
     inverse = exact.high if isinstance(exact, Double) else exact
     moves = objective.total(partial(_moves, fit=fit, inverse=inverse), "errors")
     return replace(found, moves=moves)
-
-
-def twice_precise_from(affordable: bool) -> float:
-    """Return the condition number above which double the working precision is used.
-
-    The threshold is low if the extra cost is affordable. If ordinary arithmetic would lose half of
-    the digits, double the working precision is always used.
-    """
-    return 300.0 if affordable else 1e7
 
 
 def _inverse(H: Array, factor: CholeskyFactor | None, ridge: float) -> tuple[Array, float]:
