@@ -93,7 +93,7 @@ class GroupingFinding:
     least_protected: str
 
     def ranked(self, most: int | None = None) -> list[GroupFinding]:
-        """Return the groups, most exposed first; with ``most``, only that many, from both ends."""
+        """Return the groups, most exposed first; with ``most``, that many from both ends."""
         every = sorted(self.groups, key=lambda group: -group.mean_eta)
         if most is None or len(every) <= most:
             return every
@@ -116,7 +116,7 @@ class UsefulnessFinding:
 
     @property
     def compared(self) -> str:
-        """Comparison with a constant prediction: ``better``, ``not told apart`` or ``worse``."""
+        """A comparison with a constant prediction: ``better``, ``not told apart`` or ``worse``."""
         if self.low > 0:
             return "better"
         return "worse" if self.high < 0 else "not told apart"
@@ -321,7 +321,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class GuessFinding:
-    """Success of guessing a category or class, for the record whose guess gains most.
+    """The success rate of guessing a category or class, for the record with the largest gain.
 
     The attacker knows the rest of the record and all other records.
     """
@@ -413,7 +413,7 @@ class RiskFinding:
 
     @property
     def worst_guess(self) -> GuessFinding | None:
-        """The guess that gains most from the release, if there is one."""
+        """The guess whose success rate increases most by the release, if there is one."""
         return max(self.guesses, key=lambda guess: guess.gain, default=None)
 
     @property
@@ -502,8 +502,9 @@ class StructuralRisk:
         The number of affected records, and the number of all records.
     value
         The number compared with ``limit``. A risk of cells, leaves or degrees of freedom is found
-        if this number is below the limit, the generalisation gap if it is significant, and any
-        other risk if this number is above the limit. ``None`` if there is no such number.
+        if this number is below the limit. The generalisation gap counts as a risk if it is
+        significant. Any other risk is found if this number is above the limit. ``None`` if there is
+        no such number.
     limit, whose
         A rule of thumb, and its source if it is external.
     reason
@@ -526,7 +527,7 @@ class StructuralRisk:
 
     @classmethod
     def of_freedom(cls, learnt: int, records: int) -> StructuralRisk:
-        """Return the check on degrees of freedom: records minus learnt parameters."""
+        """Return the check of the degrees of freedom: records minus learnt parameters."""
         left, name = records - learnt, "degrees of freedom"
         few, affected = left < FEW, records if left < FEW else 0
         whose = "ACRO's default"
@@ -552,11 +553,11 @@ class SomeRecords:
 
 
 class RecordLeakage:
-    """The leakage of all records, or people, at noise σ, scaled from their values at σ = 1.
+    """The leakage of all records, or people, at noise σ, scaled from its values at σ = 1.
 
     ``held`` is the number of rows of each person, or one if the unit is the record. The numbers are
     those of :class:`SomeRecords`, for all records. The numbers may be stored in a memory-mapped
-    file, and are converted to σ on access.
+    file, and are scaled to the noise σ on access.
     """
 
     def __init__(
@@ -909,7 +910,7 @@ class Audit(Reportable, ResultNumbers):
     def row_index(self) -> np.ndarray:
         """The table row of every audited record (0 for the first data row).
 
-        If the unit is the person, it is each person's first row.
+        If the unit is the person, these are the people's first rows.
         """
         return self.records.every.row
 

@@ -35,7 +35,7 @@ class Domain:
     Parameters
     ----------
     lower, upper
-        One number per column.
+        The limits, one number per column each.
     stated
         Whether the limits were stated in advance; limits taken from the data provide no guarantee.
     """
@@ -243,7 +243,7 @@ class GaussianPrior:
 
     @property
     def words(self) -> str:
-        """The prior as a sentence."""
+        """A sentence that describes the prior."""
         std = np.asarray(self.std, dtype=float)
         mean = _said(self.mean, "mean")
         spread = "a known covariance" if std.ndim == 2 else _said(self.std, "standard deviation")
@@ -289,7 +289,7 @@ class BoundedPrior:
 
     @property
     def words(self) -> str:
-        """The prior as a sentence."""
+        """A sentence that describes the prior."""
         limits = "limits of its own"
         if np.ndim(self.lower) == np.ndim(self.upper) == 0:
             limits = f"{_short(self.lower)} and {_short(self.upper)}"

@@ -47,8 +47,8 @@ class Unknowns:
     label
         Whether the label is unknown too.
     basis
-        With a basis ``V`` of shape ``(len(columns), t)``, only the directions it spans are
-        unknown. The other directions are impossible, as for a one-hot attribute on its simplex.
+        A basis ``V`` of shape ``(len(columns), t)``; if given, only the directions that it spans
+        are unknown. The other directions are impossible, as for a one-hot attribute on its simplex.
     """
 
     columns: tuple[int, ...] | None
@@ -709,7 +709,7 @@ class MeasuredRelease(ABC):
 
     @property
     def sensitivity(self) -> float | None:
-        """A bound, for any data, on the release's move if a record is replaced, or ``None``."""
+        """A bound on the effect of replacing a record, for any data, or ``None``."""
         return None
 
     @abstractmethod
@@ -737,7 +737,7 @@ class MeasuredRelease(ABC):
         )
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], FiniteChanges]:
-        """Return certified bounds on the moves for records read in chunks, without refits."""
+        """Return certified bounds on how far the release moves, for records read in chunks."""
         raise InputError(
             "The effect of leaving out a record is not known for this release when records are "
             "read in chunks; load them into memory."

@@ -162,7 +162,7 @@ class Leakage(Generic[PerRecord]):
             return f"{text}<p>{escape(str(problem))}</p>"
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the leakage about every record in descending order, with labels for the worst.
+        """Draw the leakage about every record in descending order, and label the most exposed.
 
         Equivalent to ``leak.records().plot(ax)``; returns the matplotlib axes.
 
@@ -432,11 +432,11 @@ class Leakage(Generic[PerRecord]):
         refit
             By default, everything learnt from the data is learnt again without the record: class
             weights in closed form; scaling, levels, selected columns and cross-validated penalties
-            by refitting the whole pipeline or search. ``"model"`` keeps all of these fixed, as the
-            papers do. ``"pipeline"`` refits the pipeline, even if many refits are needed. A
-            function defines any other procedure: given the positions of the remaining records, it
-            returns the numbers that would be released. ``mu.held`` of the result lists everything
-            held fixed.
+            by refitting the whole pipeline or search. ``"model"`` keeps all of these fixed, as
+            Hannun et al. 2021 do. ``"pipeline"`` refits the pipeline, even if many refits are
+            needed. A function defines any other procedure: given the positions of the remaining
+            records, it returns the numbers that would be released. ``mu.held`` of the result lists
+            everything held fixed.
 
         Examples
         --------

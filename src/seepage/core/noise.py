@@ -30,7 +30,7 @@ class Noise(ABC):
     """
 
     on: ClassVar[str] = ""
-    """What the noise is added to, if not the released parameters."""
+    """The quantity to which the noise is added, if not the released parameters."""
 
     @abstractmethod
     def information(self, size: int) -> np.ndarray:

@@ -276,8 +276,9 @@ def load_celeba(
 ) -> Faces:
     """Read the aligned images and ``list_attr_celeba.txt`` in their published form.
 
-    Each celebrity's face has forty attributes, 1 or 0 (Liu et al. 2015); the file has −1 for 0. The
-    column ``person`` identifies the person; without ``identity_CelebA.txt``, it is empty.
+    Each image of a celebrity's face has forty attributes with the values 1 and 0 (Liu et al. 2015);
+    the file has −1 instead of 0. The column ``person`` identifies the person; without
+    ``identity_CelebA.txt``, it is empty.
 
     Parameters
     ----------
@@ -348,7 +349,7 @@ def load_pubfig(
 
     Each face of a public figure has 73 attribute scores (Kumar et al. 2009), computed by another
     model. A score above zero means that the image has the attribute. The columns are therefore
-    named ``pred_…`` and must be called predicted labels. Images without scores are omitted.
+    named ``pred_…`` and must be referred to as predicted labels. Images without scores are omitted.
 
     The scores name an image by person and number. Copies of the images are often renumbered, and
     the scores would then belong to other images.
@@ -361,9 +362,10 @@ def load_pubfig(
         The height and width to which the images are resized; Mo et al. 2021 use 100×100.
     join
         ``"checksum"`` finds an image's person and number by its MD5 checksum in the publishers'
-        ``dev_urls.txt`` and ``eval_urls.txt``, whatever its file is called, and crops it to the
+        ``dev_urls.txt`` and ``eval_urls.txt``, regardless of its file name, and crops it to the
         face. ``"number"`` takes cropped images (PubFig83) by their file names, which must be the
-        publishers' numbers; names that run 1, 2, 3, … without the gaps of the scores are refused.
+        publishers' numbers; consecutive names 1, 2, 3, … without the gaps in the scores' numbers
+        raise an error.
     """
     check_choice(join, "join", ("checksum", "number"))
     home = locate("pubfig", folder, download=False)

@@ -34,7 +34,7 @@ class ImageSet:
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Named columns of equal length, in the order of the file; text columns contain text."""
+    """Named columns of equal length, in the order of the file; text columns contain strings."""
 
     columns: Mapping[str, NDArray[Any]]
 
@@ -50,7 +50,7 @@ class Faces:
     """Images ``(n, height, width, 3)``, with one row of attributes per image.
 
     ``*_manual`` columns are human labels. ``pred_*`` columns are another model's scores and must
-    always be called predicted labels. Missing numbers are NaN, and missing text is empty.
+    always be referred to as predicted labels. Missing numbers are NaN, and missing text is empty.
     """
 
     images: NDArray[np.uint8]

@@ -172,7 +172,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
     def decision_function(self, X: Any) -> Array:
         """Return the margins ``wᵀx + w₀``, (n, K); for two classes, those of the second, (n,).
 
-        If each of two classes has a margin, the result is the second minus the first.
+        If each of two classes has a margin, the result is the second margin minus the first.
         """
         margins = self._margins(X)
         if len(margins.shape) == 2 and margins.shape[1] == 2:

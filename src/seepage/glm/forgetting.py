@@ -246,9 +246,9 @@ class CertifiedRemoval:
         ``ε = (residual/σ) √(2 log(1.5/δ))`` applies to an attacker who sees *only* the new
         parameters. It bounds how well this attacker can distinguish them from parameters trained
         without the records. The theorem requires a bound on the residual that is valid for every
-        draw of the random term. So set a limit on the residual in advance, and train again with a
-        new random term once the residual exceeds the limit. Certified removal does not protect
-        against an attacker who also has the old parameters; for that attacker, see
+        draw of the random term. Therefore, set a limit on the residual in advance, and train again
+        with a new random term once the residual exceeds the limit. Certified removal does not
+        protect against an attacker who also has the old parameters; for that attacker, see
         :meth:`ObjectivePerturbation.membership`.
         """
         check_share(delta, "delta")

@@ -226,7 +226,7 @@ def leakage(
         The person of every record, if people may have several records: an identity per record, or
         the name of a column of the data that is not a feature. ``leak.people()`` then measures all
         records of a person together. ``leak.membership()`` removes all of a person's records
-        together, and values that they share are guessed together.
+        together, and a value that these records share is guessed in all of them together.
     attacker
         What the attacker knows: all other records, unless :class:`Attacker` states less. Records
         that the attacker does not know protect the other records. The result is then an estimate,

@@ -88,7 +88,7 @@ class Family:
     curvature_bend: Elementwise | None = None
 
     def check_labels(self, labels: Array, model: str | None = None) -> None:
-        """Raise an error, which names ``model`` if given, unless the labels suit this family."""
+        """Raise an error that names ``model`` (if given) unless all labels are valid."""
         problem = self.problem_with(labels)
         if problem is not None:
             whom = f"the {self.name} family" if model is None else model

@@ -60,7 +60,7 @@ class ObjectivePerturbation:
         A fitted model with an L2 penalty and the data, as for :func:`seepage.leakage`.
     noise
         The noise added to the gradient of the objective, which is a sum over the records, not a
-        mean. A :class:`Gaussian` with one standard deviation.
+        mean. It must be a :class:`Gaussian` with a single standard deviation.
     draws
         The number of releases drawn for the averages.
     seed
@@ -139,7 +139,7 @@ class ObjectivePerturbation:
         rows
             The positions of all records removed so far, including those to remove now.
         current
-            The parameters after earlier removals, at which the step starts. By default, the
+            The parameters after earlier removals, at which the step starts. The default is the
             released parameters.
 
         Examples

@@ -88,16 +88,16 @@ def haarpsi(
 ) -> np.ndarray:
     """Return the HaarPSI of images (Reisenhofer, Bosse, Kutyniok and Wiegand 2018), in [0, 1].
 
-    The images are first halved in size. With ``h`` the absolute responses to Haar filters of sizes
-    2, 4 and 8 along either axis, the index is::
+    The images are first halved in size. Let ``h`` be the absolute responses to Haar filters of
+    sizes 2, 4 and 8 along either axis. The index is::
 
         (l⁻¹(Σ l(S) W / Σ W))²,   S = ½ Σ_{2, 4} (2 h_a h_b + C)/(h_a² + h_b² + C),
         W = max(h_a, h_b) at 8,   l(s) = 1/(1 + e^(−αs)),   C = 30, α = 4.2
 
     where the sums are over pixels and both axes. For colour images, the filters apply to the luma
-    Y. A third S compares the chroma channels I and Q, averaged over 2×2 pixels; its weight is the
-    mean of both W. Borders are padded with zeros, as in the authors' code. The index is symmetric
-    in its arguments, and 1 for equal images.
+    Y. A third similarity ``S`` compares the chroma channels I and Q, averaged over 2×2 pixels; its
+    weight is the mean of the two weights ``W``. Borders are padded with zeros, as in the authors'
+    code. The index is symmetric in its arguments, and 1 for equal images.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ class Reconstruction:
     Parameters
     ----------
     features
-        The columns of each row for each release, (T, m, d).
+        The reconstructed columns of each row, for each release, (T, m, d).
     labels
         The label of each row as a number, (T, m); a class is its position among the sorted classes.
         The label is inferred if the adversary does not know it, and NaN if the inference failed.

@@ -25,7 +25,7 @@ class HeldOutFinding:
     Parameters
     ----------
     error_name
-        ``error rate`` of a classifier, ``root mean squared error`` of a regressor.
+        ``error rate`` for a classifier, ``root mean squared error`` for a regressor.
     error, low, high
         The held-out error, with a 95 % interval.
     constant
@@ -63,7 +63,7 @@ class HeldOutFinding:
 
     @property
     def compared(self) -> str:
-        """Comparison with a constant prediction: ``better``, ``not told apart`` or ``worse``."""
+        """A comparison with a constant prediction: ``better``, ``not told apart`` or ``worse``."""
         ends = self.advantage_low, self.advantage_high
         return UsefulnessFinding(self.advantage, *ends, self.models).compared
 

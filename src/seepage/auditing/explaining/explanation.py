@@ -104,7 +104,7 @@ class Explanation(ResultTable):
 
     @property
     def presets(self) -> tuple[str, ...]:
-        """The presets whose limit on membership inference the first reading meets."""
+        """The presets whose limit on membership inference is met under the first reading."""
         allowed = self.meanings[0].membership
         return tuple(name for name, one in PRESETS.items() if allowed <= one.max_membership)
 
@@ -143,7 +143,7 @@ class Explanation(ResultTable):
         ``promise``, ``epsilon`` (``None`` for a run without ``delta``), ``delta``, ``neighbours``
         and ``prior`` repeat the arguments; ``baseline`` is the success rate of a guess without the
         release. ``meanings`` contains the fields of every :class:`Meaning`, and ``presets`` the
-        presets whose limit on membership inference the first reading meets.
+        presets whose limit on membership inference is met under the first reading.
         """
         names = ("reading", "membership", "at_prior", "tpr", "tpr_strict", "closest")
         return {
@@ -180,9 +180,9 @@ def explain(
     """Return upper limits on the success of an informed attacker, under a privacy budget.
 
     The informed attacker knows all other records. All limits follow from the trade-off between true
-    and false positives under the guarantee. For (ε, δ) it is ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε
-    (1 − δ − FPR))``: membership inference succeeds at most ``1 − (1 − δ)/(1 + e^ε)`` of the time.
-    For a training run, the trade-off follows from its steps.
+    and false positives under the guarantee. For (ε, δ), the trade-off is ``TPR = min(1, δ +
+    e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``: membership inference succeeds at most ``1 − (1 − δ)/(1 +
+    e^ε)`` of the time. For a training run, the trade-off follows from its steps.
 
     A guarantee covers the worst-case record of any table. For your own records,
     ``leak.membership()`` of :func:`seepage.leakage`, or of a measured run, returns each record's

@@ -82,10 +82,10 @@ def save(model: Any, path: str | Path) -> Path:
 
     ``family`` is ``linear``, ``logistic``, ``poisson`` or ``softmax``. For softmax,
     ``coefficients`` has one list per class, and ``intercept`` one number per class. Logistic and
-    softmax models have ``classes``; of two classes, a larger score favours the second.
+    softmax models have ``classes``; with two classes, a larger score favours the second.
     ``intercept``, ``features`` and ``columns`` are optional. ``columns`` states how raw columns are
     scaled, in this example ``(age − 50)/10``; without it, the coefficients apply to the raw
-    columns. ``ridge``, nλ, may be given instead of ``l2``, λ. A ``.safetensors`` file contains the
+    columns. ``ridge`` (nλ) may be given instead of ``l2`` (λ). A ``.safetensors`` file contains the
     tensors ``coefficients`` and ``intercept``; its metadata contain the other fields as text, with
     lists as JSON. Pickles are not read, because opening a pickle can run arbitrary code.
 

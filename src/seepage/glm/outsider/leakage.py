@@ -33,7 +33,7 @@ class OutsiderLeakage:
     """The leakage of a release to an attacker who does not know all other records.
 
     The result covers membership, guesses, and the leakage about each record, person or group. For
-    other results use ``informed``, the leakage to an attacker who knows all other records.
+    other results, use ``informed``, the leakage to an attacker who knows all other records.
 
     Parameters
     ----------
@@ -171,9 +171,9 @@ class OutsiderLeakage:
             The group of every record; all records of a group are removed together.
         exact
             The number of records whose normal approximation is checked by resampled refits, the
-            most exposed first; ``True`` for all. By default, as many are checked as there are
-            records for which the approximation is known to fail (at least 1, at most 20). None are
-            checked if the refits would take more than about a minute.
+            most exposed first; ``True`` for all. The default is the number of records for which the
+            approximation is known to fail (at least 1, at most 20). None are checked if the refits
+            would take more than about a minute.
 
         Examples
         --------

@@ -153,7 +153,7 @@ class UpdateRecorder:
         run number; by default, the recorder's own number is used. ``client`` is a key that stays
         the same in every run (the name of a hospital, the number of a partition), by which clients
         of several runs are matched. A second update of a client in a round raises an error. Without
-        client keys, so does an update of a round that was recorded in another run.
+        client keys, an update of a round that was recorded in another run raises an error too.
         """
         origin = Origin(int(server_round), int(node), int(run), str(client))
         self._refuse_again(origin, self._origins(origin.round))
@@ -423,13 +423,13 @@ def recording_mod(recorder: UpdateRecorder) -> Any:
     """Return a mod for Flower's ``ClientApp`` that records this client's updates.
 
     Use it as ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates", resume=True)), …])``;
-    ``resume`` allows clients to start late, or anew for every round. The client's key is the
-    ``partition-id`` of its node's configuration, if it has one. Put the mod first: Flower wraps the
-    first mod around all others. Placed first, this mod sees the update as sent, after the mods that
-    follow it in the list (clipping, noise). With secure aggregation, put the mod right after
-    ``secaggplus_mod`` to record the update itself; before that mod, only masked updates are
-    visible, and nothing is recorded. Rounds are numbered by the server, and Flower's strategies
-    send the number as ``server-round``; without it, the node's own rounds are counted.
+    ``resume`` allows clients to start late, or to be restarted in every round. The client's key is
+    the ``partition-id`` of its node's configuration, if it has one. Put the mod first: Flower wraps
+    the first mod around all others. This mod then sees the update as sent, after the mods that
+    follow it in the list (clipping, noise) have been applied. With secure aggregation, put the mod
+    right after ``secaggplus_mod`` to record the update itself; before that mod, only masked updates
+    are visible, and nothing is recorded. Rounds are numbered by the server, and Flower's strategies
+    send the number as ``server-round``; without this number, the node's own rounds are counted.
     """
 
     def mod(message: Message, context: Any, call_next: Any) -> Message:

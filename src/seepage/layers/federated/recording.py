@@ -113,8 +113,8 @@ def record_updates(
     :func:`record_gradients`; ``net`` determines the names and sizes of the layers. An
     :class:`Update` contains its clients and its round; unless ``nodes`` is given, the clients serve
     as the node. Integers (int8) in place of parameters raise an error unless their quantisation
-    scale is sent too. With ``like``, layers are projected as in that recording, whatever ``width``
-    and ``seed`` are.
+    scale is sent too. With ``like``, layers are projected as in that recording, regardless of
+    ``width`` and ``seed``.
 
     Examples
     --------

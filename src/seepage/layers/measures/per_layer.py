@@ -69,7 +69,7 @@ class PerLayer(Result):
     def of(
         measure: str, layers: Sequence[str], spans: Any, sizes: Sequence[int], **rest: Any
     ) -> PerLayer:
-        """Return the result for these layers; ``spans`` has values, lower and upper ends."""
+        """Return the result for these layers; ``spans`` holds values, lower and upper ends."""
         values, low, high = (np.asarray(part) for part in spans)
         ends: dict[str, Any] = {"low": low, "high": high, "sizes": tuple(sizes)}
         named = np.array(layers, dtype=object)

@@ -131,9 +131,10 @@ class StandingOut(RankedResult):
 
 
 def standing_out(gradients: LayerGradients, *, reference: Reference | None = None) -> StandingOut:
-    """Rank clients by how far their updates are from the others'; with a reference, test them.
+    """Rank clients by how far their updates are from those of the other clients.
 
-    A client may be an outlier for any reason: its records, their number, its hardware, or malice.
+    With a reference, the distances are also tested. A client may be an outlier for any reason: its
+    records, their number, its hardware, or malice.
 
     Parameters
     ----------

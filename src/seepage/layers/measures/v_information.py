@@ -78,9 +78,9 @@ def v_information(
     labels are shuffled within the group. Similarity within a group is therefore not mistaken for
     information. If every group has one label and a fold contains too few groups, labels are
     permuted over all groups, and a kernel ridge regression replaces the family. Ten groups, five in
-    each class, can be labelled in 252 ways; five groups, two of them in one class, in 10. If no
-    P-value below 0.05 is possible, the result has a note and a :class:`FewGroupsWarning` is issued.
-    P-values are not adjusted for the number of layers.
+    each class, can be labelled in 252 ways; five groups, of which two are in one class, can be
+    labelled in 10 ways. If no P-value below 0.05 is possible, the result has a note and a
+    :class:`FewGroupsWarning` is issued. P-values are not adjusted for the number of layers.
 
     Parameters
     ----------

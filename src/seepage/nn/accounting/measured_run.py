@@ -234,7 +234,7 @@ class RunReader(ABC):
         return _HIDDEN, may_fail
 
     def worst(self) -> float:
-        """Return the largest dFIL of any measured record; nan if budgets make it unavailable."""
+        """Return the largest dFIL of any measured record; nan for a run with budgets."""
         if self.ledger.filtered:
             return math.nan
         trace, _ = self.information()
@@ -282,8 +282,8 @@ class RunReader(ABC):
     def membership(self, neighbours: str | None = None) -> RunMembership:
         """Return the trade-off curve of membership inference for the run.
 
-        The curve is valid for every record, because the clip bounds each record's contribution to a
-        step; a run without a clip raises an error. ``individual_privacy().membership(record)``
+        The curve is valid for every record, because clipping bounds each record's contribution to a
+        step; a run without clipping raises an error. ``individual_privacy().membership(record)``
         estimates the curve of one record. ``neighbours`` is as for :meth:`privacy`. If the number
         of records counts as public, the curve compares runs with a record and with another record
         in its place.

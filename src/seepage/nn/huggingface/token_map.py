@@ -157,7 +157,7 @@ class TokenMap(ResultNumbers):
         candidates: Sequence[int],
         prior: Sequence[float] | None = None,
     ) -> tuple[float, float]:
-        """Return the success rates of the best attack on a token with and without the release.
+        """Return the success rates of the best guess of a token, with and without the release.
 
         The adversary sees the noisy gradient and knows the candidates, all other records and all
         other tokens of the record. The token is replaced as an input and, if it is also a label, as

@@ -122,7 +122,8 @@ def leakage(
     scale
         The size ``h`` of a finite step. The leakage is then computed from
         ``E‖g̃(z + hv) − g̃(z)‖²/h²``, where ``v`` contains a random sign for each unknown. The
-        default is a hundredth of the root mean square of the unknowns in the batch, to one digit.
+        default is a hundredth of the root mean square of the unknowns in the batch, rounded to one
+        digit.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
@@ -338,8 +339,8 @@ class GradientLeakage(Leakage):
         """Return the dFIL about each record over finite steps of several sizes.
 
         For a smooth network, dFIL tends to one value as steps become smaller. Near a kink, it may
-        grow as steps become smaller. A number over finite steps therefore holds for an attacker
-        whose uncertainty about the unknowns is about ``h``.
+        grow as steps become smaller. A value measured over finite steps therefore applies to an
+        attacker whose uncertainty about the unknowns is about ``h``.
 
         Parameters
         ----------

@@ -141,7 +141,7 @@ class Ledger:
 
     @property
     def filtered(self) -> bool:
-        """Whether records stopped when their budgets were spent."""
+        """Whether each record was excluded once its budget was spent."""
         return any(entry.filtered for entry in self._entries)
 
     def declare(self, randomness: str) -> None:

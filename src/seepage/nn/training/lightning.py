@@ -126,7 +126,7 @@ class PrivateCallback(Callback):  # type: ignore[misc]
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Keep the batch for the step that uses it."""
+        """Store the batch for the step that uses it."""
         self._batch = batch
 
     def on_before_optimizer_step(self, *_: Any) -> None:

@@ -247,13 +247,14 @@ class PrivateSGD:
     budget
         The privacy budget of each record, for adding or removing that record:
         ``sp.privacy.DifferentialPrivacy(8.0, 1e-5, "add-or-remove")``, ``GaussianDP`` or
-        ``RenyiDP``. A record whose budget is spent takes no further part. A Gaussian budget charges
-        the drawn records. The other budgets charge every record, so all gradients are computed at
-        every step. A budget requires a declared ``sample_rate``, a clip and a single process. For
-        the resulting guarantee, see :meth:`promise`; the leakage η̄ is then not available.
+        ``RenyiDP``. A record whose budget is spent takes no further part in the training. With a
+        Gaussian budget, only the drawn records are charged. With the other budgets, every record is
+        charged, so all gradients are computed at every step. A budget requires a declared
+        ``sample_rate``, a clip and a single process. For the resulting guarantee, see
+        :meth:`promise`; the leakage η̄ is then not available.
     checkpoint
         The file that stores the state of the run. If it exists, :meth:`fit` resumes from it, with
-        the same results as an uninterrupted run. With ``amplification="theorem4"`` the number of
+        the same results as an uninterrupted run. With ``amplification="theorem4"``, the number of
         steps must not change, because the theorem's failure probability is divided among the steps.
     checkpoint_every
         The number of steps between checkpoints.
@@ -270,9 +271,9 @@ class PrivateSGD:
     accountant_
         The :class:`~seepage.nn.FisherAccountant` of the run.
     budgets_
-        The budget that each record has spent, and the records that have stopped
+        The budget that each record has spent, and the records that no longer take part
         (:class:`~seepage.nn.training.budgets.RecordBudgets`); ``None`` without ``budget``. Keep
-        this secret: the budgets do not protect the fact that a record has stopped.
+        this secret: the budgets do not protect the fact that a record no longer takes part.
     history_
         A :class:`~seepage.nn.training.private_sgd.Progress` for every evaluation.
 
