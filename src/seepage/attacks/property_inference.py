@@ -213,7 +213,7 @@ def attack_layers(
     Parameters
     ----------
     auxiliary, auxiliary_property
-        The gradients of the adversary's auxiliary data, and their property.
+        The gradients of the adversary's auxiliary data, and the property of each.
     seen, seen_property
         The client's updates, and the true property of each update.
     classifier, seed

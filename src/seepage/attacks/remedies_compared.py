@@ -182,7 +182,7 @@ def compare_remedies(
     width: int = 512,
     seed: int = 0,
 ) -> RemedyComparison:
-    """Train once with each remedy, attack the updates sent, and compare benefit and cost.
+    """Train once with each remedy, attack the updates sent, and compare benefits and costs.
 
     Training is FedSGD with two clients, one of them the adversary (Melis et al. 2019; Mo et al.
     2021). At snapshots in the second half of the run, the adversary trains a classifier on

@@ -106,7 +106,7 @@ class UsefulnessFinding:
 
     ``advantage`` is the held-out error of the constant prediction minus that of the model. With
     several ``splits``, the interval allows for records shared between splits (Nadeau and Bengio
-    2003); with one, it is the interval of the mean difference over held-out records.
+    2003). With a single split, it is the interval of the mean difference over held-out records.
     """
 
     advantage: float
@@ -188,7 +188,7 @@ RELEASED_OR_NOT = "whether anything can be released"
 
 @dataclass(frozen=True)
 class Disclosure:
-    """A change to one record that changes a published figure; for the data owner only."""
+    """A change to one record that alters a published figure; only the data owner may see it."""
 
     row: int  # the record in the table
     change: str  # what was done to it, in words
@@ -501,8 +501,8 @@ class StructuralRisk:
     records, among
         The number of affected records, and the number of all records.
     value
-        The number compared with ``limit``. A risk of cells, leaves or degrees of freedom is found
-        if this number is below the limit. The generalisation gap counts as a risk if it is
+        The number compared with ``limit``. A risk concerning cells, leaves or degrees of freedom is
+        found if this number is below the limit. The generalisation gap counts as a risk if it is
         significant. Any other risk is found if this number is above the limit. ``None`` if there is
         no such number.
     limit, whose
@@ -606,8 +606,8 @@ class RecordLeakage:
     def with_membership(self, mu: np.ndarray, places: np.ndarray | None) -> RecordLeakage:
         """Return the leakages with the distances μ of membership inference added.
 
-        ``mu`` is at the current noise, for all records or for those at some positions; other
-        records get NaN.
+        ``mu`` contains distances at the current noise, for all records or for those at some
+        positions; the distances of all other records are NaN.
         """
         distances = computed(lambda some: some * self._sigma, mu)
         if places is not None:
@@ -783,7 +783,7 @@ class Audit(Reportable, ResultNumbers):
     target_eta
         The requested leakage, if any; ``calibrated_sigma`` is the noise that meets it.
     values
-        The caller's own values of the audited rows, only on request.
+        The caller's own values of the audited rows, stored only on request.
     guarantees
         All bounds on attacks against the most exposed record, if known.
     held

@@ -74,8 +74,8 @@ def cramer_rao(
         ``"known"``: the adversary knows all cells outside the block, the worst case. ``"unknown"``:
         the adversary knows nothing outside the block. The bound is then taken from the inverse of
         the full information; it is never below the bound with ``"known"`` (Hannun et al. 2021,
-        equation 12). The bound is infinite if changes elsewhere in the table can reproduce every
-        change of the release, which is nearly always the case.
+        equation 12). With ``"unknown"``, the bound is infinite if changes elsewhere in the table
+        can reproduce every change of the release; this is nearly always the case.
     """
     check_choice(rest, "rest", ("known", "unknown"))
     unknowns, about = leak.unknowns(columns, label)
@@ -191,8 +191,8 @@ def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     result
         The result of ``leak.records()``, ``leak.records(measure="dfil")``, or another view.
     slope
-        The slope γ: one number, or one per unknown of a record; 1 means unbiased up to a constant,
-        and 0 means that the estimate ignores the release.
+        The slope γ: one number, or one per unknown of a record. A slope of 1 means unbiased up to a
+        constant; a slope of 0 means that the estimate ignores the release.
     bias
         The bias at the true record, one number or one per unknown.
 

@@ -46,7 +46,7 @@ class Domain:
 
     @property
     def diameters(self) -> np.ndarray:
-        """The largest difference of two records in each column (Guo et al. 2022, theorem 1)."""
+        """The largest difference between records in each column (Guo et al. 2022, theorem 1)."""
         return np.asarray(self.upper - self.lower)
 
     @property
@@ -68,8 +68,9 @@ class Domain:
     def of(cls, domain: Any, data: RowSource | Table) -> Domain:
         """Return the domain of a table, from the caller's argument.
 
-        The argument is a pair ``(lower, upper)``, each one number or one per column; a mapping from
-        every column's name to such a pair; or ``None`` for the columns' ranges in the data.
+        The argument is a pair ``(lower, upper)``, each of them one number or one per column; a
+        mapping from every column's name to such a pair; or ``None`` for the columns' ranges in the
+        data.
         """
         return cls.within(domain, data.names, ColumnSpread.of(data))
 
@@ -262,7 +263,7 @@ class BoundedPrior:
 
     Among all densities that vanish at the limits, ``(2/width) cos²(π (z − centre)/width)`` has the
     smallest Fisher information, ``(2π/width)²``. The van Trees bound with this prior is valid on
-    average over that density, and therefore also for the worst record between the limits.
+    average over that density, and therefore also for the worst-case record between the limits.
     """
 
     lower: Any

@@ -729,7 +729,7 @@ class MeasuredRelease(ABC):
     def finite_changes(self) -> FiniteChanges:
         """Return how far the release moves if any row is left out or replaced.
 
-        Distances are in units of the noise; risks use them.
+        Distances are in units of the noise; the risks are computed from them.
         """
         raise InputError(
             "The effect of leaving out or changing a record is not known for this release; risks "
@@ -754,7 +754,7 @@ class Refits(Protocol):
     Attributes
     ----------
     X, target
-        The records, ``(n, d)``, and their labels as numbers, in NumPy.
+        The records, ``(n, d)``, and their labels as numbers, as NumPy arrays.
     theta
         The actual released numbers.
     rounding

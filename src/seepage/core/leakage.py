@@ -164,7 +164,7 @@ class Leakage(Generic[PerRecord]):
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the leakage about every record in descending order, and label the most exposed.
 
-        Equivalent to ``leak.records().plot(ax)``; returns the matplotlib axes.
+        The call is equivalent to ``leak.records().plot(ax)`` and returns the matplotlib axes.
 
         Examples
         --------
@@ -181,8 +181,9 @@ class Leakage(Generic[PerRecord]):
     def report(self, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
         """Audit the model with this noise, write a report, and return the path of its page.
 
-        Equivalent to ``sp.report(sp.audit(model, X, y, noise=…), folder)``; only the report's owner
-        can read it. The model must be linear, with Gaussian noise and a table in memory.
+        The call is equivalent to ``sp.report(sp.audit(model, X, y, noise=…), folder)``; only the
+        report's owner can read it. The model must be linear, with Gaussian noise and a table in
+        memory.
 
         Examples
         --------
@@ -390,7 +391,7 @@ class Leakage(Generic[PerRecord]):
 
         Its rows and columns are the unknowns: the table's columns (or the named ones), then the
         label if it is unknown. :func:`seepage.bounds.biased` and :func:`seepage.bounds.van_trees`
-        take it as input.
+        take this matrix as input.
         """
         unknowns, _ = self.unknowns(columns, label)
         position = int(row_positions([row], len(self.source))[0])
@@ -421,8 +422,8 @@ class Leakage(Generic[PerRecord]):
         Parameters
         ----------
         rows
-            The records, by position or as a mask; all if not given. If identities are known, the
-            result covers all people who have any of these records.
+            The records, by position or as a mask; by default, all records. If identities are known,
+            the result covers all people who have any of these records.
         groups
             The group of every record: all records of a group are removed together, regardless of
             the person.
@@ -430,13 +431,13 @@ class Leakage(Generic[PerRecord]):
             ``True`` refits the model for every record, regardless of their number. A number limits
             how many records are refitted, the most exposed and the least certain first.
         refit
-            By default, everything learnt from the data is learnt again without the record: class
-            weights in closed form; scaling, levels, selected columns and cross-validated penalties
-            by refitting the whole pipeline or search. ``"model"`` keeps all of these fixed, as
-            Hannun et al. 2021 do. ``"pipeline"`` refits the pipeline, even if many refits are
-            needed. A function defines any other procedure: given the positions of the remaining
-            records, it returns the numbers that would be released. ``mu.held`` of the result lists
-            everything held fixed.
+            By default, everything learnt from the data is learnt again without the record. Class
+            weights are recomputed in closed form. Scaling, levels, selected columns and
+            cross-validated penalties are learnt again by refitting the whole pipeline or search.
+            ``"model"`` keeps all of these fixed, as Hannun et al. 2021 do. ``"pipeline"`` refits
+            the pipeline, even if many refits are needed. A function defines any other procedure:
+            given the positions of the remaining records, it returns the numbers that would be
+            released. ``mu.held`` of the result lists everything held fixed.
 
         Examples
         --------
@@ -487,10 +488,11 @@ class Leakage(Generic[PerRecord]):
         column
             The category (a column, or an attribute of one-hot columns); by default the label.
         prior
-            The adversary's prior: ``"equal"`` for all levels; ``"frequencies"`` for the levels'
-            frequencies in the table (among people, if the column belongs to a person); ``"model"``
-            for the prediction of the model fitted without this record; or one probability per
-            level, for all records or for each.
+            The adversary's prior. With ``"equal"``, all levels are equally likely.
+            ``"frequencies"`` uses the levels' frequencies in the table (among people, if the column
+            belongs to a person). ``"model"`` uses the prediction of the model fitted without this
+            record. Alternatively, give one probability per level, for all records or for each
+            record.
         rows, exact
             As for :meth:`membership`.
         precision

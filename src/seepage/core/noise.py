@@ -54,7 +54,7 @@ class Noise(ABC):
     def draw(self, shape: int | tuple[int, ...], seed: int | None = None) -> np.ndarray:
         """Draw noise; the last axis of ``shape`` runs over the released numbers.
 
-        Without a seed the numbers come from ChaCha20 with a new 256-bit key from the operating
+        Without a seed, the numbers come from ChaCha20 with a new 256-bit key from the operating
         system, so nobody can reproduce them, as a real release requires. A fixed ``seed`` makes an
         experiment repeatable but leaves a release unprotected: anybody who knows the seed can
         subtract the noise.

@@ -37,7 +37,7 @@ def two_class_pca(
 ) -> Problem:
     """Project two classes of images onto principal components (Hannun et al. 2021, Table 1).
 
-    Pixels are divided by 255 and flattened, and all rows of a split are divided by its largest row
+    Pixels are divided by 255 and flattened. All rows of a split are then divided by its largest row
     norm, so that every row is in the unit ball. Both splits are then centred with the training mean
     and projected onto the leading eigenvectors of the training rows' covariance, without whitening.
     Components are in order of decreasing variance, with signs chosen such that the loading of

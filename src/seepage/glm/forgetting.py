@@ -173,9 +173,9 @@ class Forgotten:
             As for :meth:`pair`.
         entry
             The number of the old release in the ledger. The person's μ in that release is counted
-            only once: the new entry is ``√(μ² − μ_entry²)``, so that the two entries together
-            amount to at least the μ of both models. If omitted, the old release is assumed not to
-            be in the ledger, and the new entry is the full μ.
+            only once: the new entry is ``√(μ² − μ_entry²)``, so the two entries together amount to
+            at least the μ of both models. If omitted, the old release is assumed not to be in the
+            ledger, and the new entry is the full μ.
         person
             The column that identifies people. If omitted, each record is a separate person.
         """

@@ -213,8 +213,8 @@ def leakage(
         Columns that belong together, such as the one-hot columns of a category, by a common name.
     on_mismatch
         What to do if the coefficients do not minimise the model's objective on these data:
-        ``"raise"`` (other data, another penalty and lack of convergence all make the numbers wrong)
-        or ``"warn"``.
+        ``"raise"`` or ``"warn"``. Other data, another penalty and a lack of convergence all make
+        the numbers wrong.
     dtype
         ``"float64"`` (the default) or ``"float32"``.
     preprocessing

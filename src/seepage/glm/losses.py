@@ -60,8 +60,8 @@ class Family:
         Margins and labels at which the derivatives are checked on registration.
     curvature_slope, curvature_label_slope, label_curvature
         ``∂³ℓ/∂m³``, ``∂³ℓ/∂m²∂y`` and ``∂³ℓ/∂m∂y²``, elementwise.
-        :meth:`seepage.glm.Reweighting.whole_procedure` requires all three,
-        :func:`seepage.glm.private_shape_leakage` the first two.
+        :meth:`seepage.glm.Reweighting.whole_procedure` requires all three;
+        :func:`seepage.glm.private_shape_leakage` requires the first two.
     self_concordance
         A constant ``M`` with ``|∂³ℓ/∂m³| ≤ M ∂²ℓ/∂m²`` everywhere (Bach 2010), if one exists. A
         few matrix products then give certified bounds on the risks of all records, without refits.

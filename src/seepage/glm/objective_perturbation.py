@@ -207,9 +207,9 @@ class ObjectivePerturbation:
         The bounds are ``‖g‖ ≤ L`` (``lipschitz``) and ``‖∂²ℓ‖ ≤ C`` (``curvature``), at all
         parameters. Adding one record multiplies the determinant by at most ``(1 + C/ridge)^c``,
         where c is the number of outputs (K − 1 for K classes). The record's gradient is ``x̃ ⊗ r``,
-        in which only r depends on θ. So the remaining privacy loss is at most ``L‖Z‖/σ + L²/2σ²``,
-        where Z is a vector of c standard normal variables. The norm of Z exceeds its quantile χ(1 −
-        δ) with probability δ::
+        in which only r depends on θ. Therefore, the remaining privacy loss is at most ``L‖Z‖/σ +
+        L²/2σ²``, where Z is a vector of c standard normal variables. The norm of Z exceeds its
+        quantile χ(1 − δ) with probability δ::
 
             ε = c log(1 + C/ridge) + L²/2σ² + (L/σ) χ(1 − δ)
 

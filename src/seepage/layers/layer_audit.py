@@ -64,7 +64,7 @@ class LayerAudit(ResultTable):
         layer with the highest V-information. "Clearly" means that the test is significant after
         adjustment for the number of layers. In addition, the interval must be above zero, or the
         estimate must be at least half the highest estimate. If no layer is named, layers may still
-        leak: with few groups the test has low power. The rule considers each layer alone. The
+        leak: with few groups, the test has low power. The rule considers each layer alone. The
         remedies show how much the update leaks without the named layers;
         :func:`seepage.attacks.compare_remedies` shows the effect over a whole training run.
     remedies
@@ -154,7 +154,7 @@ def audit(
     width: int = WIDTH,
     seed: int = 0,
 ) -> LayerAudit:
-    """Measure each layer's sensitivity and V-information, name layers to protect and test remedies.
+    """Measure layers' sensitivity and V-information, choose layers to protect, and test remedies.
 
     Batches with and without the property are drawn from the records with the same mix of labels
     (unless ``mix`` is changed). There is one pool of records per fold, and pools share no record.

@@ -201,7 +201,7 @@ def audit_recording(
     recording
         A recording with nodes, or its folder or file; or a list of these, one for each run. A
         client that takes part in several runs counts once. Clients of several runs are matched by
-        their keys, or by their nodes if these are the same in all runs; otherwise only the longest
+        their keys, or by their nodes if these are the same in all runs. Otherwise, only the longest
         run is used, and the result states this.
     property
         A mapping from clients (keys or nodes), or from pairs of client and round, to values; or one
@@ -209,7 +209,7 @@ def audit_recording(
     family, noise, folds, unit
         As for :func:`audit_updates`; fewer folds are used if a value of the property is rare.
     permutations
-        The number of permutations of the tests over rounds.
+        The number of permutations in the tests over rounds.
     reference
         Simulated clients, as for :func:`standing_out`; without them, clients are ranked, but none
         is named as outlying.

@@ -69,7 +69,7 @@ class DifferentialPrivacy(PrivacyStatement):
     """(ε, δ)-differential privacy; pure if δ = 0.
 
     Pure ε-differential privacy implies ``χ² ≤ e^ε + e^−ε − 2`` (Bun and Steinke 2016, proposition
-    3.3, at order 2), a bound that randomised response attains. With δ > 0 there is no bound on χ²,
+    3.3, at order 2), a bound that randomised response attains. With δ > 0, there is no bound on χ²,
     because everything may be revealed with probability δ. The total variation is at most ``(e^ε − 1
     + 2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015). If the guarantee is for adding or removing a
     record, the total variation under a replacement is at most ``1 − e^−ε (1 − 2δ)``.

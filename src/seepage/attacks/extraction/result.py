@@ -135,13 +135,13 @@ class ExtractedSecret:
 
     @property
     def gain(self) -> float | None:
-        """The increase in the tokens' log-probability by fine-tuning, in bits, at temperature 1."""
+        """The gain in the tokens' log-probability due to fine-tuning, in bits, at temperature 1."""
         return None if self.base_plain is None else (self.plain - self.base_plain) / math.log(2)
 
     def within_top(self, k: int) -> bool:
         """Return whether every token is among the top-k log-probabilities that an API returns.
 
-        If every token is included, the attacker learns the probability without sampling. Otherwise
+        If every token is included, the attacker learns the probability without sampling. Otherwise,
         the attacker learns only that some token is less likely than the k-th best.
         """
         return max(self.rank) <= k

@@ -56,7 +56,7 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenSampler:
-    """How the next token is chosen; the steps follow the order of Hugging Face's ``generate``.
+    """Specifies how tokens are chosen, with the steps in the order of Hugging Face's ``generate``.
 
     Parameters
     ----------

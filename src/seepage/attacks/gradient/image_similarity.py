@@ -26,7 +26,7 @@ def psnr(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
     image, reference
         Images of the same shape, (..., height, width). The ratio is infinite for equal images.
     data_range
-        The range of pixel values; by default, 255 for uint8 and 1 for real numbers.
+        The range of pixel values; by default, 255 for uint8 and 1 for floating-point numbers.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def ssim(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
         Images of the same shape, (..., height, width), at least 11 pixels in each direction. For
         colour images, put the channels first and average the results.
     data_range
-        The range of pixel values; by default, 255 for uint8 and 1 for real numbers.
+        The range of pixel values; by default, 255 for uint8 and 1 for floating-point numbers.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def haarpsi(
         Images of the same size, (..., height, width), at least 16 pixels in each direction; for
         colour images (..., 3, height, width), red, green and blue.
     data_range
-        The range of pixel values; by default, 255 for uint8 and 1 for real numbers.
+        The range of pixel values; by default, 255 for uint8 and 1 for floating-point numbers.
     colour
         Whether the images are colour images.
 
@@ -156,7 +156,7 @@ class ImageQuality(RankedResult):
     notes
         The measures that are missing, with reasons.
     rows
-        The positions of the images, if they are a selection.
+        The positions of the images, if only some were selected.
     """
 
     psnr: np.ndarray
@@ -212,16 +212,16 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
     """Return the similarity of images, (n, [channels,] height, width), to their originals.
 
     PSNR uses the squared error over all channels, and SSIM is averaged over the channels. HaarPSI
-    treats three channels as a colour image, and is otherwise averaged over the channels. SSIM needs
-    at least 11 pixels in height and width, and HaarPSI 16. For smaller images the values are NaN,
-    with a note.
+    treats an image with three channels as a colour image, and is otherwise averaged over the
+    channels. SSIM needs at least 11 pixels in height and width, and HaarPSI 16. For smaller images,
+    the values are NaN, and a note gives the reason.
 
     Parameters
     ----------
     images, originals
         The images and their originals, in arrays of the same shape.
     data_range
-        The range of pixel values; by default, 255 for uint8 and 1 for real numbers.
+        The range of pixel values; by default, 255 for uint8 and 1 for floating-point numbers.
 
     Examples
     --------

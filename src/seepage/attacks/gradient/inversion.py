@@ -200,8 +200,8 @@ class GradientInversion:
         received)/a``.
     categories
         For tables, the columns that encode each category, such as ``[(2, 3, 4), (5, 6)]``: exactly
-        one of them is 1. During the search these columns are a softmax; at the end they are rounded
-        (Vero et al. 2023, "TabLeak"). The mismatch is computed before rounding.
+        one of them is 1. During the search, these columns are a softmax; at the end they are
+        rounded (Vero et al. 2023, "TabLeak"). The mismatch is computed before rounding.
     tolerance
         The mismatch of gradients below which a release counts as solved.
     seed

@@ -66,7 +66,7 @@ def recover_tokens(
     Parameters
     ----------
     net
-        The network, which maps token numbers (n, length) to outputs.
+        The network, which maps token ids (n, length) to outputs.
     releases
         The gradients, by parameter name.
     embedding

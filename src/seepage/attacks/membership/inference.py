@@ -73,8 +73,8 @@ class MembershipInferenceResult(SummaryTable):
     method
         The method of the attack: LiRA or RMIA, online or offline, or the loss.
     scores
-        Each attacked model's membership score for each record, ``(T, n)``; higher means more likely
-        a member.
+        Each attacked model's membership score for each record, ``(T, n)``; a higher score means
+        that the record is more likely to be a member.
     members
         Whether each attacked model was fitted on each record, ``(T, n)``.
     kind

@@ -20,7 +20,7 @@ from seepage.auditing.findings import UsefulnessFinding
 
 @dataclass(frozen=True)
 class HeldOutFinding:
-    """A model's held-out error, compared with a constant prediction's.
+    """A model's held-out error, compared with that of a constant prediction.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class HeldOutFinding:
         The held-out error of a constant prediction: the most frequent class, or the mean, of the
         training records.
     advantage, advantage_low, advantage_high
-        The constant's held-out error minus the model's, with a 95 % interval.
+        The held-out error of the constant prediction minus that of the model, with a 95 % interval.
     own
         The error on the training records.
     gap, gap_low, gap_high

@@ -76,8 +76,8 @@ def audit(
         The standard deviation of the Gaussian noise on every released number; by default the
         smallest noise that meets ``target_eta``.
     target_eta
-        The leakage that no record should exceed. At the default, 1, an unbiased attack on a value
-        has a standard error of at least one standard deviation of its column.
+        The leakage that no record should exceed. With the default of 1, an unbiased attack on a
+        value has a standard error of at least one standard deviation of its column.
     attacker
         An attacker who does not know all other records, such as ``sp.Attacker(knows=0.0)``. The
         success rate of membership inference is then also estimated for this attacker

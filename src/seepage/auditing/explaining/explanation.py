@@ -43,7 +43,8 @@ class Meaning:
         The true positive rate of membership inference at false positive rates of 1 % and 0.1 %.
     closest
         The minimum root mean squared error of any estimate of a number, as a fraction of its known
-        range, averaged over records at the two ends of that range; 0.5 without a release.
+        range; 0.5 without a release. The error is averaged over records at the two ends of that
+        range.
     trade_off
         The trade-off between false positives and false negatives.
     """
@@ -191,7 +192,7 @@ def explain(
     Parameters
     ----------
     epsilon, delta
-        The budget. For a training run, leave ε out; it is computed if δ is given.
+        The budget. For a training run, omit ε; it is computed if δ is given.
     noise_multiplier, sample_rate, steps
         Settings of private SGD: the ratio of noise to clipping norm, the probability that a record
         takes part in a step, and the number of steps.

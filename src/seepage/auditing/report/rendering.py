@@ -140,7 +140,7 @@ class Report(ABC):
     def tell(self, page: Path | None, *, as_json: bool, private: str | None = None) -> bool:
         """Print the main findings, or JSON; return whether every limit is met.
 
-        With JSON, exceeded limits are named on standard error. ``private`` names the data values
+        With JSON, exceeded limits are listed on standard error. ``private`` names the data values
         that the report shows, if any.
         """
         if as_json:

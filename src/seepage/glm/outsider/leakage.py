@@ -92,7 +92,7 @@ class OutsiderLeakage:
         """Return the joint leakage of several releases about the same people (``sp.compose``).
 
         The unknown records affect all releases (:mod:`seepage.glm.outsider.stacked`). Only
-        membership is supported. The releases may be fits on different columns, but the records and
+        membership is supported. The models may be fitted on different columns, but the records and
         their order must be the same.
         """
         together: list[SeenRelease] = []
@@ -199,8 +199,8 @@ class OutsiderLeakage:
 
         Let S be the covariance of the release due to all unknown records and the noise, S₋ᵢ the
         same without record i, and αq the record's share of S. The information is ``JᵀS₋ᵢ⁻¹J``, and
-        ``S₋ᵢ ≥ (1 − αq)S``. So η with noise of covariance S, divided by ``√(1 − αq)``, never
-        understates the leakage.
+        ``S₋ᵢ ≥ (1 − αq)S``. Therefore, η with noise of covariance S, divided by ``√(1 − αq)``,
+        never understates the leakage.
         """
         return eta_of_each(self._one, lambda leak: leak.records(columns, label, measure, simplex))
 

@@ -224,8 +224,8 @@ class RegressionTable:
         """Return the output-checking rules that the table breaks.
 
         The default threshold is 10. The rules cover residual degrees of freedom, columns with
-        values from few people, cells of few records that the columns distinguish from all others,
-        and specifications that differ by few people (differencing).
+        values from few people, and specifications that differ by few people (differencing). They
+        also cover cells of few records that the columns distinguish from all others.
         """
         check_count(threshold, "threshold", 2)
         return broken_rules(self.specifications, self.rows, self.owner, self._names, threshold)

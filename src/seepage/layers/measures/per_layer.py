@@ -110,9 +110,9 @@ class PerLayer(Result):
     def ranking(self) -> list[str]:
         """Return the layers from the most to the least leakage; layers without a value are last.
 
-        Layers that agree to four significant digits are listed in the order of the network, because
-        further digits depend on the processor. Layers whose value is negative or ``negligible`` are
-        also listed in that order.
+        Layers whose values agree to four significant digits are listed in the order of the network,
+        because further digits depend on the processor. Layers whose value is negative or
+        ``negligible`` are also listed in that order.
         """
         return [self.layers[k] for k in self.worst_first()]
 

@@ -68,8 +68,8 @@ def v_information(
     (:func:`small_sample_factor`). The upper end is raised by two costs: learning from few gradients
     (extrapolated from predictors trained on fewer) and recalibration. The lower end, if above zero,
     is raised by the cost of recalibration alone. If the gain over a constant prediction is almost
-    the same for all gradients (no information, or perfect prediction), the interval is widened:
-    ``0.000 (0.000 to 0.024)`` means that up to 0.024 may have been missed.
+    the same for all gradients (no information, or perfect prediction), the interval is widened. For
+    example, ``0.000 (0.000 to 0.024)`` means that up to 0.024 may have been missed.
 
     **The column** ``p_value`` is from a test of independence between the layer and the property.
     Under independence, it is below α with probability α (at most α for few groups), for any family.

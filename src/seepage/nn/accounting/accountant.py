@@ -43,8 +43,8 @@ class FisherAccountant(MeasuredRun):
     """Accounts for the leakage of a training run, record by record.
 
     Call :meth:`observe` with every batch before the update. Results are available at any time, at
-    little cost: :meth:`records`, :meth:`privacy`, :meth:`individual_privacy`, ``ledger``. An
-    accountant is a :class:`~seepage.nn.MeasuredRun` that also stores the network in training.
+    little cost, from :meth:`records`, :meth:`privacy`, :meth:`individual_privacy` and ``ledger``.
+    An accountant is a :class:`~seepage.nn.MeasuredRun` that also stores the network in training.
 
     Parameters
     ----------
@@ -88,9 +88,9 @@ class FisherAccountant(MeasuredRun):
         The number of random probes per step. With two or more probes, standard errors are computed
         from the differences between a step's probes.
     clip_derivative
-        How the clip factor's dependence on the record is computed: ``"exact"``; ``"conservative"``,
-        a cheaper upper bound; or ``"sampled"``, which is measured at one in 32 steps and predicted
-        at the others (``radial_part.py``), and is exact on average over a run.
+        How the clip factor's dependence on the record is computed: ``"exact"``, ``"conservative"``
+        (a cheaper upper bound) or ``"sampled"``. The last is measured at one in 32 steps and
+        predicted at the others (``radial_part.py``); it is exact on average over a run.
     method, scale
         How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`: by
         derivatives or over finite steps of size ``scale``. By default, the first batch determines
@@ -110,9 +110,9 @@ class FisherAccountant(MeasuredRun):
         redrawn at the run's iterates, not the leakage of the batches actually drawn. A pass costs
         as much as measuring ``n/batch_size`` steps.
     measure_every
-        Measure each record at every ``measure_every``-th of the steps in which it takes part, from
-        a random start. With 4, measuring costs a quarter, and the intervals are wider. Norms and
-        differential privacy still use every step.
+        Measure each record at every ``measure_every``-th step in which it takes part, from a random
+        start. With a value of 4, for example, measuring costs a quarter as much, and the intervals
+        are wider. Norms and differential privacy still use every step.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed

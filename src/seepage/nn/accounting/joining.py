@@ -173,7 +173,7 @@ class MergedRuns(RunReader):
 
     @property
     def failure_probability(self) -> float:
-        """The probability that the factor κ fails in one run, which is the same for all runs."""
+        """The probability that the factor κ fails in one run; it is the same for all runs."""
         return self.runs[0].failure_probability
 
     def fil(self) -> SpectrumBracket:

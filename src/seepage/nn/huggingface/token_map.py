@@ -50,7 +50,7 @@ them.</small></p> {records} </body></html>
 
 @dataclass(frozen=True)
 class Token:
-    """The leakage about one token as input and as target; nan for a role that it does not have."""
+    """The leakage about one token as input and as target; NaN for a role that it does not have."""
 
     record: int
     position: int

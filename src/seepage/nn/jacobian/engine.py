@@ -130,7 +130,7 @@ class Step:
     losses
         The loss of every record, ``(B,)``.
     norms
-        ``‖g‖`` before clipping, ``(B,)``; nan without clipping, because norms are then not needed.
+        ``‖g‖`` before clipping, ``(B,)``; NaN without clipping, because norms are then not needed.
     traces
         Unbiased estimates of ``‖∂g̃/∂z‖_F²``, one column per probe, ``(B, probes)``. With a
         conservative derivative of the clip, they estimate an upper bound. The estimates are not yet
@@ -175,7 +175,7 @@ class Engine:
         step in one plain pass, in which the gradients of wide weights are projected by random
         matrices. ``"parameters"`` perturbs the parameters of a smooth network along random signs
         and shares a pass with the update. ``"auto"`` uses finite steps if the network has kinks
-        (ReLU, max pooling), cannot be differentiated twice or hides a dependence from torch
+        (ReLU, max pooling), cannot be differentiated twice or detaches part of the computation
         (``.detach()``). A wide network on an accelerator in TF32 or 16 bits uses thin steps or, in
         training without the clip's exact derivative, steps of the parameters. All other networks
         use derivatives. Finite steps give traces and squared changes; pullbacks to the record
@@ -275,7 +275,7 @@ class Engine:
         pulls
             Whether to return ``J̃ᵀu``, which requires probes along parameter directions.
         measured
-            Which records to probe, ``(B,)``; the traces of all other records are nan. The default
+            Which records to probe, ``(B,)``; the traces of all other records are NaN. The default
             is all records.
         """
         count = batch_size(x)
@@ -554,7 +554,7 @@ class Engine:
         """Return whether derivatives of the gradients exist and agree with differences.
 
         Two records are checked first and then, if the method is ``"auto"``, the first batch. If
-        there are no derivatives, or the code hides a dependence from torch, a warning gives the
+        there are no derivatives, or the code detaches part of the computation, a warning gives the
         reason.
         """
         if self._differentiable is None:

@@ -22,7 +22,7 @@ class Estimate(Result):
     Parameters
     ----------
     standard_errors
-        The standard errors, in the shape of the values; nan if unknown.
+        The standard errors, in the shape of the values; NaN if unknown.
     conditions
         The assumptions under which the values are valid, in words.
     degrees

@@ -150,7 +150,7 @@ class Attribution(ResultTable):
         ----------
         labels
             The segment of each pixel: ``(H, W)`` for all records, or ``(B, H, W)``. The norm over a
-            segment that does not occur in a record is nan.
+            segment that does not occur in a record is NaN.
         """
         squares = self._pixels()
         given = as_numpy(labels)

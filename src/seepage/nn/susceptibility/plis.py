@@ -172,7 +172,7 @@ def plis(
 ) -> Susceptibility:
     """Attribute the privacy loss of each record to the record's attributes.
 
-    If torch cannot differentiate the gradients, or the code hides a dependence from it
+    If torch cannot differentiate the gradients, or the code detaches part of the computation
     (``.detach()``), PLIS is measured over finite steps of one unknown at a time. A warning and the
     attribute ``about`` state this.
 

@@ -83,7 +83,7 @@ class PrivateCallback(Callback):  # type: ignore[misc]
         return self.private_gradients.accountant_
 
     def setup(self, trainer: Any, pl_module: nn.Module, stage: str) -> None:
-        """Begin the run; Lightning has connected its processes by now."""
+        """Begin the run, after Lightning has connected its processes."""
         if stage != "fit":
             return
         if self._private is not None:

@@ -307,7 +307,7 @@ class PrivateGradients:
         x, y
             The batch as the loader returned it. The targets of a mapping are its ``labels``.
         index
-            The numbers of the records; leave it out for batches from :meth:`loader`.
+            The numbers of the records; omit them for batches from :meth:`loader`.
 
         Returns
         -------
@@ -389,7 +389,7 @@ class PrivateGradients:
         return state | {"facts": json.dumps(facts)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state of :meth:`state_dict`, with the same data and settings."""
+        """Resume from a state that :meth:`state_dict` returned, with the same data and settings."""
         facts = json.loads(state["facts"])
         mark = facts["seed or key"]
         if mark != self.stream.fingerprint() and not self._seeded:
