@@ -93,7 +93,7 @@ class GroupingFinding:
     least_protected: str
 
     def ranked(self, most: int | None = None) -> list[GroupFinding]:
-        """Return the groups, most exposed first; with ``most``, that many from both ends."""
+        """Return the groups, most exposed first; with ``most``, half that many from each end."""
         every = sorted(self.groups, key=lambda group: -group.mean_eta)
         if most is None or len(every) <= most:
             return every
@@ -205,7 +205,7 @@ class DisclosureCheck:
     unit: str = ONE_ROW  # whether single rows were changed, or all rows of a person
 
     def rows(self, figure: str | None = None) -> tuple[int, ...]:
-        """Return the records whose change alters any figure, or the given figure, each once."""
+        """Return, without duplicates, the records whose change alters any (or the given) figure."""
         told = (d.row for d in self.found if figure is None or figure in d.figures)
         return tuple(dict.fromkeys(told))
 
@@ -508,7 +508,7 @@ class StructuralRisk:
     limit, whose
         A rule of thumb, and its source if it is external.
     reason
-        Why the risk does not apply.
+        The reason why the risk does not apply.
     """
 
     name: str
@@ -604,7 +604,7 @@ class RecordLeakage:
         return other
 
     def with_membership(self, mu: np.ndarray, places: np.ndarray | None) -> RecordLeakage:
-        """Return the leakages with the distances μ of membership inference added.
+        """Return the leakages together with the distances μ of membership inference.
 
         ``mu`` contains distances at the current noise, for all records or for those at some
         positions; the distances of all other records are NaN.
@@ -747,7 +747,7 @@ def median_of(ordered: np.ndarray) -> float:
 
 
 class Rendering(Protocol):
-    """Displays an audit; implemented by the report."""
+    """The interface for displaying an audit, which the report implements."""
 
     def text(self, audit: Audit) -> str:
         """Return the text that an interpreter prints."""

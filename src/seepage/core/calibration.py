@@ -46,8 +46,9 @@ def calibrate(
     Parameters
     ----------
     leak
-        The :class:`~seepage.core.leakage.Leakage` at any noise. For an attacker who does not know
-        all other records, the randomness of the unknown records also protects each record.
+        The :class:`~seepage.core.leakage.Leakage`, with noise of any scale. For an attacker who
+        does not know all other records, the randomness of the unknown records also protects each
+        record.
     eta
         The target leakage.
     mse

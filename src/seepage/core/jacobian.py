@@ -466,7 +466,7 @@ class ReleaseJacobian(ABC):
         return float(dense_largest(sums[None, :, :])[0])
 
     def column_sums(self, attributes: list[Unknowns], rows: Array) -> Any:
-        """Return :meth:`block_sums` of these rows for every attribute; such sums also add up."""
+        """Return :meth:`block_sums` of these rows for every attribute; these also add up."""
         return array_namespace(self.X).stack([self.block_sums(u, rows) for u in attributes])
 
     def column_norms_of(self, attributes: list[Unknowns], sums: Any) -> Array:

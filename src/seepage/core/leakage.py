@@ -578,7 +578,7 @@ class Leakage(Generic[PerRecord]):
         return self.attributes.unknowns(columns, label, simplex)
 
     def held_about(self, label: bool) -> tuple[str, ...]:
-        """Return the values held fixed; class weights count only if the label is unknown."""
+        """Return the values held fixed; class weights are included only if the label is unknown."""
         return self.held if label else less(self.held, [CLASS_WEIGHTS])
 
     def assumptions(self, label: bool = True) -> tuple[str, ...]:

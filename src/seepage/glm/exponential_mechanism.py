@@ -138,11 +138,11 @@ class ExponentialMechanism:
         return np.asarray(log_softmax(-self.sharpness * losses, axis=-1))
 
     def records(self) -> Result:
-        """Return η of each record for all its columns and its label."""
+        """Return η of each record about its columns and label together."""
         return self._largest(slice(None), "all columns and the label")
 
     def labels(self) -> Result:
-        """Return η of each record for its label, if its columns are known."""
+        """Return η of each record about its label, if its columns are known."""
         return self._largest(slice(-1, None), "the label")
 
     def information(self) -> np.ndarray:

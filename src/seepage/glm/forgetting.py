@@ -241,7 +241,7 @@ class CertifiedRemoval:
     sigma: float
 
     def epsilon(self, delta: float) -> float:
-        """Return ε of (ε, δ)-certified removal (Guo et al. 2020, theorem 3).
+        """Return the ε of (ε, δ)-certified removal (Guo et al. 2020, theorem 3).
 
         ``ε = (residual/σ) √(2 log(1.5/δ))`` applies to an attacker who sees *only* the new
         parameters. It bounds how well this attacker can distinguish them from parameters trained

@@ -165,11 +165,11 @@ class ObjectivePerturbation:
     # What leaks ---------------------------------------------------------------------------------
 
     def records(self) -> Result:
-        """Return η of each record for all its columns and its label."""
+        """Return η of each record about its columns and label together."""
         return self._largest(slice(None), "all columns and the label")
 
     def labels(self) -> Result:
-        """Return η of each record for its label, if its columns are known."""
+        """Return η of each record about its label, if its columns are known."""
         return self._largest(slice(self.columns.shape[1], None), "the label")
 
     def information(self) -> np.ndarray:
@@ -202,7 +202,7 @@ class ObjectivePerturbation:
         return self._result(right, "right", "membership", said)
 
     def epsilon(self, delta: float, lipschitz: float, curvature: float) -> float:
-        """Return ε of (ε, δ)-differential privacy from bounds that apply to every possible record.
+        """Return the ε of (ε, δ)-differential privacy from bounds that apply to every possible record.
 
         The bounds are ``‖g‖ ≤ L`` (``lipschitz``) and ``‖∂²ℓ‖ ≤ C`` (``curvature``), at all
         parameters. Adding one record multiplies the determinant by at most ``(1 + C/ridge)^c``,

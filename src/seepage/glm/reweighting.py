@@ -481,7 +481,7 @@ def reweight(
         The maximum number of rounds; each computes new weights and refits.
     target
         Each record's relative target leakage, a number above zero; with ``by``, a mapping from each
-        group to its target. By default all are equal.
+        group to its target. By default, all are equal.
     columns, label, simplex, attributes
         The unknowns, as for :meth:`seepage.Leakage.records`: the whole record with its label, or
         the named columns.

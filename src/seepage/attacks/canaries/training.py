@@ -43,7 +43,7 @@ def audit_training(
     guesses, seed
         As for :class:`Canaries`.
     confidence
-        The confidence of the bound.
+        The confidence level of the bound.
     promised
         The ε guaranteed at this δ for adding or removing one record; it is printed with the bound.
 

@@ -85,9 +85,9 @@ def audit_estimator(
     source, target
         The names of the data and of the labels in the report.
     shadows
-        How many shadow models to fit.
+        The number of shadow models to fit.
     jobs
-        How many models to fit at a time.
+        The number of models to fit at a time.
     seed
         The seed of the random halves.
     together

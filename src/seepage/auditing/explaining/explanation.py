@@ -143,8 +143,8 @@ class Explanation(ResultTable):
         The number in ``schema`` increases when a key changes its meaning or is removed.
         ``promise``, ``epsilon`` (``None`` for a run without ``delta``), ``delta``, ``neighbours``
         and ``prior`` repeat the arguments; ``baseline`` is the success rate of a guess without the
-        release. ``meanings`` contains the fields of every :class:`Meaning`, and ``presets`` the
-        presets whose limit on membership inference is met under the first reading.
+        release. ``meanings`` contains the fields of every :class:`Meaning`, and ``presets`` lists
+        the presets whose limit on membership inference is met under the first reading.
         """
         names = ("reading", "membership", "at_prior", "tpr", "tpr_strict", "closest")
         return {

@@ -120,7 +120,7 @@ def save(model: Any, path: str | Path) -> Path:
 
 
 def load(path: str | Path) -> Any:
-    """Return the model from a file that :func:`seepage.save` wrote, as if just fitted.
+    """Return the model from a file that :func:`seepage.save` wrote, as if it had just been fitted.
 
     The result is an ``sp.glm`` model. If the file states the scaling or levels of raw columns, the
     result is a scikit-learn ``Pipeline`` that ends in such a model. Pass the result to

@@ -118,9 +118,9 @@ class Report(ABC):
 
         The folder contains ``report.html``, ``summary.json``, a table of single records, any
         figures and additional texts, and ``manifest.json``, which lists them; only their owner can
-        read them. All contents are computed first. An earlier report in the folder is replaced in
-        one step; a folder with other content raises an error. ``keep`` lists the input files, which
-        must not change.
+        read them. All contents are computed before anything is written. An earlier report in the
+        folder is replaced in one step; a folder with other content raises an error. ``keep`` lists
+        the input files, which must not change.
         """
         out, figures = Path(out), self.figures()
         texts = {f"figures/{figure.name}.svg": figure.file for figure in figures}

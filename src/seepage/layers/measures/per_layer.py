@@ -143,7 +143,7 @@ class PerLayer(Result):
         return float(correlated.statistic), float(correlated.pvalue)
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with one row per layer: ``pandas``, ``polars`` or ``pyarrow``."""
+        """Return a ``pandas``, ``polars`` or ``pyarrow`` data frame with one row per layer."""
         columns = {
             "layer": list(self.layers),
             "size": list(self.sizes),

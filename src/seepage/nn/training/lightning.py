@@ -134,7 +134,7 @@ class PrivateCallback(Callback):  # type: ignore[misc]
         self.private_gradients.backward(self._batch)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Give every process the account of all processes."""
+        """Combine the accounts of all processes, in every process."""
         self.private_gradients.gather()
 
     def state_dict(self) -> dict[str, Any]:

@@ -359,7 +359,7 @@ class PrivateGradients:
         return seen, noisy
 
     def gather(self) -> None:
-        """Give every process the account of all processes, at the end of training."""
+        """Combine the accounts of all processes, in every process, at the end of training."""
         if world_size() > 1:
             self.accountant_.load_state_dict(whole_state(self.accountant_))
 
