@@ -202,7 +202,7 @@ class ObjectivePerturbation:
         return self._result(right, "right", "membership", said)
 
     def epsilon(self, delta: float, lipschitz: float, curvature: float) -> float:
-        """Return the ε of (ε, δ)-differential privacy from bounds that apply to every possible record.
+        """Return the ε of (ε, δ)-differential privacy from bounds valid for every possible record.
 
         The bounds are ``‖g‖ ≤ L`` (``lipschitz``) and ``‖∂²ℓ‖ ≤ C`` (``curvature``), at all
         parameters. Adding one record multiplies the determinant by at most ``(1 + C/ridge)^c``,
