@@ -416,7 +416,7 @@ class Leakage(Generic[PerRecord]):
         a certified expansion, with refits for the most exposed and the least certain records.
         Families without a self-concordance constant use refits.
 
-        Returns a :class:`~seepage.core.risk_views.Membership`. Data read in chunks are measured
+        The result is a :class:`~seepage.core.risk_views.Membership`. Data read in chunks are measured
         without refits.
 
         Parameters
@@ -480,7 +480,7 @@ class Leakage(Generic[PerRecord]):
         the person: it is guessed and changed in all records of the person together. Any other
         column is guessed for one record at a time, with the person's other records known.
 
-        Returns a :class:`~seepage.core.risk_views.Guess`. Data read in chunks are measured without
+        The result is a :class:`~seepage.core.risk_views.Guess`. Data read in chunks are measured without
         refits.
 
         Parameters
@@ -516,7 +516,7 @@ class Leakage(Generic[PerRecord]):
     ) -> Guess:
         """Return the success rate of the best guess of a number to within a tolerance.
 
-        Returns the same kind of result as :meth:`guess`.
+        The result is of the same kind as that of :meth:`guess`.
 
         Parameters
         ----------
@@ -525,9 +525,9 @@ class Leakage(Generic[PerRecord]):
         tolerance
             The largest error at which a guess counts as correct, in the unit of the column.
         prior
-            ``"equal"`` for equal probabilities over the column's range, ``"frequencies"`` for the
-            values' frequencies in the table, ``"model"`` for the model's prediction, or one
-            probability for each of ``values``.
+            The adversary's prior: ``"equal"`` for equal probabilities over the column's range,
+            ``"frequencies"`` for the values' frequencies in the table, ``"model"`` for the model's
+            prediction, or one probability for each of ``values``.
         values
             The candidate values; by default those of the table (its quantiles, if there are many)
             or, with the prior ``"equal"``, a grid over their range.
@@ -553,7 +553,8 @@ class Leakage(Generic[PerRecord]):
             Any of ``fil``, ``dfil`` and ``cramer_rao`` (the exact bound on the mean squared error
             per unknown, ``Tr(I⁻¹)/d``): the columns of the file, after ``row``.
         columns, label
-            As for :meth:`records`; for ``cramer_rao`` the label is known unless ``label`` is given.
+            As for :meth:`records`; for ``cramer_rao``, the label is known unless ``label`` is
+            given.
         """
         asked = [measures] if isinstance(measures, str) else list(measures)
         functions: dict[tuple[str, ...], Callable[[Chunk], Array]] = {}

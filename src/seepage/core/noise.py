@@ -55,8 +55,8 @@ class Noise(ABC):
         """Draw noise; the last axis of ``shape`` runs over the released numbers.
 
         Without a seed, the numbers come from ChaCha20 with a new 256-bit key from the operating
-        system, so nobody can reproduce them, as a real release requires. A fixed ``seed`` makes an
-        experiment repeatable but leaves a release unprotected: anybody who knows the seed can
+        system, so nobody can reproduce them. A real release requires this. A fixed ``seed`` makes
+        an experiment repeatable but leaves a release unprotected: anybody who knows the seed can
         subtract the noise.
         """
         wanted = (shape,) if isinstance(shape, int) else tuple(shape)

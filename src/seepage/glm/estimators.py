@@ -283,10 +283,10 @@ class LogisticRegression(GLMClassifier):
 class SoftmaxRegression(GLMClassifier):
     """Softmax regression, which minimises ``Σᵢ ωᵢ (log Σ_k exp(m_ik) − m_i[yᵢ]) + (nλ/2) ‖W‖²``.
 
-    Here mᵢ = Wᵀxᵢ + w₀ has an entry for each of K classes, and W is (d, K). The number of records
-    is n, λ = ``l2``, and ω are the sample weights (one by default). The intercepts w₀ are not
-    penalised. Adding one vector to the parameters of every class changes no probability, so the
-    solution that sums to zero over the classes is returned.
+    Here mᵢ = Wᵀxᵢ + w₀ has an entry for each of K classes, and W is (d, K). Further, n is the
+    number of records, λ = ``l2``, and ω are the sample weights (one by default). The intercepts w₀
+    are not penalised. Adding one vector to the parameters of every class changes no probability, so
+    the solution that sums to zero over the classes is returned.
 
     Parameters
     ----------

@@ -300,8 +300,9 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
     neighbours
         The neighbouring relation for the event's noise multiplier: ``"add-or-remove"`` one record
         (as for private SGD) or ``"replace"`` one. Sampling without replacement requires
-        ``"replace"``, Poisson sampling ``"add-or-remove"``; other combinations raise an error. For
-        Gaussian steps on Poisson batches, replacing a record is accounted for exactly at order 2.
+        ``"replace"``, and Poisson sampling requires ``"add-or-remove"``; other combinations raise
+        an error. For Gaussian steps on Poisson batches, replacing a record is accounted for exactly
+        at order 2.
 
     Examples
     --------

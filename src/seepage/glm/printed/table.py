@@ -235,7 +235,7 @@ class RegressionTable:
     def numbers(self, weights: np.ndarray) -> np.ndarray:
         """Return all numbers before rounding, for the given weights of the people, (B, N) → (B, K).
 
-        A specification without a unique fit returns NaN.
+        The numbers of a specification without a unique fit are NaN.
         """
         found = []
         for one, rows in zip(self.specifications, self.rows, strict=True):
