@@ -416,8 +416,8 @@ class Leakage(Generic[PerRecord]):
         a certified expansion, with refits for the most exposed and the least certain records.
         Families without a self-concordance constant use refits.
 
-        The result is a :class:`~seepage.core.risk_views.Membership`. Data read in chunks are measured
-        without refits.
+        The result is a :class:`~seepage.core.risk_views.Membership`. Data read in chunks are
+        measured without refits.
 
         Parameters
         ----------
@@ -480,8 +480,8 @@ class Leakage(Generic[PerRecord]):
         the person: it is guessed and changed in all records of the person together. Any other
         column is guessed for one record at a time, with the person's other records known.
 
-        The result is a :class:`~seepage.core.risk_views.Guess`. Data read in chunks are measured without
-        refits.
+        The result is a :class:`~seepage.core.risk_views.Guess`. Data read in chunks are measured
+        without refits.
 
         Parameters
         ----------
