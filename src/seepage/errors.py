@@ -31,7 +31,7 @@ _WRITTEN = {
 
 
 class InputError(ValueError):
-    """Raised for invalid input; the message names the input, its place and how to fix it."""
+    """Raised for invalid input; the message states what is wrong, where, and how to fix it."""
 
 
 class ArgumentError(InputError, TypeError):

@@ -14,7 +14,7 @@ guesses. With one release, this is Wilson's interval over the records.
 *The area under the ROC curve* is the share of pairs (one record with the property, one without)
 that the scores put in the right order, ties counting half. Its interval is the union of two
 intervals. The first contains every θ that a test does not reject: ``(area − θ)² ≤ z² V(θ)``
-(Newcombe 2006). Its width is positive at an area of 1, and nearly the same just below 1. The
+(Newcombe 2006). Its width is positive even at an area of 1, and hardly changes just below 1. The
 variance is::
 
     V(θ) = (θ(1 − θ) + (n + m − 2)(Q − θ²)) / nm
@@ -24,20 +24,21 @@ two pairs with a record in common are both in the right order. The distribution 
 unknown, so ``Q`` is the mean of its value for normal scores, ``θ − 2 T(Φ⁻¹(θ), 1/√3)`` with Owen's
 T, and for exponential scores, ``(θ/(2 − θ) + 2θ²/(1 + θ))/2`` (Hanley and McNeil 1982).
 
-The second interval is normal on the log-odds scale. Its variance, ``var(v_with)/n_with +
-var(v_without)/n_without``, where ``v`` is a record's share of correctly ordered pairs, assumes no
-distribution but is too small near 1 (DeLong, DeLong and Clarke-Pearson 1988). The variances ``var``
-are divided by n, not n − 1: with five records of each kind, the union of the intervals otherwise
-contains the area in up to 99 % of data sets. ``benchmarks/layer_statistics.py`` simulates the
-union: it contains areas of 0.5, 0.8 and 0.98 in 92.3 to 98.6 % of data sets from four records of
-each kind on. If three records vary twice as much as nine others, it is only 90.5 %.
+The second interval is a normal interval on the log-odds scale. Its variance is ``var(v_with)/n_with
++ var(v_without)/n_without``, where ``v`` is a record's share of correctly ordered pairs. This
+variance assumes no distribution, but is too small near 1 (DeLong, DeLong and Clarke-Pearson 1988).
+The variances ``var`` are divided by n, not n − 1. With n − 1 and five records of each kind, the
+union of the intervals would contain the area in up to 99 % of data sets.
+``benchmarks/layer_statistics.py`` simulates the union: with four or more records of each kind, it
+contains areas of 0.5, 0.8 and 0.98 in 92.3 to 98.6 % of data sets. If the scores of three records
+vary twice as much as those of nine others, the union contains the area in only 90.5 % of data sets.
 
 Scores may be grouped (a batch at several snapshots, or the updates of one client). The deviations
 of ``v`` are then summed over each group before they are squared (Obuchowski 1997). If groups have
 records of both kinds, a jackknife over groups replaces this variance. In the first interval, n and
 m are replaced by the effective numbers ``n / (1 + (k − 1)ρ)`` for groups of k records (Kish 1965).
-Here ρ is the intraclass correlation of the scores' normal ranks, which can be estimated even if the
-order is perfect.
+Here ρ is the intraclass correlation of the scores' normal ranks, which can be estimated even if all
+pairs are in the right order.
 """
 
 from __future__ import annotations

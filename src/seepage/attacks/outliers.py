@@ -30,7 +30,7 @@ class OutlierDetection(ResultTable):
         The area under the ROC curve: the probability that an outlier has a higher score than an
         ordinary record.
     interval
-        Its confidence interval (:mod:`seepage.attacks.intervals`).
+        The confidence interval of the area (:mod:`seepage.attacks.intervals`).
     thresholds
         The scores in descending order; the first threshold is infinite and flags no record.
     false_alarms, detections

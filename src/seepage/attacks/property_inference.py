@@ -213,7 +213,7 @@ def attack_layers(
     Parameters
     ----------
     auxiliary, auxiliary_property
-        The gradients of the adversary's auxiliary data, and their property.
+        The gradients of the adversary's auxiliary data, and the property of each.
     seen, seen_property
         The client's updates, and the true property of each update.
     classifier, seed
@@ -258,7 +258,7 @@ def attack_recording(
     folds: int = 5,
     seed: int = 0,
 ) -> PerLayer:
-    """Return the AUC per layer and overall for an adversary who knows other clients' property.
+    """Return the AUC by layer and overall if the adversary knows other clients and their property.
 
     The clients are divided into folds, and every update is scored by a classifier trained on the
     clients in the other folds. The classifier uses one layer alone, the metrics alone, or

@@ -63,7 +63,7 @@ class RemedyComparison(ResultTable):
     """A comparison of remedies; the first row is the training without a remedy.
 
     For a single run, intervals are over its updates and test records; for several runs, they are
-    Student's intervals over the runs.
+    Student's t intervals over the runs.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class RemedyComparison(ResultTable):
 
     @staticmethod
     def averaged(runs: Sequence[RemedyComparison]) -> RemedyComparison:
-        """Return each remedy's means over the runs that include it, with Student's intervals."""
+        """Return each remedy's means over the runs that include it, with Student's t intervals."""
         every = [one for run in runs for one in run.outcomes]
         if not every or any(one.runs != 1 for one in every):
             raise InputError(
@@ -182,7 +182,7 @@ def compare_remedies(
     width: int = 512,
     seed: int = 0,
 ) -> RemedyComparison:
-    """Train once with each remedy, attack the updates sent, and compare benefit and cost.
+    """Train once with each remedy, attack the updates sent, and compare benefits and costs.
 
     Training is FedSGD with two clients, one of them the adversary (Melis et al. 2019; Mo et al.
     2021). At snapshots in the second half of the run, the adversary trains a classifier on
@@ -217,7 +217,7 @@ def compare_remedies(
         The number of batches per property class for V-information.
     people
         The person to whom each of the adversary's and the client's records belongs; no person is in
-        two folds of V-information.
+        more than one cross-validation fold when V-information is estimated.
     family
         The predictors used by the adversary and for V-information, as for
         :func:`seepage.layers.v_information`.

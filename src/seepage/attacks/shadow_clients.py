@@ -71,13 +71,13 @@ _RECORDS = ("num-examples", "num_examples", "num_samples")  # metrics with a cli
 @accepts_other_names
 @dataclass(eq=False)
 class ShadowClients:
-    """An attacker with data like the clients', who trains shadow clients from the sent models.
+    """An attacker who trains shadow clients from the models sent, on data like the clients' data.
 
     Parameters
     ----------
     net, loss
         The network as the clients train it (LoRA, BatchNorm, frozen layers), and its loss as for
-        :class:`seepage.nn.Engine`. Its parameters are replaced by those sent.
+        :class:`seepage.nn.Engine`. Its parameters are replaced by those of the models sent.
     auxiliary
         The attacker's data: inputs and targets.
     property
@@ -222,11 +222,11 @@ class ShadowClients:
         models: Any = None,
         permutations: int = 999,
     ) -> PerLayer:
-        """Return the AUC over clients of each layer, and of all layers, with intervals.
+        """Return the AUC over clients, for each layer and for all layers together, with intervals.
 
         The column ``p_value`` is adjusted for the number of layers. ``property`` is that of the
-        clients, as for :func:`seepage.layers.audit_recording`; all updates of a client must share
-        its value.
+        clients, as for :func:`seepage.layers.audit_recording`; it must have the same value for all
+        updates of a client.
         """
         known = KnownUpdates.read(recording, property, 2)
         if not known.by_client:

@@ -93,7 +93,7 @@ class GroupingFinding:
     least_protected: str
 
     def ranked(self, most: int | None = None) -> list[GroupFinding]:
-        """Return the groups, most exposed first; with ``most``, only that many, from both ends."""
+        """Return the groups, most exposed first; with ``most``, half that many from each end."""
         every = sorted(self.groups, key=lambda group: -group.mean_eta)
         if most is None or len(every) <= most:
             return every
@@ -106,7 +106,7 @@ class UsefulnessFinding:
 
     ``advantage`` is the held-out error of the constant prediction minus that of the model. With
     several ``splits``, the interval allows for records shared between splits (Nadeau and Bengio
-    2003); with one, it is the interval of the mean difference over held-out records.
+    2003). With a single split, it is the interval of the mean difference over held-out records.
     """
 
     advantage: float
@@ -116,7 +116,7 @@ class UsefulnessFinding:
 
     @property
     def compared(self) -> str:
-        """Comparison with a constant prediction: ``better``, ``not told apart`` or ``worse``."""
+        """A comparison with a constant prediction: ``better``, ``not told apart`` or ``worse``."""
         if self.low > 0:
             return "better"
         return "worse" if self.high < 0 else "not told apart"
@@ -188,7 +188,7 @@ RELEASED_OR_NOT = "whether anything can be released"
 
 @dataclass(frozen=True)
 class Disclosure:
-    """A change to one record that changes a published figure; for the data owner only."""
+    """A change to one record that alters a published figure; only the data owner may see it."""
 
     row: int  # the record in the table
     change: str  # what was done to it, in words
@@ -205,7 +205,7 @@ class DisclosureCheck:
     unit: str = ONE_ROW  # whether single rows were changed, or all rows of a person
 
     def rows(self, figure: str | None = None) -> tuple[int, ...]:
-        """Return the records whose change alters any figure, or the given figure, each once."""
+        """Return, without duplicates, the records whose change alters any (or the given) figure."""
         told = (d.row for d in self.found if figure is None or figure in d.figures)
         return tuple(dict.fromkeys(told))
 
@@ -321,7 +321,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class GuessFinding:
-    """Success of guessing a category or class, for the record whose guess gains most.
+    """The success rate of guessing a category or class, for the record with the largest gain.
 
     The attacker knows the rest of the record and all other records.
     """
@@ -413,7 +413,7 @@ class RiskFinding:
 
     @property
     def worst_guess(self) -> GuessFinding | None:
-        """The guess that gains most from the release, if there is one."""
+        """The guess whose success rate increases most by the release, if there is one."""
         return max(self.guesses, key=lambda guess: guess.gain, default=None)
 
     @property
@@ -501,13 +501,14 @@ class StructuralRisk:
     records, among
         The number of affected records, and the number of all records.
     value
-        The number compared with ``limit``. A risk of cells, leaves or degrees of freedom is found
-        if this number is below the limit, the generalisation gap if it is significant, and any
-        other risk if this number is above the limit. ``None`` if there is no such number.
+        The number compared with ``limit``. A risk concerning cells, leaves or degrees of freedom is
+        found if this number is below the limit. The generalisation gap counts as a risk if it is
+        significant. Any other risk is found if this number is above the limit. ``None`` if there is
+        no such number.
     limit, whose
         A rule of thumb, and its source if it is external.
     reason
-        Why the risk does not apply.
+        The reason why the risk does not apply.
     """
 
     name: str
@@ -526,7 +527,7 @@ class StructuralRisk:
 
     @classmethod
     def of_freedom(cls, learnt: int, records: int) -> StructuralRisk:
-        """Return the check on degrees of freedom: records minus learnt parameters."""
+        """Return the check of the degrees of freedom: records minus learnt parameters."""
         left, name = records - learnt, "degrees of freedom"
         few, affected = left < FEW, records if left < FEW else 0
         whose = "ACRO's default"
@@ -552,11 +553,11 @@ class SomeRecords:
 
 
 class RecordLeakage:
-    """The leakage of all records, or people, at noise σ, scaled from their values at σ = 1.
+    """The leakage of all records, or people, at noise σ, scaled from its values at σ = 1.
 
     ``held`` is the number of rows of each person, or one if the unit is the record. The numbers are
     those of :class:`SomeRecords`, for all records. The numbers may be stored in a memory-mapped
-    file, and are converted to σ on access.
+    file, and are scaled to the noise σ on access.
     """
 
     def __init__(
@@ -603,10 +604,10 @@ class RecordLeakage:
         return other
 
     def with_membership(self, mu: np.ndarray, places: np.ndarray | None) -> RecordLeakage:
-        """Return the leakages with the distances μ of membership inference added.
+        """Return the leakages together with the distances μ of membership inference.
 
-        ``mu`` is at the current noise, for all records or for those at some positions; other
-        records get NaN.
+        ``mu`` contains distances at the current noise, for all records or for those at some
+        positions; the distances of all other records are NaN.
         """
         distances = computed(lambda some: some * self._sigma, mu)
         if places is not None:
@@ -746,7 +747,7 @@ def median_of(ordered: np.ndarray) -> float:
 
 
 class Rendering(Protocol):
-    """Displays an audit; implemented by the report."""
+    """The interface for displaying an audit, which the report implements."""
 
     def text(self, audit: Audit) -> str:
         """Return the text that an interpreter prints."""
@@ -782,7 +783,7 @@ class Audit(Reportable, ResultNumbers):
     target_eta
         The requested leakage, if any; ``calibrated_sigma`` is the noise that meets it.
     values
-        The caller's own values of the audited rows, only on request.
+        The caller's own values of the audited rows, stored only on request.
     guarantees
         All bounds on attacks against the most exposed record, if known.
     held
@@ -909,7 +910,7 @@ class Audit(Reportable, ResultNumbers):
     def row_index(self) -> np.ndarray:
         """The table row of every audited record (0 for the first data row).
 
-        If the unit is the person, it is each person's first row.
+        If the unit is the person, these are the people's first rows.
         """
         return self.records.every.row
 

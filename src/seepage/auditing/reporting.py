@@ -81,7 +81,7 @@ def check(
     *,
     files: Mapping[str, str | os.PathLike[str]] | None = None,
 ) -> Path:
-    """Write the check of an audit for an output checker; return the path of the sheet.
+    """Write a check of an audit, for an output checker; return the path of the text sheet.
 
     The check consists of a JSON file and a text sheet in the same folder. Only their owner can read
     them. Both contain a recommendation (``refuse``, ``review`` or ``release``), its reasons, the

@@ -74,8 +74,8 @@ def cramer_rao(
         ``"known"``: the adversary knows all cells outside the block, the worst case. ``"unknown"``:
         the adversary knows nothing outside the block. The bound is then taken from the inverse of
         the full information; it is never below the bound with ``"known"`` (Hannun et al. 2021,
-        equation 12). The bound is infinite if changes elsewhere in the table can reproduce every
-        change of the release, which is nearly always the case.
+        equation 12). With ``"unknown"``, the bound is infinite if changes elsewhere in the table
+        can reproduce every change of the release; this is nearly always the case.
     """
     check_choice(rest, "rest", ("known", "unknown"))
     unknowns, about = leak.unknowns(columns, label)
@@ -136,8 +136,8 @@ def biased(
     bias
         The bias at the true record, (d,) or one number.
     mean_jacobian
-        The papers' own ``J_ψ``, in place of ``bias_jacobian``: the identity for an unbiased
-        estimate, zero for an adversary who ignores the release.
+        ``J_ψ`` itself, as in the papers, in place of ``bias_jacobian``: the identity for an
+        unbiased estimate, zero for an adversary who ignores the release.
 
     Examples
     --------
@@ -179,9 +179,9 @@ def biased(
 def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     """Return the bound that FIL or dFIL implies for an adversary with a known bias.
 
-    Let ``ψ_k(z)`` be the mean of the estimate of ``z_k``. It has the slope ``γ_k`` in ``z_k`` and
-    does not depend on the other unknowns. Then (Guo et al. 2022, theorem 2, with ``(I⁻¹)_kk ≥
-    1/η²`` for FIL and ``Σγ_k²(I⁻¹)_kk ≥ (Σ|γ_k|)²/Tr(I)`` for dFIL)::
+    Let ``ψ_k(z)`` be the mean of the estimate of ``z_k``. This mean has the slope ``γ_k`` in
+    ``z_k`` and does not depend on the other unknowns. Then (Guo et al. 2022, theorem 2, with
+    ``(I⁻¹)_kk ≥ 1/η²`` for FIL and ``Σγ_k²(I⁻¹)_kk ≥ (Σ|γ_k|)²/Tr(I)`` for dFIL)::
 
         MSE per unknown  ≥  mean(γ²)/η² + mean(bias²)      from FIL
         MSE per unknown  ≥  mean(|γ|)²/η̄² + mean(bias²)    from dFIL
@@ -191,8 +191,8 @@ def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     result
         The result of ``leak.records()``, ``leak.records(measure="dfil")``, or another view.
     slope
-        The slope γ: one number, or one per unknown of a record; 1 means unbiased up to a constant,
-        and 0 means that the estimate ignores the release.
+        The slope γ: one number, or one per unknown of a record. A slope of 1 means unbiased up to a
+        constant; a slope of 0 means that the estimate ignores the release.
     bias
         The bias at the true record, one number or one per unknown.
 

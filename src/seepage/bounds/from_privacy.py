@@ -101,8 +101,8 @@ def two_point(statement: PrivacyStatement, diameters: Any) -> Result:
 
         MSE per unknown  ≥  (1 − TV) Σ_k D_k² / (4d)
 
-    on average over these records, and therefore for the worst record. Without a release (TV = 0)
-    this is the error of guessing the midpoint.
+    on average over these records, and therefore for the worst-case record. Without a release (TV =
+    0), this is the error of guessing the midpoint.
 
     Parameters
     ----------

@@ -66,15 +66,15 @@ def guarantees(
     leak
         The leakage of one release; its records may be in memory or read in chunks.
     domain
-        The domain of the records: a pair ``(lower, upper)``, each one number or one per column, or
-        a mapping from column names to such pairs. The default is each column's range in the data; a
-        bound based on these ranges is marked as indicative, not a guarantee.
+        The domain of the records: a pair ``(lower, upper)``, each of them one number or one per
+        column, or a mapping from column names to such pairs. The default is each column's range in
+        the data; a bound based on these ranges is marked as indicative, not a guarantee.
     dp
         The privacy guarantee of the release: from :mod:`seepage.privacy`, or a ``dp_accounting``
         event. The default is the guarantee of output perturbation, where one can be derived.
     prior
         The adversary's prior, for the van Trees bound, which is valid for biased estimates too. The
-        default is a Gaussian prior with the columns' means and standard deviations in the data; if
+        default is a Gaussian prior with the columns' means and standard deviations in the data. If
         a domain is stated, a second bound uses a prior within it.
     row
         The position of the record; by default, the record with the largest dFIL.

@@ -38,7 +38,8 @@ class FiniteChangeBound(SummaryTable):
     bound
         The bound on the variance.
     change
-        The Δ that attains the bound; 0 if no finite change improves on the Cramér–Rao bound.
+        The change Δ of the cell that attains the bound; 0 if no finite change improves on the
+        Cramér–Rao bound.
     cramer_rao
         The Cramér–Rao bound for the same cell, which never exceeds this bound.
     """

@@ -35,7 +35,7 @@ class Domain:
     Parameters
     ----------
     lower, upper
-        One number per column.
+        The limits, one number per column each.
     stated
         Whether the limits were stated in advance; limits taken from the data provide no guarantee.
     """
@@ -46,7 +46,7 @@ class Domain:
 
     @property
     def diameters(self) -> np.ndarray:
-        """The largest difference of two records in each column (Guo et al. 2022, theorem 1)."""
+        """The largest difference between records in each column (Guo et al. 2022, theorem 1)."""
         return np.asarray(self.upper - self.lower)
 
     @property
@@ -68,8 +68,9 @@ class Domain:
     def of(cls, domain: Any, data: RowSource | Table) -> Domain:
         """Return the domain of a table, from the caller's argument.
 
-        The argument is a pair ``(lower, upper)``, each one number or one per column; a mapping from
-        every column's name to such a pair; or ``None`` for the columns' ranges in the data.
+        The argument is a pair ``(lower, upper)``, each of them one number or one per column; a
+        mapping from every column's name to such a pair; or ``None`` for the columns' ranges in the
+        data.
         """
         return cls.within(domain, data.names, ColumnSpread.of(data))
 
@@ -243,7 +244,7 @@ class GaussianPrior:
 
     @property
     def words(self) -> str:
-        """The prior as a sentence."""
+        """A sentence that describes the prior."""
         std = np.asarray(self.std, dtype=float)
         mean = _said(self.mean, "mean")
         spread = "a known covariance" if std.ndim == 2 else _said(self.std, "standard deviation")
@@ -262,7 +263,7 @@ class BoundedPrior:
 
     Among all densities that vanish at the limits, ``(2/width) cos²(π (z − centre)/width)`` has the
     smallest Fisher information, ``(2π/width)²``. The van Trees bound with this prior is valid on
-    average over that density, and therefore also for the worst record between the limits.
+    average over that density, and therefore also for the worst-case record between the limits.
     """
 
     lower: Any
@@ -289,7 +290,7 @@ class BoundedPrior:
 
     @property
     def words(self) -> str:
-        """The prior as a sentence."""
+        """A sentence that describes the prior."""
         limits = "limits of its own"
         if np.ndim(self.lower) == np.ndim(self.upper) == 0:
             limits = f"{_short(self.lower)} and {_short(self.upper)}"

@@ -46,8 +46,9 @@ def calibrate(
     Parameters
     ----------
     leak
-        The :class:`~seepage.core.leakage.Leakage` at any noise. For an attacker who does not know
-        all other records, the randomness of the unknown records also hides a record.
+        The :class:`~seepage.core.leakage.Leakage`, with noise of any scale. For an attacker who
+        does not know all other records, the randomness of the unknown records also protects each
+        record.
     eta
         The target leakage.
     mse
@@ -59,16 +60,16 @@ def calibrate(
         ``membership(exact=10)``.
     over
         The statistic that must meet the target: the ``"max"`` over the view, its ``"mean"``, or a
-        quantile between 0 and 1 (0.99: all but the most exposed 1 % meet the target). With ``mse``,
-        ``"mean"`` is the mean of the bounds.
+        quantile between 0 and 1. With 0.99, for example, all but the most exposed 1 % meet the
+        target. With ``mse``, ``"mean"`` is the mean of the bounds.
     view
         A result of ``leak`` to calibrate, such as ``leak.columns()``,
         ``leak.records(measure="dfil")`` or the bound ``sp.bounds.cramer_rao_rows(leak)``. The
         default is the FIL of every record, or of every person if identities are known.
     grid
         The grid points in a decade: 1, 1.5, 2, 3, 5 and 7 by default. The grid applies to σ itself;
-        for noise with a vector or a covariance, to the factor that scales it. ``None`` returns the
-        exact value, which is as sensitive as the records.
+        for noise with a vector or a covariance matrix, it applies to the factor that scales the
+        noise. ``None`` returns the exact value, which is as sensitive as the records.
 
     Examples
     --------

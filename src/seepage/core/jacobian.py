@@ -47,8 +47,8 @@ class Unknowns:
     label
         Whether the label is unknown too.
     basis
-        With a basis ``V`` of shape ``(len(columns), t)``, only the directions it spans are
-        unknown. The other directions are impossible, as for a one-hot attribute on its simplex.
+        A basis ``V`` of shape ``(len(columns), t)``; if given, only the directions that it spans
+        are unknown. The other directions are impossible, as for a one-hot attribute on its simplex.
     """
 
     columns: tuple[int, ...] | None
@@ -466,7 +466,7 @@ class ReleaseJacobian(ABC):
         return float(dense_largest(sums[None, :, :])[0])
 
     def column_sums(self, attributes: list[Unknowns], rows: Array) -> Any:
-        """Return :meth:`block_sums` of these rows for every attribute; such sums also add up."""
+        """Return :meth:`block_sums` of these rows for every attribute; these also add up."""
         return array_namespace(self.X).stack([self.block_sums(u, rows) for u in attributes])
 
     def column_norms_of(self, attributes: list[Unknowns], sums: Any) -> Array:
@@ -709,7 +709,7 @@ class MeasuredRelease(ABC):
 
     @property
     def sensitivity(self) -> float | None:
-        """A bound, for any data, on the release's move if a record is replaced, or ``None``."""
+        """A bound on the effect of replacing a record, for any data, or ``None``."""
         return None
 
     @abstractmethod
@@ -729,7 +729,7 @@ class MeasuredRelease(ABC):
     def finite_changes(self) -> FiniteChanges:
         """Return how far the release moves if any row is left out or replaced.
 
-        Distances are in units of the noise; risks use them.
+        Distances are in units of the noise; the risks are computed from them.
         """
         raise InputError(
             "The effect of leaving out or changing a record is not known for this release; risks "
@@ -737,7 +737,7 @@ class MeasuredRelease(ABC):
         )
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], FiniteChanges]:
-        """Return certified bounds on the moves for records read in chunks, without refits."""
+        """Return certified bounds on how far the release moves, for records read in chunks."""
         raise InputError(
             "The effect of leaving out a record is not known for this release when records are "
             "read in chunks; load them into memory."
@@ -754,7 +754,7 @@ class Refits(Protocol):
     Attributes
     ----------
     X, target
-        The records, ``(n, d)``, and their labels as numbers, in NumPy.
+        The records, ``(n, d)``, and their labels as numbers, as NumPy arrays.
     theta
         The actual released numbers.
     rounding

@@ -162,9 +162,9 @@ class Leakage(Generic[PerRecord]):
             return f"{text}<p>{escape(str(problem))}</p>"
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the leakage about every record in descending order, with labels for the worst.
+        """Draw the leakage about every record in descending order, and label the most exposed.
 
-        Equivalent to ``leak.records().plot(ax)``; returns the matplotlib axes.
+        The call is equivalent to ``leak.records().plot(ax)`` and returns the matplotlib axes.
 
         Examples
         --------
@@ -181,8 +181,9 @@ class Leakage(Generic[PerRecord]):
     def report(self, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
         """Audit the model with this noise, write a report, and return the path of its page.
 
-        Equivalent to ``sp.report(sp.audit(model, X, y, noise=…), folder)``; only the report's owner
-        can read it. The model must be linear, with Gaussian noise and a table in memory.
+        The call is equivalent to ``sp.report(sp.audit(model, X, y, noise=…), folder)``; only the
+        report's owner can read it. The model must be linear, with Gaussian noise and a table in
+        memory.
 
         Examples
         --------
@@ -390,7 +391,7 @@ class Leakage(Generic[PerRecord]):
 
         Its rows and columns are the unknowns: the table's columns (or the named ones), then the
         label if it is unknown. :func:`seepage.bounds.biased` and :func:`seepage.bounds.van_trees`
-        take it as input.
+        take this matrix as input.
         """
         unknowns, _ = self.unknowns(columns, label)
         position = int(row_positions([row], len(self.source))[0])
@@ -415,14 +416,14 @@ class Leakage(Generic[PerRecord]):
         a certified expansion, with refits for the most exposed and the least certain records.
         Families without a self-concordance constant use refits.
 
-        Returns a :class:`~seepage.core.risk_views.Membership`. Data read in chunks are measured
-        without refits.
+        The result is a :class:`~seepage.core.risk_views.Membership`. Data read in chunks are
+        measured without refits.
 
         Parameters
         ----------
         rows
-            The records, by position or as a mask; all if not given. If identities are known, the
-            result covers all people who have any of these records.
+            The records, by position or as a mask; by default, all records. If identities are known,
+            the result covers all people who have any of these records.
         groups
             The group of every record: all records of a group are removed together, regardless of
             the person.
@@ -430,13 +431,13 @@ class Leakage(Generic[PerRecord]):
             ``True`` refits the model for every record, regardless of their number. A number limits
             how many records are refitted, the most exposed and the least certain first.
         refit
-            By default, everything learnt from the data is learnt again without the record: class
-            weights in closed form; scaling, levels, selected columns and cross-validated penalties
-            by refitting the whole pipeline or search. ``"model"`` keeps all of these fixed, as the
-            papers do. ``"pipeline"`` refits the pipeline, even if many refits are needed. A
-            function defines any other procedure: given the positions of the remaining records, it
-            returns the numbers that would be released. ``mu.held`` of the result lists everything
-            held fixed.
+            By default, everything learnt from the data is learnt again without the record. Class
+            weights are recomputed in closed form. Scaling, levels, selected columns and
+            cross-validated penalties are learnt again by refitting the whole pipeline or search.
+            ``"model"`` keeps all of these fixed, as Hannun et al. 2021 do. ``"pipeline"`` refits
+            the pipeline, even if many refits are needed. A function defines any other procedure:
+            given the positions of the remaining records, it returns the numbers that would be
+            released. ``mu.held`` of the result lists everything held fixed.
 
         Examples
         --------
@@ -479,18 +480,19 @@ class Leakage(Generic[PerRecord]):
         the person: it is guessed and changed in all records of the person together. Any other
         column is guessed for one record at a time, with the person's other records known.
 
-        Returns a :class:`~seepage.core.risk_views.Guess`. Data read in chunks are measured without
-        refits.
+        The result is a :class:`~seepage.core.risk_views.Guess`. Data read in chunks are measured
+        without refits.
 
         Parameters
         ----------
         column
             The category (a column, or an attribute of one-hot columns); by default the label.
         prior
-            The adversary's prior: ``"equal"`` for all levels; ``"frequencies"`` for the levels'
-            frequencies in the table (among people, if the column belongs to a person); ``"model"``
-            for the prediction of the model fitted without this record; or one probability per
-            level, for all records or for each.
+            The adversary's prior. With ``"equal"``, all levels are equally likely.
+            ``"frequencies"`` uses the levels' frequencies in the table (among people, if the column
+            belongs to a person). ``"model"`` uses the prediction of the model fitted without this
+            record. Alternatively, give one probability per level, for all records or for each
+            record.
         rows, exact
             As for :meth:`membership`.
         precision
@@ -514,7 +516,7 @@ class Leakage(Generic[PerRecord]):
     ) -> Guess:
         """Return the success rate of the best guess of a number to within a tolerance.
 
-        Returns the same kind of result as :meth:`guess`.
+        The result is of the same kind as that of :meth:`guess`.
 
         Parameters
         ----------
@@ -523,9 +525,9 @@ class Leakage(Generic[PerRecord]):
         tolerance
             The largest error at which a guess counts as correct, in the unit of the column.
         prior
-            ``"equal"`` for equal probabilities over the column's range, ``"frequencies"`` for the
-            values' frequencies in the table, ``"model"`` for the model's prediction, or one
-            probability for each of ``values``.
+            The adversary's prior: ``"equal"`` for equal probabilities over the column's range,
+            ``"frequencies"`` for the values' frequencies in the table, ``"model"`` for the model's
+            prediction, or one probability for each of ``values``.
         values
             The candidate values; by default those of the table (its quantiles, if there are many)
             or, with the prior ``"equal"``, a grid over their range.
@@ -551,7 +553,8 @@ class Leakage(Generic[PerRecord]):
             Any of ``fil``, ``dfil`` and ``cramer_rao`` (the exact bound on the mean squared error
             per unknown, ``Tr(I⁻¹)/d``): the columns of the file, after ``row``.
         columns, label
-            As for :meth:`records`; for ``cramer_rao`` the label is known unless ``label`` is given.
+            As for :meth:`records`; for ``cramer_rao``, the label is known unless ``label`` is
+            given.
         """
         asked = [measures] if isinstance(measures, str) else list(measures)
         functions: dict[tuple[str, ...], Callable[[Chunk], Array]] = {}
@@ -576,7 +579,7 @@ class Leakage(Generic[PerRecord]):
         return self.attributes.unknowns(columns, label, simplex)
 
     def held_about(self, label: bool) -> tuple[str, ...]:
-        """Return the values held fixed; class weights count only if the label is unknown."""
+        """Return the values held fixed; class weights are included only if the label is unknown."""
         return self.held if label else less(self.held, [CLASS_WEIGHTS])
 
     def assumptions(self, label: bool = True) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ class Noise(ABC):
     """
 
     on: ClassVar[str] = ""
-    """What the noise is added to, if not the released parameters."""
+    """The quantity to which the noise is added, if not the released parameters."""
 
     @abstractmethod
     def information(self, size: int) -> np.ndarray:
@@ -54,9 +54,9 @@ class Noise(ABC):
     def draw(self, shape: int | tuple[int, ...], seed: int | None = None) -> np.ndarray:
         """Draw noise; the last axis of ``shape`` runs over the released numbers.
 
-        Without a seed the numbers come from ChaCha20 with a new 256-bit key from the operating
-        system, so nobody can reproduce them, as a real release requires. A fixed ``seed`` makes an
-        experiment repeatable but leaves a release unprotected: anybody who knows the seed can
+        Without a seed, the numbers come from ChaCha20 with a new 256-bit key from the operating
+        system, so nobody can reproduce them. A real release requires this. A fixed ``seed`` makes
+        an experiment repeatable but leaves a release unprotected: anybody who knows the seed can
         subtract the noise.
         """
         wanted = (shape,) if isinstance(shape, int) else tuple(shape)

@@ -108,8 +108,8 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         largest, the error is relative to 10⁻⁸ times the largest.
     held
         Values learnt from the data that are held fixed, as machine-readable terms such as
-        ``("class weights", "scaling")``: see :func:`held_sentences`. Empty only if nothing is held
-        fixed.
+        ``("class weights", "scaling")``: see :func:`held_sentences`. It is empty only if nothing is
+        held fixed.
     rescaled
         For a bound that is not proportional to the noise's variance, a function that returns the
         bound with the noise scaled by a factor.
@@ -460,7 +460,7 @@ class RecordStream(RankedResult):
         )
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write a Parquet file: the column ``row``, and the measure (for cells, one per column).
+        """Write a Parquet file: a column ``row`` and the measure (for cells, one for each column).
 
         The file is written completely or not at all. Only its owner can read it, since the numbers
         are as sensitive as the data. Returns its path.

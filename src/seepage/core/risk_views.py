@@ -129,7 +129,7 @@ class Membership(RankedResult):
         return self._told(guessing.accuracy(self.mu, prior), "right")
 
     def tpr(self, fpr: float = 0.01) -> Result:
-        """Return the largest true positive rate at a false positive rate, ``Φ(Φ⁻¹(fpr) + μ)``."""
+        """Return the largest true positive rate, ``Φ(Φ⁻¹(fpr) + μ)``, at a false positive rate."""
         return self._told(guessing.true_positive_rate(self.mu, fpr), "tpr")
 
     def to_numpy(self) -> np.ndarray:

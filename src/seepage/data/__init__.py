@@ -1,4 +1,4 @@
-"""Downloads, reads and prepares data sets as in the papers.
+"""Downloads and reads data sets, and prepares them as in the papers.
 
 Only the demo, the paper reproductions and the tests use these data sets; the measures do not.
 ``registry`` lists the data sets, and ``obtain`` and ``download`` fetch them. ``readers`` parse the

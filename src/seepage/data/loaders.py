@@ -126,7 +126,7 @@ def load_iwpc(folder: Folder = None, *, download: bool = True) -> Records:
 def load_bundled(name: str) -> Tabular:
     """Return ``breast_cancer``, ``diabetes``, ``digits``, ``iris`` or ``wine``.
 
-    The linnerud data of scikit-learn are not included, because they have three targets.
+    The Linnerud data set of scikit-learn is not included, because it has three targets.
     """
     known = [data_set.name for data_set in DATA_SETS.values() if data_set.bundled]
     if name not in known:
@@ -249,9 +249,9 @@ _LFW_TEXT = ("image", "person", "pred_df_race", "pred_df_gender", "pred_df_emoti
 def load_lfw(folder: Folder = None) -> Faces:
     """Read ``lfw_62x47.npz`` and ``lfw_attributes.csv``, which you must supply yourself.
 
-    ``male_manual`` and ``smile_manual`` are human labels (1, 0 or NaN). The ``pred_*`` columns are
-    another model's scores, from 0 to 1, except for ``pred_df_*_prob``, which range from 0 to 100.
-    :func:`locate` finds the folder.
+    ``male_manual`` and ``smile_manual`` are labels by human annotators (1, 0 or NaN). The
+    ``pred_*`` columns are another model's scores, from 0 to 1, except for ``pred_df_*_prob``, which
+    range from 0 to 100. :func:`locate` finds the folder.
     """
     home = locate("lfw", folder, download=False)
     image_file, table_file = home / "lfw_62x47.npz", home / "lfw_attributes.csv"
@@ -276,8 +276,9 @@ def load_celeba(
 ) -> Faces:
     """Read the aligned images and ``list_attr_celeba.txt`` in their published form.
 
-    Each celebrity's face has forty attributes, 1 or 0 (Liu et al. 2015); the file has −1 for 0. The
-    column ``person`` identifies the person; without ``identity_CelebA.txt``, it is empty.
+    Each image of a celebrity's face has forty attributes with the values 1 and 0 (Liu et al. 2015);
+    the file has −1 instead of 0. The column ``person`` identifies the person; without
+    ``identity_CelebA.txt``, it is empty.
 
     Parameters
     ----------
@@ -348,10 +349,10 @@ def load_pubfig(
 
     Each face of a public figure has 73 attribute scores (Kumar et al. 2009), computed by another
     model. A score above zero means that the image has the attribute. The columns are therefore
-    named ``pred_…`` and must be called predicted labels. Images without scores are omitted.
+    named ``pred_…`` and must be referred to as predicted labels. Images without scores are omitted.
 
-    The scores name an image by person and number. Copies of the images are often renumbered, and
-    the scores would then belong to other images.
+    The score file identifies each image by person and number. Copies of the images are often
+    renumbered, and the scores would then belong to other images.
 
     Parameters
     ----------
@@ -361,9 +362,10 @@ def load_pubfig(
         The height and width to which the images are resized; Mo et al. 2021 use 100×100.
     join
         ``"checksum"`` finds an image's person and number by its MD5 checksum in the publishers'
-        ``dev_urls.txt`` and ``eval_urls.txt``, whatever its file is called, and crops it to the
+        ``dev_urls.txt`` and ``eval_urls.txt``, regardless of its file name, and crops it to the
         face. ``"number"`` takes cropped images (PubFig83) by their file names, which must be the
-        publishers' numbers; names that run 1, 2, 3, … without the gaps of the scores are refused.
+        publishers' numbers. File names that are numbered 1, 2, 3, … without the gaps in the scores'
+        numbers raise an error.
     """
     check_choice(join, "join", ("checksum", "number"))
     home = locate("pubfig", folder, download=False)

@@ -37,11 +37,12 @@ def two_class_pca(
 ) -> Problem:
     """Project two classes of images onto principal components (Hannun et al. 2021, Table 1).
 
-    Pixels are divided by 255 and flattened, and all rows of a split are divided by its largest row
+    Pixels are divided by 255 and flattened. All rows of a split are then divided by its largest row
     norm, so that every row is in the unit ball. Both splits are then centred with the training mean
     and projected onto the leading eigenvectors of the training rows' covariance, without whitening.
-    Components are in order of decreasing variance, with signs such that the loading of largest
-    absolute value is positive. For linear regression, Hannun et al. use the targets ``2*y - 1``.
+    Components are in order of decreasing variance, with signs chosen such that the loading of
+    largest absolute value is positive. For linear regression, Hannun et al. use the targets ``2*y -
+    1``.
     """
     X, y = _two_classes(images.train, classes)
     X_test, y_test = _two_classes(images.test, classes)
@@ -90,7 +91,7 @@ def iwpc_one_hot(patients: Records) -> Problem:
 def adult_one_hot(people: Adult) -> Problem:
     """Encode the census problem of Hannun et al. 2021: 86 features, without incomplete records.
 
-    The six continuous columns (including fnlwgt) are standardised by the training mean and sample
+    The six continuous columns (including fnlwgt) are standardised with the training mean and sample
     standard deviation. Marital status becomes married (any "Married-…") or not, and relationship is
     dropped. Nominal columns are one-hot encoded in sorted order with the last level dropped. For
     marital status, the original code keeps the indicator of *not* being married. Features are in

@@ -34,7 +34,7 @@ class ImageSet:
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Named columns of equal length, in the order of the file; text columns contain text."""
+    """Named columns of equal length, in the order of the file; text columns contain strings."""
 
     columns: Mapping[str, NDArray[Any]]
 
@@ -49,8 +49,9 @@ class Records:
 class Faces:
     """Images ``(n, height, width, 3)``, with one row of attributes per image.
 
-    ``*_manual`` columns are human labels. ``pred_*`` columns are another model's scores and must
-    always be called predicted labels. Missing numbers are NaN, and missing text is empty.
+    ``*_manual`` columns are labels by human annotators. ``pred_*`` columns are another model's
+    scores and must always be referred to as predicted labels. Missing numbers are NaN, and missing
+    text is empty.
     """
 
     images: NDArray[np.uint8]
@@ -88,7 +89,8 @@ class Problem:
     names
         One name per feature.
     attributes
-        For each one-hot encoded attribute, the names of its columns; the dropped level has none.
+        For each one-hot encoded attribute, the names of its columns; the dropped level has no
+        column.
     """
 
     X: NDArray[np.float64]

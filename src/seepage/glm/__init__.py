@@ -5,11 +5,12 @@ minimisers), ``estimators`` (with scikit-learn's interface), ``adapters`` (model
 libraries) and ``preprocessing`` (raw columns to features). Leakage is computed by ``leakage`` (the
 entry point), ``jacobian`` (closed forms of a release's Jacobian), ``changes`` (records left out or
 replaced), ``procedure`` (reruns) and ``outsider`` (an attacker who does not know the other
-records). The other modules are ``refining`` (models that stopped early), ``forgetting``
-(unlearning), ``shaped_noise`` and ``private_shape`` (noise with a shaped covariance),
-``objective_perturbation`` (noise in the gradient), ``exponential_mechanism`` (a choice among
-candidates), ``printed`` (regression tables) and ``reweighting`` (equal leakage). Code specific to
-GLMs belongs in this package; code that applies to any release belongs elsewhere.
+records). Other modules are ``refining`` (models that stopped early), ``forgetting`` (unlearning),
+``printed`` (regression tables) and ``reweighting`` (equal leakage). Other ways to release a model
+are in ``shaped_noise`` and ``private_shape`` (noise with a shaped covariance),
+``objective_perturbation`` (noise in the gradient) and ``exponential_mechanism`` (a choice among
+candidates). Code specific to GLMs belongs in this package; code that applies to any release belongs
+elsewhere.
 """
 
 from __future__ import annotations

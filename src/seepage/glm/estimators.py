@@ -40,7 +40,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
     n_iter_: int
     """The number of Newton steps; 1 for least squares, which is solved directly."""
     n_features_in_: int
-    """The number of columns; ``feature_names_in_`` has their names if ``X`` was a data frame."""
+    """The number of columns; ``feature_names_in_`` lists their names if ``X`` was a data frame."""
     weighted_: bool
     """Whether the fit had sample weights other than one; its leakage requires the same weights."""
     _start: Array | None = None
@@ -172,7 +172,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
     def decision_function(self, X: Any) -> Array:
         """Return the margins ``wᵀx + w₀``, (n, K); for two classes, those of the second, (n,).
 
-        If each of two classes has a margin, the result is the second minus the first.
+        If each of two classes has a margin, the result is the second margin minus the first.
         """
         margins = self._margins(X)
         if len(margins.shape) == 2 and margins.shape[1] == 2:
@@ -283,10 +283,10 @@ class LogisticRegression(GLMClassifier):
 class SoftmaxRegression(GLMClassifier):
     """Softmax regression, which minimises ``Σᵢ ωᵢ (log Σ_k exp(m_ik) − m_i[yᵢ]) + (nλ/2) ‖W‖²``.
 
-    Here mᵢ = Wᵀxᵢ + w₀ has an entry for each of K classes, W is (d, K), n is the number of records,
-    λ = ``l2``, and ω are the sample weights (one by default). The intercepts w₀ are not penalised.
-    Adding one vector to the parameters of every class changes no probability, so the solution that
-    sums to zero over the classes is returned.
+    Here mᵢ = Wᵀxᵢ + w₀ has an entry for each of K classes, and W is (d, K). Further, n is the
+    number of records, λ = ``l2``, and ω are the sample weights (one by default). The intercepts w₀
+    are not penalised. Adding one vector to the parameters of every class changes no probability, so
+    the solution that sums to zero over the classes is returned.
 
     Parameters
     ----------

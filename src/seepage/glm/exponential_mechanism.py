@@ -36,14 +36,16 @@ class ExponentialMechanism:
     Parameters
     ----------
     candidates
-        The parameters, one row per candidate: the coefficients and, if a row is one number longer
-        than the table has columns, an intercept. The candidates must not depend on the records.
+        The parameters, one row per candidate: the coefficients, followed by an intercept if a row
+        has one number more than the table has columns. The candidates must not depend on the
+        records.
     X, y
         The records and their numeric labels, as the family defines them.
     sharpness
-        ``τ``, the weight of a loss: larger values favour the best candidate and leak more. It
-        equals ``ε/2Δ`` of the exponential mechanism. If every possible record has a loss between 0
-        and Δ, the choice is 2τΔ-differentially private for the replacement of one record.
+        ``τ``, the weight of the losses: larger values favour the best candidate and leak more. It
+        corresponds to ``ε/2Δ`` in the usual notation of the exponential mechanism. If every
+        possible record has a loss between 0 and Δ, the choice is 2τΔ-differentially private for the
+        replacement of one record.
     family
         The loss: a name for :func:`seepage.glm.get_family`, or a family with one output.
 
@@ -136,11 +138,11 @@ class ExponentialMechanism:
         return np.asarray(log_softmax(-self.sharpness * losses, axis=-1))
 
     def records(self) -> Result:
-        """Return η of each record for all its columns and its label."""
+        """Return η of each record about its columns and label together."""
         return self._largest(slice(None), "all columns and the label")
 
     def labels(self) -> Result:
-        """Return η of each record for its label, if its columns are known."""
+        """Return η of each record about its label, if its columns are known."""
         return self._largest(slice(-1, None), "the label")
 
     def information(self) -> np.ndarray:

@@ -173,9 +173,9 @@ class Forgotten:
             As for :meth:`pair`.
         entry
             The number of the old release in the ledger. The person's μ in that release is counted
-            only once: the new entry is ``√(μ² − μ_entry²)``, so that the two entries together
-            amount to at least the μ of both models. If omitted, the old release is assumed not to
-            be in the ledger, and the new entry is the full μ.
+            only once: the new entry is ``√(μ² − μ_entry²)``, so the two entries together amount to
+            at least the μ of both models. If omitted, the old release is assumed not to be in the
+            ledger, and the new entry is the full μ.
         person
             The column that identifies people. If omitted, each record is a separate person.
         """
@@ -241,14 +241,14 @@ class CertifiedRemoval:
     sigma: float
 
     def epsilon(self, delta: float) -> float:
-        """Return ε of (ε, δ)-certified removal (Guo et al. 2020, theorem 3).
+        """Return the ε of (ε, δ)-certified removal (Guo et al. 2020, theorem 3).
 
         ``ε = (residual/σ) √(2 log(1.5/δ))`` applies to an attacker who sees *only* the new
         parameters. It bounds how well this attacker can distinguish them from parameters trained
         without the records. The theorem requires a bound on the residual that is valid for every
-        draw of the random term. So set a limit on the residual in advance, and train again with a
-        new random term once the residual exceeds the limit. Certified removal does not protect
-        against an attacker who also has the old parameters; for that attacker, see
+        draw of the random term. Therefore, set a limit on the residual in advance, and train again
+        with a new random term once the residual exceeds the limit. Certified removal does not
+        protect against an attacker who also has the old parameters; for that attacker, see
         :meth:`ObjectivePerturbation.membership`.
         """
         check_share(delta, "delta")

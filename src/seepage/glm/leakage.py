@@ -213,8 +213,8 @@ def leakage(
         Columns that belong together, such as the one-hot columns of a category, by a common name.
     on_mismatch
         What to do if the coefficients do not minimise the model's objective on these data:
-        ``"raise"`` (other data, another penalty and lack of convergence all make the numbers wrong)
-        or ``"warn"``.
+        ``"raise"`` or ``"warn"``. Other data, another penalty and a lack of convergence all make
+        the numbers wrong.
     dtype
         ``"float64"`` (the default) or ``"float32"``.
     preprocessing
@@ -226,7 +226,7 @@ def leakage(
         The person of every record, if people may have several records: an identity per record, or
         the name of a column of the data that is not a feature. ``leak.people()`` then measures all
         records of a person together. ``leak.membership()`` removes all of a person's records
-        together, and values that they share are guessed together.
+        together, and a value that these records share is guessed in all of them together.
     attacker
         What the attacker knows: all other records, unless :class:`Attacker` states less. Records
         that the attacker does not know protect the other records. The result is then an estimate,

@@ -54,14 +54,14 @@ class Family:
     mean
         The prediction ``E[y | m]``, elementwise.
     problem_with
-        A function that checks the labels. It returns ``None``, or a clause that explains why they
-        are not valid for this family.
+        A function that checks the labels. It returns ``None``, or a clause that explains why the
+        labels are not valid for this family.
     probe
         Margins and labels at which the derivatives are checked on registration.
     curvature_slope, curvature_label_slope, label_curvature
         ``∂³ℓ/∂m³``, ``∂³ℓ/∂m²∂y`` and ``∂³ℓ/∂m∂y²``, elementwise.
-        :meth:`seepage.glm.Reweighting.whole_procedure` requires all three,
-        :func:`seepage.glm.private_shape_leakage` the first two.
+        :meth:`seepage.glm.Reweighting.whole_procedure` requires all three;
+        :func:`seepage.glm.private_shape_leakage` requires the first two.
     self_concordance
         A constant ``M`` with ``|∂³ℓ/∂m³| ≤ M ∂²ℓ/∂m²`` everywhere (Bach 2010), if one exists. A
         few matrix products then give certified bounds on the risks of all records, without refits.
@@ -88,7 +88,7 @@ class Family:
     curvature_bend: Elementwise | None = None
 
     def check_labels(self, labels: Array, model: str | None = None) -> None:
-        """Raise an error, which names ``model`` if given, unless the labels suit this family."""
+        """Raise an error that names ``model`` (if given) unless all labels are valid."""
         problem = self.problem_with(labels)
         if problem is not None:
             whom = f"the {self.name} family" if model is None else model

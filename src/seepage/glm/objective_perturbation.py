@@ -60,7 +60,7 @@ class ObjectivePerturbation:
         A fitted model with an L2 penalty and the data, as for :func:`seepage.leakage`.
     noise
         The noise added to the gradient of the objective, which is a sum over the records, not a
-        mean. A :class:`Gaussian` with one standard deviation.
+        mean. It must be a :class:`Gaussian` with a single standard deviation.
     draws
         The number of releases drawn for the averages.
     seed
@@ -139,7 +139,7 @@ class ObjectivePerturbation:
         rows
             The positions of all records removed so far, including those to remove now.
         current
-            The parameters after earlier removals, at which the step starts. By default, the
+            The parameters after earlier removals, at which the step starts. The default is the
             released parameters.
 
         Examples
@@ -165,11 +165,11 @@ class ObjectivePerturbation:
     # What leaks ---------------------------------------------------------------------------------
 
     def records(self) -> Result:
-        """Return η of each record for all its columns and its label."""
+        """Return η of each record about its columns and label together."""
         return self._largest(slice(None), "all columns and the label")
 
     def labels(self) -> Result:
-        """Return η of each record for its label, if its columns are known."""
+        """Return η of each record about its label, if its columns are known."""
         return self._largest(slice(self.columns.shape[1], None), "the label")
 
     def information(self) -> np.ndarray:
@@ -202,14 +202,14 @@ class ObjectivePerturbation:
         return self._result(right, "right", "membership", said)
 
     def epsilon(self, delta: float, lipschitz: float, curvature: float) -> float:
-        """Return ε of (ε, δ)-differential privacy from bounds that apply to every possible record.
+        """Return the ε of (ε, δ)-differential privacy from bounds valid for every possible record.
 
         The bounds are ``‖g‖ ≤ L`` (``lipschitz``) and ``‖∂²ℓ‖ ≤ C`` (``curvature``), at all
         parameters. Adding one record multiplies the determinant by at most ``(1 + C/ridge)^c``,
         where c is the number of outputs (K − 1 for K classes). The record's gradient is ``x̃ ⊗ r``,
-        in which only r depends on θ. So the remaining privacy loss is at most ``L‖Z‖/σ + L²/2σ²``,
-        where Z is a vector of c standard normal variables. The norm of Z exceeds its quantile χ(1 −
-        δ) with probability δ::
+        in which only r depends on θ. Therefore, the remaining privacy loss is at most ``L‖Z‖/σ +
+        L²/2σ²``, where Z is a vector of c standard normal variables. The norm of Z exceeds its
+        quantile χ(1 − δ) with probability δ::
 
             ε = c log(1 + C/ridge) + L²/2σ² + (L/σ) χ(1 − δ)
 

@@ -19,7 +19,7 @@ from seepage.tables.source import as_numpy, read_table
 def refine(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
     """Return a copy of a fitted model, moved to the minimiser of its own objective on these data.
 
-    Leakage is computed from the derivative of the minimiser with respect to the data. So
+    Leakage is computed from the derivative of the minimiser with respect to the data. Therefore,
     :func:`seepage.leakage` raises an error for a model that stopped before the minimiser, such as
     ``SGDClassifier`` or a model with a loose ``tol``. Newton's method starts from the fitted model.
     Release the copy, not the original.

@@ -481,7 +481,7 @@ def reweight(
         The maximum number of rounds; each computes new weights and refits.
     target
         Each record's relative target leakage, a number above zero; with ``by``, a mapping from each
-        group to its target. By default all are equal.
+        group to its target. By default, all are equal.
     columns, label, simplex, attributes
         The unknowns, as for :meth:`seepage.Leakage.records`: the whole record with its label, or
         the named columns.
@@ -489,13 +489,14 @@ def reweight(
         The group of every record, or ``"class"`` for its label. Each group has one weight, so that
         all groups have the same *mean* leakage.
     clamp
-        The smallest and the largest weight, such as ``(0.1, 10)``; the mean weight is one. Rows at
-        a limit leak more (or less) than rows within the limits.
+        The smallest and the largest weight, such as ``(0.1, 10)``; the mean weight is one. Records
+        at the smallest (largest) weight leak more (less) than the records between the limits.
     tolerance
         The root-mean-square relative change of the weights below which the rounds stop. Without
-        limits, a small change is close to the standard deviation of η divided by its mean.
+        limits, if the change is small, it is close to the standard deviation of η divided by its
+        mean.
     noise
-        The noise of the release; only the ratios of its variances affect the weights. By default
+        The noise of the release; only the ratios of its variances affect the weights. By default,
         every parameter has noise of standard deviation one.
     sample_weight
         Initial weights ``ω⁰``. The weight of record i is ``ω⁰ᵢ`` times its computed factor; the

@@ -63,10 +63,10 @@ class LayerAudit(ResultTable):
         The layers whose V-information is clearly above zero and whose interval overlaps that of the
         layer with the highest V-information. "Clearly" means that the test is significant after
         adjustment for the number of layers. In addition, the interval must be above zero, or the
-        estimate at least half the highest one. If no layer is named, layers may still leak: with
-        few groups the test has low power. The rule considers each layer alone. The remedies show
-        how much the update leaks without the named layers; :func:`seepage.attacks.compare_remedies`
-        shows the effect over a whole training run.
+        estimate must be at least half the highest estimate. If no layer is named, layers may still
+        leak: with few groups, the test has low power. The rule considers each layer alone. The
+        remedies show how much the update leaks without the named layers;
+        :func:`seepage.attacks.compare_remedies` shows the effect over a whole training run.
     remedies
         The V-information of the whole update, unchanged and after each remedy.
     mix
@@ -154,16 +154,16 @@ def audit(
     width: int = WIDTH,
     seed: int = 0,
 ) -> LayerAudit:
-    """Measure each layer's sensitivity and V-information, name layers to protect and test remedies.
+    """Measure layers' sensitivity and V-information, choose layers to protect, and test remedies.
 
     Batches with and without the property are drawn from the records with the same mix of labels
     (unless ``mix`` is changed). There is one pool of records per fold, and pools share no record.
-    Remedies are tested on the recorded gradients: dropping the layers to protect, and clipping the
-    gradients to their median norm, without noise and with Gaussian noise of ``noise`` times that
-    norm. The layers are dropped one by one (if there are at most 8) and all together (if others
-    remain). The network is used in its current mode. In training mode, with BatchNorm or dropout,
-    per-record gradients are not defined. Sensitivity is then not measured, and the result states
-    this.
+    Remedies are tested on the recorded gradients. One remedy drops the layers to protect. The
+    others clip the gradients to their median norm, without noise or with Gaussian noise whose
+    standard deviation is ``noise`` times that norm. The layers are dropped one by one (if there are
+    at most 8) and all together (if others remain). The network is used in its current mode. In
+    training mode, with BatchNorm or dropout, per-record gradients are not defined. Sensitivity is
+    then not measured, and the result states this.
 
     Parameters
     ----------
@@ -238,10 +238,11 @@ def audit_updates(
 ) -> LayerAudit:
     """Audit recorded updates of clients, without access to their records.
 
-    V-information is defined however a client trained (one step or many, momentum, Adam, weight
-    decay). Values sent in addition to parameters are measured too: buffers, and metrics (number of
-    records, loss) as the entry ``"client metrics"``. The remedies are those of :func:`audit`.
-    Measures that need the records are not computed; ``refused`` contains the reason for each.
+    V-information is defined regardless of how a client trained (one step or many, momentum, Adam,
+    weight decay). Values sent in addition to parameters are measured too: buffers, and metrics
+    (number of records, loss) as the entry ``"client metrics"``. The remedies are those of
+    :func:`audit`. Measures that need the records are not computed; ``refused`` contains the reason
+    for each.
 
     Updates are analysed as recorded. Clients with and without the property may have different
     labels, so a layer may reveal the property through the labels.

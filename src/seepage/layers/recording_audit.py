@@ -117,8 +117,8 @@ class RecordingAudit(Reportable, ResultTable):
         """Return the smallest P-value that permutations of the clients' labels can produce.
 
         Ten clients, five with the property, can be labelled in 252 ways; each labelling and its
-        complement have the same statistic, so the minimum is 2/252. With one client against nine,
-        the minimum is 1/10.
+        complement have the same statistic, so the minimum is 2/252. If one client has the property
+        and nine do not, the minimum is 1/10.
         """
         counts = list(self.shares.values())
         ways = math.factorial(sum(counts)) // math.prod(math.factorial(n) for n in counts)
@@ -201,15 +201,15 @@ def audit_recording(
     recording
         A recording with nodes, or its folder or file; or a list of these, one for each run. A
         client that takes part in several runs counts once. Clients of several runs are matched by
-        their keys, or by their nodes if these are the same in all runs; otherwise only the longest
-        run is used, and the result says so.
+        their keys, or by their nodes if these are the same in all runs. Otherwise, only the longest
+        run is used, and the result states this.
     property
         A mapping from clients (keys or nodes), or from pairs of client and round, to values; or one
         value per update, ``(n,)``. Nodes may be numbers or strings.
     family, noise, folds, unit
         As for :func:`audit_updates`; fewer folds are used if a value of the property is rare.
     permutations
-        The number of permutations of the tests over rounds.
+        The number of permutations in the tests over rounds.
     reference
         Simulated clients, as for :func:`standing_out`; without them, clients are ranked, but none
         is named as outlying.

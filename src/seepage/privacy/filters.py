@@ -130,8 +130,8 @@ class PrivacyFilter:
     def admit(self, costs: Any, rows: Any = None) -> np.ndarray:
         """Return which records may take part in the next release, and charge their budgets.
 
-        A record that is not admitted is excluded permanently. Call this once before every release,
-        and leave all records that are not admitted out of that release.
+        A record that is not admitted is excluded permanently. Call this method once before every
+        release, and leave all records that are not admitted out of that release.
 
         Parameters
         ----------

@@ -69,9 +69,9 @@ class DifferentialPrivacy(PrivacyStatement):
     """(ε, δ)-differential privacy; pure if δ = 0.
 
     Pure ε-differential privacy implies ``χ² ≤ e^ε + e^−ε − 2`` (Bun and Steinke 2016, proposition
-    3.3, at order 2), which randomised response attains. With δ > 0 there is no bound on χ², because
-    everything may be revealed with probability δ. The total variation is at most ``(e^ε − 1 +
-    2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015). If the guarantee is for adding or removing a
+    3.3, at order 2), a bound that randomised response attains. With δ > 0, there is no bound on χ²,
+    because everything may be revealed with probability δ. The total variation is at most ``(e^ε − 1
+    + 2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015). If the guarantee is for adding or removing a
     record, the total variation under a replacement is at most ``1 − e^−ε (1 − 2δ)``.
 
     Parameters
@@ -176,8 +176,8 @@ class GaussianDP(PrivacyStatement):
     def meeting(cls, epsilon: float, delta: float, neighbours: str = "replace") -> GaussianDP:
         """Return the Gaussian mechanism with exactly enough noise for (ε, δ).
 
-        Use this if (ε, δ) is known and Gaussian noise was calibrated to it exactly. Unlike (ε, δ)
-        alone, the mechanism has a finite Rényi divergence.
+        Use this method if (ε, δ) is known and Gaussian noise was calibrated to it exactly. Unlike
+        (ε, δ) alone, the mechanism has a finite Rényi divergence.
         """
         check_not_negative(epsilon, "epsilon")
         check_share(delta, "delta")
@@ -300,8 +300,9 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
     neighbours
         The neighbouring relation for the event's noise multiplier: ``"add-or-remove"`` one record
         (as for private SGD) or ``"replace"`` one. Sampling without replacement requires
-        ``"replace"``, Poisson sampling ``"add-or-remove"``; other combinations raise an error. For
-        Gaussian steps on Poisson batches, replacing a record is accounted for exactly at order 2.
+        ``"replace"``, and Poisson sampling requires ``"add-or-remove"``; other combinations raise
+        an error. For Gaussian steps on Poisson batches, replacing a record is accounted for exactly
+        at order 2.
 
     Examples
     --------

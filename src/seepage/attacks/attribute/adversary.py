@@ -45,7 +45,7 @@ class AttributeInversion(ABC):
         self.attribute = attribute
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn from rows ``X``, which include the attribute, and the labels ``y``."""
+        """Fit the adversary on rows ``X``, which include the attribute, and labels ``y``."""
         self._known = read_table(X)
         self._levels = self.attribute.read(self._known.values)
         self._labels = as_numpy(y)

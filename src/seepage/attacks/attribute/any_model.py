@@ -280,7 +280,7 @@ class ColumnGuesses(SummaryTable):
         return contrast(self.hits.astype(float) - self.alone, self.inside)
 
     def by(self, groups: Any) -> dict[Hashable, ColumnGuesses]:
-        """Return the guesses by group, given one group label for each record of the whole table."""
+        """Return the results by group, given one group label per record of the whole table."""
         labels = as_numpy(groups)
         if labels.ndim != 1 or len(labels) <= self.rows.max():
             raise InputError(

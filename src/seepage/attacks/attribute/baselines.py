@@ -37,10 +37,11 @@ class Ideal(AttributeInversion):
     """Guesses with a classifier trained to predict the attribute: imputation without the model.
 
     No release is attacked: the guess is based only on the other columns and the label. An attack
-    with no higher accuracy reveals nothing beyond imputation from similar records.
+    that is no more accurate than this baseline reveals nothing beyond imputation from similar
+    records.
 
-    Pass rows to ``fit`` that are not attacked (half of the table, or a test set), because accuracy
-    on the classifier's own training rows is too optimistic.
+    Fit on rows that are not attacked (half of the table, or a test set), because accuracy on the
+    classifier's own training rows is too optimistic.
 
     Parameters
     ----------

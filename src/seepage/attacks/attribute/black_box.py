@@ -27,8 +27,9 @@ class BlackBox(AttributeInversion):
     - regression: the Gaussian density of ``y`` around ``f(x_k)`` with the residual variance
       ``s² = Σ (f(x) − y)² / (n − d)``;
     - classification: among the records predicted as ``f(x_k)``, the share whose class is ``y``,
-      from the confusion matrix. The shares are smoothed: each prediction counts one more record,
-      split over the classes by frequency, so a prediction that never occurs is uninformative.
+      from the confusion matrix. The shares are smoothed: for each prediction, one more record is
+      counted and split over the classes by their frequencies. A prediction that never occurs is
+      thus uninformative.
 
     The frequencies, and the performance of each release, are computed on the rows given to ``fit``.
     Pass the rows on which the publisher measured the model's performance.

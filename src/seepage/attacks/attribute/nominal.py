@@ -167,7 +167,7 @@ class NominalAttribute:
         return positions
 
     def others(self, d: int) -> np.ndarray:
-        """Return the positions, among d columns, of those that do not encode this attribute."""
+        """Return the positions of all columns, out of d, that do not encode this attribute."""
         return np.setdiff1d(np.arange(d), self.columns)
 
 

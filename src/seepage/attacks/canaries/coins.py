@@ -38,8 +38,8 @@ class CanaryAudit(SummaryTable):
     promised
         The ε guaranteed at this δ, for adding or removing one record; ``None`` without a guarantee.
     experiment
-        The source of the run's noise if the noise is repeatable, which makes the run only an
-        experiment; otherwise empty.
+        The source of the run's noise if that noise is repeatable (the run is then only an
+        experiment); otherwise empty.
     kind
         ``attack``: a lower bound on ε, never an upper bound.
 
@@ -116,16 +116,16 @@ class CanaryAudit(SummaryTable):
 
 @accepts_other_names
 class Canaries:
-    """Records that are included in a run by independent fair coin flips.
+    """Records whose inclusion in a run is decided by independent fair coin flips.
 
     Parameters
     ----------
     count
         The number of canaries.
     guesses
-        The number of canaries guessed, half as included and half as excluded; by default, a fifth
-        of all canaries. Choose this number before the run, because a later choice would invalidate
-        the bound. The best number depends on the noise.
+        The number of canaries to guess: half are guessed to be included, half to be excluded. The
+        default is a fifth of all canaries. Choose this number before the run, because a later
+        choice would invalidate the bound. The best number depends on the noise.
     seed
         The seed of the coin flips, for repeatable experiments.
 

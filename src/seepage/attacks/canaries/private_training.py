@@ -125,8 +125,8 @@ def audit_private_sgd(
     X, y
         The records, as tensors.
     canaries
-        The inputs and targets of canaries, or their number. Generated canaries are random signs
-        times the largest absolute input, with random labels.
+        The inputs and targets of canaries, or their number. The entries of generated canaries are
+        random signs times the largest absolute input; their labels are random.
     delta
         The δ at which the promised ε and the bound are compared.
     guesses, confidence, seed

@@ -35,7 +35,7 @@ def audit_training(
         score means that the canary is more likely to have been included.
     canaries
         The canaries, at least ten and preferably a thousand: atypical records in the same format as
-        the other records. Each canary is included by an independent fair coin flip.
+        the other records. An independent fair coin flip decides whether each canary is included.
     delta
         The δ of the bound.
     records
@@ -43,7 +43,7 @@ def audit_training(
     guesses, seed
         As for :class:`Canaries`.
     confidence
-        The confidence of the bound.
+        The confidence level of the bound.
     promised
         The ε guaranteed at this δ for adding or removing one record; it is printed with the bound.
 

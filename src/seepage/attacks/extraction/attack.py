@@ -146,9 +146,9 @@ class Extraction:
             The number of continuations sampled to find near-verbatim copies of every secret (0 for
             none), and the largest edit distance of a copy, as a share of the secret's characters.
         exposure, candidates
-            The number of candidates with which every secret is compared (0: exposure is not
-            measured), and the candidates; by default, all strings of the secret's shape. If there
-            are more candidates than this number, a random sample of them is used.
+            The number of candidates with which every secret is compared, and the candidates; by
+            default, all strings of the secret's shape. With 0 candidates, exposure is not measured.
+            If there are more candidates than this number, a random sample of them is used.
         passes
             The number of forward passes for other tokenisations of each secret. These passes raise
             the lower bound and provide an upper bound.

@@ -64,17 +64,17 @@ class ExtractedSecret:
     record, kind, text
         The number of the record, the kind of secret, and the secret itself.
     given, emitted
-        The text that the attacker supplies, and the target text: the secret, with any text between
-        it and the supplied text.
+        The text that the attacker supplies, and the target text: the secret, preceded by any text
+        between it and the supplied text.
     copies
         The number of records that contain this secret.
     tokens, token_probability, rank
         The secret's tokens, their probabilities, and their ranks among all tokens.
     of_tokens
-        The log-probability of exactly these tokens; if logits tie, its lower bound.
+        The log-probability of exactly these tokens; if logits tie, a lower bound on it.
     low, high
-        Bounds on the log-probability of the secret's tokens or of tokens that run past its end.
-        ``low`` is a lower bound for the text; ``high`` differs from it only if logits tie.
+        Bounds on the log-probability of emitting the secret's tokens, or tokens that run past its
+        end. ``low`` is a lower bound for the text; ``high`` differs from it only if logits tie.
     plain
         The log-probability of the secret's tokens at temperature 1, without top-k or top-p.
     base, base_plain
@@ -135,19 +135,19 @@ class ExtractedSecret:
 
     @property
     def gain(self) -> float | None:
-        """The gain in log-probability of the tokens from fine-tuning, in bits, at temperature 1."""
+        """The gain in the tokens' log-probability due to fine-tuning, in bits, at temperature 1."""
         return None if self.base_plain is None else (self.plain - self.base_plain) / math.log(2)
 
     def within_top(self, k: int) -> bool:
         """Return whether every token is among the top-k log-probabilities that an API returns.
 
-        If every token is included, the attacker learns the probability without sampling. Otherwise
+        If every token is included, the attacker learns the probability without sampling. Otherwise,
         the attacker learns only that some token is less likely than the k-th best.
         """
         return max(self.rank) <= k
 
     def tries_for(self, chance: float = 0.5) -> float:
-        """Return how many tries emit the secret at least once with the probability ``chance``."""
+        """Return how many tries emit the secret at least once with this probability."""
         if self.low == -math.inf:
             return math.inf
         # log1p keeps the digits of small probabilities
@@ -249,7 +249,7 @@ class ExtractionResult(ResultNumbers):
         )
 
     def by_copies(self) -> dict[int, tuple[int, float, float]]:
-        """Return the number of secrets, median tries and fewest tries by number of copies."""
+        """Return the number of secrets and their median and fewest tries, by number of copies."""
         groups: dict[int, list[float]] = {}
         for each in self.secrets:
             groups.setdefault(each.copies, []).append(each.low)

@@ -56,14 +56,14 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenSampler:
-    """How the next token is chosen; the steps follow the order of Hugging Face's ``generate``.
+    """Specifies how tokens are chosen, with the steps in the order of Hugging Face's ``generate``.
 
     Parameters
     ----------
     temperature
         The divisor of the logits.
     top_k
-        The number of most probable tokens to select, in addition to ties with the last one; 0
+        The number of most probable tokens to select, plus any tokens tied with the last of them; 0
         selects all tokens.
     top_p
         The smallest set of tokens whose probabilities sum to more than this value is selected; 1

@@ -26,7 +26,7 @@ def psnr(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
     image, reference
         Images of the same shape, (..., height, width). The ratio is infinite for equal images.
     data_range
-        The range of pixel values; by default, 255 for uint8 and 1 for real numbers.
+        The range of pixel values; by default, 255 for uint8 and 1 for floating-point numbers.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def ssim(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
         Images of the same shape, (..., height, width), at least 11 pixels in each direction. For
         colour images, put the channels first and average the results.
     data_range
-        The range of pixel values; by default, 255 for uint8 and 1 for real numbers.
+        The range of pixel values; by default, 255 for uint8 and 1 for floating-point numbers.
 
     Examples
     --------
@@ -88,16 +88,16 @@ def haarpsi(
 ) -> np.ndarray:
     """Return the HaarPSI of images (Reisenhofer, Bosse, Kutyniok and Wiegand 2018), in [0, 1].
 
-    The images are first halved in size. With ``h`` the absolute responses to Haar filters of sizes
-    2, 4 and 8 along either axis, the index is::
+    The images are first halved in size. Let ``h`` be the absolute responses to Haar filters of
+    sizes 2, 4 and 8 along either axis. The index is::
 
         (l⁻¹(Σ l(S) W / Σ W))²,   S = ½ Σ_{2, 4} (2 h_a h_b + C)/(h_a² + h_b² + C),
         W = max(h_a, h_b) at 8,   l(s) = 1/(1 + e^(−αs)),   C = 30, α = 4.2
 
     where the sums are over pixels and both axes. For colour images, the filters apply to the luma
-    Y. A third S compares the chroma channels I and Q, averaged over 2×2 pixels; its weight is the
-    mean of both W. Borders are padded with zeros, as in the authors' code. The index is symmetric
-    in its arguments, and 1 for equal images.
+    Y. A third similarity ``S`` compares the chroma channels I and Q, averaged over 2×2 pixels; its
+    weight is the mean of the two weights ``W``. Borders are padded with zeros, as in the authors'
+    code. The index is symmetric in its arguments, and 1 for equal images.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def haarpsi(
         Images of the same size, (..., height, width), at least 16 pixels in each direction; for
         colour images (..., 3, height, width), red, green and blue.
     data_range
-        The range of pixel values; by default, 255 for uint8 and 1 for real numbers.
+        The range of pixel values; by default, 255 for uint8 and 1 for floating-point numbers.
     colour
         Whether the images are colour images.
 
@@ -156,7 +156,7 @@ class ImageQuality(RankedResult):
     notes
         The measures that are missing, with reasons.
     rows
-        The positions of the images, if they are a selection.
+        The positions of the images, if only some were selected.
     """
 
     psnr: np.ndarray
@@ -212,16 +212,16 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
     """Return the similarity of images, (n, [channels,] height, width), to their originals.
 
     PSNR uses the squared error over all channels, and SSIM is averaged over the channels. HaarPSI
-    treats three channels as a colour image, and is otherwise averaged over the channels. SSIM needs
-    at least 11 pixels in height and width, and HaarPSI 16. For smaller images the values are NaN,
-    with a note.
+    treats an image with three channels as a colour image, and is otherwise averaged over the
+    channels. SSIM needs at least 11 pixels in height and width, and HaarPSI 16. For smaller images,
+    the values are NaN, and a note gives the reason.
 
     Parameters
     ----------
     images, originals
         The images and their originals, in arrays of the same shape.
     data_range
-        The range of pixel values; by default, 255 for uint8 and 1 for real numbers.
+        The range of pixel values; by default, 255 for uint8 and 1 for floating-point numbers.
 
     Examples
     --------

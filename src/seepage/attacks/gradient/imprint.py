@@ -20,7 +20,7 @@ from seepage.errors import InputError
 
 
 class ImprintLayer(nn.Module):  # type: ignore[misc]
-    """A layer to put first in a network, which adds ``Σ_i relu(h(x) − c_i)/k`` to each entry.
+    """A first layer for a network; it adds ``Σ_i relu(h(x) − c_i)/k`` to each entry of a record.
 
     ``h(x)`` is the mean of the record's entries and ``c_1 < … < c_k`` are the thresholds. Let ``δ``
     be the derivative of the loss with respect to each of a record's ``relu`` terms. The record
@@ -30,8 +30,8 @@ class ImprintLayer(nn.Module):  # type: ignore[misc]
     several, the result is a weighted mean of them. Of ``n`` records in ``k`` equally likely bins,
     ``n (1 − 1/k)^(n−1)`` are expected to be alone in their bin.
 
-    Secure aggregation does not help: a sum over clients is a larger batch, for which the server
-    chooses more thresholds.
+    Secure aggregation does not prevent this attack: a sum over clients is a larger batch, for which
+    the server chooses more thresholds.
 
     Parameters
     ----------

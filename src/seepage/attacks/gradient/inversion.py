@@ -164,7 +164,7 @@ class GradientInversion:
     proportional to the ``‖g(x) − t‖²`` of Zhu, Liu and Han (2019, "Deep leakage from gradients").
     In both, ``t`` is the observed gradient and ``g(x)`` the simulated one, with the same clipping
     or the same local steps. All releases are attacked at once, each from several starting points,
-    until the mismatch is within the tolerance or the search makes no more progress.
+    until the mismatch is within the tolerance or the search makes no further progress.
 
     Parameters
     ----------
@@ -190,9 +190,9 @@ class GradientInversion:
         midpoint of these limits. ``"lbfgs"`` searches without limits; its records are clipped to
         the limits before their cost is computed.
     batch_norm
-        The weight of the distance between the candidates' BatchNorm statistics (means ``μ_l``,
-        variances ``s_l``) and the known ones (``m_l``, ``v_l``), ``Σ_l ‖μ_l − m_l‖ + ‖s_l − v_l‖``
-        over BatchNorm layers (Yin et al. 2021, "See through gradients"); 0 by default.
+        The weight of the distance ``Σ_l ‖μ_l − m_l‖ + ‖s_l − v_l‖`` over BatchNorm layers (Yin et
+        al. 2021, "See through gradients"); 0 by default. Here ``μ_l`` and ``s_l`` are the means and
+        variances of the candidates, and ``m_l`` and ``v_l`` the known ones.
     statistics
         The known mean and variance by layer name, such as ``{"norm": (mean, variance)}``; by
         default, the network's running statistics. A client that sends its buffers after one step
@@ -200,8 +200,8 @@ class GradientInversion:
         received)/a``.
     categories
         For tables, the columns that encode each category, such as ``[(2, 3, 4), (5, 6)]``: exactly
-        one of them is 1. During the search these columns are a softmax; at the end they are rounded
-        (Vero et al. 2023, "TabLeak"). The mismatch is computed before rounding.
+        one of them is 1. During the search, these columns are a softmax; at the end they are
+        rounded (Vero et al. 2023, "TabLeak"). The mismatch is computed before rounding.
     tolerance
         The mismatch of gradients below which a release counts as solved.
     seed

@@ -56,23 +56,23 @@ def recover_tokens(
 ) -> RecoveredTokens:
     """Return the tokens of every release, and the position of each.
 
-    A token is present if its row of the embedding's gradient is not zero (with noise σ: if the
-    row's norm exceeds ``σ √χ²_d(1 − 0.05/V)``, for V tokens with rows of d entries). Let ``B`` be
-    an orthonormal basis of the span of the rows of the layer's gradient. A token is a candidate for
-    a position if its input ``z`` to the layer satisfies ``‖z − B Bᵀz‖ < 0.001 ‖z‖``. Positions
-    remain unknown if the span contains all possible inputs, because the batch has too many
-    positions, or if noise hides all singular values.
+    A token is present if its row of the embedding's gradient is not zero. With noise σ, the row's
+    norm must exceed ``σ √χ²_d(1 − 0.05/V)``, for V tokens with rows of d entries. Let ``B`` be an
+    orthonormal basis of the span of the rows of the layer's gradient. A token is a candidate for a
+    position if its input ``z`` to the layer satisfies ``‖z − B Bᵀz‖ < 0.001 ‖z‖``. Positions remain
+    unknown if the batch has so many positions that the span contains all possible inputs, or if
+    noise hides all singular values.
 
     Parameters
     ----------
     net
-        The network, which maps token numbers (n, length) to outputs.
+        The network, which maps token ids (n, length) to outputs.
     releases
         The gradients, by parameter name.
     embedding
         The name of the token embedding.
     layer
-        The name of a linear layer whose input at a position depends on that position's token only:
+        The name of a linear layer whose input at a position depends only on that position's token:
         the projection to queries, keys and values of the first block, or to values only. (In causal
         attention, queries and keys of the first position have no gradient.)
     length

@@ -65,15 +65,16 @@ class MembershipInferenceResult(SummaryTable):
     """The success rates of a membership inference attack.
 
     The scores depend on the data and are themselves sensitive: do not publish them.
-    A score is NaN if the reference models it needs do not exist; records with NaN are not counted.
+    A score is NaN if the reference models it needs do not exist; records with a NaN score are not
+    counted.
 
     Parameters
     ----------
     method
         The method of the attack: LiRA or RMIA, online or offline, or the loss.
     scores
-        Each attacked model's membership score for each record, ``(T, n)``; higher means more likely
-        a member.
+        Each attacked model's membership score for each record, ``(T, n)``; a higher score means
+        that the record is more likely to be a member.
     members
         Whether each attacked model was fitted on each record, ``(T, n)``.
     kind
@@ -114,9 +115,9 @@ class MembershipInferenceResult(SummaryTable):
     def interval(self) -> ConfidenceInterval:
         """The 95 % confidence interval of the AUC, for new records and new models.
 
-        Its variance, on the log-odds scale, has two parts: the variance over records, averaged over
-        the models, which share the records; and the variance between models, divided by their
-        number.
+        Its variance, on the log-odds scale, is the sum of two parts. The first is the variance over
+        records, which is averaged over the models because they share the records. The second is the
+        variance between models, divided by their number.
         """
         areas = self._areas()
         middle = float(np.clip(self.auc, 1e-6, 1 - 1e-6))
@@ -227,7 +228,7 @@ class MembershipInference:
         None). It must return a trained model: a torch module, a Hugging Face model or any object
         with ``predict``. An estimator is not needed if reference models are given.
     method
-        ``"lira"``, ``"rmia"`` or ``"loss"``. With few reference models RMIA is stronger than LiRA.
+        ``"lira"``, ``"rmia"`` or ``"loss"``. With few reference models, RMIA is stronger than LiRA.
         The loss alone (Yeom et al. 2018) needs no reference model and is the weakest.
     online
         Whether to use reference models trained *with* the attacked record as well.
@@ -252,7 +253,8 @@ class MembershipInference:
         A function that loads a model from the path of a checkpoint. By default, ``.safetensors``
         files and ``from_pretrained`` folders are loaded as the attacked model's class.
     tokenizer
-        The tokenizer of a causal language model whose records are texts, ``X``; ``y`` is None.
+        The tokenizer of a causal language model; the records ``X`` are then texts, and ``y`` is
+        None.
 
     Examples
     --------
@@ -317,7 +319,7 @@ class MembershipInference:
             check_estimator(self.estimator)
 
     def run(self, X: Any, y: Any = None, *, targets: int = 4) -> MembershipInferenceResult:
-        """Attack ``targets`` models; these and the reference models are trained on random halves.
+        """Attack ``targets`` models; all models are trained on random halves of the records.
 
         With fewer than 16 reference models, every attacked model is compared only with them. With
         16 or more reference models, the other attacked models also serve as reference models.

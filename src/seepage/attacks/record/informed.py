@@ -31,7 +31,7 @@ class Reconstruction:
     Parameters
     ----------
     features
-        The columns of each row for each release, (T, m, d).
+        The reconstructed columns of each row, for each release, (T, m, d).
     labels
         The label of each row as a number, (T, m); a class is its position among the sorted classes.
         The label is inferred if the adversary does not know it, and NaN if the inference failed.
@@ -58,7 +58,7 @@ class Reconstruction:
 class InformedAdversary:
     """Reconstructs a record from released parameters and all other records.
 
-    At a minimiser the gradient is zero, so the known records and the penalty determine the unknown
+    At a minimiser, the gradient is zero, so the known records and the penalty determine the unknown
     record's gradient. That gradient is a multiple of the record itself (Balle, Cherubin and Hayes
     2022, "Reconstructing training data with informed adversaries"). A column known to be constant,
     such as the intercept column, reveals the factor and the label. If the label is known, the
@@ -179,8 +179,8 @@ class InformedAdversary:
         The result is the mean slope γ over the columns: 1 for an unbiased adversary, 0 for an
         adversary whose estimate ignores the record. By theorem 2 of Guo et al. (2022), the mean
         squared error is at least ``γ²/η̄²``. A biased adversary can therefore fall below the bound
-        ``1/η̄²`` for unbiased adversaries. Slopes need a model with one margin and Gaussian noise.
-        The parameters are those of :meth:`errors`.
+        ``1/η̄²`` for unbiased adversaries. Slopes are available only for a model with one margin
+        and for Gaussian noise. The parameters are those of :meth:`errors`.
         """
         attack, which = self._fitted(), named_positions(rows, len(self._table), self._table)
         if isinstance(attack, SoftmaxAttack) or not isinstance(noise, Gaussian):

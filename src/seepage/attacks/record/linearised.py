@@ -124,7 +124,7 @@ class LinearisedAdversary:
         return self
 
     def reconstruct(self, release: Any) -> np.ndarray:
-        """Return the estimates, (T, q): the unknown columns in order, then the label if unknown.
+        """Return the estimates, (T, q): the unknown columns in order, then the label, if unknown.
 
         ``release`` is a released model, the result of :func:`seepage.attacks.draw_releases`, or an
         array of parameters, (P,) or (T, P).

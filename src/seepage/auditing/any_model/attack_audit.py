@@ -80,19 +80,19 @@ def audit_estimator(
         20,000 records.
     X, y
         The records and their labels. A data frame is passed to the estimator unchanged, with its
-        column names, so that a pipeline may encode text. An estimator that accepts no text or
-        missing values gets an encoding step before it, listed in :attr:`AttackAudit.steps`.
+        column names, so that a pipeline may encode text. If the estimator does not accept text or
+        missing values, an encoding step is put before it and listed in :attr:`AttackAudit.steps`.
     source, target
         The names of the data and of the labels in the report.
     shadows
-        How many shadow models to fit.
+        The number of shadow models to fit.
     jobs
-        How many models to fit at a time.
+        The number of models to fit at a time.
     seed
         The seed of the random halves.
     together
-        For attributes encoded in several columns: the column positions, by attribute name. By
-        default, every column is an attribute.
+        The column positions of attributes that are encoded in several columns, by attribute name.
+        By default, every column is an attribute.
     groups
         The group of every record, by name, such as ``{"sex": table["sex"]}``. The report then gives
         the success rate of guesses in each group.

@@ -20,19 +20,19 @@ from seepage.auditing.findings import UsefulnessFinding
 
 @dataclass(frozen=True)
 class HeldOutFinding:
-    """A model's held-out error, compared with a constant prediction's.
+    """A model's held-out error, compared with that of a constant prediction.
 
     Parameters
     ----------
     error_name
-        ``error rate`` of a classifier, ``root mean squared error`` of a regressor.
+        ``error rate`` for a classifier, ``root mean squared error`` for a regressor.
     error, low, high
         The held-out error, with a 95 % interval.
     constant
         The held-out error of a constant prediction: the most frequent class, or the mean, of the
         training records.
     advantage, advantage_low, advantage_high
-        The constant's held-out error minus the model's, with a 95 % interval.
+        The held-out error of the constant prediction minus that of the model, with a 95 % interval.
     own
         The error on the training records.
     gap, gap_low, gap_high
@@ -63,7 +63,7 @@ class HeldOutFinding:
 
     @property
     def compared(self) -> str:
-        """Comparison with a constant prediction: ``better``, ``not told apart`` or ``worse``."""
+        """A comparison with a constant prediction: ``better``, ``not told apart`` or ``worse``."""
         ends = self.advantage_low, self.advantage_high
         return UsefulnessFinding(self.advantage, *ends, self.models).compared
 

@@ -76,8 +76,8 @@ def audit(
         The standard deviation of the Gaussian noise on every released number; by default the
         smallest noise that meets ``target_eta``.
     target_eta
-        The leakage that no record should exceed. At the default, 1, an unbiased attack on a value
-        has a standard error of at least one standard deviation of its column.
+        The leakage that no record should exceed. With the default of 1, an unbiased attack on a
+        value has a standard error of at least one standard deviation of its column.
     attacker
         An attacker who does not know all other records, such as ``sp.Attacker(knows=0.0)``. The
         success rate of membership inference is then also estimated for this attacker
@@ -95,8 +95,8 @@ def audit(
         count as categories, and are measured in whole levels.
     drop, missing
         For a table passed instead of a model: the columns to leave out, and how missing values are
-        treated. Missing values raise an error (``"refuse"``, the default), have their rows dropped
-        (``"drop"``) or are filled (``"impute"``).
+        treated. Missing values raise an error (``"refuse"``, the default), are dropped with their
+        rows (``"drop"``), or are imputed (``"impute"``).
     person
         The person of every record, if people may have several records: an identity per record, or a
         column of ``X`` that is not a feature. All records of a person then count together, in every
@@ -107,15 +107,15 @@ def audit(
         Whether the values that the steps learnt from the data count as public (``"frozen"``), or
         are learnt again when a record changes (``"refitted"``).
     refit
-        By default, the whole procedure is refitted without each of the most exposed records if more
-        than the model was learnt from the data (scaling, levels, class weights, a penalty).
+        By default, the whole procedure is refitted without each of the most exposed records if the
+        data also determined anything besides the model (scaling, levels, class weights, a penalty).
         The risk of membership inference is then that of the whole procedure. ``"model"`` keeps
         everything but the model fixed; ``risks.held`` of the audit lists the fixed quantities.
         ``"pipeline"`` always refits the whole procedure, and raises an error for a model without
         preceding steps.
     preset
-        Limits by the recipients of the release, ``"open"``, ``"partners"`` or ``"internal"``:
-        ``gates`` of the audit states whether they are met. The presets are recommendations of
+        The limits for the recipients of the release: ``"open"``, ``"partners"`` or ``"internal"``.
+        The audit's ``gates`` state whether the limits are met. The presets are recommendations of
         seepage, not law.
     source
         The name of the table in the result.

@@ -43,7 +43,8 @@ class Meaning:
         The true positive rate of membership inference at false positive rates of 1 % and 0.1 %.
     closest
         The minimum root mean squared error of any estimate of a number, as a fraction of its known
-        range, averaged over records at the two ends of that range; 0.5 without a release.
+        range; 0.5 without a release. The error is averaged over records at the two ends of that
+        range.
     trade_off
         The trade-off between false positives and false negatives.
     """
@@ -104,7 +105,7 @@ class Explanation(ResultTable):
 
     @property
     def presets(self) -> tuple[str, ...]:
-        """The presets whose limit on membership inference the first reading meets."""
+        """The presets whose limit on membership inference is met under the first reading."""
         allowed = self.meanings[0].membership
         return tuple(name for name, one in PRESETS.items() if allowed <= one.max_membership)
 
@@ -142,8 +143,8 @@ class Explanation(ResultTable):
         The number in ``schema`` increases when a key changes its meaning or is removed.
         ``promise``, ``epsilon`` (``None`` for a run without ``delta``), ``delta``, ``neighbours``
         and ``prior`` repeat the arguments; ``baseline`` is the success rate of a guess without the
-        release. ``meanings`` contains the fields of every :class:`Meaning`, and ``presets`` the
-        presets whose limit on membership inference the first reading meets.
+        release. ``meanings`` contains the fields of every :class:`Meaning`, and ``presets`` lists
+        the presets whose limit on membership inference is met under the first reading.
         """
         names = ("reading", "membership", "at_prior", "tpr", "tpr_strict", "closest")
         return {
@@ -180,9 +181,9 @@ def explain(
     """Return upper limits on the success of an informed attacker, under a privacy budget.
 
     The informed attacker knows all other records. All limits follow from the trade-off between true
-    and false positives under the guarantee. For (ε, δ) it is ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε
-    (1 − δ − FPR))``: membership inference succeeds at most ``1 − (1 − δ)/(1 + e^ε)`` of the time.
-    For a training run, the trade-off follows from its steps.
+    and false positives under the guarantee. For (ε, δ), the trade-off is ``TPR = min(1, δ +
+    e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``: membership inference succeeds at most ``1 − (1 − δ)/(1 +
+    e^ε)`` of the time. For a training run, the trade-off follows from its steps.
 
     A guarantee covers the worst-case record of any table. For your own records,
     ``leak.membership()`` of :func:`seepage.leakage`, or of a measured run, returns each record's
@@ -191,7 +192,7 @@ def explain(
     Parameters
     ----------
     epsilon, delta
-        The budget. For a training run, leave ε out; it is computed if δ is given.
+        The budget. For a training run, omit ε; it is computed if δ is given.
     noise_multiplier, sample_rate, steps
         Settings of private SGD: the ratio of noise to clipping norm, the probability that a record
         takes part in a step, and the number of steps.

@@ -82,10 +82,10 @@ def save(model: Any, path: str | Path) -> Path:
 
     ``family`` is ``linear``, ``logistic``, ``poisson`` or ``softmax``. For softmax,
     ``coefficients`` has one list per class, and ``intercept`` one number per class. Logistic and
-    softmax models have ``classes``; of two classes, a larger score favours the second.
+    softmax models have ``classes``; with two classes, a larger score favours the second.
     ``intercept``, ``features`` and ``columns`` are optional. ``columns`` states how raw columns are
     scaled, in this example ``(age − 50)/10``; without it, the coefficients apply to the raw
-    columns. ``ridge``, nλ, may be given instead of ``l2``, λ. A ``.safetensors`` file contains the
+    columns. ``ridge`` (nλ) may be given instead of ``l2`` (λ). A ``.safetensors`` file contains the
     tensors ``coefficients`` and ``intercept``; its metadata contain the other fields as text, with
     lists as JSON. Pickles are not read, because opening a pickle can run arbitrary code.
 
@@ -120,7 +120,7 @@ def save(model: Any, path: str | Path) -> Path:
 
 
 def load(path: str | Path) -> Any:
-    """Return the model from a file that :func:`seepage.save` wrote, as if just fitted.
+    """Return the model from a file that :func:`seepage.save` wrote, as if it had just been fitted.
 
     The result is an ``sp.glm`` model. If the file states the scaling or levels of raw columns, the
     result is a scikit-learn ``Pipeline`` that ends in such a model. Pass the result to

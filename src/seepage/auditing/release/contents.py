@@ -104,7 +104,7 @@ _LISTING = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Release(Listing):
-    """All published items: the noisy model, its encoding, and the model card.
+    """All items of a release: the noisy model, its encoding, and the model card.
 
     ``seepage release`` makes a release from a table. :meth:`of` makes one from the result of
     :func:`seepage.release`. :func:`seepage.load_release` reads a folder that :meth:`write` wrote.
@@ -183,7 +183,7 @@ class Release(Listing):
         replaces: str | Path | None = None,
         complete: Callable[[Path], object] | None = None,
     ) -> Path:
-        """Write the folder to share as one atomic operation, and return its path.
+        """Write the release folder atomically, and return its path.
 
         The folder contains ``model.safetensors`` (the noisy coefficients), ``release.json`` (the
         encoding of columns, and all items with their protection), ``model-card.md``, and

@@ -556,7 +556,7 @@ class LedgerFile(Listing):
     ----------
     path
         The ledger file. The default is the file that ``SEEPAGE_LEDGER`` names, otherwise the
-        nearest ``seepage-ledger.json`` in the current folder and its parents, otherwise a new file
+        nearest ``seepage-ledger.json`` in the current folder or its parents, otherwise a new file
         in the current folder.
 
     Examples

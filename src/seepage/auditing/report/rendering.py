@@ -118,9 +118,9 @@ class Report(ABC):
 
         The folder contains ``report.html``, ``summary.json``, a table of single records, any
         figures and additional texts, and ``manifest.json``, which lists them; only their owner can
-        read them. All contents are computed first. An earlier report in the folder is replaced in
-        one step; a folder with other content raises an error. ``keep`` lists the input files, which
-        must not change.
+        read them. All contents are computed before anything is written. An earlier report in the
+        folder is replaced in one step; a folder with other content raises an error. ``keep`` lists
+        the input files, which must not change.
         """
         out, figures = Path(out), self.figures()
         texts = {f"figures/{figure.name}.svg": figure.file for figure in figures}
@@ -140,7 +140,7 @@ class Report(ABC):
     def tell(self, page: Path | None, *, as_json: bool, private: str | None = None) -> bool:
         """Print the main findings, or JSON; return whether every limit is met.
 
-        With JSON, exceeded limits are named on standard error. ``private`` names the data values
+        With JSON, exceeded limits are listed on standard error. ``private`` names the data values
         that the report shows, if any.
         """
         if as_json:

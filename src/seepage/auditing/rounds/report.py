@@ -140,7 +140,7 @@ class RecordingReport(Report):
         write_private(folder / "clients.parquet", lambda file: pq.write_table(table, file))
 
     def summary(self) -> dict[str, Any]:
-        """Return the summary as JSON values, without any client; schema in ``docs/report.md``."""
+        """Return the summary as JSON values, without any client; see ``docs/report.md``."""
         audit, over = self.audit, self.audit.over_rounds
         known_as = {"name": "layer", "value": "v_information", "since": "since_round"}
         summary = {

@@ -33,7 +33,7 @@ class OutsiderLeakage:
     """The leakage of a release to an attacker who does not know all other records.
 
     The result covers membership, guesses, and the leakage about each record, person or group. For
-    other results use ``informed``, the leakage to an attacker who knows all other records.
+    other results, use ``informed``, the leakage to an attacker who knows all other records.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class OutsiderLeakage:
         """Return the joint leakage of several releases about the same people (``sp.compose``).
 
         The unknown records affect all releases (:mod:`seepage.glm.outsider.stacked`). Only
-        membership is supported. The releases may be fits on different columns, but the records and
+        membership is supported. The models may be fitted on different columns, but the records and
         their order must be the same.
         """
         together: list[SeenRelease] = []
@@ -171,9 +171,9 @@ class OutsiderLeakage:
             The group of every record; all records of a group are removed together.
         exact
             The number of records whose normal approximation is checked by resampled refits, the
-            most exposed first; ``True`` for all. By default, as many are checked as there are
-            records for which the approximation is known to fail (at least 1, at most 20). None are
-            checked if the refits would take more than about a minute.
+            most exposed first; ``True`` for all. The default is the number of records for which the
+            approximation is known to fail (at least 1, at most 20). None are checked if the refits
+            would take more than about a minute.
 
         Examples
         --------
@@ -199,8 +199,8 @@ class OutsiderLeakage:
 
         Let S be the covariance of the release due to all unknown records and the noise, S₋ᵢ the
         same without record i, and αq the record's share of S. The information is ``JᵀS₋ᵢ⁻¹J``, and
-        ``S₋ᵢ ≥ (1 − αq)S``. So η with noise of covariance S, divided by ``√(1 − αq)``, never
-        understates the leakage.
+        ``S₋ᵢ ≥ (1 − αq)S``. Therefore, η with noise of covariance S, divided by ``√(1 − αq)``,
+        never understates the leakage.
         """
         return eta_of_each(self._one, lambda leak: leak.records(columns, label, measure, simplex))
 

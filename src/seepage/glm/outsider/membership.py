@@ -85,11 +85,11 @@ class OutsiderMembership(Membership):
     def must_know(self, right: float = 0.9) -> np.ndarray:
         """Return how many other records an attacker must know to achieve this success rate.
 
-        Without noise ``μ² = μ₁²/u``, where μ₁ is μ at u = 1. Let μ* be the distance that gives this
-        success rate; then at most ``(n − 1)(μ₁/μ*)²`` of the other records may be unknown. The
+        Without noise, ``μ² = μ₁²/u``, where μ₁ is μ at u = 1. Let μ* be the distance that gives
+        this success rate; then at most ``(n − 1)(μ₁/μ*)²`` of the other records may be unknown. The
         normal approximation requires at least 30 unknown records, and at least one per released
-        number. If fewer would remain, the attacker must know practically everybody, and the count
-        is the number of all other records.
+        number. If fewer would remain, the attacker must know almost everybody, and the count is the
+        number of all other records.
         """
         check_number(right, "right")
         if self.scale is None:
@@ -128,7 +128,7 @@ class OutsiderMembership(Membership):
         return PlottedNumbers(right, worst.labels(), name, unit, mark=chance)
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with μ and the success rates of this and an informed attacker."""
+        """Return a data frame with μ, and the success rates of this and of an informed attacker."""
         refitted = np.full(len(self), np.nan)
         refitted[self.checked.people] = self.checked.right
         columns = {

@@ -50,9 +50,9 @@ class RegressionTable:
     """A printed regression table with one column for each fitted specification.
 
     Coefficients, standard errors (classical, HC0 to HC3 or clustered, as fitted), R² or pseudo-R²
-    and the log-likelihood are rounded to ``digits`` decimals, and n is printed. From these numbers,
-    t, p, intervals, AIC, BIC and, with classical standard errors, F can be computed. Residual
-    diagnostics and a robust F are not included.
+    and the log-likelihood are rounded to ``digits`` decimals, and n is printed exactly. From these
+    numbers, t, p, intervals, AIC, BIC and, with classical standard errors, F can be computed.
+    Residual diagnostics and a robust F are not included.
 
     Parameters
     ----------
@@ -66,8 +66,8 @@ class RegressionTable:
         The person of every record, if people have several records: an identity for each row of the
         first specification, or a pandas series with the labels of all rows.
     log_likelihood
-        Whether the log-likelihood, AIC or BIC is printed. Any of the three reveals almost
-        everybody's absence, so use ``False`` if the table omits them all.
+        Whether the log-likelihood, AIC or BIC is printed. Any of the three reveals the absence of
+        almost any person, so use ``False`` if the table omits all three.
 
     Examples
     --------
@@ -206,15 +206,16 @@ class RegressionTable:
     def informed(self, rows: Any = None) -> Membership:
         """Return the membership risk from an attacker who knows all other records.
 
-        The alternative is that a copy of another person replaces the person; up to 100 other
-        people are tried.
+        The alternative hypothesis is that a copy of another person replaces the person; up to 100
+        other people are tried.
         """
         return self._informed(self._asked(rows))
 
     def absences(self) -> np.ndarray:
         """Return a mask of the people whose absence changes a printed number other than n.
 
-        An informed attacker is certain about these people, even if n is not printed.
+        An informed attacker detects the absence of these people with certainty, even if n is not
+        printed.
         """
         before, after = self._printed(self.here), self._printed(self.without)
         return np.asarray(np.any((after != before)[:, self.rounded], axis=1))
@@ -223,8 +224,8 @@ class RegressionTable:
         """Return the output-checking rules that the table breaks.
 
         The default threshold is 10. The rules cover residual degrees of freedom, columns with
-        values from few people, cells of few records that the columns distinguish from all others,
-        and specifications that differ by few people (differencing).
+        values from few people, and specifications that differ by few people (differencing). They
+        also cover cells of few records that the columns distinguish from all others.
         """
         check_count(threshold, "threshold", 2)
         return broken_rules(self.specifications, self.rows, self.owner, self._names, threshold)
@@ -234,7 +235,7 @@ class RegressionTable:
     def numbers(self, weights: np.ndarray) -> np.ndarray:
         """Return all numbers before rounding, for the given weights of the people, (B, N) → (B, K).
 
-        A specification without a unique fit returns NaN.
+        The numbers of a specification without a unique fit are NaN.
         """
         found = []
         for one, rows in zip(self.specifications, self.rows, strict=True):
@@ -278,13 +279,13 @@ class RegressionTable:
 
     @cached_property
     def influence(self) -> np.ndarray:
-        """``c``, each person's centred effect, of shape (N, K); NaN if there is no fit."""
+        """The centred effect ``c`` of each person, of shape (N, K); NaN if there is no fit."""
         made = self.here - self.without
         return np.asarray(made - np.nanmean(made, axis=0))
 
     @cached_property
     def alone(self) -> np.ndarray:
-        """People without whom a specification has no fit, such as the only person of a level."""
+        """People without whom a specification has no fit, such as the only person in a level."""
         return np.asarray(np.isnan(self.without).any(axis=1))
 
     @cached_property
@@ -304,7 +305,7 @@ class RegressionTable:
         return int(inverse_root(c.T @ c).shape[1])
 
     def rounding(self, u: float) -> np.ndarray:
-        """Return ``D``: ``r²/12`` of each number that varies by more than one step r, else 0, (K,).
+        """Return ``D``: ``r²/12`` if a number varies by more than one step r, otherwise 0, (K,).
 
         Counts are not rounded.
         """

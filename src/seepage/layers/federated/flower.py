@@ -57,8 +57,8 @@ except ImportError:  # the rest of this file works without it
 class UpdateRecorder:
     """Records updates layer by layer, with the client, node, round and run of each.
 
-    Buffers that a client sends are a separate entry next to their layer: ``"bn1.buffers"`` next to
-    ``"bn1"``.
+    Buffers that a client sends are stored as a separate entry of their layer: ``"bn1.buffers"`` in
+    addition to ``"bn1"``.
 
     Parameters
     ----------
@@ -70,15 +70,15 @@ class UpdateRecorder:
     layers, width, seed
         As for :func:`seepage.layers.record_gradients`.
     models
-        Whether to keep the model sent in every round, taken from its first client. An attacker with
-        data like the clients' starts from these models (:class:`seepage.attacks.ShadowClients`). By
-        default, models of up to 256 MiB are kept.
+        Whether to keep the model sent in every round, taken from its first client. An attacker
+        whose data resemble the clients' data starts from these models
+        (:class:`seepage.attacks.ShadowClients`). By default, models of up to 256 MiB are kept.
     resume
         Whether to add to an existing recording, with the same layers, width and seed; otherwise an
         existing recording raises an error. Flower draws new nodes in every simulation, so a second
         run would count every client twice, and chance differences would look significant. Rounds
-        that are already recorded are therefore refused, unless they belong to another run and all
-        clients have keys.
+        that are already recorded therefore raise an error, unless they belong to another run and
+        all clients have keys.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class UpdateRecorder:
         run number; by default, the recorder's own number is used. ``client`` is a key that stays
         the same in every run (the name of a hospital, the number of a partition), by which clients
         of several runs are matched. A second update of a client in a round raises an error. Without
-        client keys, so does an update of a round that was recorded in another run.
+        client keys, an update of a round that was recorded in another run raises an error too.
         """
         origin = Origin(int(server_round), int(node), int(run), str(client))
         self._refuse_again(origin, self._origins(origin.round))
@@ -213,7 +213,7 @@ class UpdateRecorder:
         return joined([*held, *self._with_run()])
 
     def models(self) -> Models:
-        """Return the models sent to the clients, by round and run, as far as they were kept."""
+        """Return the models sent to the clients, by round and run, if they were kept."""
         written = {} if self.path is None or not self._listed() else load_models(self.path)
         new = {Sent(key.round, key.run or self._run): m for key, m in self._models.items()}
         return written | new
@@ -369,7 +369,7 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
     recorder
         The recorder that stores the updates.
     client
-        The name of a metric, or of an entry of a ``ConfigRecord``, by which clients state their key
+        The name of a metric, or of an entry of a ``ConfigRecord``, in which clients state their key
         (see :meth:`UpdateRecorder.add`). The key is not recorded as a metric. Clients that do not
         send a key are identified only by their nodes.
     """
@@ -423,13 +423,14 @@ def recording_mod(recorder: UpdateRecorder) -> Any:
     """Return a mod for Flower's ``ClientApp`` that records this client's updates.
 
     Use it as ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates", resume=True)), …])``;
-    ``resume`` allows clients to start late, or anew for every round. The client's key is the
-    ``partition-id`` of its node's configuration, if it has one. Put the mod first: Flower wraps the
-    first mod around all others. Placed first, this mod sees the update as sent, after the mods that
-    follow it in the list (clipping, noise). With secure aggregation, put the mod right after
-    ``secaggplus_mod`` to record the update itself; before that mod, only masked updates are
-    visible, and nothing is recorded. Rounds are numbered by the server, and Flower's strategies
-    send the number as ``server-round``; without it, the node's own rounds are counted.
+    ``resume`` allows clients to start late, or to be restarted in every round. The client's key is
+    the ``partition-id`` of its node's configuration, if it has one. Put the mod first: Flower wraps
+    the first mod around all others. This mod then sees the update as sent, after the mods that
+    follow it in the list (clipping, noise) have been applied. With secure aggregation, put the mod
+    right after ``secaggplus_mod`` to record the update itself; if it precedes that mod, only masked
+    updates are visible, and nothing is recorded. Rounds are numbered by the server, and Flower's
+    strategies send the number as ``server-round``; without this number, the node's own rounds are
+    counted.
     """
 
     def mod(message: Message, context: Any, call_next: Any) -> Message:

@@ -48,7 +48,7 @@ class LayerGradients:
         The number that identifies the projection of each projected layer.
     nodes
         The client that sent each gradient, ``(n,)``, if known. Gradients from one client are
-        similar, so V-information and the attacks group by client by default.
+        similar, so V-information and the attacks group gradients by client by default.
     rounds
         The round in which each gradient was sent, ``(n,)``, if known.
     metrics

@@ -120,9 +120,9 @@ class LocalTraining:
     def reach(self, records: int) -> float:
         """Return the total change of a parameter whose gradient is always one.
 
-        For plain SGD this is ``lr`` times the number of steps; with momentum it is larger. Dividing
-        an update by this number yields the gradient, if the gradient is constant. With Adam the
-        change is the same for every constant gradient, so no divisor exists.
+        For plain SGD, this is ``lr`` times the number of steps; with momentum, it is larger.
+        Dividing an update by this number yields the gradient, if the gradient is constant. With
+        Adam, the change is the same for every constant gradient, so no divisor exists.
 
         Examples
         --------

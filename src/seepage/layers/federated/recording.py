@@ -55,7 +55,7 @@ def record_gradients(
     seed
         The seed of the projection; recordings can be compared only if they have the same seed.
     nodes
-        The client to which each batch belongs; V-information groups by client.
+        The client to which each batch belongs; for V-information, gradients are grouped by client.
 
     Examples
     --------
@@ -105,16 +105,16 @@ def record_updates(
     """Return observed updates, layer by layer, including buffers and other arrays sent.
 
     Each update is an :class:`Update`, or a mapping ``{name: tensor or array}`` that includes every
-    trained parameter. Buffers that were also sent (BatchNorm's running statistics) are a separate
-    entry next to their layer, ``"bn1.buffers"`` next to ``"bn1"``. Any other array is an entry
-    under its own name. All updates must contain the same entries. Names may be those of a wrapper
-    (Opacus), of peft's adapters or of a plain list (see
+    trained parameter. Buffers that were also sent (BatchNorm's running statistics) are stored as a
+    separate entry of their layer, ``"bn1.buffers"`` in addition to ``"bn1"``. Any other array is an
+    entry under its own name. All updates must contain the same entries. Names may be those of a
+    wrapper (Opacus), of peft's adapters or of a plain list (see
     :mod:`seepage.layers.federated.sent_names`). The other parameters are those of
     :func:`record_gradients`; ``net`` determines the names and sizes of the layers. An
     :class:`Update` contains its clients and its round; unless ``nodes`` is given, the clients serve
     as the node. Integers (int8) in place of parameters raise an error unless their quantisation
-    scale is sent too. With ``like``, layers are projected as in that recording, whatever ``width``
-    and ``seed`` are.
+    scale is sent too. With ``like``, layers are projected as in that recording, regardless of
+    ``width`` and ``seed``.
 
     Examples
     --------

@@ -63,7 +63,7 @@ class UpdateRemedy:
 
     @classmethod
     def rarely(cls, layers: str | Sequence[str], every: int) -> UpdateRemedy:
-        """Send the layers every ``every`` rounds; in other rounds, discard their change."""
+        """Send the layers every ``every`` rounds; in other rounds, discard their changes."""
         check_count(every, "every", 2)
         return cls("rarely", _names(layers), float(every))
 

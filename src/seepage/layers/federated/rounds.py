@@ -104,10 +104,10 @@ def simulate(
 ) -> FederatedRun:
     """Simulate federated training, and pass each update that the server receives to an observer.
 
-    In FedSGD every client sends the mean gradient ``g`` of one batch, and the server changes the
-    model by ``−lr`` times the mean of these gradients. In FedAvg every client takes ``local_steps``
-    local steps and sends ``(θ − θ_client)/lr``, so both kinds of update have the scale of
-    gradients. With a custom ``optimizer``, the client sends ``θ − θ_client``.
+    In FedSGD, every client sends the mean gradient ``g`` of one batch, and the server changes the
+    model by ``−lr`` times the mean of these gradients. In FedAvg, every client takes
+    ``local_steps`` local steps and sends ``(θ − θ_client)/lr``, so both kinds of update have the
+    scale of gradients. With a custom ``optimizer``, the client sends ``θ − θ_client``.
 
     Every client starts from the server's parameters and buffers. The means are weighted by the
     number of records: those of the client in FedAvg, those of its batch in FedSGD. With noise,

@@ -152,7 +152,7 @@ def load_gradients(
 
 
 def load_models(path: str | os.PathLike[str]) -> Models:
-    """Return the models sent to the clients that a recording holds, by round and run."""
+    """Return the models stored in a recording (those sent to the clients), by round and run."""
     place = Path(path)
     return models_of_folder(place) if place.is_dir() else models_of_arrays(_read_arrays(place))
 

@@ -98,7 +98,7 @@ class ScoreTest:
 
     @property
     def best(self) -> int:
-        """The position of the layer with the smallest P-value; ties go to the largest AUC."""
+        """The position of the layer with the smallest P-value; the largest AUC breaks ties."""
         return int(np.lexsort((-self.auc, self.p_values))[0])
 
 

@@ -69,7 +69,7 @@ class PerLayer(Result):
     def of(
         measure: str, layers: Sequence[str], spans: Any, sizes: Sequence[int], **rest: Any
     ) -> PerLayer:
-        """Return the result for these layers; ``spans`` has values, lower and upper ends."""
+        """Return the result for these layers; ``spans`` holds values, lower and upper ends."""
         values, low, high = (np.asarray(part) for part in spans)
         ends: dict[str, Any] = {"low": low, "high": high, "sizes": tuple(sizes)}
         named = np.array(layers, dtype=object)
@@ -110,9 +110,9 @@ class PerLayer(Result):
     def ranking(self) -> list[str]:
         """Return the layers from the most to the least leakage; layers without a value are last.
 
-        Layers that agree to four significant digits are listed in the order of the network, because
-        further digits depend on the processor. Layers whose value is negative or ``negligible`` are
-        also listed in that order.
+        Layers whose values agree to four significant digits are listed in the order of the network,
+        because further digits depend on the processor. Layers whose value is negative or
+        ``negligible`` are also listed in that order.
         """
         return [self.layers[k] for k in self.worst_first()]
 
@@ -143,7 +143,7 @@ class PerLayer(Result):
         return float(correlated.statistic), float(correlated.pvalue)
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with one row per layer: ``pandas``, ``polars`` or ``pyarrow``."""
+        """Return a ``pandas``, ``polars`` or ``pyarrow`` data frame with one row per layer."""
         columns = {
             "layer": list(self.layers),
             "size": list(self.sizes),

@@ -73,9 +73,9 @@ def sensitivity(
         has its own parameters.
     exact
         A Jacobian is computed in full if it has at most this number of columns (entries of the
-        target or input) or, for the input, of rows (entries of the layer's gradient). Larger
-        Jacobians are estimated: "fro" from random signs, and 1 from randomly drawn columns; "inf"
-        cannot be estimated.
+        target or input). For the input, it is also computed in full if it has at most this number
+        of rows (entries of the layer's gradient). Larger Jacobians are estimated: "fro" from random
+        signs, and 1 from randomly drawn columns; "inf" cannot be estimated.
     directions
         The number of random directions per record for the estimates.
     chunk_size

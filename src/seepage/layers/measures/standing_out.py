@@ -59,9 +59,9 @@ class StandingOut(RankedResult):
     times
         The client's distance in that layer, as a multiple of the median client's distance.
     p_value
-        Without a reference, the share of clients that are at least as far: a P-value only for a
-        client chosen in advance. With a reference, the P-value of the test, adjusted for the number
-        of clients.
+        Without a reference, the share of clients that are at least as far from the others; this is
+        a P-value only for a client chosen in advance. With a reference, the P-value of the test,
+        adjusted for the number of clients.
     reference
         The number of simulated clients that each client was compared with; 0 without a reference.
     """
@@ -131,19 +131,21 @@ class StandingOut(RankedResult):
 
 
 def standing_out(gradients: LayerGradients, *, reference: Reference | None = None) -> StandingOut:
-    """Rank clients by how far their updates are from the others'; with a reference, test them.
+    """Rank clients by how far their updates are from those of the other clients.
 
-    A client may be an outlier for any reason: its records, their number, its hardware, or malice.
+    With a reference, the distances are also tested. A client may be an outlier for any reason: its
+    records, their number, its hardware, or malice.
 
     Parameters
     ----------
     gradients
         The recording, with nodes.
     reference
-        A recording of clients simulated from auxiliary data. Each has as many records as the real
-        clients and trains in the same way, from the models sent in the same rounds. A mapping
-        ``{client: recording}`` gives each client its own reference. To name one of K clients at the
-        5 % level, at least ``20·K − 1`` simulated clients are needed.
+        A recording of clients simulated from auxiliary data. Each simulated client has as many
+        records as the real clients and trains in the same way, from the models sent in the same
+        rounds. A mapping ``{client: recording}`` gives each client its own reference. To name one
+        of K clients as an outlier at the 5 % level, at least ``20·K − 1`` simulated clients are
+        needed.
 
     Examples
     --------

@@ -163,8 +163,8 @@ class UpdateLeakage(Leakage):
     ``columns``, ``groups``, ``subset``, ``information``, …). Results are exact and computed in
     float64, through all local steps. Bounds and calibration therefore work as for any other
     leakage. For networks with kinks, and runs too large for exact computation, pass
-    ``method="finite"`` to :meth:`records`, :meth:`layers` or :meth:`dataset`. It measures the
-    change of the update over steps of a stated size.
+    ``method="finite"`` to :meth:`records`, :meth:`layers` or :meth:`dataset`. This method measures
+    the change of the update over steps of a stated size.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ class UpdateLeakage(Leakage):
     ) -> Result:
         """Return the leakage about all of the client's records as one value.
 
-        With ``method="finite"`` all records change at once, so a probe needs only two runs; the
+        With ``method="finite"``, all records change at once, so a probe needs only two runs; the
         parameters are those of :meth:`records`.
         """
         check_choice(method, "method", ("exact", "finite"))
@@ -303,7 +303,7 @@ class UpdateLeakage(Leakage):
         """Return the dFIL of each layer's part of the update about the client's records.
 
         The layers' squared dFILs sum to the squared dFIL of the whole update. The exact method also
-        returns each record's value (``by_record``). With ``method="finite"`` all records change at
+        returns each record's value (``by_record``). With ``method="finite"``, all records change at
         once, and the 95 % interval reflects the random directions.
 
         Parameters

@@ -68,8 +68,8 @@ def v_information(
     (:func:`small_sample_factor`). The upper end is raised by two costs: learning from few gradients
     (extrapolated from predictors trained on fewer) and recalibration. The lower end, if above zero,
     is raised by the cost of recalibration alone. If the gain over a constant prediction is almost
-    the same for all gradients (no information, or perfect prediction), the interval is widened:
-    ``0.000 (0.000 to 0.024)`` means that up to 0.024 may have been missed.
+    the same for all gradients (no information, or perfect prediction), the interval is widened. For
+    example, ``0.000 (0.000 to 0.024)`` means that up to 0.024 may have been missed.
 
     **The column** ``p_value`` is from a test of independence between the layer and the property.
     Under independence, it is below α with probability α (at most α for few groups), for any family.
@@ -78,9 +78,9 @@ def v_information(
     labels are shuffled within the group. Similarity within a group is therefore not mistaken for
     information. If every group has one label and a fold contains too few groups, labels are
     permuted over all groups, and a kernel ridge regression replaces the family. Ten groups, five in
-    each class, can be labelled in 252 ways; five groups, two of them in one class, in 10. If no
-    P-value below 0.05 is possible, the result has a note and a :class:`FewGroupsWarning` is issued.
-    P-values are not adjusted for the number of layers.
+    each class, can be labelled in 252 ways; five groups, of which two are in one class, can be
+    labelled in 10 ways. If no P-value below 0.05 is possible, the result has a note and a
+    :class:`FewGroupsWarning` is issued. P-values are not adjusted for the number of layers.
 
     Parameters
     ----------

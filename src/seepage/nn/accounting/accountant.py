@@ -43,8 +43,8 @@ class FisherAccountant(MeasuredRun):
     """Accounts for the leakage of a training run, record by record.
 
     Call :meth:`observe` with every batch before the update. Results are available at any time, at
-    little cost: :meth:`records`, :meth:`privacy`, :meth:`individual_privacy`, ``ledger``. An
-    accountant is a :class:`~seepage.nn.MeasuredRun` that also stores the network in training.
+    little cost, from :meth:`records`, :meth:`privacy`, :meth:`individual_privacy` and ``ledger``.
+    An accountant is a :class:`~seepage.nn.MeasuredRun` that also stores the network in training.
 
     Parameters
     ----------
@@ -74,29 +74,29 @@ class FisherAccountant(MeasuredRun):
         How batches are drawn: ``"poisson"``, ``"fixed"`` (independent sets of equal size), or
         ``"other"`` (for instance, shuffled epochs), for which there is no amplification.
     amplification
-        The kind of factor κ: ``"mixture"``, ``"theorem4"`` or ``"none"``; see
+        The kind of amplification factor κ: ``"mixture"``, ``"theorem4"`` or ``"none"``; see
         :mod:`seepage.nn.sampling.amplification`. With ``clip="smooth"``,
         ``directions="coordinates"`` and ``probes=50``, ``"algorithm1"`` is algorithm 1 of Guo et
-        al. 2022 as printed, which is not an upper bound.
+        al. 2022 exactly as printed; its result is not an upper bound.
     delta, steps
         For ``"theorem4"``, the probability that its factor fails over the whole run (by default
-        ``1/n``), and the number of steps, if known, among which that probability is divided. For
+        ``1/n``), and the number of steps, if known, over which that probability is divided. For
         ``"algorithm1"``, ``delta`` is the δ of that algorithm.
     view
         The unknowns of a record; by default the whole input.
     probes
-        The number of random probes per step. With two or more, standard errors are computed from
-        the differences between a step's probes.
+        The number of random probes per step. With two or more probes, standard errors are computed
+        from the differences between a step's probes.
     clip_derivative
-        How the clip factor's dependence on the record is computed: ``"exact"``,
-        ``"conservative"``, a cheaper upper bound, or ``"sampled"``, exact in the mean over a run:
-        measured at one in 32 steps and predicted at the others (``radial_part.py``).
+        How the clip factor's dependence on the record is computed: ``"exact"``, ``"conservative"``
+        (a cheaper upper bound) or ``"sampled"``. The last is measured at one in 32 steps and
+        predicted at the others (``radial_part.py``); it is exact on average over a run.
     method, scale
         How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`: by
         derivatives or over finite steps of size ``scale``. By default, the first batch determines
         the scale; :class:`~seepage.nn.PrivateSGD` uses the first records of its data. Sketches
-        always use derivatives. ``"parameters"`` moves the parameters of a smooth network, which is
-        fastest; :class:`~seepage.nn.Engine` states when it is the default.
+        always use derivatives. ``"parameters"`` perturbs the parameters of a smooth network, which
+        is fastest; :class:`~seepage.nn.Engine` states when it is the default.
     directions
         ``"signs"``, or ``"coordinates"`` for probes along single unknowns.
     individual
@@ -110,9 +110,9 @@ class FisherAccountant(MeasuredRun):
         redrawn at the run's iterates, not the leakage of the batches actually drawn. A pass costs
         as much as measuring ``n/batch_size`` steps.
     measure_every
-        Measure each record at every ``measure_every``-th of the steps in which it takes part, from
-        a random start. With 4, measuring costs a quarter, and the intervals are wider. Norms and
-        differential privacy still use every step.
+        Measure each record at every ``measure_every``-th step in which it takes part, from a random
+        start. With a value of 4, for example, measuring costs a quarter as much, and the intervals
+        are wider. Norms and differential privacy still use every step.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
@@ -287,7 +287,8 @@ class FisherAccountant(MeasuredRun):
             Whether to return the sum of clipped gradients (``.gradient``) too, so that the loop
             need not compute it again.
         more
-            Whether further parts of the same batch follow, for a large batch in several parts.
+            Whether further parts of the same batch follow, if a large batch is passed in several
+            parts.
 
         Returns
         -------

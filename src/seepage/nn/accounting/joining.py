@@ -27,8 +27,8 @@ from seepage.nn.privacy.run_privacy import Ledger
 def join_shares(shares: Sequence[MeasuredRun]) -> MeasuredRun:
     """Return the whole run, given the share that each process observed.
 
-    In data-parallel training, every process observes its own part of each batch, and each record's
-    sums are added. All shares must contain the same steps.
+    In data-parallel training, every process observes its own part of each batch. The sums of each
+    record are then added over the processes. All shares must contain the same steps.
     """
     if not shares:
         raise InputError("There are no shares to join; give one share per process.")
@@ -173,7 +173,7 @@ class MergedRuns(RunReader):
 
     @property
     def failure_probability(self) -> float:
-        """The probability that the factor κ fails in one run, which is the same for all runs."""
+        """The probability that the factor κ fails in one run; it is the same for all runs."""
         return self.runs[0].failure_probability
 
     def fil(self) -> SpectrumBracket:

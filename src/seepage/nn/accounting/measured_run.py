@@ -88,7 +88,7 @@ class RunReader(ABC):
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
         """Return the trace of the information about each record, and its variance.
 
-        ``amplified=False`` leaves out the factor κ for hidden batches.
+        ``amplified=False`` leaves out the amplification factor κ for hidden batches.
         """
 
     @abstractmethod
@@ -106,7 +106,7 @@ class RunReader(ABC):
     @property
     @abstractmethod
     def failure_probability(self) -> float:
-        """The probability that the factor κ fails over the steps taken so far.
+        """The probability that the amplification factor κ fails over the steps taken so far.
 
         With ``amplification="theorem4"``, it is the part of ``delta`` spent so far. With
         ``"algorithm1"``, which has no guarantee, it is one. Otherwise it is zero.
@@ -124,7 +124,7 @@ class RunReader(ABC):
     def records(self, measure: str | None = None, *, amplified: bool = True) -> Estimate:
         """Return the run's leakage about every record, with standard errors; also named ``rows()``.
 
-        A record that was in no batch is not measured, and its leakage and standard error are nan.
+        A record that was in no batch is not measured, and its leakage and standard error are NaN.
         With ``survey_every``, all records are measured.
 
         Parameters
@@ -134,7 +134,7 @@ class RunReader(ABC):
             ``"fil"`` for ``sqrt(Tr I)``, which is an upper bound on FIL ``η = sqrt(‖I‖₂)`` because
             the norm never exceeds the trace.
         amplified
-            Whether to apply the factor κ for hidden batches.
+            Whether to apply the amplification factor κ for hidden batches.
         """
         # Imported here, so that training needs only torch and numpy.
         from seepage.nn.measures.estimate import Estimate
@@ -234,7 +234,7 @@ class RunReader(ABC):
         return _HIDDEN, may_fail
 
     def worst(self) -> float:
-        """Return the largest dFIL of any measured record; nan if budgets make it unavailable."""
+        """Return the largest dFIL of any measured record; NaN for a run with budgets."""
         if self.ledger.filtered:
             return math.nan
         trace, _ = self.information()
@@ -282,8 +282,8 @@ class RunReader(ABC):
     def membership(self, neighbours: str | None = None) -> RunMembership:
         """Return the trade-off curve of membership inference for the run.
 
-        The curve is valid for every record, because the clip bounds each record's contribution to a
-        step; a run without a clip raises an error. ``individual_privacy().membership(record)``
+        The curve is valid for every record, because clipping bounds each record's contribution to a
+        step; a run without clipping raises an error. ``individual_privacy().membership(record)``
         estimates the curve of one record. ``neighbours`` is as for :meth:`privacy`. If the number
         of records counts as public, the curve compares runs with a record and with another record
         in its place.
@@ -440,7 +440,7 @@ class MeasuredRun(RunReader):
         The identity of the measurement (:mod:`seepage.nn.accounting.run_identity`); ``None`` if it
         will be loaded with a state.
     measure_every
-        Each record is measured at every ``measure_every``-th of its uses.
+        Each record is measured at every ``measure_every``-th step in which it takes part.
     radial
         The clip's derivative at a sample of the steps, or ``None``.
     """
@@ -529,7 +529,7 @@ class MeasuredRun(RunReader):
 
     @property
     def failure_probability(self) -> float:
-        """The probability that the factor κ fails over the steps taken so far.
+        """The probability that the amplification factor κ fails over the steps taken so far.
 
         With ``amplification="theorem4"``, it is the part of ``delta`` spent so far. With
         ``"algorithm1"``, which has no guarantee, it is one. Otherwise it is zero.
@@ -553,7 +553,7 @@ class MeasuredRun(RunReader):
     def individual_loss(self) -> IndividualLoss:
         """Return the privacy loss of each record, as μ, ε and Rényi divergence.
 
-        The adversary knows the batches and all other records. Without clipping, the values are nan.
+        The adversary knows the batches and all other records. Without clipping, the values are NaN.
         """
         conditions = (*CONDITIONS, *self.ledger.conditions)
         return IndividualLoss(self.sums.privacy_loss.cpu().numpy(), conditions)

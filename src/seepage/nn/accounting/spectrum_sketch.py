@@ -30,7 +30,7 @@ Numbers = NDArray[np.float64]
 class SpectrumBracket(RankedResult):
     """Lower and upper bounds on the FIL of some records over a run.
 
-    Both bounds are nan for a record that was in no batch, because it was not measured.
+    Both bounds are NaN for a record that was in no batch, because it was not measured.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class SpectrumBracket(RankedResult):
         return marked(words, self.conditions)
 
     def of_run(self, measured: Tensor, conditions: tuple[str, ...]) -> SpectrumBracket:
-        """Return the bounds with nan for unmeasured records, and with the run's conditions.
+        """Return the bounds with NaN for unmeasured records, and with the run's conditions.
 
         ``measured`` covers all records.
         """

@@ -50,7 +50,7 @@ them.</small></p> {records} </body></html>
 
 @dataclass(frozen=True)
 class Token:
-    """The leakage about one token as input and as target; nan for a role that it does not have."""
+    """The leakage about one token as input and as target; NaN for a role that it does not have."""
 
     record: int
     position: int
@@ -157,7 +157,7 @@ class TokenMap(ResultNumbers):
         candidates: Sequence[int],
         prior: Sequence[float] | None = None,
     ) -> tuple[float, float]:
-        """Return the success rates of the best attack on a token with and without the release.
+        """Return the success rates of the best guess of a token, with and without the release.
 
         The adversary sees the noisy gradient and knows the candidates, all other records and all
         other tokens of the record. The token is replaced as an input and, if it is also a label, as

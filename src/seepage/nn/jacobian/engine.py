@@ -130,7 +130,7 @@ class Step:
     losses
         The loss of every record, ``(B,)``.
     norms
-        ``‖g‖`` before clipping, ``(B,)``; nan without clipping, because norms are then not needed.
+        ``‖g‖`` before clipping, ``(B,)``; NaN without clipping, because norms are then not needed.
     traces
         Unbiased estimates of ``‖∂g̃/∂z‖_F²``, one column per probe, ``(B, probes)``. With a
         conservative derivative of the clip, they estimate an upper bound. The estimates are not yet
@@ -172,20 +172,20 @@ class Engine:
     method
         How changes of the gradients are measured. ``"derivative"`` uses derivatives. ``"finite"``
         uses finite steps, which work for any network that can be trained. ``"thin"`` takes a finite
-        step in one plain pass, with the gradients of wide weights narrowed by random matrices.
-        ``"parameters"`` moves the parameters of a smooth network along random signs and shares a
-        pass with the update. ``"auto"`` uses finite steps if the network has kinks (ReLU, max
-        pooling), cannot be differentiated twice or hides a dependence from torch (``.detach()``).
-        A wide network on an accelerator in TF32 or 16 bits uses thin steps or, in training without
-        the clip's exact derivative, steps of the parameters. All other networks use derivatives.
-        Finite steps give traces and squared changes; pullbacks to the record always use
-        derivatives.
+        step in one plain pass, in which the gradients of wide weights are projected by random
+        matrices. ``"parameters"`` perturbs the parameters of a smooth network along random signs
+        and shares a pass with the update. ``"auto"`` uses finite steps if the network has kinks
+        (ReLU, max pooling), cannot be differentiated twice or detaches part of the computation
+        (``.detach()``). A wide network on an accelerator in TF32 or 16 bits uses thin steps or, in
+        training without the clip's exact derivative, steps of the parameters. All other networks
+        use derivatives. Finite steps give traces and squared changes; pullbacks to the record
+        always use derivatives.
     scale
         The size ``h`` of a finite step, in the units of the unknowns. The default is a hundredth of
-        the first batch's root mean square, to one digit. For thin steps, the default is the size
-        whose results change least when it is halved or doubled.
+        the first batch's root mean square, rounded to one digit. For thin steps, the default is the
+        size whose results change least when it is halved or doubled.
     directions
-        How probes move a record: all unknowns at once along random ``"signs"``, or one of the
+        How probes perturb a record: all unknowns at once along random ``"signs"``, or one of the
         ``"coordinates"`` drawn at random, as in algorithm 1 of Guo et al. 2022. Estimates from
         coordinates have a larger variance.
     chunk_size
@@ -275,7 +275,7 @@ class Engine:
         pulls
             Whether to return ``J̃ᵀu``, which requires probes along parameter directions.
         measured
-            Which records to probe, ``(B,)``; the traces of all other records are nan. The default
+            Which records to probe, ``(B,)``; the traces of all other records are NaN. The default
             is all records.
         """
         count = batch_size(x)
@@ -453,8 +453,8 @@ class Engine:
     def norms_beside(self, x: Inputs, y: Tensor) -> RadialPull:
         """Return the norms of the gradients at ``z + h e_j`` and ``z − h e_j`` for each unknown j.
 
-        They have the shape ``(B, 2, …)``, with zeros at known entries. The gradients' own norms and
-        the losses follow.
+        They have the shape ``(B, 2, …)``, with zeros at known entries. They are followed by the
+        norms of the gradients at ``z`` itself, and by the losses.
         """
         network, h = self._validator.watched_if_possible(x, y), self.step_size(x, y)
 
@@ -554,7 +554,7 @@ class Engine:
         """Return whether derivatives of the gradients exist and agree with differences.
 
         Two records are checked first and then, if the method is ``"auto"``, the first batch. If
-        there are no derivatives, or the code hides a dependence from torch, a warning gives the
+        there are no derivatives, or the code detaches part of the computation, a warning gives the
         reason.
         """
         if self._differentiable is None:
@@ -646,7 +646,7 @@ class Engine:
         return self.scale
 
     def over_steps_of(self, scale: float | None) -> Engine:
-        """Return an engine for the same problem over finite steps of that size or the default."""
+        """Return an engine for the same problem, with finite steps of that or the default size."""
         if scale is not None:
             check_positive(scale, "scale")
         other = copy(self)
@@ -700,7 +700,7 @@ class Engine:
     def parameter_ladder(
         self, x: Inputs, y: Tensor, scale: float, octaves: Sequence[float]
     ) -> StepLadder:
-        """Return four records' changes over steps of the parameters, in the mean over ``±u``."""
+        """Return four records' changes over steps of the parameters, averaged over ``±u``."""
         some = slice(min(4, len(y)))
         x, y = rows_of(x, some), y[some]
         network, batch = self._validator.watched_if_possible(x, y), self.problem.batch(x, y)

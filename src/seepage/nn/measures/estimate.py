@@ -22,7 +22,7 @@ class Estimate(Result):
     Parameters
     ----------
     standard_errors
-        The standard errors, in the shape of the values; nan if unknown.
+        The standard errors, in the shape of the values; NaN if unknown.
     conditions
         The assumptions under which the values are valid, in words.
     degrees
@@ -52,11 +52,12 @@ class Estimate(Result):
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Return the ends of a confidence interval, ``v ± t·error``; the lower end is at least 0.
 
-        ``t`` is Student's quantile for the ``degrees`` of freedom, or the normal quantile if they
-        are infinite. For a record that leaks in one or two directions, estimates from few probes
-        have a skewed distribution. In simulations, 95 % intervals from 4 or 8 probes covered the
-        true value in 87 to 93 % of cases, and intervals from 2 probes in 84 %. Over finite steps,
-        probes may also miss a kink that only one direction in several hundred crosses.
+        ``t`` is the quantile of Student's t distribution with ``degrees`` degrees of freedom, or
+        the normal quantile if they are infinite. For a record that leaks in one or two directions,
+        estimates from few probes have a skewed distribution. In simulations, 95 % intervals from 4
+        or 8 probes covered the true value in 87 to 93 % of cases, and intervals from 2 probes in 84
+        %. Over finite steps, probes may also miss a kink that only one direction in several hundred
+        crosses.
         """
         # Imported here, so that training needs only torch and numpy.
         from scipy.stats import t

@@ -48,7 +48,7 @@ _SCORES = ("loss", "gradient_norm", "last_layer_leverage", "sketched_leverage", 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExposureScores:
-    """Exposure scores of every record for each model, ``(M, n)``; higher means more exposed.
+    """Exposure scores of every record for each model, ``(M, n)``; higher scores mean more exposure.
 
     The scores rank records; they are not probabilities. ``benchmarks/membership_networks.py``
     measures the scores' rank correlations with LiRA. The scores depend on the data and are
@@ -150,7 +150,7 @@ def exposure_scores(
     sketch
         The size of the sketch.
     damping
-        ``λ`` divided by the mean eigenvalue of the matrix to which it is added.
+        The damping ``λ``, divided by the mean eigenvalue of the matrix to which it is added.
     seed
         The seed for the sketch's signs.
 

@@ -84,9 +84,9 @@ def leakage(
     net, loss
         The network and its loss: ``"cross_entropy"``, ``"mse"``, a torch loss module, or a function
         of output and target that returns one loss per record. Dropout is switched off for the
-        measurement, and a warning says so. For a model that computes its own loss (as Hugging Face
-        models do), pass the data collator's batch instead:
-        ``sp.nn.leakage(model, batch, noise_multiplier=…)``.
+        measurement, and a warning states this. For a model that computes its own loss (as Hugging
+        Face models do), pass the data collator's batch instead: ``sp.nn.leakage(model, batch,
+        noise_multiplier=…)``.
     x, y
         The batch, with records along the first axis. Tables may be data frames, whose column names
         are then used. Several inputs are given as a dict, with the argument names of ``forward()``
@@ -117,12 +117,13 @@ def leakage(
         change of the clipped gradient over a step of a stated size; it works for any network that
         can be trained. ``"auto"`` measures dFIL over finite steps if the network has kinks (ReLU,
         max pooling), because derivatives then understate finite changes. It also uses finite steps
-        if the network cannot be differentiated twice or hides a dependence from torch
+        if the network cannot be differentiated twice or detaches part of the computation
         (``.detach()``). Otherwise it uses derivatives. The result states the step size.
     scale
         The size ``h`` of a finite step. The leakage is then computed from
         ``E‖g̃(z + hv) − g̃(z)‖²/h²``, where ``v`` contains a random sign for each unknown. The
-        default is a hundredth of the root mean square of the unknowns in the batch, to one digit.
+        default is a hundredth of the root mean square of the unknowns in the batch, rounded to one
+        digit.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
@@ -338,8 +339,8 @@ class GradientLeakage(Leakage):
         """Return the dFIL about each record over finite steps of several sizes.
 
         For a smooth network, dFIL tends to one value as steps become smaller. Near a kink, it may
-        grow as steps become smaller. A number over finite steps therefore holds for an attacker
-        whose uncertainty about the unknowns is about ``h``.
+        grow as steps become smaller. A value measured over finite steps therefore applies to an
+        attacker whose uncertainty about the unknowns is about ``h``.
 
         Parameters
         ----------

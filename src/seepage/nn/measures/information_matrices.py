@@ -293,7 +293,8 @@ class InformationSketch:
     Parameters
     ----------
     factor
-        ``F``, ``(B, rank, d)``, with a record's unknowns flattened; strongest direction first.
+        ``F``, ``(B, rank, d)``, with a record's unknowns flattened; the strongest direction comes
+        first.
     shape
         The shape of one record's variable.
     """

@@ -169,7 +169,7 @@ class IndividualPrivacy(RankedResult):
     costs
         The cost of each record at each order, ``(n, orders)``.
     errors
-        The standard errors of the costs; nan for a record that was in fewer than two batches.
+        The standard errors of the costs; NaN for a record that was in fewer than two batches.
     run_epsilon
         The ε of the whole run as a function of δ; no record's ε exceeds it.
     ledger
@@ -269,8 +269,8 @@ class IndividualPrivacy(RankedResult):
         """Return the trade-off curve of membership inference for one record.
 
         The curve is composed from the norms of the record's own gradients, so it is an estimate.
-        For a record that was in no batch, the curve is the guarantee for all records, from the clip
-        (``accountant.membership()``).
+        For a record that was in no batch, the curve is the guarantee for all records, which follows
+        from clipping (``accountant.membership()``).
         """
         if self.ledger is None or self.norms is None:
             raise InputError(

@@ -51,7 +51,7 @@ class RunMembership(LossTradeOff):
         dp-accounting's privacy loss distributions for the run with the record against the run
         without it (or with another record in its place), and for the reverse.
     kind
-        ``guarantee`` if the curve follows from the clip and is valid for every record; ``estimate``
+        ``guarantee`` if the curve follows from clipping and is valid for every record; ``estimate``
         if it is computed from the norms of one record's gradients.
     conditions
         The assumptions under which the numbers are valid.

@@ -74,8 +74,8 @@ class Entry:
     randomness
         The origin of noise and batches, as in :mod:`seepage.nn.privacy.randomness`.
     declared
-        Whether sampling rate and divisor were declared before the data were seen. If not, they
-        follow from the number of records, which counts as public.
+        Whether the sampling rate and the divisor were declared before the data were seen. If not,
+        they follow from the number of records, which counts as public.
     filtered
         Whether each record took part only until its budget was spent.
     """
@@ -141,7 +141,7 @@ class Ledger:
 
     @property
     def filtered(self) -> bool:
-        """Whether records stopped when their budgets were spent."""
+        """Whether each record was excluded once its budget was spent."""
         return any(entry.filtered for entry in self._entries)
 
     def declare(self, randomness: str) -> None:
@@ -222,7 +222,7 @@ class PrivacyGuarantee(SummaryTable):
     def statement(self) -> DifferentialPrivacy:
         """Return the guarantee as a :mod:`seepage.privacy` statement, for ``sp.guarantees(dp=…)``.
 
-        Raises an error for an experiment, whose noise can be regenerated.
+        Experiments, whose noise can be regenerated, raise an error.
         """
         refuse_experiment(self.conditions)
         named = {words: name for name, words in RELATIONS.items() if name in NEIGHBOURS}

@@ -46,9 +46,9 @@ class MixtureFactor:
 
     the information is exactly ``q I`` times ``E[w]`` in directions orthogonal to ``m₁ − m₀``, and
     ``q I`` times ``E[x² w]`` along ``m₁ − m₀``. κ is the larger of the two factors. Averaging over
-    the other records of the batch only lowers κ (the map ``(a, b) → a²/b`` is convex). κ increases
-    from ``q`` at ``μ = 0`` to one. κ is read from a table at the next larger point, so the value is
-    an upper bound.
+    the other records of the batch can only lower κ (the map ``(a, b) → a²/b`` is convex). κ
+    increases from ``q`` at ``μ = 0`` to one. κ is read from a table at the next larger point, so
+    the value is an upper bound.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class MixtureFactor:
         self.sample_rate = float(sample_rate)
 
     def __call__(self, shifts: Tensor) -> Tensor:
-        """Return κ for each shift ``μ = ‖m₁ − m₀‖/s``; one for an unknown shift (nan)."""
+        """Return κ for each shift ``μ = ‖m₁ − m₀‖/s``; one for an unknown shift (NaN)."""
         table = _mixture_table(self.sample_rate, shifts.device)
         known = torch.nan_to_num(shifts.double(), nan=math.inf, posinf=math.inf)
         place = torch.ceil(known / _STEP).clamp(max=table.shape[0] - 1)
@@ -124,8 +124,8 @@ def privacy_loss_quantile(shift: float, delta: float) -> float:
 class FailureBudget:
     """Divides the failure probability of theorem 4 among the steps of a run.
 
-    If the number of steps is known, each step has the same share, and further steps have none.
-    Otherwise step ``t`` has the share ``6/(π²t²)``; these shares sum to one.
+    If the number of steps is known, each step has the same share, and any further steps have no
+    share. Otherwise, step ``t`` has the share ``6/(π²t²)``; these shares sum to one.
     """
 
     def __init__(self, total: float, steps: int | None) -> None:

@@ -86,7 +86,7 @@ class Attribution(ResultTable):
         parts
             For each name, one or more columns (numbers or names), a slice, a tuple of slices, or a
             boolean mask over a record's entries (for images, also over pixels). An entry that is
-            named twice counts once. ``None`` treats every column of a table as a part.
+            named twice is counted once. ``None`` treats every column of a table as a part.
 
         Examples
         --------
@@ -150,7 +150,7 @@ class Attribution(ResultTable):
         ----------
         labels
             The segment of each pixel: ``(H, W)`` for all records, or ``(B, H, W)``. The norm over a
-            segment that does not occur in a record is nan.
+            segment that does not occur in a record is NaN.
         """
         squares = self._pixels()
         given = as_numpy(labels)

@@ -86,8 +86,8 @@ class Comparison(ResultTable):
         """Return rank correlations of PLIS with the other measures, over the records.
 
         The last correlation, ``"plis, jacsens by attribute"``, is computed over the attributes of
-        each record and averaged over the records. A correlation is nan if either measure is
-        constant; records for which it is nan are left out of the average.
+        each record and averaged over the records. A correlation is NaN if either measure is
+        constant; records for which it is NaN are left out of the average.
         """
         correlations = {
             "plis, jacsens": rank_correlation(self.plis, np.asarray(self.jacsens)),

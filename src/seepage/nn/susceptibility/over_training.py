@@ -194,7 +194,8 @@ class PlisOverTraining:
             The records' inputs and targets, as for :func:`plis`: tensors, NumPy arrays or data
             frames, whose column names are then used.
         more
-            Whether more records of the same step follow, for a full batch in several parts.
+            Whether more records of the same step follow, if the full batch is passed in several
+            parts.
         """
         x, y, table = as_tensors(self.engine.net, x, y)
         check_batch(x, y)

@@ -172,9 +172,9 @@ def plis(
 ) -> Susceptibility:
     """Attribute the privacy loss of each record to the record's attributes.
 
-    If torch cannot differentiate the gradients, or the code hides a dependence from it
-    (``.detach()``), PLIS is measured over finite steps of one unknown at a time. A warning and
-    ``about`` say so.
+    If torch cannot differentiate the gradients, or the code detaches part of the computation
+    (``.detach()``), PLIS is measured over finite steps of one unknown at a time. A warning and the
+    attribute ``about`` state this.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def plis(
         The clipping threshold ``C``; ``None`` for no clipping.
     clip
         ``"smooth"`` (the GELU clip of Guo et al. 2022, as in Mueller et al. 2022), or ``"hard"``,
-        under which the privacy loss of a clipped record is constant and its PLIS zero. A
+        under which the privacy loss of a clipped record is constant and its PLIS is zero. A
         :mod:`seepage.nn` clip, which has its own threshold, is also accepted; then leave out
         ``max_grad_norm``.
     view

@@ -83,7 +83,7 @@ class PrivateCallback(Callback):  # type: ignore[misc]
         return self.private_gradients.accountant_
 
     def setup(self, trainer: Any, pl_module: nn.Module, stage: str) -> None:
-        """Begin the run; Lightning has connected its processes by now."""
+        """Begin the run, after Lightning has connected its processes."""
         if stage != "fit":
             return
         if self._private is not None:
@@ -126,7 +126,7 @@ class PrivateCallback(Callback):  # type: ignore[misc]
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Keep the batch for the step that uses it."""
+        """Store the batch for the step that uses it."""
         self._batch = batch
 
     def on_before_optimizer_step(self, *_: Any) -> None:
@@ -134,7 +134,7 @@ class PrivateCallback(Callback):  # type: ignore[misc]
         self.private_gradients.backward(self._batch)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Give every process the account of all processes."""
+        """Combine the accounts of all processes, in every process."""
         self.private_gradients.gather()
 
     def state_dict(self) -> dict[str, Any]:

@@ -185,9 +185,10 @@ class OpacusAccountant(FisherAccountant):
 
     Call :meth:`observe` with every batch of the loader, even an empty one, before
     ``optimizer.step()``. The noise and the clipping threshold are read from Opacus at every batch,
-    so schedules are accounted for. A batch in several parts (Opacus's ``BatchMemoryManager``)
-    counts as one step. Opacus's sum of clipped gradients is compared with the accountant's in the
-    first steps, after changes of settings and at intervals. Created by :func:`attach`.
+    so schedules are accounted for. A batch that is processed in several parts (Opacus's
+    ``BatchMemoryManager``) counts as one step. Opacus's sum of clipped gradients is compared with
+    the accountant's sum in the first steps, after changes of settings, and periodically.
+    Accountants of this class are created by :func:`attach`.
     """
 
     def __init__(

@@ -64,9 +64,10 @@ Everyone = Callable[[], Iterable[tuple[Any, Any, Tensor]]]
 class PrivateGradients:
     """Draws batches, and writes noisy gradients for the optimiser of any training loop.
 
-    Three lines of a loop change: this object is created, :meth:`loader` replaces the loader, and
-    :meth:`backward` replaces ``loss.backward()``. The network runs without dropout. If there are
-    several processes (``torchrun``), they share every batch, and all get the same gradient.
+    Three lines of a training loop change: this object is created, :meth:`loader` replaces the
+    loader, and :meth:`backward` replaces ``loss.backward()``. The network runs without dropout. If
+    there are several processes (``torchrun``), they share every batch, and all of them receive the
+    same gradient.
 
     Parameters
     ----------
@@ -242,7 +243,7 @@ class PrivateGradients:
         return Loader(self, records, collate, options)
 
     def look(self, records: Any, collate: Collate) -> None:
-        """Look for kinks at the first records of the data, and set the size of finite steps."""
+        """Check for kinks at the first records of the data, and set the size of finite steps."""
         if len(records) != self.accountant_.n:
             raise InputError(
                 f"The data set has {counted(len(records), 'record')}, but n is "
@@ -271,7 +272,7 @@ class PrivateGradients:
         self._everyone = everyone
 
     def look_at(self, x: Inputs, y: Tensor) -> None:
-        """Look for kinks at these records, and set the size of finite steps.
+        """Check for kinks at these records, and set the size of finite steps.
 
         All processes use the same records here, although they later measure different records.
         """
@@ -306,7 +307,7 @@ class PrivateGradients:
         x, y
             The batch as the loader returned it. The targets of a mapping are its ``labels``.
         index
-            The numbers of the records; leave it out for batches from :meth:`loader`.
+            The numbers of the records; omit them for batches from :meth:`loader`.
 
         Returns
         -------
@@ -358,14 +359,14 @@ class PrivateGradients:
         return seen, noisy
 
     def gather(self) -> None:
-        """Give every process the account of all processes, at the end of training."""
+        """Combine the accounts of all processes, in every process, at the end of training."""
         if world_size() > 1:
             self.accountant_.load_state_dict(whole_state(self.accountant_))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the run, without its key, as tensors and as text under ``"facts"``.
 
-        Every process must call this. The training loop itself must store the network and the
+        Every process must call this method. The training loop itself must store the network and the
         optimiser.
         """
         if not self._seeded:
@@ -388,7 +389,7 @@ class PrivateGradients:
         return state | {"facts": json.dumps(facts)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state of :meth:`state_dict`, with the same data and settings."""
+        """Resume from a state that :meth:`state_dict` returned, with the same data and settings."""
         facts = json.loads(state["facts"])
         mark = facts["seed or key"]
         if mark != self.stream.fingerprint() and not self._seeded:

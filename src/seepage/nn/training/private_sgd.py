@@ -170,7 +170,7 @@ class Progress:
     worst_dfil
         The largest dFIL of any record.
     worst_mu
-        The largest μ of any record, or nan without clipping. μ is the Gaussian DP parameter of
+        The largest μ of any record, or NaN without clipping. μ is the Gaussian DP parameter of
         membership inference by an adversary who knows all other records and the batches.
     condition
         The condition under which dFIL and μ are valid, if the noise can be regenerated; otherwise
@@ -188,10 +188,10 @@ class Progress:
 class PrivateSGD:
     """Trains a network with private SGD and accounts for its leakage.
 
-    If :mod:`torch.distributed` has been initialised, the processes train together: each process
-    computes the clipped gradients of its share of a batch, and these are summed. All processes end
-    with the same network and the same account, which covers the whole run. A network that does not
-    fit on one device may be sharded (``torch.distributed.fsdp.fully_shard``).
+    If :mod:`torch.distributed` has been initialised, the processes train together. Each process
+    computes the clipped gradients of its share of a batch, and the results are summed. All
+    processes end with the same network and the same account, which covers the whole run. A network
+    that does not fit on one device may be sharded (``torch.distributed.fsdp.fully_shard``).
 
     Parameters
     ----------
@@ -210,9 +210,9 @@ class PrivateSGD:
         removing a record. Batches have ``sample_rate · n`` records on average. An inaccurate ``B``
         only rescales the learning rate.
     batch_size
-        The batch size (for Poisson batches, its mean), instead of the two settings above. Sampling
-        rate and divisor then follow from ``n``, which counts as public, and guarantees cover
-        replacing a record.
+        The batch size (for Poisson batches, its mean), instead of the two settings above. The
+        sampling rate and the divisor then follow from ``n``, which counts as public, and guarantees
+        cover replacing a record.
     lr, momentum, weight_decay
         The learning rate ρ (0.1 by default), the momentum m and the weight decay λ (both 0 by
         default).
@@ -236,9 +236,8 @@ class PrivateSGD:
         seed can regenerate and subtract the noise; every statement about the run mentions this. By
         default, batches, noise and probes are derived from a 256-bit key drawn by the operating
         system and from the step number. With a checkpoint, the key is stored in the same folder, in
-        a file with the checkpoint's name plus ``.key``, which is needed to resume the run. Keep
-        this file secret, and delete it after the run: anyone who knows the key can remove the
-        noise.
+        a file with the checkpoint's name plus ``.key``. This file is needed to resume the run. Keep
+        it secret, and delete it after the run: anyone who knows the key can remove the noise.
     randomness
         With ``"secure"``, noise and batches come from ChaCha20, and sums are rounded to a grid of
         about 1/4096 of the noise's standard deviation. With ``"fast"``, noise comes from torch's
@@ -247,13 +246,14 @@ class PrivateSGD:
     budget
         The privacy budget of each record, for adding or removing that record:
         ``sp.privacy.DifferentialPrivacy(8.0, 1e-5, "add-or-remove")``, ``GaussianDP`` or
-        ``RenyiDP``. A record whose budget is spent takes no further part. A Gaussian budget charges
-        the drawn records. The other budgets charge every record, so all gradients are computed at
-        every step. A budget requires a declared ``sample_rate``, a clip and a single process. For
-        the resulting guarantee, see :meth:`promise`; the leakage η̄ is then not available.
+        ``RenyiDP``. A record whose budget is spent takes no further part in the training. With a
+        Gaussian budget, only the drawn records are charged. With the other budgets, every record is
+        charged, so all gradients are computed at every step. A budget requires a declared
+        ``sample_rate``, clipping and a single process. For the resulting guarantee, see
+        :meth:`promise`; the leakage η̄ is then not available.
     checkpoint
         The file that stores the state of the run. If it exists, :meth:`fit` resumes from it, with
-        the same results as an uninterrupted run. With ``amplification="theorem4"`` the number of
+        the same results as an uninterrupted run. With ``amplification="theorem4"``, the number of
         steps must not change, because the theorem's failure probability is divided among the steps.
     checkpoint_every
         The number of steps between checkpoints.
@@ -270,9 +270,9 @@ class PrivateSGD:
     accountant_
         The :class:`~seepage.nn.FisherAccountant` of the run.
     budgets_
-        The budget that each record has spent, and the records that have stopped
+        The budget that each record has spent, and the records that no longer take part
         (:class:`~seepage.nn.training.budgets.RecordBudgets`); ``None`` without ``budget``. Keep
-        this secret: the budgets do not protect the fact that a record has stopped.
+        this secret: the budgets do not protect the fact that a record no longer takes part.
     history_
         A :class:`~seepage.nn.training.private_sgd.Progress` for every evaluation.
 

@@ -45,7 +45,7 @@ def parquet(
 ) -> ParquetRows:
     """Open Parquet data of any size as a table read in chunks.
 
-    :mod:`seepage.glm` estimators can be fitted on this table, and :func:`seepage.leakage` measures
+    :mod:`seepage.glm` estimators can be fitted on this table, and :func:`seepage.leakage` accepts
     it. Only a few chunks are in memory at a time, and the results equal those for the whole table.
 
     Parameters
