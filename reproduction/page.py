@@ -42,17 +42,24 @@ def write_pages(results: Path, docs: Path) -> Path:
     """Write the index and the pages of every paper; return the index.
 
     Quick results are refused, and numbers that differ from the printed ones without a reason.
-    Experiments that have no result are named.
+    An experiment without a new result (its data are not at hand, say) keeps the one beside its
+    page. Experiments that have no result at all are named.
     """
-    made = [name for name in EXPERIMENTS if (results / name / RESULT).is_file()]
-    if not made:
-        raise InputError(f"There are no results in {results}; run `seepage reproduce all` first.")
-    found = {name: _read(results / name / RESULT, name) for name in made}
     home = docs / "reproduction"
+    new = [name for name in EXPERIMENTS if (results / name / RESULT).is_file()]
+    if not new:
+        raise InputError(f"There are no results in {results}; run `seepage reproduce all` first.")
+    files = {}
+    for name in EXPERIMENTS:
+        if name in new:
+            files[name] = results / name / RESULT, results / name / PNG
+        elif (home / f"{name}.json").is_file():
+            files[name] = home / f"{name}.json", home / f"{name}.png"
+    found = {name: _read(result, name) for name, (result, _) in files.items()}
     written = {}
-    for name in made:
-        written[home / f"{name}.png"] = (results / name / PNG).read_bytes()
-        written[home / f"{name}.json"] = (results / name / RESULT).read_bytes()
+    for name, (result, picture) in files.items():
+        written[home / f"{name}.png"] = picture.read_bytes()
+        written[home / f"{name}.json"] = result.read_bytes()
     for page in {experiment.page for experiment in EXPERIMENTS.values()}:
         own = {name: entry for name, entry in found.items() if EXPERIMENTS[name].page == page}
         if own:
@@ -60,7 +67,7 @@ def write_pages(results: Path, docs: Path) -> Path:
     written[home / "index.md"] = _bytes(_index(found))
     for path, content in written.items():
         write_whole(path, content)
-    for left in home.glob("*.*"):  # of a removed experiment
+    for left in home.glob("*.*"):  # of an experiment that was removed
         if left.suffix in (".png", ".json", ".md") and left not in written:
             left.unlink()
     return home / "index.md"

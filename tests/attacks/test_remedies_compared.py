@@ -85,7 +85,7 @@ def test_what_is_done_about_the_layer_that_tells_helps_and_elsewhere_it_does_not
     assert len(found.plot()) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_the_usual_remedies_come_by_default_and_runs_are_averaged():
     runs = [compared(seed=seed, rounds=6, measured=20, known=5, seen=5) for seed in range(3)]
     names = [one.name for one in runs[0].outcomes]

@@ -340,7 +340,7 @@ def test_a_target_beyond_what_floats_can_tell_apart_is_refused(tmp_path: Path) -
     assert "2⁵³" in told.output
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_the_spread_of_a_category_of_two_levels_is_that_of_zero_and_one() -> None:
     table = two_valued("no", "yes")
     share = float((table["sick"] == "yes").mean())

@@ -281,7 +281,7 @@ def _accuracy(model, features, labels):
     return 100 * np.mean((features @ np.ravel(model.coef_) > 0) == (labels > 0))
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("model", "signed", "mean", "accuracy"),
     [

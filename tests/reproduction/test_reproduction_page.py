@@ -327,3 +327,20 @@ def test_each_paper_begins_with_its_claims_and_what_we_found():
         assert all(line in head for line in claims.lines())
         assert sum(len(part.split()) for part in claims) <= 120
         assert "“" in claims.claims  # in its own words
+
+
+def test_a_result_not_made_anew_keeps_its_numbers(fake, results, tmp_path, monkeypatch):
+    """On a machine without its data, say."""
+    other = Experiment("other-figure", "Guo et al. 2022", "Figure 9", "Another one")
+    monkeypatch.setattr(page, "EXPERIMENTS", {fake.name: fake, other.name: other})
+    shutil.copytree(results / fake.name, results / other.name)
+    index = write_pages(results, tmp_path / "docs")
+    first = {path.name: path.read_bytes() for path in index.parent.iterdir()}
+    assert f"{other.name}.json" in first
+    shutil.rmtree(results / other.name)
+    change(results, fake, [Quantity("a", 1.0, "1")])
+    write_pages(results, tmp_path / "docs")
+    again = {path.name: path.read_bytes() for path in index.parent.iterdir()}
+    changed = {name for name in first if first[name] != again[name]}
+    assert again.keys() == first.keys()
+    assert changed == {f"{fake.name}.json", "fake.md"}

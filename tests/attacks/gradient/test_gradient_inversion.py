@@ -130,7 +130,7 @@ def test_undefended_images_are_found_with_their_labels(options):
     assert np.min(sp.attacks.ssim(found.matched(x)[:, 0], x[:, 0].numpy())) > 0.95
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_clipping_does_not_help_and_noise_does():
     net, x, y = small_cnn(), smooth_images(4), torch.tensor([0, 1, 1, 0])
     clip = sp.nn.HardClip(0.1)
@@ -149,7 +149,7 @@ def test_clipping_does_not_help_and_noise_does():
     assert similar[1].max() < 0.2
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_chest_x_rays_come_back_unless_noise_is_added():
     try:
         train = sp.data.load_pneumoniamnist(download=False).train

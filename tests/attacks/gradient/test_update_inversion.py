@@ -67,7 +67,7 @@ def test_simulated_updates_are_those_of_torchs_optimisers_and_so_are_their_slope
     assert np.isclose(float((slopes * v).sum()), float(change), rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_local_steps_that_are_modelled_give_images_where_a_division_gives_none():
     net, x, y = network(), images(3), torch.tensor([0, 2, 1])
     training = sp.layers.LocalTraining(lr=0.3, epochs=5)

@@ -231,7 +231,7 @@ def test_a_training_function_is_resumed_where_it_was_stopped(tmp_path: Path) -> 
         attack.against(net, x, y, members)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_several_processes_agree_with_one() -> None:
     """In float64: processes differ in threads, and training blows up what float32 rounds off."""
 

@@ -88,7 +88,7 @@ def test_an_estimate_at_the_two_ends_reaches_the_least_error():
     assert least >= math.sqrt(error / 2) * (1 - 1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_run_explains_itself_and_its_budget():
     found = sp.explain(noise_multiplier=1.0, sample_rate=0.02, steps=20, delta=1e-5)
     run, budget = found.meanings

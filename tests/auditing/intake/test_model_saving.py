@@ -76,7 +76,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.parametrize("case", list(CASES))
 def test_the_command_line_agrees_with_python(case, table, tmp_path):
     model, columns, target = CASES[case]

@@ -32,7 +32,7 @@ def opinions():
     return [release_attack.opinions_by_dose(tables(), seed) for seed in range(2)]
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_the_attacker_knows_how_the_noise_is_drawn():
     """What he works out are the probabilities of the draw, and what is drawn is of that kind."""
     prepared = Procedure(target="response").prepare(patients())
@@ -72,7 +72,7 @@ def test_the_numbers_alone_do_tell_something():
     assert np.median(widths) < 0.5 * before
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_declared_figures_leave_the_whole_interval():
     domain = ["age=0:120", "dose=0:150"]
     public = release_attack.Tables.of(replace(DEFAULT, sigma=0.3, target_eta=2.0, domain=domain))

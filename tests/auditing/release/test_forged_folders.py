@@ -268,7 +268,7 @@ def test_a_forged_folder_is_refused_in_a_sentence(folder, case):
     assert told.stderr == f"error: {said}\n"
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_no_forged_list_takes_much_memory(folder):
     """The largest list that is read, all of it empty lists, within a gigabyte."""
     relisted(folder, content=b"[" + b"[]," * 2_600_000 + b"[]]")

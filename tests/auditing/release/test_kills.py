@@ -149,7 +149,7 @@ def test_a_folder_that_is_gone_may_be_with_somebody(release, monkeypatch):
     assert "may have been copied" in entry.about["reason"]
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.parametrize("locale", ["C", "tr_TR.ISO-8859-9"])
 def test_other_locales_and_names_that_are_not_utf8(tmp_path, locale):
     """One sentence, and status 2, also where the terminal takes ASCII alone."""

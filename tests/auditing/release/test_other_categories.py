@@ -86,7 +86,7 @@ def test_the_ledger_and_the_limits_count_a_ward_that_needs_more_noise(tmp_path, 
     assert risks["membership"] < 0.75
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.usefixtures("few_changed")
 def test_an_entry_without_the_delta_of_another_category_is_caught():
     raw = wards()

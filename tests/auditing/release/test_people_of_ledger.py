@@ -178,7 +178,7 @@ def as_text(table: pa.Table) -> pa.Table:
     return table.set_column(table.column_names.index("smokes"), "smokes", truth)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_everybody_is_recognised_over_ten_releases_of_one_growing_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(AuditReport, "write", lambda report, out, keep=(): Path(out))

@@ -74,7 +74,7 @@ def test_the_ledger_forgets_nobody(here, change):
     assert "η = 1" in again.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_vote_of_every_release_counts(here):
     """ε = 0.4 of each vote: two or three together allow 75 % and more."""
     rng = np.random.default_rng(0)
@@ -183,7 +183,7 @@ def test_nobody_else_can_write_into_a_report(here):
         assert not path.stat().st_mode & 0o022, path
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_class_of_one_record_is_no_failure(here, monkeypatch):
     monkeypatch.setattr("seepage.auditing.neighbours.CHECKED", 60)  # the last among them
     X = np.random.default_rng(0).standard_normal((60, 2))

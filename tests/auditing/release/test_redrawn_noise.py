@@ -122,7 +122,7 @@ def extreme_patients(count=130):
     return pa.table({"age": age, "dose": dose, "response": response})
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_replacement_that_needs_more_noise_refutes_epsilon_and_not_delta():
     """By the smallest label the patient with the extreme dose would need twice as large a σ."""
     raw = extreme_patients(230)

@@ -148,13 +148,13 @@ def test_what_would_give_people_away_is_named_before_fitting(run, tmp_path, opti
     assert not (tmp_path / "seepage-ledger.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_rare_columns_are_dropped_when_asked(run, tmp_path):
     assert run("people.parquet", "--target", "ill", "--rare", "drop").exit_code == 0
     assert [c.name for c in sp.load_release(tmp_path / "seepage-release").columns] == ["age"]
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_second_release_is_judged_with_the_first(run, tmp_path):
     assert run("patients.parquet", "--target", "response", "--sigma", "0.15").exit_code == 0
     # By itself the grid would have more.
@@ -372,7 +372,7 @@ def test_noise_that_follows_the_most_exposed_record_says_so(made):
     assert not any("constant prediction" in i.name for i in found.release.items)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_the_noise_can_be_drawn_by_a_vote(run, tmp_path):
     # So large an ε finds the median block: an experiment, not a promise.
     result = run("patients.parquet", "--target", "response", "--sigma-epsilon", "100")

@@ -63,7 +63,7 @@ def test_the_page_is_never_wider_than_the_screen(browser, pages, name, size):
     assert width <= size[0]
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_very_long_names_do_not_break_the_layout(browser, tmp_path):
     page = AuditReport(make_hostile("wide" * 2500)).write(tmp_path)
     browser.open(page, PHONE)

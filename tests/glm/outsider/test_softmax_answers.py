@@ -221,7 +221,7 @@ def test_probabilities_near_one_are_seen():
     np.testing.assert_allclose(printed, plain, rtol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.parametrize(("digits", "sigma"), [(2, None), (None, 0.15)])
 def test_a_simulated_outsider_is_not_right_more_often(digits, sigma):
     """A test that has learnt both worlds from refits on other people, judged on further ones."""

@@ -260,7 +260,7 @@ def test_tables_of_a_population(logistic, robust, person, label):
     assert np.mean(predicted) > measured - 0.02
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_clustered_tables_of_people_with_several_records():
     """Panels of 400 people with four records each, who differ in level; one of them far off."""
     people, rows, rng, tables = 400, 4, np.random.default_rng(9), []

@@ -30,7 +30,7 @@ def bench(monkeypatch):
     return federated_run
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_the_property_of_half_the_clients_is_found_and_another_is_not(bench, tmp_path):
     path, half = tmp_path / "half", {1, 2, 4, 8, 9}
     nodes = bench.record(1, half, path)

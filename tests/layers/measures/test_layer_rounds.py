@@ -82,7 +82,7 @@ def test_it_is_the_step_down_test_of_all_arrangements():
     assert found.clients == (10, 10, 10)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_where_there_is_nothing_anything_is_named_in_five_of_a_hundred():
     draw = np.random.default_rng(1)
     named = 0
@@ -150,7 +150,7 @@ def test_what_cannot_be_asked():
         since_when(seen, CLIENT % 2, permutations=0)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_property_by_client_by_update_and_in_order_is_the_same():
     blocks = noise(3)
     blocks["fc1"] += 8 * (CLIENT % 2)[:, None]
@@ -170,7 +170,7 @@ def test_a_property_by_client_by_update_and_in_order_is_the_same():
     assert "1 layers reveal the property>" in repr(answers[0])
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_property_that_changes_within_clients_has_no_first_round():
     draw = np.random.default_rng(0)
     client, number = np.tile(np.arange(6), 10), np.repeat(np.arange(10), 6)

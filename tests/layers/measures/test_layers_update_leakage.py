@@ -126,7 +126,7 @@ def test_a_record_that_is_replaced_is_trained_on_again():
     assert float(bound.bound) >= bound.cramer_rao * (1 - 1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_finite_steps_estimate_the_same_and_say_their_scale():
     training = sp.layers.LocalTraining(lr=0.2, epochs=3, batch_size=2, momentum=0.5)
     net, (x, y) = network(), records()

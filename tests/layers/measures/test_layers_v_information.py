@@ -49,7 +49,7 @@ def test_the_known_information_of_gaussian_classes_lies_in_the_interval(shift, s
     assert found.columns["p_value"][0] == pytest.approx(0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_intervals_cover_as_often_as_they_say():
     truth = gaussian_information(1.0)
     hits = 0
@@ -115,7 +115,7 @@ def test_bits_are_nats_over_log_two():
     assert bits.columns["entropy"][0] == pytest.approx(1.0)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_family_sees_what_it_can_and_no_more():
     draw = np.random.default_rng(0)
     g = draw.standard_normal((800, 2))
@@ -126,7 +126,7 @@ def test_a_family_sees_what_it_can_and_no_more():
     assert trees.values[0] > 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_records_shared_between_gradients_are_kept_apart_by_groups():
     # Each of 20 clients has a mark of its own; the property is a coin toss per client.
     draw = np.random.default_rng(3)

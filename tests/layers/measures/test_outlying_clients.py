@@ -52,7 +52,7 @@ def outlying(kind, draw, shifts=None):
     return standing_out(recording(kind, sizes, draw, shifts), reference=reference)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.parametrize("kind", ["iid", "unequal", "heavy-tailed", "label-skewed"])
 def test_ordinary_clients_are_named_no_more_often_than_the_level_says(kind):
     draw = np.random.default_rng(len(kind))
