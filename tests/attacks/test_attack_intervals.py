@@ -159,7 +159,7 @@ def test_a_level_that_one_group_lacks_is_named():
         result.difference([0, 0, 1, 1], 1, 0, strata=[0, 0, 0, 1])
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.parametrize("area", [0.5, 0.8, 0.98])
 @pytest.mark.parametrize(
     ("groups", "each", "alike"),

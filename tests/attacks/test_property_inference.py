@@ -91,7 +91,7 @@ def test_several_classes():
     assert found.auc > 0.9
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_label_mix_alone_gives_a_property_away_unless_matched():
     # Inputs know nothing of the property; only the main task's label goes with it.
     torch.manual_seed(0)

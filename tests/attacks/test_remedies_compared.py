@@ -54,7 +54,7 @@ def compared(**options):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_what_is_done_about_the_layer_that_tells_helps_and_elsewhere_it_does_not():
     remedies = [
         UpdateRemedy.noise("trait", 5.0),

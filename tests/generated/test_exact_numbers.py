@@ -268,7 +268,7 @@ def test_a_column_of_two_values_is_measured_in_whole_levels(low: int, high: int)
     assert float(np.max(np.asarray(leak.cells(columns=["sick"])))) <= 1 + 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (1, 2), ("no", "yes")])
 def test_both_doors_ask_for_the_same_noise(low: object, high: object, tmp_path: Path) -> None:
     table = two_valued(low, high)

@@ -177,7 +177,7 @@ def test_weights_that_cannot_move_leave_the_usual_leakage(name, options):
     np.testing.assert_allclose(fair.whole_procedure(), fair.leakage().rows(), rtol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_simplex():
     one_hot = np.eye(3)[np.arange(N) % 3]
     table = np.hstack([X, one_hot])
@@ -293,7 +293,7 @@ def test_third_derivatives_are_checked_on_registration(family, name):
     losses.check_derivatives(replace(family, **{name: None}))
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_on_warfarin_doses():
     try:
         sp.data.locate("iwpc", download=False)

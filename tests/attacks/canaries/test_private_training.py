@@ -153,7 +153,7 @@ def opacus_run(X, y, follow, *, told=None):
     return float(engine.get_epsilon(1e-5)) if told is None else 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_loop_of_opacus():
     X, y = data(200)
     how = {"canaries": 100, "guesses": 50, "delta": 1e-5, "seed": 2}

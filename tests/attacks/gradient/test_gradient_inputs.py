@@ -33,7 +33,7 @@ TABLE = {"shape": (6,), "total_variation": 0}
 IMAGES = {"shape": (1, 8, 8), "total_variation": 0, "cost": "euclidean", "optimizer": "lbfgs"}
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.parametrize("restarts", [1, 3])
 def test_the_mismatch_is_that_of_the_record_which_is_returned(restarts):
     net, x, y = network(), far_images(), torch.tensor([0, 1, 1])

@@ -229,7 +229,7 @@ def test_matching_undoes_any_order():
         found.matched(truth[:5])
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_the_same_seed_gives_the_same_images_in_any_company():
     net, x, y = small_cnn(), smooth_images(3), torch.tensor([0, 1, 1])
     seen = sp.attacks.release_gradients(net, "cross_entropy", x, y)

@@ -133,7 +133,7 @@ def test_a_release_is_checked_file_by_file(folder):
     assert "Only the files with the role" in sheet
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_refused_release_leaves_nothing_to_compare(folder):
     made = run(*RELEASE, "--max-membership", "0.5001", "--check", "check.json")
     assert made.exit_code == 1

@@ -173,7 +173,7 @@ def test_remedies_are_chosen_by_name(run, words, said):
     assert said in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_the_remedies_that_are_named_are_the_ones_that_are_tried(run):
     words = ["audit", "people.csv", "--target", "ill", "--drop", "id", "--json", "--quick"]
     for asked, names in {

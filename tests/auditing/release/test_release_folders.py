@@ -406,7 +406,7 @@ def test_a_csv_file_can_be_released(run, tmp_path):
     assert run("empty", "--target", "response").exit_code == 2
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_folder_of_parquet_files_is_released_as_one_table(run, tmp_path):
     (tmp_path / "parts").mkdir()
     for k in range(4):

@@ -140,7 +140,7 @@ def test_a_column_of_mostly_one_value_is_scaled_by_its_deviation():
     assert found["scaling or levels of 'rare'"].unit == 0.5  # deviation 0.47
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_declared_figures_disclose_nothing():
     raw = patients().slice(0, 190)
     domain = ["age=0:120", "dose=0:150", "response=-5:10"]
@@ -185,7 +185,7 @@ def test_rare_values_are_merged_where_there_is_a_level_for_them_and_dropped_else
     assert set(few.column("job").to_pylist()) == {"(other)"}
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_that_a_declared_noise_is_enough_is_itself_listed():
     """What the domain's ends would need is more than was declared."""
     raw = patients().slice(0, 190)

@@ -115,7 +115,7 @@ def test_searching(browser, pages):
     assert browser.read("#found")[0].startswith(f"{(audit.eta > 1).sum()} of 569")
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_long_table_draws_only_what_is_in_sight(browser, pages):
     audit = make_audit(100_000)
     browser.open(pages["long"])

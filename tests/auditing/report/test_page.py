@@ -172,7 +172,7 @@ def test_a_model_that_was_not_compared_with_a_constant_is_not_green():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_extreme_audits_are_rendered():
     quiet = make_audit(
         3,

@@ -47,7 +47,7 @@ def test_the_property_of_half_the_clients_is_found_and_another_is_not(bench, tmp
     assert null.first() is None
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_the_one_client_who_differs_is_the_furthest(bench, tmp_path):
     nodes = bench.record(1, {6}, tmp_path / "one")
     found = standing_out(load_gradients(tmp_path / "one")[0])

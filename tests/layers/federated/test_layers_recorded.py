@@ -85,7 +85,7 @@ def test_arrays_serve_as_batches(loss):
             np.testing.assert_array_equal(arrays["2"], tensors["2"])
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_arrays_serve_as_records_of_an_audit():
     x, y = batch(400)
     trait = np.arange(400) % 4 < 2

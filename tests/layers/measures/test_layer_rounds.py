@@ -219,7 +219,7 @@ def test_two_clients_in_the_first_round_tell_nothing_yet():
     assert found.p_values[0] == pytest.approx([1.0])
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_recording_without_rounds_has_no_first_one():
     seen = replace(recorded(noise(6)), rounds=None)
     found = audit_recording(seen, CLIENT % 2, family="logistic", permutations=19)

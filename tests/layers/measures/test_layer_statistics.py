@@ -52,7 +52,7 @@ def updates_of(clients, each, seed, property_shift=0.0, own=1.0, noise=0.3):
 NET = nn.Sequential(nn.Linear(6, 1, bias=False))
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_updates_are_grouped_by_the_clients_they_came_from():
     # A property of ten clients that nothing tells: ungrouped, their marks give it away.
     small = 0
@@ -87,7 +87,7 @@ def test_groups_may_be_refused_or_named():
     np.testing.assert_array_equal(named.values, own.values)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_ten_clients_that_know_their_property_are_found_out():
     hits = 0
     for seed in range(10):
@@ -139,7 +139,7 @@ def test_where_nothing_is_found_something_may_have_been_missed():
         assert 0.01 < found.high[0] < 0.2
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_groups_of_attacked_updates():
     draw = np.random.default_rng(0)
     p = np.arange(60) % 2
