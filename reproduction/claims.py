@@ -43,10 +43,10 @@ CLAIMS = {
         "Rényi differential privacy and Fisher information leakage “both offer strong semantic "
         "protection against data reconstruction attacks”; dFIL gives the larger bound and ranks "
         "records as an attack does.",
-        "dFIL's bound is the larger one at equal accuracy on MNIST, ranks records, and is "
+        "dFIL's bound exceeds that of RDP at equal accuracy on MNIST, ranks records, and is "
         "attained.",
         "the printed ε of output perturbation assumes gradients of norm one; the accuracies up "
-        "to which RDP guarantees anything are not reproduced.",
+        "to which the RDP bound is informative are not reproduced.",
         "the network of the authors' code, not of Table 1; random probes instead of coordinates.",
         "in which unit is the error on CIFAR-10, and is a record removed or replaced?",
     ),

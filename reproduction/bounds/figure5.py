@@ -339,9 +339,9 @@ def _estimators() -> list[Quantity]:
 
 def _setting(found: Found) -> str:
     words = (
-        "The networks of the authors' code and tables (for MNIST the code has filters of 8 × 8 "
-        "and 4 × 4 where Table 1 states 3 × 3) with Glorot initialisation. MNIST: Poisson batches "
-        "of 600 of 60,000 records; one random probe a step (paper: 50 coordinates; its code: one)."
+        "The networks of the authors' code and tables (for MNIST the code has filters of 8 × 8 and "
+        "4 × 4 where Table 1 states 3 × 3) with Glorot initialisation. MNIST: Poisson batches of "
+        "600 of 60,000 records; one random probe per step (paper: 50 coordinates; its code: one)."
     )
     runs: dict[str, list[str]] = {}
     for data, whose in (("mnist_as_run", "The authors' network"), ("mnist", "Table 1's network")):
@@ -357,16 +357,16 @@ def _setting(found: Found) -> str:
         words += (
             f" CIFAR-10: the {settings} settings of Table 4 that determine how accurate a network "
             f"can be at a bound of 1 or 0.1, {_lengths(rows)}, {_runs(rows)}. Each step probes a "
-            "quarter of the batch, including the records that leaked most so far. The largest "
-            "dFIL is averaged over runs. Pixels enter as (p − 0.473)/0.2, and errors are per "
+            "quarter of the batch, including the records that leaked most so far. The largest dFIL "
+            "is averaged over runs. Pixels p are scaled to (p − 0.473)/0.2, and errors are per "
             "pixel in [0, 1] unless stated otherwise."
         )
     words += _precision()
     words += (
-        " RDP as in the authors' code: the Poisson-sampled Gaussian mechanism at order 2, which "
-        "is about adding or removing a record although theorem 1 requires replacing one. κ is "
-        "from the paper's formula, with failure probability 0.00001 per run; for little noise the "
-        "formula is not proved. The κ of a mixture needs no failure probability."
+        " As in the authors' code, RDP is that of the Poisson-sampled Gaussian mechanism at order "
+        "2. It is about adding or removing a record, although theorem 1 requires replacing one. "
+        "The factor κ is from the paper's formula, with failure probability 0.00001 per run; for "
+        "little noise the formula is not proved. The κ of a mixture needs no failure probability."
     )
     return words
 
@@ -390,7 +390,7 @@ def _precision() -> str:
     single, half = found["rows"]
     apart = 100 * max(abs(b / a - 1) for a, b in zip(single["sum"], half["sum"], strict=True))
     return (
-        " Computed in bfloat16, which changes the sum of all leakages by at most "
+        " Computations are in bfloat16, which changes the sum of all leakages by at most "
         f"{apart:.2f} % ({found['steps']} steps of two settings, "
         "private_sgd_precision.json)."
     )
@@ -447,7 +447,7 @@ def _hyper(row: dict[str, Any]) -> str:
 def _seen(every: Found) -> str:
     found = every["mnist_as_run"][1]
     relations = [
-        f"{crossing(some, 'rdp'):.1f} and {crossing(some, 'replaced'):.1f} % on "
+        f"{crossing(some, 'rdp'):.1f} % ({crossing(some, 'replaced'):.1f} %) on "
         f"{_NAMES[data].partition(',')[0]}"
         for data, (_, some) in every.items()
         if data != "mnist"
@@ -465,9 +465,9 @@ def _seen(every: Found) -> str:
         claim = "The bound from the largest dFIL is not above the RDP bound at high accuracy"
     return (
         f"{claim}. The dFIL bound is at least 1 up to {crossing(found, 'largest'):.1f} % (paper: "
-        f"97 %), with the mixture κ up to {crossing(found, 'mixture'):.1f} %. The RDP bound is at "
-        f"least 1, for removing and for replacing a record, up to {', '.join(relations)} (paper: "
-        f"95 and {_PRINTED_RDP} %)."
+        f"97 %), or up to {crossing(found, 'mixture'):.1f} % with the mixture κ. The RDP bound for "
+        "removing a record (in brackets: for replacing one) is at least 1 up to "
+        f"{' and '.join(relations)}. The paper has 95 % on MNIST and {_PRINTED_RDP} % on CIFAR-10."
     )
 
 

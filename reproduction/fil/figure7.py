@@ -89,9 +89,9 @@ def reproduce(quick: bool) -> Outcome:
     seen = " ".join(_compare(course) for course in courses)
     setting = (
         "Linear regression on IWPC (λ = 10⁻²; the allele of VKORC1, three values) and Adult (λ = "
-        "10⁻³, targets −1 and 1; married or not): η is about the columns of the attribute, each "
-        f"round of IRFIL equalises it; Gaussian noise σ = 10⁻³, {TRIALS} releases. Intervals are "
-        "at 95 %, over records and releases. Deciles are of η before reweighting. The exact "
+        "10⁻³, targets −1 and 1; married or not): η is about the columns of the attribute, and "
+        f"each round of IRFIL equalises it. Gaussian noise σ = 10⁻³, {TRIALS} releases. Intervals "
+        "are at 95 %, over records and releases. Deciles are of η before reweighting. The exact "
         "optimum is that of fil-figure6. η is about small changes and the attacker compares whole "
         "levels, so equal η need not mean equal accuracy."
     )

@@ -81,7 +81,7 @@ def reproduce(quick: bool) -> Outcome:
         f"is {max(line.spread for line in after):.1e}), the accuracy changes by at most "
         f"{moved:.1f} points, and {len(table) - len(differing)} of {len(table)} numbers of the "
         "table agree with the printed "
-        "ones" + (f"; exceptions: {', '.join(differing)}." if differing else ".") + " The paper "
+        "ones" + (f" (not: {', '.join(differing)})." if differing else ".") + " The paper "
         "chooses the largest λ with which logistic regression is as accurate in training as linear "
         "regression, to two digits; this rule gives penalties different from those of its code, "
         "which are used here."
