@@ -31,9 +31,9 @@ EXPOSED = 100
 _SETTING = (
     f"{DATA} Logistic regression, λ = 0.01, noise σ = 0.00001, with a column of ones that is "
     "penalised like the pixels, as in the authors' code; bounds and errors are about the pixels. "
-    f"The informed attacker divides by what the column of ones reveals ({TRIALS:,} releases), or "
-    f"also uses the label ({TRIALS_WITH_LABEL} releases; {TRIALS_EXPOSED:,} for the {EXPOSED} "
-    "most exposed records), which the paper's text does and its code does not. Without the label "
+    f"The informed attacker divides by the factor that the column of ones reveals ({TRIALS:,} "
+    f"releases). The attacker of the paper's text also uses the label ({TRIALS_WITH_LABEL} "
+    f"releases; {TRIALS_EXPOSED:,} for the {EXPOSED} most exposed records). Without the label "
     "the estimate is a ratio of Gaussians, which has no mean, so medians are also reported."
 )
 

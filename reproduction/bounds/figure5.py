@@ -91,17 +91,17 @@ def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
     single = [_of_single_runs(point) for point in found]
     out = [
         Quantity(
-            "MNIST: accuracy to which the RDP bound is at least 1",
+            "MNIST: accuracy up to which the RDP bound is at least 1",
             crossing(found, "rdp"),
             "95",
-            "The bound depends only on σ and T, and for removing a record, as in the paper's code, "
+            "The bound depends only on σ and T. For removing a record, as in the paper's code, it "
             "is above 1 at σ = 2 even after 5,000 steps. For replacing one, as theorem 1 requires, "
-            f"it is above 1 up to {replaced:.2f} %; this rounds to the printed number but cannot "
-            f"be its source ({_SOURCE}, from "
+            f"it is above 1 up to {replaced:.2f} %, which rounds to the printed number although "
+            f"the paper's code does not compute it ({_SOURCE}, from "
             "`reproduction/results/private_sgd_mnist_as_run.json`).",
         ),
         Quantity(
-            "MNIST: accuracy to which the bound from the largest dFIL is at least 1",
+            "MNIST: accuracy up to which the bound from the largest dFIL is at least 1",
             crossing(found, "largest"),
             "97",
             "Over ten runs of the authors' network it is this "
@@ -194,19 +194,19 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
         Quantity("CIFAR-10: settings and lengths measured", len(found)),
         Quantity("CIFAR-10: best accuracy in percent", max(p.accuracy for p in found)),
         Quantity(
-            "CIFAR-10: accuracy to which the RDP bound is at least 1",
+            "CIFAR-10: accuracy up to which the RDP bound is at least 1",
             rdp.accuracy,
             _PRINTED_RDP,
-            "The bound depends only on σ and T, and σ = 2 is the largest noise in Table 4: after "
-            f"its longest run ({longest:,} steps) it is {rdp.rdp:.2f}, where the accuracy is "
+            "The bound depends only on σ and T. With σ = 2, the largest noise in Table 4, it is "
+            f"{rdp.rdp:.2f} after the longest run ({longest:,} steps), where the accuracy is "
             f"{_accuracies(found, rdp)}. The most accurate setting is {_hyper(rdp.row)} "
-            f"({_spread(rdp)}); by ρC, accuracy is {_by_step(found, rdp)}, and none reaches "
+            f"({_spread(rdp)}). By ρC, accuracies are {_by_step(found, rdp)}; none reaches "
             f"{_PRINTED_RDP} %. For replacing a record, the bound is at least 1 up to an accuracy "
             f"of {crossing(found, 'replaced'):.1f} % in our runs ({_SOURCE}, from "
             "`reproduction/results/private_sgd_cifar10_as_run*.json`).",
         ),
         Quantity(
-            "CIFAR-10: accuracy to which the bound from the largest dFIL is at least 0.1",
+            "CIFAR-10: accuracy up to which the bound from the largest dFIL is at least 0.1",
             tenth.accuracy,
             "64",
             "For CIFAR-10 the paper states no unit. Per pixel, the bound holds up to this accuracy "
@@ -217,18 +217,18 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             comparable=False,
         ),
         Quantity(
-            "CIFAR-10: accuracy to which dFIL's bound is at least 1, less that of RDP",
+            "CIFAR-10: accuracy up to which dFIL's bound is at least 1, minus that of RDP",
             dfil.accuracy - rdp.accuracy,
             "0",
         ),
         Quantity(
-            "CIFAR-10: accuracy to which the bound from the largest dFIL is at least 1",
+            "CIFAR-10: accuracy up to which the bound from the largest dFIL is at least 1",
             dfil.accuracy,
         ),
         *(
             Quantity(
-                "CIFAR-10, in units of the network's input: accuracy to which the bound from the "
-                f"largest dFIL is at least {level:g}",
+                "CIFAR-10, in units of the network's input: accuracy up to which the bound from "
+                f"the largest dFIL is at least {level:g}",
                 crossing(found, "largest", level / times),
             )
             for level in (0.1, 1)
@@ -258,7 +258,7 @@ def _by_one_coordinate(times: float) -> tuple[list[Quantity], str]:
     signs, rough = points(results), points(results, "one coordinate")
     per_pixel, per_input = (crossing(rough, "largest", 0.1 / unit) for unit in (1.0, times))
     name = "CIFAR-10, by one coordinate a step"
-    what = "accuracy to which the bound from the largest dFIL is at least 0.1"
+    what = "accuracy up to which the bound from the largest dFIL is at least 0.1"
     quantities = [
         Quantity(f"{name}: {what}", per_pixel),
         Quantity(f"{name}, in units of the network's input: {what}", per_input),
@@ -268,9 +268,8 @@ def _by_one_coordinate(times: float) -> tuple[list[Quantity], str]:
     ]
     settings = len({_hyper(row) for row in results["rows"]})
     words = (
-        f"; with their one-coordinate estimator, whose largest value is larger, {settings} "
-        f"settings give, in one run, {per_pixel:.1f} % per pixel and {per_input:.1f} % in units of "
-        "the input"
+        f". Their one-coordinate estimator has larger maxima: {settings} settings give, in one "
+        f"run, {per_pixel:.1f} % per pixel and {per_input:.1f} % in units of the input"
     )
     return quantities, words
 
@@ -288,7 +287,7 @@ def _last_above(found: list[Point], bound: str, level: float) -> Point:
 def _spread(point: Point) -> str:
     """State the accuracy of each run of a point."""
     single = [f"{100 * accuracy:.2f}" for accuracy in point.row["accuracy"]]
-    return f"whose runs reach {', '.join(single)} %"
+    return f"runs: {', '.join(single)} %"
 
 
 def _by_step(found: list[Point], best: Point) -> str:
@@ -355,8 +354,8 @@ def _setting(found: Found) -> str:
         rows = found["cifar10_as_run"][0]["rows"]
         settings = len({_hyper(row) for row in rows})
         words += (
-            f" CIFAR-10: the {settings} settings of Table 4 that determine how accurate a network "
-            f"can be at a bound of 1 or 0.1, {_lengths(rows)}, {_runs(rows)}. Each step probes a "
+            f" CIFAR-10: the {settings} settings of Table 4 that give the highest accuracy at a "
+            f"bound of 1 or 0.1, {_lengths(rows)}, {_runs(rows)}. Each step probes a "
             "quarter of the batch, including the records that leaked most so far. The largest dFIL "
             "is averaged over runs. Pixels p are scaled to (p − 0.473)/0.2, and errors are per "
             "pixel in [0, 1] unless stated otherwise."
@@ -406,7 +405,7 @@ def _lengths(rows: list[dict[str, Any]]) -> str:
     *first, last = usual
     words = f"after {', '.join(first)}{' and ' if first else ''}{last} steps"
     if len(usual) > 4:
-        words = f"after {len(usual)} lengths from {usual[0]} to {last} steps"
+        words = f"after {len(usual)} numbers of steps from {usual[0]} to {last}"
     for steps, found in sorted(settings.items()):
         if len(found) < most:
             words += f" ({'; '.join(found)} also after {steps:,})"

@@ -39,8 +39,8 @@ def reproduce(quick: bool) -> Outcome:
         f"{q.measured:.2f} on {data}" for data, q in zip(found, quantities[1::2], strict=True)
     )
     seen = (
-        f"Of the {TOP} records that leak most, the two models share {counts}, although over all "
-        f"records the two rankings are similar (rank correlation {ranks})."
+        f"Of the {TOP} records that leak most, the two models share {counts}, although their "
+        f"rankings of all records are similar (rank correlation {ranks})."
     )
     return Outcome(SETTING, tuple(quantities), seen, _draw(found))
 

@@ -83,8 +83,7 @@ def reproduce(quick: bool) -> Outcome:
         "table agree with the printed "
         "ones" + (f" (not: {', '.join(differing)})." if differing else ".") + " The paper "
         "chooses the largest λ with which logistic regression is as accurate in training as linear "
-        "regression, to two digits; this rule gives penalties different from those of its code, "
-        "which are used here."
+        "regression, to two digits. Its code has other penalties, which are used here."
     )
     setting = f"{SETTING} {ROUNDS} rounds of IRFIL."
     quantities = (*_sizes(settings), *table, *_checks(settings))

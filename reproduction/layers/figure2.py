@@ -90,8 +90,8 @@ def reproduce(quick: bool) -> Outcome:
     seen = (
         f"The AUC is highest for {', '.join(told)}; the first dense layer is "
         f"{claim.get(agree, f'not significantly below the highest for {agree} of the three')}. "
-        f"Compared with Figure 1's property, the correlation with the AUC changes {shifts}; "
-        "in the paper, the correlation falls for V-information and rises for sensitivity."
+        f"Compared with Figure 1's property, the correlation with the AUC changes {shifts}. "
+        "In the paper, it falls for V-information and rises for sensitivity."
     )
     setting = f"Main task glasses, network {NETWORK}. {runs.setting([(NETWORK, TASK)])}"
     return Outcome(setting, tuple(quantities), seen, _draw(runs), runs.kept())

@@ -105,7 +105,7 @@ def _seen(study: Study, where: Correlation) -> str:
     worst = study.private.quality.ssim.max()
     return (
         f"This shorter attack reconstructs the record with the highest PLIS {better} than the one "
-        f"with the lowest (SSIM {high:.2f} against {low:.2f}); for the whole attack see "
+        f"with the lowest (SSIM {high:.2f} against {low:.2f}); for the full attack see "
         f"plis-table1. Within a record the error is {claim} (mean "
         f"rank correlation over the pixels {where}). With DP, nothing is reconstructed: SSIM is "
         f"at most {worst:.2f} over all {len(study.rows)} records. {_finding3(study)}"
