@@ -143,7 +143,7 @@ def _page(own: dict[str, dict[str, Any]]) -> Iterator[str]:
     first = EXPERIMENTS[next(iter(own))]
     paper = PAPERS[first.paper]
     yield f"# {first.paper}: {first.topic or paper.topic}\n"
-    yield f"This page reproduces [*{paper.title}*]({paper.address}) ([all papers](index.md))."
+    yield f"This page reproduces [the paper]({paper.address}) ([all papers](index.md))."
     yield _count(own.values())
     if not first.topic:
         yield from ("", *CLAIMS[first.paper].lines())
