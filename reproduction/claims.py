@@ -64,10 +64,10 @@ CLAIMS = {
         "PLIS “enables the identification of sensitive attributes and of subjects at high risk of "
         "data reconstruction”; with differential privacy it is “essentially randomly distributed "
         "over the image space”.",
-        "informative features have the larger PLIS, and records of high PLIS are reconstructed "
-        "better by SSIM and HaarPSI.",
-        "by squared error they are not; loss and gradient norm predict SSIM as well as PLIS "
-        "does; with differential privacy, PLIS is as smooth as without.",
+        "informative features have a larger PLIS than others, and records of high PLIS are "
+        "reconstructed better by SSIM and HaarPSI.",
+        "by squared error they are reconstructed no better; loss and gradient norm predict SSIM as "
+        "well as PLIS does; with differential privacy, PLIS is as smooth as without.",
         "our own networks; PneumoniaMNIST, where the paper may have used ChestMNIST.",
         "which network, attack options, data set and records?",
     ),

@@ -338,8 +338,8 @@ def _estimators() -> list[Quantity]:
 
 def _setting(found: Found) -> str:
     words = (
-        "The networks of the authors' code and tables (for MNIST the code has filters of 8 × 8 and "
-        "4 × 4 where Table 1 states 3 × 3) with Glorot initialisation. MNIST: Poisson batches of "
+        "The networks are those of the authors' code and tables (for MNIST the code has filters of "
+        "8 × 8 and 4 × 4, Table 1 of 3 × 3) with Glorot initialisation. MNIST: Poisson batches of "
         "600 of 60,000 records; one random probe per step (paper: 50 coordinates; its code: one)."
     )
     runs: dict[str, list[str]] = {}
@@ -424,11 +424,11 @@ def _runs(rows: list[dict[str, Any]]) -> str:
     for (hyper, runs), steps in last.items():
         alike.setdefault((steps, runs), []).append(hyper)
     settings = {_hyper(row) for row in rows}
-    named = [
-        f"{_some(hypers, len(settings))}, to {steps:,} steps: {runs}"
-        for (steps, runs), hypers in alike.items()
-    ]
-    return f"{words} ({'; '.join(named)})" if named else words
+    named: dict[str, list[str]] = {}
+    for (steps, runs), hypers in alike.items():
+        named.setdefault(runs, []).append(f"{_some(hypers, len(settings))} to {steps:,} steps")
+    more = "; ".join(f"{runs} for {' and for '.join(some)}" for runs, some in named.items())
+    return f"{words} ({more})" if more else words
 
 
 def _some(hypers: list[str], settings: int) -> str:

@@ -49,8 +49,8 @@ def reproduce(quick: bool) -> Outcome:
     named = [", ".join(sorted({classes[train.labels[i]] for i, _ in end})) for end in (high, low)]
     seen = (
         f"Training leaks {number(high[0][1] / max(low[0][1], 1e-12))} times as much about the most "
-        f"exposed image as about the least exposed. Classes of the eight most exposed: {named[0]}; "
-        f"of the eight least: {named[1]}. In the paper, hard-to-recognise images leak most and "
+        f"exposed image as about the least exposed. The eight most exposed show: {named[0]}; the "
+        f"eight least exposed: {named[1]}. In the paper, hard-to-recognise images leak most and "
         "typical ones least."
     )
     machine = row.get("machine", results["machine"])

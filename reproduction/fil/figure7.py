@@ -202,14 +202,14 @@ def _compare(course: Course) -> str:
         found, (gap, reach) = course.accuracies(stage), course.gap(stage)
         alike, alike_reach = course.gap_by_level(stage)
         words.append(
-            f"{_when(stage)} {found[0].accuracy:.2f} and {found[-1].accuracy:.2f} (difference "
+            f"{found[0].accuracy:.2f} and {found[-1].accuracy:.2f} {_when(stage)} (difference "
             f"{gap:+.3f} ± {reach:.3f}; within levels {alike:+.3f} ± {alike_reach:.3f})"
         )
-    both = "; ".join(words).replace("-", "−")
+    both = " and ".join(words).replace("-", "−")
     beside = [course.beside[stage] for stage in (0, ROUNDS)]
     shares = [f"{each.plain.mean():.3f} (optimum {each.optimum.mean():.3f})" for each in beside]
     return (
-        f"{course.target.name}, accuracy in the first and the last decile: {both}. Over all "
+        f"On {course.target.name}, accuracy in the first and the last decile is {both}. Over all "
         f"records, white-box accuracy is {shares[0]} before and {shares[1]} after."
     )
 

@@ -217,7 +217,7 @@ def _words(seen: tuple[Seen, ...]) -> str:
     found = [one.detection() for one in seen]
     ends = [f"{f.area:.3f} ({f.interval.low:.3f} to {f.interval.high:.3f})" for f in found]
     after = (
-        ": the clip affects exactly these records, so their PLIS falls below that of digits"
+        ". The clip affects exactly these records, so their PLIS falls below that of digits"
         if found[0].area < 0.5
         else ""
     )

@@ -519,7 +519,7 @@ def test_figure_5_is_drawn_from_kept_results(kept):
     assert wider == crossing(seen, "largest", 0.04)  # a unit is 0.2 of the pixels' range
     only = f"σ = {later[0]['noise_multiplier']:g}, ρ = 0.1, C = {later[0]['max_grad_norm']:g}"
     assert f"after 2,500 steps ({only} also after 5,000)" in both.setting
-    assert f"one run each ({only}, to 5,000 steps: an average over 2 runs)" in both.setting
+    assert f"one run each (an average over 2 runs for {only} to 5,000 steps)" in both.setting
     by_length = found["CIFAR-10: accuracy up to which the RDP bound is at least 1"]
     at_two = next(row for row in kept_rows if row["noise_multiplier"] == 2)
     assert f"whose runs reach {100 * at_two['accuracy'][0]:.2f} %" in by_length.why
