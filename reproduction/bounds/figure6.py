@@ -18,8 +18,8 @@ from seepage.nn.sampling.amplification import paper_epsilon, theorem4_factor
 
 _SETTING = (
     "The network of Table 2 on CIFAR-10 with Glorot initialisation, as in the authors' code; "
-    "Poisson batches of 200, T = 5,000, σ = 0.5, ρ = 0.1, C = 1. dFIL η̄ per pixel in [0, 1], "
-    "with theorem 4's κ."
+    "Poisson batches of 200, T = 5,000, σ = 0.5, ρ = 0.1, C = 1. The dFIL η̄ is per pixel in [0, "
+    "1], with theorem 4's κ."
 )
 
 

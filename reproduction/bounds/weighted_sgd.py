@@ -36,8 +36,8 @@ _SETTING = (
     f"The authors' MNIST network on {RECORDS:,} images, Poisson batches of {BATCH}, {STEPS} steps, "
     f"ρ = {RATE:g}, C = {THRESHOLD:g}, averages of {RUNS} runs with a common initialisation. "
     "Weighted (not in the paper): a record's clipped gradient is multiplied by the mean dFIL² of "
-    "all records so far over its own dFIL², capped at one. dFIL treats the weights as constants "
-    "and takes κ = 1; one random probe per step sets the weights, another measures."
+    "all records so far over its own dFIL², capped at one. The dFIL treats the weights as "
+    "constants and takes κ = 1. One random probe per step sets the weights, another measures."
 )
 
 

@@ -135,7 +135,7 @@ def reproduce(quick: bool) -> Outcome:
         f"standard errors (Bonferroni threshold for {len(excesses)} comparisons at the 1 % level: "
         f"{ndtri(1 - 0.01 / len(excesses)):.1f}). The paper's rule covers {spans[0]} % of the way "
         f"from the prior to the optimum at a mean η near {_SHOWN[0]} and {spans[1]} % near "
-        f"{_SHOWN[1]}; with the log-prior added, the rule is the optimum. At a mean η near 10⁻³, "
+        f"{_SHOWN[1]}. With the log-prior added, the rule is the optimum. At a mean η near 10⁻³, "
         f"which the paper recommends, the test MSE is {safe[-1]:.2f} for λ = 1 and at least "
         f"{min(safe[:-1]):.1f} for smaller penalties."
     )

@@ -205,7 +205,7 @@ def _compare(course: Course) -> str:
             f"{found[0].accuracy:.2f} and {found[-1].accuracy:.2f} {_when(stage)} (difference "
             f"{gap:+.3f} ± {reach:.3f}; within levels {alike:+.3f} ± {alike_reach:.3f})"
         )
-    both = " and ".join(words).replace("-", "−")
+    both = "; it is ".join(words).replace("-", "−")
     beside = [course.beside[stage] for stage in (0, ROUNDS)]
     shares = [f"{each.plain.mean():.3f} (optimum {each.optimum.mean():.3f})" for each in beside]
     return (

@@ -38,12 +38,12 @@ _CURVE = np.geomspace(0.04, 30, 120)
 _ROWS = 4_000  # records whose information is held at a time
 _SETTING = (
     "Linear regression: IWPC with λ = 0.01 and MNIST digits 0 and 1 in 20 principal components "
-    "with λ = 0.0001, targets −1 and 1. Output perturbation adds N(0, σ²I) to the minimiser, "
-    "objective perturbation N(0, β²I) to the gradient of the objective, which adds N(0, β²H⁻²) "
-    "to the minimiser. η is about all features and the label of a record, including the leakage "
-    "of the data-dependent covariance. Test errors are expectations in closed form. The scales "
-    "give the most exposed record the stated η. The paper names objective "
-    "perturbation as future work."
+    "with λ = 0.0001, targets −1 and 1. Output perturbation adds N(0, σ²I) to the minimiser. "
+    "Objective perturbation adds N(0, β²I) to the gradient of the objective, which adds N(0, "
+    "β²H⁻²) to the minimiser. The leakage η is about all features and the label of a record, "
+    "including that of the data-dependent covariance. Test errors are expectations in closed form. "
+    "The scales give the most exposed record the stated η. The paper names objective perturbation "
+    "as future work."
 )
 
 

@@ -88,7 +88,7 @@ def reproduce(quick: bool) -> Outcome:
         0: "significantly below for all three",
     }
     seen = (
-        f"The AUC is highest {', '.join(told)}; the first dense layer is "
+        f"The AUC is highest {', '.join(told)}. The first dense layer is "
         f"{claim.get(agree, f'not significantly below the highest for {agree} of the three')}. "
         f"Compared with Figure 1's property, the correlation with the AUC changes {shifts}. "
         "In the paper, it falls for V-information and rises for sensitivity."

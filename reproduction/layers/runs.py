@@ -115,7 +115,7 @@ class Runs:
         """State what is unknown where a layer other than the paper's has the highest risk."""
         tried = _seen_whole()
         if "auc_confounded" in self.select(network, task)[0]["properties"][property_name]:
-            tried += "; for an attack without the equal mix of labels, see “confounded”"
+            tried += "; attacks without the equal label mix are “confounded”"
         return (
             f"{UNSTATED}, nor are the attacker's batches. Random projection of large layers is not "
             f"the cause ({tried})."

@@ -131,7 +131,7 @@ def _seen(study: Study, found: dict[str, Correlation], whole: WholeAttacks) -> s
         f"seeds, {whole.steps():,} steps; over the last eighth the cost fell by at most "
         f"{100 * whole.fall():.1f} %) reconstructs the record of highest PLIS better than that of "
         f"lowest in {whole.better()} of {len(ATTACKS)} cases, {order}. Over all records the rank "
-        f"correlation with PLIS is {ranks} (95 % intervals); that of loss and gradient norm with "
+        f"correlation with PLIS is {ranks} (95 % intervals). That of loss and gradient norm with "
         f"SSIM is as high ({others[0]:.2f}, {others[1]:.2f}). In {pairs[0]} to {pairs[1]} % of "
         "pairs the record of higher PLIS has the higher SSIM. The figure's shorter attack "
         f"({len(study.rows)} records; correlations: SSIM {short['SSIM']}, PSNR {short['PSNR']}) "
