@@ -207,7 +207,7 @@ def _draw(ratio: ReconstructionErrors, label: ReconstructionErrors, found: Bound
             power_ticks(axes.yaxis, every=2)
         grid[0].set_ylabel("mean squared error per pixel")
 
-    alternative = "Error of the attack on each record against its dFIL bound, " + "; ".join(
+    alternative = "Errors of two attacks on each record against its dFIL bound. " + "; ".join(
         f"{title}, {100 * np.mean(error < found.dfil):.0f} percent of the records below the bound"
         for title, error in panels
     )

@@ -68,9 +68,9 @@ def reproduce(quick: bool) -> Outcome:
         verdicts.append(_verdict(network, curves))
     seen = (
         "With the main task gender, the property glasses and an equal label mix, "
-        f"{'. '.join(verdicts)}. From all layers together, the AUC is {_each(runs, 'auc')}; with "
-        f"each property's own mix of labels {_each(runs, 'auc_confounded')}. On CIFAR-10 (animal "
-        "or vehicle; property: it flies; ± two standard errors) the AUC is highest at: "
+        f"{'. '.join(verdicts)}. From all layers together, the AUCs are {_each(runs, 'auc')}; with "
+        f"each property's own label mix, they are {_each(runs, 'auc_confounded')}. On CIFAR-10 "
+        "(animal or vehicle; property: it flies; ± two standard errors) the AUC is highest at: "
         f"{highest_in_words(others, *CIFAR10[0])}{_not_run(others)}."
     )
     for task, name in CIFAR10:

@@ -95,7 +95,7 @@ def _order(runs: Runs, network: str, place: int, which: str) -> tuple[str, list[
         alike = max(values.values()) - min(values.values()) < 1e-9
         ways.append(f"{words}, {'all are equal' if alike else f'{task.lower()} is {which}'}")
     return (
-        f"{', '.join(means)} (± two standard errors); "
+        f"Sensitivity: {', '.join(means)} (± two standard errors); "
         f"{'; '.join(ways)} (`reproduction/results/layers_lfw.json`).",
         apart,
     )
