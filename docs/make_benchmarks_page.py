@@ -70,9 +70,9 @@ def _linear() -> Iterator[str]:
     threads = _threads(found["made"])
     yield "## Linear models\n"
     yield (
-        f"`benchmarks/glm_rows.py` measures times after the fit ({threads}), in products "
-        "`X·H⁻¹` of the same run, and compares them with singular values of dense Jacobians "
-        "(extrapolated from a sample):\n"
+        f"`benchmarks/glm_rows.py` measures times after the fit ({threads}) as multiples of a "
+        "product `X·H⁻¹`. The last column compares them with singular values of dense Jacobians, "
+        "extrapolated from a sample:\n"
     )
     rows = []
     for key, name in TABLES.items():
@@ -87,14 +87,14 @@ def _linear() -> Iterator[str]:
     yield _table((*head, "dense, slower by"), rows)
     error = max(found[key]["error"] for key in TABLES)
     disk = kept("out-of-core")
-    yield "![Seconds for η of all records, with seepage and dense](assets/benchmarks-linear.svg)\n"
+    yield "![Seconds for η of all records, by seepage and densely](assets/benchmarks-linear.svg)\n"
     yield (
         f"The largest relative difference from dense results is {error:.1g}. From Parquet "
         f"(`benchmarks/out_of_core.py`), η of {disk['rows'] // 10**6} million rows of "
-        f"{disk['columns']} columns takes {disk['η of every row']:.0f} s, "
-        f"{disk['η of every row'] / disk['product']:.1f} times as long as reading and one "
-        f"product, with {disk['peak']:.1f} GB of memory; time grows as the number of rows to the "
-        f"power {disk['exponent']:.2f}.\n"
+        f"{disk['columns']} columns takes {disk['peak']:.1f} GB of memory and "
+        f"{disk['η of every row']:.0f} s, {disk['η of every row'] / disk['product']:.1f} times as "
+        "long as reading and one product. Time grows as the number of rows to the power "
+        f"{disk['exponent']:.2f}.\n"
     )
 
 
@@ -104,7 +104,7 @@ def _networks() -> Iterator[str]:
     wide, middle, large = full["wide"], full["124M"], full["1.3B"]
     yield "## Networks\n"
     yield (
-        "Costs are in training steps of the same run, float32 "
+        "Costs are in float32 training steps of the same run "
         "(`benchmarks/accountant.py`, `plis.py`; on the H200 with `--device cuda`):\n"
     )
     rows = [
@@ -186,9 +186,9 @@ def _precisions() -> Iterator[str]:
 def _lora() -> Iterator[str]:
     found = {"7B": kept("lora-cuda")["7B"], "13B": kept("lora-cuda-13B")["13B"]}
     yield (
-        "The next table lists seconds and GiB for LoRA of rank 16 on Llama's shape, with the base "
-        "in bf16, adapters in float32, batch 4 × 512 tokens, eager (`python benchmarks/lora.py "
-        "--device cuda --only 7B` or `13B`):\n"
+        "The next table lists seconds and GiB for LoRA of rank 16 on Llama's shape (`python "
+        "benchmarks/lora.py --device cuda --only 7B` or `13B`). Steps are eager, on 4 × 512 "
+        "tokens, with the base in bf16 and adapters in float32:\n"
     )
     rows = []
     for key in ("7B", "13B"):
@@ -212,16 +212,15 @@ def _lora() -> Iterator[str]:
     most = small["most records on a card of 24 GB"]
     peak = small["peak GiB of update and probe, checkpointed, by records of 512 tokens"][str(most)]
     yield (
-        f"The first step needs up to {first[0]:.1f} GiB for the smaller model "
-        f"({first[1]:.1f} checkpointed). The smaller model fits on a 24 GB card with checkpointing "
-        f"and batches of {most} × 512 tokens ({peak:.1f} GiB, in parts); the larger model's "
-        f"weights alone take {large['weights in GiB']:.1f} GiB. With rounding and curvature "
-        f"removed, four records of the smaller model were within {100 * apart:.1f} % of float32 "
-        f"(stated uncertainty {100 * small['doubt']:.1f} %), and within "
+        f"The first step needs up to {first[0]:.1f} GiB for the smaller model ({first[1]:.1f} GiB "
+        "with checkpointing). This model fits on a 24 GB card with checkpointing and batches of "
+        f"{most} × 512 tokens ({peak:.1f} GiB, processed in parts); the larger model's weights "
+        f"alone take {large['weights in GiB']:.1f} GiB. After correction for rounding and "
+        f"curvature, the leakage of four records of the smaller model was within {100 * apart:.1f} "
+        f"% of float32 (stated uncertainty {100 * small['doubt']:.1f} %), and within "
         f"{100 * steps['worst record']:.1f} % along three other directions (up to "
-        f"{100 * steps['uncertainties'][1]:.1f} %; `benchmarks/step_ladders.py`). The "
-        "larger model was timed with an earlier version, which changed records in lower "
-        "precision.\n"
+        f"{100 * steps['uncertainties'][1]:.1f} %; `benchmarks/step_ladders.py`). The larger model "
+        "was timed with an earlier version, which perturbed records in lower precision.\n"
     )
 
 
@@ -240,8 +239,8 @@ def _against_opacus() -> Iterator[str]:
     yield (
         "The table compares Opacus 1.6 and seepage, both with exact clipping "
         "(`benchmarks/against_opacus.py`; H200: `--device cuda --precision high`), in seconds and "
-        "GiB. The H200's last column bounds the clip's derivative from above. The GPT's weights "
-        "are untied, as Opacus requires:\n"
+        "GiB. In the last column, the H200 uses an upper bound on the clip's derivative. The GPT's "
+        "weights are untied, as Opacus requires:\n"
     )
     rows = [
         (network, where, *map(_bare, cells))
@@ -261,7 +260,7 @@ def _against_opacus() -> Iterator[str]:
         "method.\n"
     )
     yield (
-        "![A private step on an H200, in plain steps and in GiB, with Opacus and with seepage]"
+        "![Time and memory of a private step on an H200, with Opacus and with seepage]"
         "(assets/benchmarks-private-step.svg)\n"
     )
 
@@ -334,10 +333,11 @@ def _beside_sacro() -> Iterator[str]:
         "models.\n"
     )
     yield (
-        f"**Attribute inference**, {SACRO_COLUMNS} on {SACRO_TABLE}. SACRO-ML: share of training "
-        "and test records at risk (numbers), or success rate among the guesses made, and "
-        "the most frequent value's share (categories). seepage: success rate without the model, "
-        "for non-members and for members, and the members' excess in points (95 % CI).\n"
+        f"**Attribute inference**, {SACRO_COLUMNS} on {SACRO_TABLE}. For numbers, SACRO-ML reports "
+        "the share of training and test records at risk; for categories, the success rate among "
+        "the guesses made and the most frequent value's share. seepage reports success rates "
+        "without the model, for non-members and for members, and the members' excess in points "
+        "(95 % CI).\n"
     )
     lines = [
         (
@@ -359,8 +359,8 @@ def _beside_sacro() -> Iterator[str]:
     yield (
         f"On breast cancer, the excess is significantly above zero for {clear} of {len(rest)} "
         f"columns (largest {most:+.1f} points), although SACRO-ML's training shares exceed its "
-        "test shares for some columns: SACRO-ML tests whether the model is most certain near a "
-        "record's value, whereas seepage counts how often a guess is right. With 80 records, "
+        "test shares for some columns. SACRO-ML tests whether the model is most certain near a "
+        "record's value; seepage counts correct guesses. With 80 records, "
         "SACRO-ML's shares are uncertain.\n"
     )
     yield (

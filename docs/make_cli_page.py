@@ -43,7 +43,7 @@ def page() -> str:
             shared.setdefault(tuple(names), []).append(row)
     lines = [_HEAD]
     for names, rows in shared.items():
-        lines += [f"Of {', '.join(f'`{name}`' for name in names)}:\n", *rows, ""]
+        lines += [f"For {', '.join(f'`{name}`' for name in names)}:\n", *rows, ""]
     own = {row for row, names in takers.items() if len(names) == 1}
     for name, command in _all(program, "seepage"):
         lines += _command(command, name, own)

@@ -218,7 +218,7 @@ _LIST = (
         "plis-figure1",
         "Mueller et al. 2022",
         "Figure 1",
-        "FIL and PLIS of features that matter or do not",
+        "FIL and PLIS of informative and other features",
     ),
     Experiment(
         "plis-figure2",

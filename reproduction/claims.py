@@ -43,10 +43,10 @@ CLAIMS = {
         "Rényi differential privacy and Fisher information leakage “both offer strong semantic "
         "protection against data reconstruction attacks”; dFIL gives the larger bound and ranks "
         "records as an attack does.",
-        "dFIL's bound is the larger one at equal accuracy on MNIST, ranks records, and is "
+        "dFIL's bound exceeds that of RDP at equal accuracy on MNIST, ranks records, and is "
         "attained.",
         "the printed ε of output perturbation assumes gradients of norm one; the accuracies up "
-        "to which RDP guarantees anything are not reproduced.",
+        "to which the RDP bound is informative are not reproduced.",
         "the network of the authors' code, not of Table 1; random probes instead of coordinates.",
         "in which unit is the error on CIFAR-10, and is a record removed or replaced?",
     ),
@@ -64,10 +64,10 @@ CLAIMS = {
         "PLIS “enables the identification of sensitive attributes and of subjects at high risk of "
         "data reconstruction”; with differential privacy it is “essentially randomly distributed "
         "over the image space”.",
-        "informative features have the larger PLIS, and records of high PLIS are reconstructed "
-        "better by SSIM and HaarPSI.",
-        "by squared error they are not; loss and gradient norm predict SSIM as well as PLIS "
-        "does; with differential privacy, PLIS is as smooth as without.",
+        "informative features have a larger PLIS than others, and records of high PLIS are "
+        "reconstructed better by SSIM and HaarPSI.",
+        "by squared error they are reconstructed no better; loss and gradient norm predict SSIM as "
+        "well as PLIS does; with differential privacy, PLIS is as smooth as without.",
         "our own networks; PneumoniaMNIST, where the paper may have used ChestMNIST.",
         "which network, attack options, data set and records?",
     ),

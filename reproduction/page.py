@@ -30,7 +30,7 @@ with measured numbers. A number *agrees* if it rounds to the printed one. It *di
 split, training and units are the paper's; if they are not known, or errors are too large, it is
 *undecided*. The note in brackets states the reason and links the computation or the kept runs
 behind it. Numbers are results unless marked as a count or a setting (fixed by the set-up or an
-algorithm's goal). Each section links its code and all its numbers.
+algorithm's goal).
 
 `seepage reproduce --list` lists all names. `seepage reproduce NAME` runs one, from the data or,
 if the *Setting* states this, from kept results; `--json` prints numbers, kinds and verdicts.
@@ -150,7 +150,8 @@ def _page(own: dict[str, dict[str, Any]]) -> Iterator[str]:
     first = EXPERIMENTS[next(iter(own))]
     paper = PAPERS[first.paper]
     yield f"# {first.paper}: {first.topic or paper.topic}\n"
-    yield f"This page reproduces [*{paper.title}*]({paper.address}) ([all papers](index.md))."
+    title = "the paper" if first.topic else f"*{paper.title}*"  # on a paper's first page
+    yield f"This page reproduces [{title}]({paper.address}) ([all papers](index.md))."
     yield _count(own.values())
     if not first.topic:
         yield from ("", *CLAIMS[first.paper].lines())
@@ -165,13 +166,13 @@ def _section(
 ) -> Iterator[str]:
     name = experiment.name
     yield f"\n## {name}\n"
-    links = f"[all numbers]({name}.json), [code]({_UP}{experiment.code})"
+    links = f"[numbers]({name}.json), [code]({_UP}{experiment.code})"
     yield f"**{experiment.title}** ({experiment.place}; {links}).\n"
     # The figure's own description has numbers too; here the sentences below it give them.
     short = re.split(r"[.:;] | \(", entry["alternative"])[0]
     yield f"![{_inline(short)}]({name}.png)\n"
     yield f"{_inline(entry['seen'])}\n"
-    kept = f" Based on kept results ([files and commands]({name}.json))." * bool(entry["kept"])
+    kept = f" Based on [kept results]({name}.json)." * bool(entry["kept"])
     yield f"*Setting.* {_setting(entry['setting'], settings)}{kept}\n"
     yield from _table([q for q in _quantities(entry) if q.printed is not None])
 

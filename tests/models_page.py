@@ -46,7 +46,7 @@ def models_table() -> str:
             _row(library, "<br>".join(f"{_names(n)}: {o}" for o, n in models.items()), held)
             for (library, held), models in supported.items()
         ),
-        _row("statsmodels", formulas, "what the formula learnt"),
+        _row("statsmodels", formulas, "estimates of the formula"),
         "",
     ]
     notes: dict[str, list[str]] = {}
@@ -68,15 +68,15 @@ def models_table() -> str:
             "refused; freeze them",
         ),
         _row(
-            "`TargetEncoder`, `SelectKBest` and others that read the target; "
-            "`KBinsDiscretizer`, `Binarizer` and others that cut numbers",
+            "`TargetEncoder`, `SelectKBest` and others that use the target; "
+            "`KBinsDiscretizer`, `Binarizer` and others that bin numbers",
             *["no η; risks by refits"] * 2,
         ),
         "",
-        "Categories and yes/no columns change by whole levels, from the first to each of the "
+        "Categories and yes/no columns change by whole levels, from the first level to each of the "
         "others.\n",
         "### Unsupported models\n",
-        "The error says why.\n",
+        "The error states the reason.\n",
         "|model|use instead|",
         "|-|-|",
     ]

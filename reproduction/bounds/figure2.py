@@ -23,7 +23,7 @@ _SETTING = (
     f"{DATA} Logistic regression without an intercept, λ = 0.01, noise σ = 0.01; accuracy over "
     f"{RUNS} releases. The paper prints ε = 2/(nλσ) for output perturbation. Replacing a record "
     "moves the minimiser by up to 2L/(nλ), with L the largest norm of a record for logistic loss, "
-    "so the Rényi divergence of order 2 is ε = 4L²/(nλσ)². Here L is 17.2, not 1: differential "
+    "so the Rényi divergence of order 2 is ε = 4L²/(nλσ)². Here L is 17.2, not 1, so differential "
     "privacy guarantees almost nothing. dFIL can be smaller because it describes only these "
     "records."
 )
@@ -55,8 +55,8 @@ def reproduce(quick: bool) -> Outcome:
     )
     seen = (
         "Every record's dFIL bound exceeds 1, the largest error of a guess within [0, 1]: the "
-        f"smallest is {number(found.dfil.min())}, the median {number(np.median(found.dfil))}. RDP "
-        f"guarantees {number(promised)} with the printed ε, and almost nothing with the rigorous "
+        f"smallest is {number(found.dfil.min())}, the median {number(np.median(found.dfil))}. The "
+        f"RDP bound is {number(promised)} with the printed ε, and almost zero with the rigorous "
         f"ε(2) = {number(rigorous.renyi())}."
     )
     return Outcome(_SETTING, quantities, seen, _draw(found, promised))
@@ -82,7 +82,7 @@ def _draw(found: Bounds, promised: float) -> Figure:
 
     alternative = (
         f"Histogram of the records' dFIL bounds on the mean squared error per pixel, from "
-        f"{number(found.dfil.min())} to {number(found.dfil.max())}, all to the right of a line at "
-        f"1; the RDP bound stands at {number(promised)}."
+        f"{number(found.dfil.min())} to {number(found.dfil.max())}, all above "
+        f"1; the RDP bound is {number(promised)}."
     )
     return draw_figure("bounds-figure2", alternative, draw, (7.5, 4.2))

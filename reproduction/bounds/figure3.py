@@ -31,9 +31,9 @@ EXPOSED = 100
 _SETTING = (
     f"{DATA} Logistic regression, λ = 0.01, noise σ = 0.00001, with a column of ones that is "
     "penalised like the pixels, as in the authors' code; bounds and errors are about the pixels. "
-    f"The informed attacker divides by what the column of ones reveals ({TRIALS:,} releases), or "
-    f"also uses the label ({TRIALS_WITH_LABEL} releases; {TRIALS_EXPOSED:,} for the {EXPOSED} "
-    "most exposed records), which the paper's text does and its code does not. Without the label "
+    f"The informed attacker divides by the factor that the column of ones reveals ({TRIALS:,} "
+    f"releases). The attacker of the paper's text also uses the label ({TRIALS_WITH_LABEL} "
+    f"releases; {TRIALS_EXPOSED:,} for the {EXPOSED} most exposed records). Without the label "
     "the estimate is a ratio of Gaussians, which has no mean, so medians are also reported."
 )
 
@@ -152,12 +152,13 @@ def _seen(
     below = found.dfil[ratio.mse < found.dfil]
     under = f"only if the bound is above {number(below.min())}" if len(below) else "nowhere"
     return (
-        f"The bound and the attack rank records similarly: the rank correlation is {ranks[0]:.2f} "
-        f"with the mean error for bounds up to 0.001 and {ranks[1]:.2f} up to 1 (few trials "
-        f"dominate the mean), {medians[0]:.2f} and {medians[1]:.2f} with the median. Mean errors "
-        f"are below the dFIL bound {under}, where the estimate no longer follows the record. With "
-        f"the label, the mean error of the {EXPOSED} most exposed records is {beside:.2f} ± "
-        f"{off:.2f} times the exact Cramér–Rao bound: the bound is attained."
+        "The bound and the attack rank records similarly. The bound's rank correlation with the "
+        f"mean error is {ranks[0]:.2f} for bounds up to 0.001 and {ranks[1]:.2f} for bounds up to "
+        f"1 (few trials dominate the mean); with the median it is {medians[0]:.2f} and "
+        f"{medians[1]:.2f}. Mean errors are below the dFIL bound {under}, where the estimate no "
+        f"longer follows the record. With the label, the mean error of the {EXPOSED} most exposed "
+        f"records is {beside:.2f} ± {off:.2f} times the exact Cramér–Rao bound: the bound is "
+        "attained."
     )
 
 
@@ -206,7 +207,7 @@ def _draw(ratio: ReconstructionErrors, label: ReconstructionErrors, found: Bound
             power_ticks(axes.yaxis, every=2)
         grid[0].set_ylabel("mean squared error per pixel")
 
-    alternative = "The error of the attack on each record against its dFIL bound, " + "; ".join(
+    alternative = "Errors of two attacks on each record against its dFIL bound. " + "; ".join(
         f"{title}, {100 * np.mean(error < found.dfil):.0f} percent of the records below the bound"
         for title, error in panels
     )

@@ -19,8 +19,9 @@ SHOWN = 8
 _TRIALS = 100  # releases over which medians are taken; the images are from the first
 _SETTING = (
     f"{DATA} Logistic regression, λ = 0.01, noise σ = 0.00001, with a column of ones that is "
-    "penalised like the pixels; the attacker of the authors' code, who divides by what that column "
-    f"reveals. Images are from one release; numbers are medians over {_TRIALS}."
+    "penalised like the pixels. The attacker is that of the authors' code, who divides by the "
+    "factor that this column reveals. Images are from one release; numbers are medians over "
+    f"{_TRIALS}."
 )
 
 

@@ -91,17 +91,17 @@ def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
     single = [_of_single_runs(point) for point in found]
     out = [
         Quantity(
-            "MNIST: accuracy to which the RDP bound is at least 1",
+            "MNIST: accuracy up to which the RDP bound is at least 1",
             crossing(found, "rdp"),
             "95",
-            "The bound depends only on σ and T, and for removing a record, as in the paper's code, "
+            "The bound depends only on σ and T. For removing a record, as in the paper's code, it "
             "is above 1 at σ = 2 even after 5,000 steps. For replacing one, as theorem 1 requires, "
-            f"it is above 1 up to {replaced:.2f} %; this rounds to the printed number but cannot "
-            f"be its source ({_SOURCE}, from "
+            f"it is above 1 up to {replaced:.2f} %, which rounds to the printed number although "
+            f"the paper's code does not compute it ({_SOURCE}, from "
             "`reproduction/results/private_sgd_mnist_as_run.json`).",
         ),
         Quantity(
-            "MNIST: accuracy to which the bound from the largest dFIL is at least 1",
+            "MNIST: accuracy up to which the bound from the largest dFIL is at least 1",
             crossing(found, "largest"),
             "97",
             "Over ten runs of the authors' network it is this "
@@ -194,19 +194,19 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
         Quantity("CIFAR-10: settings and lengths measured", len(found)),
         Quantity("CIFAR-10: best accuracy in percent", max(p.accuracy for p in found)),
         Quantity(
-            "CIFAR-10: accuracy to which the RDP bound is at least 1",
+            "CIFAR-10: accuracy up to which the RDP bound is at least 1",
             rdp.accuracy,
             _PRINTED_RDP,
-            "The bound depends only on σ and T, and σ = 2 is the largest noise in Table 4: after "
-            f"its longest run ({longest:,} steps) it is {rdp.rdp:.2f}, where the accuracy is "
+            "The bound depends only on σ and T. With σ = 2, the largest noise in Table 4, it is "
+            f"{rdp.rdp:.2f} after the longest run ({longest:,} steps), where the accuracy is "
             f"{_accuracies(found, rdp)}. The most accurate setting is {_hyper(rdp.row)} "
-            f"({_spread(rdp)}); by ρC, accuracy is {_by_step(found, rdp)}, and none reaches "
+            f"({_spread(rdp)}). By ρC, accuracies are {_by_step(found, rdp)}; none reaches "
             f"{_PRINTED_RDP} %. For replacing a record, the bound is at least 1 up to an accuracy "
             f"of {crossing(found, 'replaced'):.1f} % in our runs ({_SOURCE}, from "
             "`reproduction/results/private_sgd_cifar10_as_run*.json`).",
         ),
         Quantity(
-            "CIFAR-10: accuracy to which the bound from the largest dFIL is at least 0.1",
+            "CIFAR-10: accuracy up to which the bound from the largest dFIL is at least 0.1",
             tenth.accuracy,
             "64",
             "For CIFAR-10 the paper states no unit. Per pixel, the bound holds up to this accuracy "
@@ -217,18 +217,18 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             comparable=False,
         ),
         Quantity(
-            "CIFAR-10: accuracy to which dFIL's bound is at least 1, less that of RDP",
+            "CIFAR-10: accuracy up to which dFIL's bound is at least 1, minus that of RDP",
             dfil.accuracy - rdp.accuracy,
             "0",
         ),
         Quantity(
-            "CIFAR-10: accuracy to which the bound from the largest dFIL is at least 1",
+            "CIFAR-10: accuracy up to which the bound from the largest dFIL is at least 1",
             dfil.accuracy,
         ),
         *(
             Quantity(
-                "CIFAR-10, in units of the network's input: accuracy to which the bound from the "
-                f"largest dFIL is at least {level:g}",
+                "CIFAR-10, in units of the network's input: accuracy up to which the bound from "
+                f"the largest dFIL is at least {level:g}",
                 crossing(found, "largest", level / times),
             )
             for level in (0.1, 1)
@@ -258,7 +258,7 @@ def _by_one_coordinate(times: float) -> tuple[list[Quantity], str]:
     signs, rough = points(results), points(results, "one coordinate")
     per_pixel, per_input = (crossing(rough, "largest", 0.1 / unit) for unit in (1.0, times))
     name = "CIFAR-10, by one coordinate a step"
-    what = "accuracy to which the bound from the largest dFIL is at least 0.1"
+    what = "accuracy up to which the bound from the largest dFIL is at least 0.1"
     quantities = [
         Quantity(f"{name}: {what}", per_pixel),
         Quantity(f"{name}, in units of the network's input: {what}", per_input),
@@ -268,9 +268,8 @@ def _by_one_coordinate(times: float) -> tuple[list[Quantity], str]:
     ]
     settings = len({_hyper(row) for row in results["rows"]})
     words = (
-        f"; with their one-coordinate estimator, whose largest value is larger, {settings} "
-        f"settings give, in one run, {per_pixel:.1f} % per pixel and {per_input:.1f} % in units of "
-        "the input"
+        f". Their one-coordinate estimator has larger maxima: {settings} settings give, in one "
+        f"run, {per_pixel:.1f} % per pixel and {per_input:.1f} % in units of the input"
     )
     return quantities, words
 
@@ -288,7 +287,7 @@ def _last_above(found: list[Point], bound: str, level: float) -> Point:
 def _spread(point: Point) -> str:
     """State the accuracy of each run of a point."""
     single = [f"{100 * accuracy:.2f}" for accuracy in point.row["accuracy"]]
-    return f"whose runs reach {', '.join(single)} %"
+    return f"runs: {', '.join(single)} %"
 
 
 def _by_step(found: list[Point], best: Point) -> str:
@@ -339,9 +338,9 @@ def _estimators() -> list[Quantity]:
 
 def _setting(found: Found) -> str:
     words = (
-        "The networks of the authors' code and tables (for MNIST the code has filters of 8 × 8 "
-        "and 4 × 4 where Table 1 states 3 × 3) with Glorot initialisation. MNIST: Poisson batches "
-        "of 600 of 60,000 records; one random probe a step (paper: 50 coordinates; its code: one)."
+        "The networks are those of the authors' code and tables (for MNIST the code has filters of "
+        "8 × 8 and 4 × 4, Table 1 of 3 × 3) with Glorot initialisation. MNIST: Poisson batches of "
+        "600 of 60,000 records; one random probe per step (paper: 50 coordinates; its code: one)."
     )
     runs: dict[str, list[str]] = {}
     for data, whose in (("mnist_as_run", "The authors' network"), ("mnist", "Table 1's network")):
@@ -355,18 +354,18 @@ def _setting(found: Found) -> str:
         rows = found["cifar10_as_run"][0]["rows"]
         settings = len({_hyper(row) for row in rows})
         words += (
-            f" CIFAR-10: the {settings} settings of Table 4 that determine how accurate a network "
-            f"can be at a bound of 1 or 0.1, {_lengths(rows)}, {_runs(rows)}. Each step probes a "
-            "quarter of the batch, including the records that leaked most so far. The largest "
-            "dFIL is averaged over runs. Pixels enter as (p − 0.473)/0.2, and errors are per "
+            f" CIFAR-10: the {settings} settings of Table 4 that give the highest accuracy at a "
+            f"bound of 1 or 0.1, {_lengths(rows)}, {_runs(rows)}. Each step probes a "
+            "quarter of the batch, including the records that leaked most so far. The largest dFIL "
+            "is averaged over runs. Pixels p are scaled to (p − 0.473)/0.2, and errors are per "
             "pixel in [0, 1] unless stated otherwise."
         )
     words += _precision()
     words += (
-        " RDP as in the authors' code: the Poisson-sampled Gaussian mechanism at order 2, which "
-        "is about adding or removing a record although theorem 1 requires replacing one. κ is "
-        "from the paper's formula, with failure probability 0.00001 per run; for little noise the "
-        "formula is not proved. The κ of a mixture needs no failure probability."
+        " As in the authors' code, RDP is that of the Poisson-sampled Gaussian mechanism at order "
+        "2. It is about adding or removing a record, although theorem 1 requires replacing one. "
+        "The factor κ is from the paper's formula, with failure probability 0.00001 per run; for "
+        "little noise the formula is not proved. The κ of a mixture needs no failure probability."
     )
     return words
 
@@ -390,7 +389,7 @@ def _precision() -> str:
     single, half = found["rows"]
     apart = 100 * max(abs(b / a - 1) for a, b in zip(single["sum"], half["sum"], strict=True))
     return (
-        " Computed in bfloat16, which changes the sum of all leakages by at most "
+        " Computations are in bfloat16, which changes the sum of all leakages by at most "
         f"{apart:.2f} % ({found['steps']} steps of two settings, "
         "private_sgd_precision.json)."
     )
@@ -406,7 +405,7 @@ def _lengths(rows: list[dict[str, Any]]) -> str:
     *first, last = usual
     words = f"after {', '.join(first)}{' and ' if first else ''}{last} steps"
     if len(usual) > 4:
-        words = f"after {len(usual)} lengths from {usual[0]} to {last} steps"
+        words = f"after {len(usual)} numbers of steps from {usual[0]} to {last}"
     for steps, found in sorted(settings.items()):
         if len(found) < most:
             words += f" ({'; '.join(found)} also after {steps:,})"
@@ -425,11 +424,11 @@ def _runs(rows: list[dict[str, Any]]) -> str:
     for (hyper, runs), steps in last.items():
         alike.setdefault((steps, runs), []).append(hyper)
     settings = {_hyper(row) for row in rows}
-    named = [
-        f"{_some(hypers, len(settings))}, to {steps:,} steps: {runs}"
-        for (steps, runs), hypers in alike.items()
-    ]
-    return f"{words} ({'; '.join(named)})" if named else words
+    named: dict[str, list[str]] = {}
+    for (steps, runs), hypers in alike.items():
+        named.setdefault(runs, []).append(f"{_some(hypers, len(settings))} to {steps:,} steps")
+    more = "; ".join(f"{runs} for {' and for '.join(some)}" for runs, some in named.items())
+    return f"{words} ({more})" if more else words
 
 
 def _some(hypers: list[str], settings: int) -> str:
@@ -447,7 +446,7 @@ def _hyper(row: dict[str, Any]) -> str:
 def _seen(every: Found) -> str:
     found = every["mnist_as_run"][1]
     relations = [
-        f"{crossing(some, 'rdp'):.1f} and {crossing(some, 'replaced'):.1f} % on "
+        f"{crossing(some, 'rdp'):.1f} % ({crossing(some, 'replaced'):.1f} %) on "
         f"{_NAMES[data].partition(',')[0]}"
         for data, (_, some) in every.items()
         if data != "mnist"
@@ -465,9 +464,9 @@ def _seen(every: Found) -> str:
         claim = "The bound from the largest dFIL is not above the RDP bound at high accuracy"
     return (
         f"{claim}. The dFIL bound is at least 1 up to {crossing(found, 'largest'):.1f} % (paper: "
-        f"97 %), with the mixture κ up to {crossing(found, 'mixture'):.1f} %. The RDP bound is at "
-        f"least 1, for removing and for replacing a record, up to {', '.join(relations)} (paper: "
-        f"95 and {_PRINTED_RDP} %)."
+        f"97 %), or up to {crossing(found, 'mixture'):.1f} % with the mixture κ. The RDP bound for "
+        "removing a record (in brackets: for replacing one) is at least 1 up to "
+        f"{' and '.join(relations)}. The paper has 95 % on MNIST and {_PRINTED_RDP} % on CIFAR-10."
     )
 
 

@@ -18,8 +18,8 @@ from seepage.nn.sampling.amplification import paper_epsilon, theorem4_factor
 
 _SETTING = (
     "The network of Table 2 on CIFAR-10 with Glorot initialisation, as in the authors' code; "
-    "Poisson batches of 200, T = 5,000, σ = 0.5, ρ = 0.1, C = 1. dFIL η̄ per pixel in [0, 1], "
-    "with theorem 4's κ."
+    "Poisson batches of 200, T = 5,000, σ = 0.5, ρ = 0.1, C = 1. The dFIL η̄ is per pixel in [0, "
+    "1], with theorem 4's κ."
 )
 
 
@@ -49,8 +49,8 @@ def reproduce(quick: bool) -> Outcome:
     named = [", ".join(sorted({classes[train.labels[i]] for i, _ in end})) for end in (high, low)]
     seen = (
         f"Training leaks {number(high[0][1] / max(low[0][1], 1e-12))} times as much about the most "
-        f"exposed image as about the least exposed. Classes of the eight most exposed: {named[0]}; "
-        f"of the eight least: {named[1]}. In the paper, hard-to-recognise images leak most and "
+        f"exposed image as about the least exposed. The eight most exposed show: {named[0]}; the "
+        f"eight least exposed: {named[1]}. In the paper, hard-to-recognise images leak most and "
         "typical ones least."
     )
     machine = row.get("machine", results["machine"])

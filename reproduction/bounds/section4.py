@@ -37,7 +37,11 @@ def reproduce(quick: bool) -> Outcome:
         Quantity(
             "success rate of membership inference at ε = 2, in percent", 100 * member(2.0), "> 88"
         ),
-        Quantity("least variance of a number up to 100 at ε = 2", variance, "391"),
+        Quantity(
+            "smallest variance of an unbiased estimate of a number between 0 and 100 at ε = 2",
+            variance,
+            "391",
+        ),
         Quantity(
             "its standard deviation",
             math.sqrt(variance),
@@ -46,7 +50,9 @@ def reproduce(quick: bool) -> Outcome:
             "(`reproduction/bounds/section4.py`).",
         ),
         Quantity(
-            "longest gradient after the smooth clip, over C", SmoothClip(1.0).sensitivity, "1.115"
+            "largest gradient norm after the smooth clip, over C",
+            SmoothClip(1.0).sensitivity,
+            "1.115",
         ),
     )
     seen = (
@@ -79,9 +85,9 @@ def _draw() -> Figure:
             axes.axvline(2.0, color="#55606d", lw=1, ls=":")
 
     alternative = (
-        f"Two curves over ε from 0 to 4: the chance of telling a member rises from 50 to "
-        f"{chances[-1]:.0f} percent, the least standard deviation of a number between 0 and 100 "
-        f"falls to {spreads[-1]:.0f}; at ε = 2 they are at {100 * member(2.0):.0f} percent and "
-        f"{math.sqrt(float(from_renyi(2.0, DIAMETER))):.0f}."
+        "Bounds on membership inference and on the standard error of a number, over ε from 0 to 4: "
+        f"the success rate rises from 50 to {chances[-1]:.0f} percent, the standard error of a "
+        f"number between 0 and 100 falls to {spreads[-1]:.0f}; at ε = 2 they are at "
+        f"{100 * member(2.0):.0f} percent and {math.sqrt(float(from_renyi(2.0, DIAMETER))):.0f}."
     )
     return draw_figure("bounds-section4", alternative, draw, (9, 3.4))

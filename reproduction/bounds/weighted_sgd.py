@@ -36,8 +36,8 @@ _SETTING = (
     f"The authors' MNIST network on {RECORDS:,} images, Poisson batches of {BATCH}, {STEPS} steps, "
     f"ρ = {RATE:g}, C = {THRESHOLD:g}, averages of {RUNS} runs with a common initialisation. "
     "Weighted (not in the paper): a record's clipped gradient is multiplied by the mean dFIL² of "
-    "all records so far over its own dFIL², at most by one. dFIL treats the weights as constants "
-    "and takes κ = 1; one random probe a step sets the weights, another measures."
+    "all records so far over its own dFIL², capped at one. The dFIL treats the weights as "
+    "constants and takes κ = 1. One random probe per step sets the weights, another measures."
 )
 
 
@@ -169,9 +169,9 @@ def _seen(found: list[TrainingCost]) -> str:
     return (
         f"Weights {verdict}: at {plain.noise_in_words} the largest dFIL is {plain.unequal:.1f} "
         f"times the median without weights and {even.unequal:.1f} times with weights. Weights "
-        f"lower the largest dFIL from {number(plain.largest)} to {number(even.largest)} while the "
-        f"accuracy changes from {plain.accuracy:.1f} to {even.accuracy:.1f} %; with "
-        f"{louder.noise_in_words} instead, the former is {number(louder.largest)} and the latter "
+        f"change the largest dFIL from {number(plain.largest)} to {number(even.largest)} and the "
+        f"accuracy from {plain.accuracy:.1f} to {even.accuracy:.1f} %. With "
+        f"{louder.noise_in_words} instead, they are {number(louder.largest)} and "
         f"{louder.accuracy:.1f} %{_against(even, louder)}."
     )
 

@@ -37,9 +37,9 @@ def reproduce(quick: bool) -> Outcome:
     )
     seen = (
         f"η correlates with loss and gradient norm (rank correlations {ranks[0]:.2f} and "
-        f"{ranks[1]:.2f}) and a small η means a small loss, but the tenth of records with the "
-        f"largest loss contains only {100 * found[0]:.0f} % of the tenth that leaks most; by "
-        f"gradient norm {100 * found[1]:.0f} %."
+        f"{ranks[1]:.2f}), and a small η means a small loss. But the tenth of records with the "
+        f"largest loss contains only {100 * found[0]:.0f} % of the tenth that leaks most (gradient "
+        f"norm: {100 * found[1]:.0f} %)."
     )
     words = f"MNIST digits 0 and 1, linear regression, as for Table 1; {SHOWN:,} records are drawn."
     chosen = np.random.default_rng(0).choice(len(eta), SHOWN, replace=False)

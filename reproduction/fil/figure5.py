@@ -35,7 +35,7 @@ def reproduce(quick: bool) -> Outcome:
     ends = [spread[-1] / spread[0] for spread in spreads.values()]
     seen = (
         f"Five rounds make the standard deviation {min(factors):.0f} to {max(factors):,.0f} times "
-        f"smaller, and {ROUNDS} rounds leave at most {max(ends):.0e} of it: the records' "
+        f"smaller, and {ROUNDS} rounds leave at most {max(ends):.0e} of it. The records' "
         "leakages become equal at a geometric rate on both data sets with both models."
     )
     setting_words = f"{SETTING} {ROUNDS} rounds of IRFIL."

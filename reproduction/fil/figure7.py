@@ -89,9 +89,9 @@ def reproduce(quick: bool) -> Outcome:
     seen = " ".join(_compare(course) for course in courses)
     setting = (
         "Linear regression on IWPC (λ = 10⁻²; the allele of VKORC1, three values) and Adult (λ = "
-        "10⁻³, targets −1 and 1; married or not): η is about the columns of the attribute, each "
-        f"round of IRFIL equalises it; Gaussian noise σ = 10⁻³, {TRIALS} releases. Intervals are "
-        "at 95 %, over records and releases. Deciles are of η before reweighting. The exact "
+        "10⁻³, targets −1 and 1; married or not): η is about the columns of the attribute, and "
+        f"each round of IRFIL equalises it. Gaussian noise σ = 10⁻³, {TRIALS} releases. Intervals "
+        "are at 95 %, over records and releases. Deciles are of η before reweighting. The exact "
         "optimum is that of fil-figure6. η is about small changes and the attacker compares whole "
         "levels, so equal η need not mean equal accuracy."
     )
@@ -202,14 +202,14 @@ def _compare(course: Course) -> str:
         found, (gap, reach) = course.accuracies(stage), course.gap(stage)
         alike, alike_reach = course.gap_by_level(stage)
         words.append(
-            f"{_when(stage)} {found[0].accuracy:.2f} and {found[-1].accuracy:.2f} (difference "
+            f"{found[0].accuracy:.2f} and {found[-1].accuracy:.2f} {_when(stage)} (difference "
             f"{gap:+.3f} ± {reach:.3f}; within levels {alike:+.3f} ± {alike_reach:.3f})"
         )
-    both = "; ".join(words).replace("-", "−")
+    both = "; it is ".join(words).replace("-", "−")
     beside = [course.beside[stage] for stage in (0, ROUNDS)]
     shares = [f"{each.plain.mean():.3f} (optimum {each.optimum.mean():.3f})" for each in beside]
     return (
-        f"{course.target.name}, accuracy in the first and the last decile: {both}. Over all "
+        f"On {course.target.name}, accuracy in the first and the last decile is {both}. Over all "
         f"records, white-box accuracy is {shares[0]} before and {shares[1]} after."
     )
 

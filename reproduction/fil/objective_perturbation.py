@@ -38,12 +38,12 @@ _CURVE = np.geomspace(0.04, 30, 120)
 _ROWS = 4_000  # records whose information is held at a time
 _SETTING = (
     "Linear regression: IWPC with λ = 0.01 and MNIST digits 0 and 1 in 20 principal components "
-    "with λ = 0.0001, targets −1 and 1. Output perturbation adds N(0, σ²I) to the minimiser, "
-    "objective perturbation N(0, β²I) to the gradient of the objective, so that N(0, β²H⁻²) is "
-    "added to the minimiser. η is about all features and the label of a record, including the "
-    "leakage of the data-dependent covariance; test errors are expectations in closed form, and "
-    "the scales are such that the most exposed record has the stated η. The paper names objective "
-    "perturbation as future work."
+    "with λ = 0.0001, targets −1 and 1. Output perturbation adds N(0, σ²I) to the minimiser. "
+    "Objective perturbation adds N(0, β²I) to the gradient of the objective, which adds N(0, "
+    "β²H⁻²) to the minimiser. The leakage η is about all features and the label of a record, "
+    "including that of the data-dependent covariance. Test errors are expectations in closed form. "
+    "The scales give the most exposed record the stated η. The paper names objective perturbation "
+    "as future work."
 )
 
 
@@ -192,8 +192,9 @@ def _compared(each: Mechanisms) -> str:
     output, objective = each.errors(1.0)
     ratio = (objective - each.error) / (output - each.error)
     return (
-        f"{each.name}: with η = 1 for the most exposed record, objective perturbation adds "
-        f"{number(ratio)} times as much to the test MSE as output perturbation. Its largest η is "
+        f"{each.name}: with η = 1 for the most exposed record, objective perturbation "
+        f"increases the test MSE by {number(ratio)} times as much as output perturbation."
+        f" Its largest η is "
         f"{_unequal(each.objective(each.steepest)):.1f} times the median (output perturbation: "
         f"{_unequal(each.output):.1f}), and its covariance alone leaks η = {number(each.floor)} "
         "about the most exposed record, for any noise."

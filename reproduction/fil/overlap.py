@@ -29,7 +29,9 @@ def reproduce(quick: bool) -> Outcome:
         shared = int(np.sum(_largest(linear) & _largest(logistic)))
         rank = float(spearmanr(linear, logistic).statistic)
         quantities += [
-            Quantity(f"{data}: among the {TOP} largest η of both models", shared, PRINTED[data]),
+            Quantity(
+                f"{data}: records among the {TOP} largest η of both models", shared, PRINTED[data]
+            ),
             Quantity(f"{data}: rank correlation of the two models' η", rank),
         ]
     counts = ", ".join(
@@ -39,8 +41,8 @@ def reproduce(quick: bool) -> Outcome:
         f"{q.measured:.2f} on {data}" for data, q in zip(found, quantities[1::2], strict=True)
     )
     seen = (
-        f"Of the {TOP} records that leak most, the two models share {counts}, although over all "
-        f"records the two rankings are similar (rank correlation {ranks})."
+        f"Of the {TOP} records that leak most, the two models share {counts}, although their "
+        f"rankings of all records are similar (rank correlation {ranks})."
     )
     return Outcome(SETTING, tuple(quantities), seen, _draw(found))
 
@@ -91,11 +93,8 @@ def _draw(found: dict[str, tuple[Vector, Vector]]) -> Figure:
         for handle in legend.legend_handles:
             handle.set(sizes=[30], alpha=1)
 
-    alternative = (
-        "The leakage of each record from logistic against linear regression: "
-        + "; ".join(
-            f"on {data} the {TOP} largest share {int(np.sum(_largest(a) & _largest(b)))} records"
-            for data, (a, b) in found.items()
-        )
+    alternative = "Leakage of each record, logistic against linear regression: " + "; ".join(
+        f"on {data} the {TOP} largest share {int(np.sum(_largest(a) & _largest(b)))} records"
+        for data, (a, b) in found.items()
     )
     return draw_figure("fil-overlap", alternative, draw, (5.6 * len(found), 5.4))

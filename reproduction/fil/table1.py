@@ -51,8 +51,8 @@ class Line:
         mean, spread, accuracy = PRINTED[self.name]
         why = (
             "Equation 18 evaluated for every record with dense singular values "
-            "(`reproduction/fil/table1.py`) also gives this mean, and the spread and accuracy of "
-            "the same line agree with the printed ones; 0.26 is the root mean square of η, which "
+            "(`reproduction/fil/table1.py`) also gives this mean, and the line's spread and "
+            "accuracy agree with the printed ones. 0.26 is the root mean square of η, which "
             "the other lines do not print."
         )
         return (
@@ -78,13 +78,12 @@ def reproduce(quick: bool) -> Outcome:
     moved = max(abs(a.accuracy - b.accuracy) for a, b in zip(lines[::2], lines[1::2], strict=True))
     seen = (
         f"After {ROUNDS} rounds every record leaks the same amount (the largest standard deviation "
-        f"is {max(line.spread for line in after):.1e}), the accuracy changes by at most "
-        f"{moved:.1f} points, and {len(table) - len(differing)} of {len(table)} numbers of the "
-        "table agree with the printed "
-        "ones" + (f"; exceptions: {', '.join(differing)}." if differing else ".") + " The paper "
+        f"is {max(line.spread for line in after):.1e}) and the accuracy changes by at most "
+        f"{moved:.1f} points. Of the table's {len(table)} numbers, {len(table) - len(differing)} "
+        "agree with the printed "
+        "ones" + (f" (not: {', '.join(differing)})." if differing else ".") + " The paper "
         "chooses the largest λ with which logistic regression is as accurate in training as linear "
-        "regression, to two digits; this rule gives penalties different from those of its code, "
-        "which are used here."
+        "regression, to two digits. Its code has other penalties, which are used here."
     )
     setting = f"{SETTING} {ROUNDS} rounds of IRFIL."
     quantities = (*_sizes(settings), *table, *_checks(settings))

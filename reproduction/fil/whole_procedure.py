@@ -61,9 +61,9 @@ def reproduce(quick: bool) -> Outcome:
     found = list(_comparisons(quick))
     quantities = tuple(quantity for each in found for quantity in each.quantities())
     seen = (
-        "If the choice of the weights is counted, records do not leak equally. The ratios to the "
-        "leakage with the weights taken as constants (worst record: to the worst without "
-        "reweighting) are: " + "; ".join(map(_tell, found)) + "."
+        "If the choice of the weights is counted, records do not leak equally. The list gives "
+        "their leakage relative to that with the weights as constants, and the worst record's "
+        "relative to the worst without reweighting: " + "; ".join(map(_tell, found)) + "."
     )
     setting = (
         "IWPC, linear regression with λ = 10⁻², η about the allele of VKORC1; MNIST digits 0 and 1 "

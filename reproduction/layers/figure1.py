@@ -67,11 +67,10 @@ def reproduce(quick: bool) -> Outcome:
         quantities += _numbers(runs, network, curves, layer)
         verdicts.append(_verdict(network, curves))
     seen = (
-        "With the main task gender, the property glasses and an equal label mix: "
-        f"{'. '.join(verdicts)}. From all layers together, the AUC is "
-        f"{_each(runs, 'auc')}; with each property's own mix of labels "
-        f"{_each(runs, 'auc_confounded')}. On CIFAR-10 (animal or vehicle; property: it flies; the "
-        "same command; ± two standard errors) the AUC is highest at: "
+        "With the main task gender, the property glasses and an equal label mix, "
+        f"{'. '.join(verdicts)}. From all layers together, the AUCs are {_each(runs, 'auc')}; with "
+        f"each property's own label mix, they are {_each(runs, 'auc_confounded')}. On CIFAR-10 "
+        "(animal or vehicle; property: it flies; ± two standard errors) the AUC is highest at: "
         f"{highest_in_words(others, *CIFAR10[0])}{_not_run(others)}."
     )
     for task, name in CIFAR10:
@@ -173,7 +172,7 @@ def _verdict(network: str, curves: dict[str, LayerCurve]) -> str:
         f"{written(correlation(curves[key], attack))} with {_WORDS[key]}"
         for key in ("v_information", "sensitivity")
     )
-    return f"{place} ({value}), {claim}, and the AUC correlates {goes}"
+    return f"{place} ({value}), {claim}. The AUC correlates {goes}"
 
 
 def _draw(runs: Runs, longest: LongTraining) -> Figure:

@@ -66,7 +66,7 @@ def reproduce(quick: bool) -> Outcome:
             ]
             changes[words].append(correlation(metric, elsewhere) - own)
         told.append(
-            f"{name.lower()} at the {ordinal(attack.highest)} layer ({attack.mean.max():.2f}; "
+            f"at the {ordinal(attack.highest)} layer for {name.lower()} ({attack.mean.max():.2f}; "
             f"first dense layer {attack.mean[first - 1]:.2f})"
         )
     quantities += [
@@ -88,10 +88,10 @@ def reproduce(quick: bool) -> Outcome:
         0: "significantly below for all three",
     }
     seen = (
-        f"The AUC is highest for {', '.join(told)}; the first dense layer is "
+        f"The AUC is highest {', '.join(told)}. The first dense layer is "
         f"{claim.get(agree, f'not significantly below the highest for {agree} of the three')}. "
-        f"Compared with Figure 1's property, the correlation with the AUC changes {shifts}; "
-        "in the paper, the correlation falls for V-information and rises for sensitivity."
+        f"Compared with Figure 1's property, the correlation with the AUC changes {shifts}. "
+        "In the paper, it falls for V-information and rises for sensitivity."
     )
     setting = f"Main task glasses, network {NETWORK}. {runs.setting([(NETWORK, TASK)])}"
     return Outcome(setting, tuple(quantities), seen, _draw(runs), runs.kept())

@@ -63,9 +63,9 @@ def reproduce(quick: bool) -> Outcome:
         places = sorted({curve.highest for curve in curves.values()})
         told.append(f"{network}'s {' or '.join(map(ordinal, places))}")
     seen = (
-        "The paper finds the first dense layer most sensitive (4th and "
-        f"9th); here it is {' and '.join(told)} layer, and the first dense layer only without the "
-        "correction for layer sizes."
+        "In the paper, the first dense layer is the most sensitive (4th and "
+        f"9th). Here it is {' and '.join(told)} layer; without the correction for layer sizes, it "
+        "is the first dense layer."
     )
     cases = [(network, task) for network in NETWORKS for task in TASKS]
     return Outcome(runs.setting(cases), tuple(quantities), seen, _draw(runs), runs.kept())
@@ -86,7 +86,7 @@ def _order(runs: Runs, network: str, place: int, which: str) -> tuple[str, list[
     apart = [task.lower() for task, (a, b) in ends.items() if a > high or b < low]
     ways = []
     for words, other in (
-        ("of the sum", {n: _of_sum(runs, network, n) for n in TASKS}),
+        ("relative to the sum", {n: _of_sum(runs, network, n) for n in TASKS}),
         ("without ψ", {n: runs.without_size(network, n) for n in TASKS}),
     ):
         values = {task: float(curve.mean[place - 1]) for task, curve in other.items()}
@@ -95,7 +95,7 @@ def _order(runs: Runs, network: str, place: int, which: str) -> tuple[str, list[
         alike = max(values.values()) - min(values.values()) < 1e-9
         ways.append(f"{words}, {'all are equal' if alike else f'{task.lower()} is {which}'}")
     return (
-        f"{', '.join(means)} (± two standard errors, {len(curves['Gender'].each)} repetitions); "
+        f"Sensitivity: {', '.join(means)} (± two standard errors); "
         f"{'; '.join(ways)} (`reproduction/results/layers_lfw.json`).",
         apart,
     )

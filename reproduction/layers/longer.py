@@ -84,9 +84,9 @@ class LongTraining:
         apart, mixed = (self.curves(network, split) for split in SPLITS)
         rise = max(abs(float(found.rise.mean())) for found in (apart, mixed))
         return (
-            f"Neither test split nor rounds are stated. Plateau after {self.record['rounds']:,} "
-            f"rounds: {' and '.join(told)} ({len(apart.test)} and {len(mixed.test)} seeds; last "
-            f"change {rise:.1f} points; training images {apart.train[:, -1].mean():.1f} %; "
+            f"Neither test split nor rounds are stated. After {self.record['rounds']:,} rounds, "
+            f"the plateau is {' and '.join(told)} ({len(apart.test)} and {len(mixed.test)} seeds; "
+            f"last change {rise:.1f} points; training images {apart.train[:, -1].mean():.1f} %; "
             f"`reproduction/results/{ACCURACY.name}`)."
         )
 

@@ -115,7 +115,7 @@ class Runs:
         """State what is unknown where a layer other than the paper's has the highest risk."""
         tried = _seen_whole()
         if "auc_confounded" in self.select(network, task)[0]["properties"][property_name]:
-            tried += "; for an attack without the equal mix of labels, see “confounded”"
+            tried += "; attacks without the equal label mix are “confounded”"
         return (
             f"{UNSTATED}, nor are the attacker's batches. Random projection of large layers is not "
             f"the cause ({tried})."
@@ -149,15 +149,15 @@ class Runs:
         repetitions = "to".join(f" {n} " for n in {counts[0], counts[-1]}).strip()
         return (
             "LFW, 62×47 colour faces. 40 % of the people belong to the attacker, 40 % to the "
-            "client, and the others are for testing. Gender labels are human; those for glasses, "
-            "age (young) and hair (grey) are a model's. FedSGD with two clients, batches of "
+            "client, and the others are for testing. Gender was labelled by people; glasses, "
+            "age (young) and hair (grey) by a model. FedSGD with two clients, batches of "
             f"{a['batch_size']}, {a['rounds']:,} rounds at learning rate {a['lr']:g} with He "
             "initialisation (paper: 0.01, rounds not stated). Batches with and without a property "
             "have the same mix of main-task labels, except in results called confounded. The "
             f"attacker, a random forest, learns from {2 * a['known'] * a['snapshots']} batches "
             f"over {a['snapshots']} snapshots and is tested on {2 * a['seen'] * a['snapshots']} of "
-            "the client's; V-information (random forest, held out, five pools of people) is from "
-            f"{2 * a['measured']} batches at the last model; the median sensitivity over "
+            "the client's. V-information (random forest, held out, five pools of people) is from "
+            f"{2 * a['measured']} batches at the last model. The median sensitivity over "
             f"{a['samples']} test images (F-norm, target) is relative to the largest layer of each "
             f"repetition. Layers with more than {a['width']:,} numbers are randomly projected to "
             f"that many. {repetitions} repetitions."

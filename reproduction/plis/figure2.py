@@ -208,7 +208,7 @@ def _atypical(ranks: dict[str, float]) -> str:
     rising = [title for title, rank in ranks.items() if rank > SLIGHT]
     claim = f"in {len(rising)} of {len(ranks)} cases" if rising else "in no case"
     return (
-        f"Is high PLIS atypical? A digit's PLIS rises with its distance to its own class "
+        f"A digit's PLIS rises with its distance to its own class "
         f"{claim} (rank correlations {listed})."
     )
 
@@ -217,12 +217,12 @@ def _words(seen: tuple[Seen, ...]) -> str:
     found = [one.detection() for one in seen]
     ends = [f"{f.area:.3f} ({f.interval.low:.3f} to {f.interval.high:.3f})" for f in found]
     after = (
-        ": the clip affects exactly these records, so their PLIS falls below that of digits"
+        ". The clip affects exactly these records, so their PLIS falls below that of digits"
         if found[0].area < 0.5
         else ""
     )
     return (
-        "To detect X-rays among digits, subject-level PLIS has an area under the ROC curve of "
+        "As a detector of X-rays among digits, PLIS by record has an area under the ROC curve of "
         f"{ends[2]} without DP, {ends[1]} with DP before the clip and {ends[0]} after it{after}."
     )
 

@@ -85,10 +85,10 @@ def _finding3(study: Study) -> str:
     )
     verdict = "does not hold" if beside > beside_plain / 2 else "holds"
     return (
-        f"The claim that PLIS with DP is randomly distributed over the image {verdict}: the PLIS "
-        f"sizes of neighbouring pixels correlate {beside:.2f} (without DP {beside_plain:.2f}, "
-        f"white noise 0), and a tenth of the pixels contains {top:.2f} of the squared PLIS "
-        f"(without DP {top_plain:.2f})."
+        f"The claim that PLIS with DP is randomly distributed over the image {verdict}. "
+        f"Neighbouring pixels' absolute PLIS correlate {beside:.2f} (without DP "
+        f"{beside_plain:.2f}, white noise 0), and a tenth of the pixels contains {top:.2f} of the "
+        f"squared PLIS (without DP {top_plain:.2f})."
     )
 
 
@@ -105,7 +105,7 @@ def _seen(study: Study, where: Correlation) -> str:
     worst = study.private.quality.ssim.max()
     return (
         f"This shorter attack reconstructs the record with the highest PLIS {better} than the one "
-        f"with the lowest (SSIM {high:.2f} against {low:.2f}); for the whole attack see "
+        f"with the lowest (SSIM {high:.2f} against {low:.2f}); for the full attack see "
         f"plis-table1. Within a record the error is {claim} (mean "
         f"rank correlation over the pixels {where}). With DP, nothing is reconstructed: SSIM is "
         f"at most {worst:.2f} over all {len(study.rows)} records. {_finding3(study)}"

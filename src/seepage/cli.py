@@ -34,7 +34,7 @@ from seepage.support.memory_limit import least_memory, memory_limit, run_in_chil
 
 Check = Annotated[
     Path | None,
-    "Check file (.json, with a .txt sheet) for the person who decides about the release.",
+    "Write a check (.json, with a .txt sheet) for the person who decides about the release.",
 ]
 Table = Annotated[Path, "Table file, in any format that `seepage audit` reads."]
 Json = Annotated[bool, "--json", "Print only the summary, as JSON."]
@@ -396,7 +396,7 @@ def layers(
 ) -> None:
     """Report what recorded updates of federated learning reveal about a property of clients.
 
-    The report names the layer that reveals the property, the round from which it does, and the
+    The report names the layer that reveals the property, the first round in which it does, and the
     clients whose updates lie furthest from the others'.
     """
     from seepage.auditing.rounds.command import run_layers

@@ -467,7 +467,7 @@ def test_the_authors_estimator_on_cifar10_by_hand():
                 held[unit] = max(held[unit], 100 * row["accuracy"][0])
     found = {quantity.name: quantity.measured for quantity in figure5(quick=True).quantities}
     by = "CIFAR-10, by one coordinate a step"
-    what = "accuracy to which the bound from the largest dFIL is at least 0.1"
+    what = "accuracy up to which the bound from the largest dFIL is at least 0.1"
     assert found[f"{by}: {what}"] == pytest.approx(held[1], abs=1e-9)
     assert found[f"{by}, in units of the network's input: {what}"] == pytest.approx(held[25])
     assert (round(held[1], 1), round(held[25], 1)) == (57.5, 66.2)
@@ -496,7 +496,7 @@ def test_figure_5_is_drawn_from_kept_results(kept):
     write_json(kept / "private_sgd_estimators.json", {"data": "mnist", "rows": rows})
     both = figure5(quick=True)
     found = {quantity.name: quantity for quantity in both.quantities}
-    crossed = found["MNIST: accuracy to which the bound from the largest dFIL is at least 1"]
+    crossed = found["MNIST: accuracy up to which the bound from the largest dFIL is at least 1"]
     every = points(_made_up("mnist", (1000, 5000)))
     assert crossed.measured == crossing(every, "largest")
     assert crossed.published == 97
@@ -514,13 +514,13 @@ def test_figure_5_is_drawn_from_kept_results(kept):
     assert found["50 coordinates a step: largest squared dFIL over the true one"].measured == 1.0
     assert all(quantity.settled for quantity in both.quantities)
     seen = points(cifar10 | {"rows": kept_rows})
-    units = "CIFAR-10, in units of the network's input: accuracy to which the bound from the "
+    units = "CIFAR-10, in units of the network's input: accuracy up to which the bound from the "
     wider = found[f"{units}largest dFIL is at least 1"].measured
     assert wider == crossing(seen, "largest", 0.04)  # a unit is 0.2 of the pixels' range
     only = f"σ = {later[0]['noise_multiplier']:g}, ρ = 0.1, C = {later[0]['max_grad_norm']:g}"
     assert f"after 2,500 steps ({only} also after 5,000)" in both.setting
-    assert f"one run each ({only}, to 5,000 steps: an average over 2 runs)" in both.setting
-    by_length = found["CIFAR-10: accuracy to which the RDP bound is at least 1"]
+    assert f"one run each (an average over 2 runs for {only} to 5,000 steps)" in both.setting
+    by_length = found["CIFAR-10: accuracy up to which the RDP bound is at least 1"]
     at_two = next(row for row in kept_rows if row["noise_multiplier"] == 2)
     assert f"whose runs reach {100 * at_two['accuracy'][0]:.2f} %" in by_length.why
     assert "paper: 97 %" in both.seen

@@ -47,7 +47,7 @@ def test_the_pages_show_figure_words_and_numbers(fake, results, tmp_path):
     assert "Two \\*made-up\\* points." in text
     assert "|mean \\| η|0.040 / 0.04050|" in text
     assert "|trials|" not in text
-    assert f"[all numbers]({fake.name}.json)" in text
+    assert f"[numbers]({fake.name}.json)" in text
     assert f"\n## {fake.name}\n" in text
     assert PAPERS["Hannun et al. 2021"].title in text
     assert "Of 1 printed numbers, 1 agrees." in text
@@ -67,7 +67,7 @@ def test_what_made_kept_results_is_linked(fake, results, tmp_path):
     path.write_text(json.dumps(found | {"kept": [line]}))
     write_pages(results, tmp_path / "docs")
     text = (tmp_path / "docs" / "reproduction" / "fake.md").read_text()
-    assert f"Based on kept results ([files and commands]({fake.name}.json))." in text
+    assert f"Based on [kept results]({fake.name}.json)." in text
 
 
 @pytest.mark.parametrize(

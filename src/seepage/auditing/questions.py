@@ -147,7 +147,7 @@ class CalibrationQuestion(ColumnQuestion):
     l2: Annotated[float | None, "L2 penalty λ (default 0.001; 0.01 if separable)."] = None
     target_eta: Annotated[
         float | None,
-        "Largest η of a record; sets σ (default 1: one standard deviation).",
+        "Target: the largest η of a record; determines σ (default 1).",
     ] = None
     scale: Annotated[bool, " /--no-scale", "Do not standardise the columns."] = True
     model_file: Annotated[Path | None, "Fitted model to audit (JSON or safetensors)."] = None
@@ -174,8 +174,8 @@ class Question(CalibrationQuestion):
     sigma: Annotated[float | None, "Standard deviation of the noise on every coefficient."] = None
     attacker: Annotated[
         str | None,
-        "Also report the success of an attacker who knows fewer records: outsider (none), or "
-        "knows=0.9 (that share); without --sigma and --target-eta, for a release without noise.",
+        "Also report the success rate of an attacker who knows no other records (outsider) or a "
+        "share of them (knows=0.9). Without --sigma and --target-eta, the release has no noise.",
     ] = None
     # The intercept is not penalised
     intercept: Annotated[
@@ -185,8 +185,8 @@ class Question(CalibrationQuestion):
     ] = True
     refit: Annotated[
         str | None,
-        "pipeline: include scaling and encoding in membership inference, by refits without each "
-        "of the most exposed records.",
+        "pipeline: for membership inference, also refit scaling and encoding without each of the "
+        "most exposed records.",
     ] = None
     show_values: Annotated[bool, "Show values of the records in the report."] = False
     public: Annotated[Path | None, "Public records with the same columns, to shape the noise."] = (

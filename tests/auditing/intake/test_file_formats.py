@@ -62,7 +62,7 @@ class Case:
 
     def outcome(self) -> str:
         if self.numbers is None:
-            return "Refused until an option decides"
+            return "Refused without an option"
         return "Read, and the report says how" if self.said else "Read without a remark"
 
 
@@ -184,7 +184,7 @@ CASES = [
         "--separator :",
     ),
     Case(
-        "two marks that both fit",
+        "two possible separators",
         "either.csv",
         b"town,x;y,z\nBonn,1;2,3\n",
         None,
@@ -224,7 +224,7 @@ CASES = [
         DOUBT.format("commas separate the columns"),
     ),
     Case(
-        "`23.456`, and nothing that decides",
+        "`23.456` in an ambiguous file",
         "open.csv",
         lines(*POINTS, mark=";"),
         None,
