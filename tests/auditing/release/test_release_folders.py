@@ -308,7 +308,7 @@ def test_how_often_a_large_release_is_wrong_is_told_with_noise(numeric, made, mo
     for one in (item, constant):
         assert "ε-differentially private with ε = 0.05" in one.how
         assert "scale 0.04" in one.how
-    said = f"{item.value:.0%}, that of the best constant prediction {constant.value:.0%}."
+    said = f"{item.value:.0%}, and that of the best constant prediction is {constant.value:.0%}."
     assert f"The model's {name} on its training records is {said}" in card
     worse = "the model is no better than a constant" in card
     assert worse == (item.value >= constant.value)

@@ -306,7 +306,7 @@ class MembershipInference:
             check_count(self.shadows, "shadows", 2 if self.online else 1)
         if is_network(self.estimator):
             raise InputError(
-                "A trained network cannot be retrained without a training procedure; give a "
+                "A trained network cannot be retrained without a training procedure. Give a "
                 "training function, sp.attacks.MembershipInference(train).against(net, X, y, "
                 "members), or reference models, sp.attacks.MembershipInference().against(net, X, "
                 "y, members, references, had). sp.nn.leakage measures the leakage of one private "
@@ -414,9 +414,8 @@ class MembershipInference:
         sides = [~inside, inside] if self.online else [~inside]
         if not any(np.all([side.any(axis=0) for side in sides], axis=0)):
             raise InputError(
-                "No record has the reference models that this attack needs: models trained "
-                "without the record and, if online, with it; give other reference models, or pass "
-                "online=False."
+                "The attack needs reference models trained without a record and, if online, with "
+                "it, but no record has them. Give other reference models, or pass online=False."
             )
         return inside
 

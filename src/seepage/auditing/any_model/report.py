@@ -309,10 +309,10 @@ def _members(attack: MembershipInferenceResult) -> Histogram | None:
         "Members (outlined: non-members)",
         "evidence of membership (heights: logarithmic)",
         below,
-        "1 % of non-members beyond",
+        "exceeded by 1 % of non-members",
         ((0, number(edges[0])), (below + above, number(edges[-1]))),
-        f"Histogram of the evidence that {total:,} members of one attacked model were in the data: "
-        f"the number beyond the line that 1 % of non-members cross is {found:,}.",
+        f"Histogram of the evidence of membership for {total:,} members of one attacked model: "
+        f"{found:,} exceed the threshold that 1 % of non-members exceed.",
     )
 
 
@@ -389,7 +389,7 @@ def judge_attack(audit: AttackAudit) -> Verdict:
         tell("members", [_found(best, fpr) for fpr in _RATES], of="attack.j2"),
         *(() if not audit.guesses else (_tell_guesses(audit, leaked),)),
         tell("useful", audit.held_out, of="attack.j2"),
-        f"Even without an attack: {_counted_risks(audit)} ({names}).",
+        f"Structural risks, which need no attack: {_counted_risks(audit)} ({names}).",
         "This is the result of an attack, not a bound: a stronger attack may reveal more. For "
         "linear models released with noise, seepage computes an upper limit.",
     )

@@ -14,7 +14,7 @@ from seepage.errors import InputError
 from seepage.layers.federated.gradients import LayerGradients
 from seepage.tables.source import as_numpy
 
-_HOW = "record a key that stays the same: recorder.add(…, client=…), or a metric 'partition-id'"
+_HOW = "record a permanent key for each client (recorder.add(…, client=…) or metric 'partition-id')"
 
 
 def same_client(gradients: LayerGradients) -> np.ndarray | None:
