@@ -248,7 +248,7 @@ def test_the_card_prints_the_fields_in_coarse_bands(over):
         f"η of a record is at most {number(point_above(summary['records']['eta']['1']))};" in card
     )
     ratio = point_above(summary["groupings"][0]["ratio"])
-    assert f"by “town” up to {number(ratio)} (most for" in card
+    assert f"by “town”, by a factor of up to {number(ratio)} (most for" in card
     for gate in summary["gates"]:
         assert f"{gate['name']} {number(gate['limit'])}: not met" in card
     errors = summary["release"]["test_error"], summary["release"]["constant_error"]

@@ -182,7 +182,7 @@ def test_a_second_release_is_judged_with_the_first(run, tmp_path):
     # What is used up is used up.
     result = run("patients.parquet", "--target", "response", "--target-eta", "0.5")
     assert result.exit_code == 2
-    assert "is spent by earlier releases; leave those" in result.stderr
+    assert "has been spent by earlier releases; leave those" in result.stderr
 
 
 def test_a_file_of_another_format_is_no_ledger(tmp_path):

@@ -425,9 +425,9 @@ class MembershipInference:
     def _trained(self, X: Any, y: Any, inside: np.ndarray) -> list[ModelAnswers]:
         if self.estimator is None:
             raise InputError(
-                "Reference models cannot be trained without a training procedure; give an "
-                "estimator or a training function, MembershipInference(train), or pass references "
-                "to against()."
+                "Reference models cannot be trained without a training procedure. Give an "
+                "estimator or a training function, as in MembershipInference(train), or pass "
+                "trained models as references to against()."
             )
         return trained_answers(
             self.estimator,

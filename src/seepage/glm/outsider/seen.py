@@ -219,9 +219,9 @@ class SeenRelease:
         named = self.attacker.names_records
         if together is not None or exact or self.form is not None or named:
             raise InputError(
-                "For data read in chunks, this attacker is supported only for single records and "
-                "released parameters, with a share as knows=. Load the rows into memory to use "
-                "groups, people, listed records, predictions or exact=."
+                "For data read in chunks, an attacker who knows a share of the other records is "
+                "supported only for single records and released parameters. Load the rows into "
+                "memory to use groups, people, listed records, predictions or exact=."
             )
         source = self.informed.source
         worlds = StreamedWorlds.of(source, fits, self.noise is not None, self.attacker)

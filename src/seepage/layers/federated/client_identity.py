@@ -112,7 +112,7 @@ def anew_in_a_run(gradients: LayerGradients) -> str:
     for number in np.unique(rounds)[1:]:
         if not np.any((first < number) & (last >= number)):
             return (
-                f"No node of the rounds before {number} takes part in later ones: if clients "
+                f"No node of the rounds before {number} takes part in later ones. If clients "
                 f"registered anew, each counts twice and the P-values are too small; {_HOW}."
             )
     return ""
