@@ -173,8 +173,8 @@ def test_a_table_in_which_nobody_is_recognised_is_warned_of_first(run, tmp_path)
     assert result.exit_code == 0, result.output
     assert result.stderr.startswith(
         "warning: None of these 100 records is recognised among the 100 records of earlier "
-        "releases in the ledger, although the columns are the same: their privacy budget counts as "
-        "unspent."
+        "releases in the ledger, although the columns are the same. Therefore their privacy "
+        "budget counts as unspent."
     )
     assert "--person" in result.stderr
     steps = json.loads((tmp_path / "report" / "summary.json").read_text())["steps"]
