@@ -512,7 +512,7 @@ def check_fixes(found: Comparison, summary: dict[str, Any], words: str) -> None:
             offered = words.partition("What would help?")[2].partition("but ")[0].lower()
             offered = offered.partition("so would")[0].partition("nothing that was tried")[0]
             found.equal(f"{name}: offered", change in offered, False)
-            said = "a constant prediction, whose error is" in told["text"]
+            said = "that of a constant prediction, " in told["text"]
             found.equal(f"{name}: called no better", said, True)
         # What was not measured of a remedy is not offered as a fix.
         if told["membership"] is None and summary["risks"] is not None:

@@ -383,7 +383,7 @@ def test_infinite_numbers_are_counted_beside_the_picture():
     values = np.array([np.inf, np.nan, *range(1, 41)], dtype=float)
     for few in (slice(None), slice(10)):
         axes = sp.Result(values[few], "rows", "mse", "bound").plot()
-        assert axes.get_title(loc="right") == "2 infinite or not measured"
+        assert axes.get_title(loc="right") == "2 not shown (infinite or not measured)"
         axes.figure.canvas.draw()
 
 

@@ -536,7 +536,7 @@ def main() -> None:
         _say(
             "error",
             f"The memory limit of this shell ({limit / 1e9:.2g} GB) is too low for the numerical "
-            "libraries or for this table; raise it (`ulimit -v`; the libraries need "
+            "libraries or for this table. Raise it (`ulimit -v`; the libraries need "
             f"{least / 1e9:.2g} GB), or audit fewer rows or columns.",
         )
     raise SystemExit(INPUT if status is None else status)

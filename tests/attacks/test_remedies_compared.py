@@ -111,7 +111,7 @@ def test_a_single_run_has_no_interval_to_print():
 def test_what_cannot_be_is_refused():
     for options, words in (
         ({"layers": "trail"}, "did you mean 'trait'"),
-        ({"rounds": 2, "snapshots": 3}, "rounds must be at least snapshots"),
+        ({"rounds": 2, "snapshots": 3}, "snapshots must not exceed rounds"),
         ({"measured": 0}, "at least 1"),
     ):
         with pytest.raises(InputError, match=words):

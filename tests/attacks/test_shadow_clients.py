@@ -286,7 +286,7 @@ def test_recipes_that_cannot_be_followed_are_refused(recorded, auxiliary, change
 def test_a_recording_without_models_or_of_another_network_is_refused(recorded, auxiliary):
     recording, models, known = recorded
     attacker = make_attacker(auxiliary)
-    with pytest.raises(InputError, match="holds no sent models"):
+    with pytest.raises(InputError, match="lacks the models sent to the clients"):
         attacker.scores(recording)
     with pytest.raises(InputError, match="lacks the model sent in round 1"):
         attacker.scores(recording, models={0: models[0]})

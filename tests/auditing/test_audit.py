@@ -243,7 +243,7 @@ def test_a_penalty_that_cannot_help_is_said_so():
     penalty = remedy_of(audit, "more regularisation")
     assert (penalty.reason, penalty.reaches_target) == ("no penalty", False)
     assert penalty.eta > 1
-    told = "No penalty is enough at σ = 1e-06: even with λ = 1000 the most exposed record has η = "
+    told = "No penalty is enough at σ = 1e-06: even with λ = 1000, the most exposed record has η = "
     assert tell("remedy", audit, penalty) == f"{told}{penalty.eta:.3g}."
 
 
@@ -369,7 +369,7 @@ def test_a_quick_audit_fits_nothing_again_and_has_the_same_numbers():
         np.testing.assert_array_equal(values, getattr(theirs, name), err_msg=name)
     assert replace(quick.risks, curve=None) == replace(whole.risks, curve=None)
     np.testing.assert_array_equal(quick.eta, whole.eta)
-    assert any("This audit was quick" in step for step in quick.steps)
+    assert any("This quick audit" in step for step in quick.steps)
 
 
 @pytest.mark.parametrize("kind", sampled(["linear", "logistic"], ["linear"]))

@@ -272,7 +272,7 @@ def test_a_plan_names_the_person(files):
     assert 'person = ""' in printed
     (line,) = (line for line in printed.splitlines() if line.startswith('"pid"'))
     assert '= "drop"' in line
-    assert "identifier? set it as person above" in line
+    assert "identifier? If so, set it as person above" in line
     plan = printed.replace('target = ""', 'target = "y"').replace('person = ""', 'person = "pid"')
     (files / "plan.toml").write_text(plan)
     asked = ("audit", files / "panel.parquet", "--quick", "--json")

@@ -160,10 +160,10 @@ def expected_of_remedies(summary):
         if error is not None:
             yield f"is then {f'{100 * error:.1f} %' if rate else number(error)}"
         if remedy["name"] == "more noise" and not summary["target"]["met"]:
-            yield f"With σ = {remedy['sigma']:.3g} instead of {sigma:.3g} no record leaks more than"
+            yield f"With σ = {remedy['sigma']:.3g} instead of {sigma:.3g}, no record leaks more"
         elif remedy["name"] == "more noise":
             yield f"The target η = {target:.3g} is met."
-            yield f"half the leakage needs σ = {remedy['sigma']:.3g}"
+            yield f"halving it requires σ = {remedy['sigma']:.3g}"
         elif remedy["kind"] in ("penalty", "combination"):
             yield f"With λ = {remedy['l2']:.3g} instead of {l2:.3g}"
             yield f"σ = {remedy['sigma']:.3g} "
@@ -248,12 +248,15 @@ def test_the_card_prints_the_fields_in_coarse_bands(over):
         f"η of a record is at most {number(point_above(summary['records']['eta']['1']))};" in card
     )
     ratio = point_above(summary["groupings"][0]["ratio"])
-    assert f"by “town” up to {number(ratio)} (most for" in card
+    assert f"by “town”, by a factor of up to {number(ratio)} (most for" in card
     for gate in summary["gates"]:
         assert f"{gate['name']} {number(gate['limit'])}: not met" in card
     errors = summary["release"]["test_error"], summary["release"]["constant_error"]
     released, constant = (f"{number(100 * float(f'{error:.2g}'))}%" for error in errors)
-    assert f"on held-out records is {released}, that of a constant prediction {constant};" in card
+    assert (
+        f"on held-out records is {released}, and that of a constant prediction is {constant};"
+        in card
+    )
 
 
 @pytest.mark.parametrize("which", ["over", "met", "released"])

@@ -67,7 +67,9 @@ def test_a_remedy_worse_than_a_constant_prediction_is_useless_and_last(diabetes:
     assert constant < 80 < 150 < noise["error"]
     assert noise["compared"] == "worse"
     assert noise["usefulness"]["high"] < 0
-    assert noise["text"].endswith("Worse than a constant prediction, whose error is 77.2.")
+    assert noise["text"].endswith(
+        "The error on held-out records is worse than that of a constant prediction, 77.2."
+    )
     assert (penalty["l2"], penalty["sigma"]) == (0.5, 1.0)
     assert penalty["change"] == "more regularisation (λ = 0.5 instead of 0.001)"
     assert penalty["error"] == pytest.approx(diabetes_errors(1.0, 0.5)[0], rel=0.01)
@@ -258,13 +260,13 @@ def test_the_card_puts_the_error_beside_a_constants_in_readable_numbers(diabetes
         f"{float(f'{100 * e:.2g}'):g}%" for e in (error, constant, found.curve.noiseless_error)
     )
     assert said == (
-        "The model's error rate on held-out records is {}, that of a constant prediction {}; "
-        "without noise it would be {}. The model is worse than a constant prediction (95 % "
-        "interval of the difference).".format(*rates)
+        "The model's error rate on held-out records is {}, and that of a constant prediction is "
+        "{}; without noise, the model's would be {}. The model is worse than a constant "
+        "prediction (95 % interval of the difference).".format(*rates)
     )
     said = AuditReport(diabetes).card().partition("**Usefulness.** ")[2].partition("\n")[0]
     assert said == (
-        "The model's root mean squared error on held-out records is 53, that of a constant "
-        "prediction 77; without noise it would be 53. The model is better than a constant "
-        "prediction (95 % interval of the difference)."
+        "The model's root mean squared error on held-out records is 53, and that of a constant "
+        "prediction is 77; without noise, the model's would be 53. The model is better than a "
+        "constant prediction (95 % interval of the difference)."
     )

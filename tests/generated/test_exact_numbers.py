@@ -169,7 +169,7 @@ def test_noise_calibrated_on_other_bounds_meets_its_target(name: str) -> None:
 
 def test_a_target_beyond_the_prior_is_refused() -> None:
     leak = small_leak(0.01)
-    with pytest.raises(sp.InputError, match="No noise makes"):
+    with pytest.raises(sp.InputError, match="No amount of noise makes"):
         sp.calibrate(leak, mse=2.0, view=sp.bounds.van_trees_rows(leak, PRIOR, rows=[0]))
 
 

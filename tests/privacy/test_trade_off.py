@@ -215,7 +215,7 @@ def test_a_run_is_below_its_own_budget_and_a_simulated_attack_reaches_it():
     [
         (lambda: SampledGaussianDP(0.0), "noise_multiplier must be above zero"),
         (lambda: SampledGaussianDP(1.0, 0.0), "sample_rate must be the probability"),
-        (lambda: SampledGaussianDP(1.0, 64), "divide the mean batch size"),
+        (lambda: SampledGaussianDP(1.0, 64), "Divide the mean batch size"),
         (lambda: SampledGaussianDP(1.0, 0.1, 2.5), "steps must be at least 1"),
         (lambda: SampledGaussianDP(1.0, 0.1, 2, "swap"), "neighbours must be"),
         (lambda: SampledGaussianDP(1.0, 0.1, 2, group=0), "group must be at least 1"),

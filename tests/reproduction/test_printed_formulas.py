@@ -148,7 +148,7 @@ def test_equations_8_and_10_and_theorem_2_are_the_biased_bound_in_j_psi() -> Non
 
 def test_one_jacobian_is_wanted() -> None:
     for given in ({}, {"bias_jacobian": np.eye(2), "mean_jacobian": np.eye(2)}):
-        with pytest.raises(sp.InputError, match="either bias_jacobian or mean_jacobian"):
+        with pytest.raises(sp.InputError, match="exactly one of bias_jacobian and mean_jacobian"):
             sp.bounds.biased(np.eye(2), **given)
     with pytest.raises(sp.InputError, match="mean_jacobian must have the shape"):
         sp.bounds.biased(np.eye(3), mean_jacobian=np.eye(2))

@@ -56,8 +56,8 @@ def _fit_and_ask(
         raise
     except (TypeError, ValueError) as problem:
         raise InputError(
-            f"{type(estimator).__name__} failed as a shadow model, fitted on a random half of the "
-            f"records ({first_line(problem)}). The pipeline's steps must accept values that occur "
+            f"A shadow model, {type(estimator).__name__}, failed on a random half of the records "
+            f"({first_line(problem)}). The pipeline's steps must accept values that occur "
             "only in the other half: OneHotEncoder(handle_unknown='ignore') does."
         ) from problem
 

@@ -69,7 +69,7 @@ class OutlierDetection(ResultTable):
         low, high = self.interval.low, self.interval.high
         return (
             f"<outlier detection: area under the curve {self.area:.3f} "
-            f"({100 * self.level:g} % from {low:.3f} to {high:.3f})>"
+            f"({100 * self.level:g} % CI {low:.3f} to {high:.3f})>"
         )
 
     def detected_at(self, false_alarms: float) -> float:

@@ -251,8 +251,8 @@ def compare_remedies(
     """
     if min(rounds, snapshots, known, seen, measured) < 1 or rounds < snapshots:
         raise InputError(
-            "rounds, snapshots, known, seen and measured must each be at least 1, and rounds must "
-            "be at least snapshots."
+            "rounds, snapshots, known, seen and measured must each be at least 1, and snapshots "
+            "must not exceed rounds."
         )
     net = unwrapped(net)
     asked = (layers,) if isinstance(layers, str) else tuple(layers)

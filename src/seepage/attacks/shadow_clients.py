@@ -261,8 +261,8 @@ class ShadowClients:
         sizes = [seen.metrics[name] for name in _RECORDS if name in seen.metrics]
         if self.records is None and not sizes:
             raise InputError(
-                "The recording does not say how many records a client has (metric 'num-examples'); "
-                "give records= (on the command line, --client-size)."
+                "The recording does not state how many records a client has (metric "
+                "'num-examples'); give records= (on the command line, --client-size)."
             )
         records = self.records or int(np.nanmedian(sizes[0]))
         batches = property_batches(
@@ -405,9 +405,9 @@ def _models(recording: Recording, models: Any) -> Models:
         found |= load_models(place)
     if not found:
         raise InputError(
-            "The recording holds no sent models, from which shadow clients are trained; record "
-            "them (UpdateRecorder(…, models=True), or save_gradients(…, models=run.snapshots)), or "
-            "give models={round: state}."
+            "The recording lacks the models sent to the clients, which shadow clients start from. "
+            "Record them (UpdateRecorder(…, models=True), or save_gradients(…, "
+            "models=run.snapshots)), or give models={round: state}."
         )
     return found
 

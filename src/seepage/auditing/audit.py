@@ -97,7 +97,7 @@ _MOST_WHOLE = 1000  # records without which everything is refitted
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
 
 _GUESSES_HELD = (
-    "Guesses treat the encoding of the columns as fixed while a class or category changes."
+    "For guesses, the encoding of the columns is held fixed while a class or category changes."
 )
 
 Tell = Callable[[str], object]
@@ -140,10 +140,9 @@ class Effort:
         if not self.quick:
             return ()
         return (
-            "This audit was quick: without further fits there are no repeated splits and no "
-            "bounds that average over other records"
-            + (", and no remedies" if self.remedies == () else "")
-            + ".",
+            "This quick audit fitted the model once, so it has no repeated splits"
+            + (", no remedies" if self.remedies == () else "")
+            + " and no bounds that average over other records.",
         )
 
 
@@ -360,8 +359,9 @@ def audit_model(
         unchanged = "the noise and nλ" if PENALTY in anew.kept else "the noise"
         steps.append(
             "For membership inference, "
-            f"preparation and model were refitted without each of the {risks.looked_at:,} most "
-            f"exposed {'people' if people else 'records'}, with {unchanged} unchanged."
+            "the preparation and the model were refitted without each of the "
+            f"{risks.looked_at:,} most exposed {'people' if people else 'records'}; {unchanged} "
+            "remained unchanged."
         )
 
     def risks_of(

@@ -235,7 +235,7 @@ def _batches(path: Path, client: Any) -> Batches | None:
     if not path.is_dir() and path.suffix.lower() not in (".parquet", ".pq"):
         if client is not None:
             raise InputError(
-                "A cluster audits Parquet files only; write the table as Parquet first."
+                "On a cluster, only Parquet files can be audited; write the table as Parquet first."
             )
         return None
     from seepage.streams.disk.files import open_batches

@@ -33,7 +33,7 @@ MU = "mu"  # one more number of every record, once it is known how well its memb
 ONE_ROW, ONE_PERSON = "row", "person"  # what a statement is about: the unit
 # What is done to a record
 LEFT_OUT, RELABELLED, OTHER_LEVEL = "left out", "with another label", "with another category"
-OVER_ALL = "all releases of the ledger"  # where a risk was measured, if not in one release
+OVER_ALL = "all releases in the ledger"  # where a risk was measured, if not in one release
 WIDEST = 60  # features up to which the leakage of reweighting as a whole is quick to compute
 # The rates at which true positives of telling a value are stated: the first also counts in badges
 # and gates

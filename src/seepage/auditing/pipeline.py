@@ -253,7 +253,9 @@ def _notices(followed: FollowedColumns) -> Iterator[str]:
 def _told_steps(opened: Unwrapped, followed: FollowedColumns, refitted: bool) -> list[str]:
     steps = list(opened.notes)
     if opened.steps:
-        steps.append("Leakage is about the raw columns, through the Jacobian of the preprocessing.")
+        steps.append(
+            "Leakage is measured for the raw columns, through the Jacobian of the preprocessing."
+        )
     learnt = followed.steps.choices if refitted else followed.steps.held
     steps += held_sentences(joined(opened.held, learnt))
     if refitted:

@@ -118,7 +118,7 @@ class ColumnQuestion:
     target: Annotated[str, "Column to predict; without it, the columns are listed."] = ""
     model: Annotated[
         str | None,
-        "linear, logistic, poisson or softmax (default: by the target), or a model file.",
+        "linear, logistic, poisson or softmax (default: chosen by the target), or a model file.",
     ] = None
     person: Annotated[
         str | None,
@@ -281,8 +281,8 @@ class Limits:
     ] = None
     max_outsider: Annotated[
         float | None,
-        "Limit: success rate of membership inference by the attacker of --attacker. The rate is an "
-        "estimate: a rate above the limit fails, one below it proves nothing.",
+        "Limit: success rate of membership inference by the attacker that --attacker names. The "
+        "rate is an estimate: a rate above the limit fails; a rate below it proves nothing.",
     ] = None
 
     def __post_init__(self) -> None:
@@ -375,7 +375,7 @@ class ExtractionQuestion:
     top_p: Annotated[float | None, "Probability mass of the tokens kept (top-p)."] = None
     near: Annotated[int, "Number of samples to draw for near-verbatim copies."] = 0
     exposure: Annotated[int, "Number of candidates among which each secret is ranked."] = 0
-    passes: Annotated[int, "Number of passes for other tokenisations of each secret."] = 0
+    passes: Annotated[int, "Number of forward passes over other tokenisations of each secret."] = 0
     limit: Annotated[int | None, "Attack at most this many records."] = None
     max_probability: Annotated[
         float | None, "Limit: largest probability that one try emits a secret."

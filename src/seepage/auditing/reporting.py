@@ -136,7 +136,7 @@ def check(
     if LEAVES in named:
         raise InputError(
             f"No file of an audit can have the role {LEAVES!r}, because an audit publishes "
-            "nothing; leave this role out, or use `seepage release --check` to publish and check "
+            "nothing. Leave this role out, or use `seepage release --check` to publish and check "
             "files."
         )
     PendingCheck(Path(path), named, ()).write(report, "audit")

@@ -149,7 +149,7 @@ def biased(
     """
     I = square(information, "information")  # noqa: E741
     if (bias_jacobian is None) == (mean_jacobian is None):
-        raise InputError("Give either bias_jacobian or mean_jacobian.")
+        raise InputError("Give exactly one of bias_jacobian and mean_jacobian.")
     name = "mean_jacobian" if bias_jacobian is None else "bias_jacobian"
     slope = square(mean_jacobian if bias_jacobian is None else bias_jacobian, name)
     d = I.shape[0]

@@ -171,8 +171,8 @@ def _factor(result: Result, target: float, error: bool, over: str | float) -> fl
         high *= 2
         if high > _FURTHEST:
             raise InputError(
-                "No noise makes this bound meet the target, because the prior, or the stated bias "
-                "and domain, limits it; choose a smaller mse or a larger eta."
+                "No amount of noise makes this bound meet the target, because the prior, or the "
+                "stated bias and domain, limits it; choose a smaller mse or a larger eta."
             )
     return math.exp(float(brentq(excess, low, high, xtol=1e-10)))
 

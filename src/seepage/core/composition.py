@@ -104,10 +104,10 @@ def _check_same_table(first: Leakage, other: Leakage) -> None:
         ) from error
     if mine.values.shape != yours.values.shape or mine.names != yours.names:
         raise InputError(
-            "Only releases about the same table can be composed: one has "
-            f"{counted(len(mine), 'row')} and the columns {', '.join(mine.names[:3])}…, another "
-            f"has {counted(len(yours), 'row')} and the columns {', '.join(yours.names[:3])}…; "
-            "measure each release on the same table."
+            "Only releases about the same table can be composed, but one has "
+            f"{counted(len(mine), 'row')} and the columns {', '.join(mine.names[:3])}…, and "
+            f"another has {counted(len(yours), 'row')} and the columns "
+            f"{', '.join(yours.names[:3])}…. Measure each release on the same table."
         )
     if not _same(mine.values, yours.values):
         raise InputError(

@@ -211,7 +211,7 @@ class Attributes:
             raise InputError(
                 f"The columns of {name!r} do not have the same sum in every row (rows 0 and "
                 f"{sums.other} differ), so they are not a complete one-hot attribute: a level was "
-                "dropped, or they were scaled; pass simplex=False."
+                "dropped, or they were scaled. Pass simplex=False."
             )
 
 

@@ -223,8 +223,8 @@ class Leakage(Generic[PerRecord]):
         """Return the operator that refits a single release with a record changed."""
         if len(self.noise) != 1:
             raise InputError(
-                "Refits with a record changed need a single release; measure the releases one by "
-                "one."
+                "Refits with a changed record are possible only for a single release; measure the "
+                "releases one by one."
             )
         self.source.whole("all records")
         return self.release.refits()

@@ -285,7 +285,7 @@ def _checked_records(knows: Any) -> np.ndarray:
     """Return the records that an attacker knows, as a mask or positions."""
     known = np.array(knows)
     if not (known.any() if known.dtype == bool else known.size):
-        raise InputError("knows lists no record; for an attacker who knows none, pass knows=0.0.")
+        raise InputError("knows= lists no record; for an attacker who knows none, pass knows=0.0.")
     if known.ndim != 1 or known.dtype.kind not in "biu":
         raise InputError(
             "knows must be a share from 0 to 1, or the known records: a boolean mask, or row "
@@ -331,15 +331,15 @@ def _check_covariance(sigma: np.ndarray) -> None:
         raise InputError(
             "A covariance matrix must be positive definite, but this sigma leaves some direction "
             "of the release without noise (smallest eigenvalue of the correlation matrix "
-            f"{smallest:g}); add a multiple of the identity matrix to it."
+            f"{smallest:g}). Add a multiple of the identity matrix to it."
         )
 
 
 def _check_size(parameter: np.ndarray, size: int) -> None:
     if np.ndim(parameter) > 0 and np.shape(parameter)[0] != size:
         raise InputError(
-            f"The release has {counted(size, 'number')} (an intercept counts), but the noise has "
-            f"{np.shape(parameter)[0]}; pass one number, or one entry per released number."
+            f"The release has {counted(size, 'number')} (including any intercept), but the noise "
+            f"has {np.shape(parameter)[0]}; pass one number, or one entry per released number."
         )
 
 

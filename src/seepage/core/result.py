@@ -624,17 +624,17 @@ _SENTENCES = {
         "although changing or removing a record would change the weights of all others."
     ),
     COLUMNS: (
-        "The columns that the model keeps were selected by looking at the data; the selection "
-        "and the signs of an L1 penalty are held fixed, and the leakage of that selection is not "
+        "The columns that the model keeps were selected by looking at the data. The selection "
+        "and the signs of an L1 penalty are held fixed, and the leakage of the selection is not "
         "counted."
     ),
     NOISE: (
-        "The noise was chosen by looking at the data; it is held fixed, although without a record "
-        "other noise might have been chosen."
+        "The noise was chosen by looking at the data; it is held fixed, although other noise "
+        "might have been chosen without a record."
     ),
     PENALTY: (
-        "The penalty nλ is held fixed: changing or removing a record would change the choice "
-        "or the size of the penalty, and the leakage of that choice is not counted."
+        "The penalty nλ is held fixed, although changing or removing a record would change its "
+        "choice or its size. The leakage of that choice is not counted."
     ),
     SETTINGS: (
         "A search chose the settings by looking at the data; they are held fixed, and the "
@@ -722,7 +722,7 @@ def warned(result: Result) -> Result:
     """Return the result; issue a warning if rounding has visibly affected its numbers."""
     if result.worst_accuracy > 1e-2:
         warnings.warn(
-            f"Rounding errors in these numbers reach {result.worst_accuracy:.1g} of their size "
+            f"The relative rounding error of these numbers is up to {result.worst_accuracy:.1g} "
             f"(see .accuracy of the {result.view}), because the data barely determine them. A "
             "larger penalty, fewer collinear columns, or dtype='float64' helps.",
             InaccurateWarning,

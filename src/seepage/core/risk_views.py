@@ -398,7 +398,7 @@ def way_of(leak: MeasuredTable, refit: str | None) -> Way:
     if procedure is None and asked:
         raise InputError(
             "refit='pipeline' needs a pipeline, but this release comes from a model alone. Pass "
-            "the fitted pipeline and its raw table to sp.leakage, or a function for refit."
+            "the fitted pipeline and its raw table to sp.leakage, or pass a function as refit=."
         )
     left = procedure is not None and bool(less(procedure.learnt, release.anew))
     if procedure is not None and not fixed and (asked or left):

@@ -468,8 +468,8 @@ def _check_numbers(
         raise InputError(
             f"The images in {_PUBFIG_IMAGES} are numbered without a gap ({person}: "
             f"{min(numbers[person])} to {max(numbers[person])}), unlike the scores (up to "
-            f"{max(published[person])}): they were probably renumbered, and the scores would "
-            "belong to other images. Use the publishers' files with "
+            f"{max(published[person])}): they were probably renumbered, so the scores would belong "
+            "to other images. Use the publishers' files with "
             'load_pubfig(join="checksum").'
         )
 

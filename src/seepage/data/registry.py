@@ -154,12 +154,12 @@ _ALL = (
         licence="none stated; for research",
         source="http://vis-www.cs.umass.edu/lfw/",
         by_hand=(
-            "it is not published in this form, so add two files yourself: lfw_62x47.npz "
-            "with an array `images` of bytes, n×62×47×3 (lfw-deepfunneled.tgz of the LFW site, "
-            "cropped and halved; rows 70 to 195 and columns 78 to 172 give this shape), and "
-            "lfw_attributes.csv with one row per image in the same order and the columns image, "
-            "person, imagenum, male_manual, smile_manual (1, 0 or empty), then any number of "
-            "pred_… scores"
+            "it is not published in this form, so add two files yourself. The first, "
+            "lfw_62x47.npz, contains an array `images` of bytes with the shape (n, 62, 47, 3): "
+            "crop the images of lfw-deepfunneled.tgz from the LFW site to rows 70 to 195 and "
+            "columns 78 to 172, and halve their size. The second, lfw_attributes.csv, has one row "
+            "per image in the same order, with the columns image, person, imagenum, male_manual "
+            "and smile_manual (1, 0 or empty), and any number of pred_… scores"
         ),
     ),
     DataSet(

@@ -217,7 +217,7 @@ class Forgotten:
     def __repr__(self) -> str:
         return (
             f"<Forgotten: {counted(self.removed, 'record')}; the parameters changed by "
-            f"{self.moved:.3g}, one step is within {self.distance:.3g} of the refit>"
+            f"{self.moved:.3g}, and are within {self.distance:.3g} of the refit after one step>"
         )
 
 

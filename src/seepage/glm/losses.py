@@ -339,7 +339,7 @@ def check_derivatives(family: Family) -> None:
         raise InputError(
             f"The curvature of family {family.name!r} is negative ({curvature[worst]:.6g} at m = "
             f"{margins[worst]:g}, y = {labels[worst]:g}), so its loss is not convex and has no "
-            "unique minimiser; use a convex loss."
+            "unique minimiser. Use a convex loss."
         )
 
 

@@ -198,7 +198,7 @@ class ObjectivePerturbation:
         mean, square = gains / self.draws
         error = np.sqrt(np.maximum(square - mean**2, 1 / self.draws**2) / self.draws)
         right = np.minimum((1 + mean + float(ndtri(0.999)) * error) / 2, 1.0)
-        said = f"The upper end of a 99.9 % interval from {self.draws:,} draws."
+        said = f"The result is the upper end of a 99.9 % interval from {self.draws:,} draws."
         return self._result(right, "right", "membership", said)
 
     def epsilon(self, delta: float, lipschitz: float, curvature: float) -> float:

@@ -117,7 +117,7 @@ class WholeProcedure(Reruns):
         if not same or np.max(np.abs(run.coef - given), initial=0.0) > _SAME_FIT * size:
             raise InputError(
                 f"After a refit on the same records, this {type(self.estimator).__name__} has "
-                "different coefficients: either it uses randomness (set random_state, or cv "
+                "different coefficients. Either it uses randomness (set random_state, or cv "
                 "without shuffle), or it was fitted with different data, weights or settings. "
                 "Refits then do not show the effect of a record. Alternatively, refit='model' "
                 "refits only the coefficients, if the steps before the model allow it."

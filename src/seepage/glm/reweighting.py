@@ -82,8 +82,8 @@ Rows = slice | np.ndarray
 
 NOTICE = (
     "The weights were chosen from the data, so the release also leaks through them. eta and "
-    "leakage() treat the weights as known constants; whole_procedure() includes their choice, and "
-    "can be several times as large. Do not publish the weights."
+    "leakage() treat the weights as known constants. The result of whole_procedure() includes "
+    "their choice, and can be several times as large. Do not publish the weights."
 )
 
 # Relative to the largest leakage: below it a unit counts as leaking nothing, and has no slope.
@@ -617,9 +617,9 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
     """Raise an error unless the derivative through the weights exists and can be computed."""
     if last.change > 1e-3:
         raise InputError(
-            "The weights have not converged (the next round would change them by a relative "
-            f"amount of {last.change:.1g}), so there is no fixed point to differentiate; reweight "
-            "with more rounds."
+            "The weights have not converged (the next round would change them by a relative amount "
+            f"of {last.change:.1g}), so there is no fixed point to differentiate. Reweight with "
+            "more rounds."
         )
     if isinstance(fit.family, Categorical):
         raise InputError(

@@ -31,10 +31,10 @@ from seepage.tables.result_table import ResultTable
 from seepage.tables.source import as_numpy, build_frame
 
 _NEED_RECORDS = {
-    "sensitivity": "which is the derivative of one gradient with respect to its records' targets: "
-    "it needs the records, and an update of several steps is not a gradient",
-    "Fisher information": "which is defined for single records, and a recording contains none",
-    "PLIS": "which is defined for single records, and a recording contains none",
+    "sensitivity": "which is the derivative of one gradient with respect to its records' targets, "
+    "but a recording contains no records and its updates may combine several steps",
+    "Fisher information": "which is defined for single records, but a recording contains none",
+    "PLIS": "which is defined for single records, but a recording contains none",
 }
 
 
@@ -354,7 +354,7 @@ def _guarantee(noise: float, updates: int) -> list[str]:
     return [
         f"With this clip and noise, the trained parameters in {counted(updates, 'update')} of a "
         f"client satisfy ({epsilon:.3g}, {delta:g})-differential privacy (client-level, add or "
-        "remove; by dp_accounting), if the clip is chosen without the data."
+        "remove; by dp_accounting). This requires a clip that is chosen without the data."
     ]
 
 
@@ -391,7 +391,7 @@ def _drops(
     if whole:
         notes.append(
             "Every layer should be protected, but if all are dropped, no layer remains to be sent"
-            f"{': each was dropped alone' if single else ''}."
+            f"{'; instead, each was dropped alone' if single else ''}."
         )
         return single, notes
     return single + ([named] if len(named) > 1 else []), notes

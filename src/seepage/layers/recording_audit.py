@@ -167,10 +167,12 @@ class RecordingAudit(Reportable, ResultTable):
         if not telling:
             return f"{first}No layer reveals the property at the 5 % level."
         since = self.over_rounds.first() if self.over_rounds is not None else None
-        when = "" if since is None else f" in the test over rounds, the first after round {since}"
+        when = "" if since is None else f" in the test over rounds, first after round {since}"
         names = [_called("layer", name) for name in telling[:5]]
         more = f" and {len(telling) - 5} more" if len(telling) > 5 else ""
-        return f"{first}The property shows in {', '.join(names)}{more} at the 5 % level{when}."
+        return (
+            f"{first}The property is revealed by {', '.join(names)}{more} at the 5 % level{when}."
+        )
 
     def __repr__(self) -> str:
         return (

@@ -70,7 +70,7 @@ class SampledGaussianDP(PrivacyStatement):
         "Every record takes part in a step independently (Poisson sampling), and the batches "
         "remain secret.",
         "The sample rate, the number of steps and the divisor of the sums were fixed before the "
-        "data were seen; if they depend on the number of records, the guarantee is only for "
+        "data were seen. If they depend on the number of records, the guarantee is only for "
         "replacing a record.",
         "Only the noisy gradients of the steps, or results computed from them, are released.",
     )
@@ -82,7 +82,7 @@ class SampledGaussianDP(PrivacyStatement):
         if not 0 < self.sample_rate <= 1:
             raise InputError(
                 "sample_rate must be the probability that a record takes part in a step, above 0 "
-                f"and up to 1, not {self.sample_rate!r}; divide the mean batch size by the number "
+                f"and up to 1, not {self.sample_rate!r}. Divide the mean batch size by the number "
                 "of records."
             )
         check_count(self.steps, "steps")

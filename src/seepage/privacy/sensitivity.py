@@ -198,7 +198,7 @@ def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
     if CLASS_WEIGHTS in leak.held:
         raise InputError(
             "class_weight='balanced' computes the weights from the labels, so one record changes "
-            "the weights of all other records and the sensitivity is unbounded; fit with fixed "
+            "the weights of all other records and the sensitivity is unbounded. Fit with fixed "
             "class weights, as class_weight={class: weight}."
         )
     if fit is None or len(leak.noise) != 1:

@@ -102,7 +102,7 @@ class DifferentialPrivacy(PrivacyStatement):
         if not 0 <= self.delta < 1:
             raise InputError(
                 f"delta must be at least 0 and below 1, but is {self.delta!r}: it is the "
-                "probability that the guarantee fails; choose a value far below 1 over the number "
+                "probability that the guarantee fails. Choose a value far below 1 over the number "
                 "of people."
             )
         check_choice(self.neighbours, "neighbours", NEIGHBOURS)

@@ -53,8 +53,8 @@ def signing_with(path: Path) -> Sign:
         key = load_pem_private_key(content, password=None)
     except TypeError as error:  # it has a password
         raise InputError(
-            f"The private key {path.name!a} has a password; use a key file without a password that "
-            "only you can read."
+            f"The private key {path.name!a} has a password; use a key file that has no password "
+            "and that only you can read."
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
         raise InputError(f"{path.name!a} contains no private key; {make}.") from error

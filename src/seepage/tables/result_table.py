@@ -306,7 +306,9 @@ def draw(drawing: PlottedNumbers, ax: Any = None) -> Any:
     ax.spines[["top", "right"]].set_visible(False)
     if not known.all():
         missing = np.count_nonzero(~known)
-        ax.set_title(f"{missing:,} infinite or not measured", loc="right", fontsize="small")
+        ax.set_title(
+            f"{missing:,} not shown (infinite or not measured)", loc="right", fontsize="small"
+        )
     return ax
 
 

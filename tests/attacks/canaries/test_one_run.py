@@ -127,8 +127,8 @@ def test_what_an_audit_says():
         correct=195, guesses=200, abstentions=800, delta=1e-5, promised=8.0, experiment="seeded"
     )
     assert str(audit) == (
-        "promised: ε at most 8; a run with 1,000 canaries shows at least 2.9 (95 %, δ = 1e-05); "
-        "seeded"
+        "promised: ε at most 8; a run with 1,000 canaries shows ε ≥ 2.9 "
+        "(95 % confidence, δ = 1e-05); seeded"
     )
     assert "195 of 200 guesses correct" in repr(audit)
     assert audit.conditions[-1] == "seeded"
@@ -168,7 +168,7 @@ def test_any_training_function_is_audited_with_its_records():
         (lambda: sp.attacks.epsilon_lower_bound(-1, 2, delta=0.0), "correct must be"),
         (lambda: sp.attacks.epsilon_lower_bound(1, 2, delta=0.0, confidence=1.0), "confidence"),
         (lambda: sp.attacks.Canaries(5), "at least 10"),
-        (lambda: sp.attacks.Canaries(20, guesses=21), "choose a smaller guesses="),
+        (lambda: sp.attacks.Canaries(20, guesses=21), "choose at most guesses="),
         (lambda: sp.attacks.Canaries(20).audit([1.0], delta=0.0), "one per canary"),
         (lambda: sp.attacks.Canaries(20).audit([np.nan] * 20, delta=0.0), "finite"),
         (lambda: sp.attacks.Canaries(20).chosen([1]), "20 canaries"),

@@ -174,7 +174,7 @@ def test_columns_that_encode_no_category_are_refused(groups):
 
 
 def test_categories_are_for_tables():
-    with pytest.raises(sp.InputError, match="columns of a table"):
+    with pytest.raises(sp.InputError, match="rows of a table"):
         sp.attacks.GradientInversion(nn.Flatten(), shape=(1, 4, 4), categories=[(0, 1)])
 
 
@@ -235,7 +235,7 @@ def test_more_positions_than_entries_leave_only_the_set_of_tokens():
     )
     assert found.present[0].tolist() == sorted(set(ids[:, :-1].flatten().tolist()))
     assert (found.sequences == -1).all()
-    assert repr(found) == "<tokens of 1 releases: 0 of 6 placed>"
+    assert repr(found) == "<tokens of 1 releases: 0 of 6 located>"
 
 
 def test_noise_hides_tokens():

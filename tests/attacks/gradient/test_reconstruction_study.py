@@ -101,7 +101,7 @@ def test_what_cannot_be_studied_is_refused():
     with pytest.raises(sp.InputError, match="at least 4 records, but got 3"):
         study_of(net, x[:3], y[:3])
     for wrong in (np.zeros(9), np.full(10, np.nan)):
-        with pytest.raises(sp.InputError, match=r"scores\['mine'\] must hold 10 finite numbers"):
+        with pytest.raises(sp.InputError, match=r"scores\['mine'\] must contain 10 finite numbers"):
             study_of(net, x, y, scores={"mine": wrong})
 
 

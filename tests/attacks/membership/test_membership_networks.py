@@ -308,7 +308,7 @@ def test_a_language_model_answers_by_its_own_loss(tmp_path: Path) -> None:
 
 
 def test_a_network_alone_is_sent_to_calls_that_work() -> None:
-    with pytest.raises(sp.InputError, match="give a training function"):
+    with pytest.raises(sp.InputError, match="Give a training function"):
         sp.attacks.MembershipInference(Picture())
     x, y = pictures()
     with pytest.raises(sp.InputError, match="Reference models cannot be trained"):

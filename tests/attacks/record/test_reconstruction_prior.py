@@ -113,7 +113,7 @@ def test_a_wide_prior_is_no_prior():
         (lambda: LinearisedAdversary().fit(_client(), 0), "release of a fitted linear model"),
         (
             lambda: LinearisedAdversary(GaussianPrior(1.0, -3.0)).fit(_overlapping(), 4),
-            "no minimiser with the prior mean in the record",
+            "replaced by the prior mean, the model has no minimiser",
         ),
     ],
 )

@@ -99,11 +99,11 @@ def test_useless_features_are_dropped_and_said():
     )
     assert plan.features == ("sex", "smoker", "flag", "code", "rare")
     said = " ".join(plan.steps)
-    assert "2 columns dropped, with one value only: 'one', 'zero'." in said
+    assert "2 columns were dropped, with one value only: 'one', 'zero'." in said
     assert "identifiers whose values are all different: 'uid'." in said
     assert "identifiers whose values are all different and consecutive: 'row', 'row_float'." in said
     assert "missing: 'empty'." in said
-    assert "1 column dropped as requested: 'age'." in said
+    assert "1 column was dropped as requested: 'age'." in said
 
 
 def test_ninety_nine_percent_missing_is_the_limit():

@@ -90,8 +90,8 @@ def test_dropping_rows_keeps_their_numbers_groups_and_values_together():
     assert found.groups["sex"].tolist() == COLUMNS["sex"][rows].tolist()
     assert found.groups["region"].tolist() == ["(missing)" if i == 5 else "north" for i in rows]
     assert found.raw.column("age").to_pylist() == [age[i] for i in rows]
-    assert "1 row dropped because of a missing target." in found.steps
-    assert "2 rows (of 90) dropped because of a missing value in a feature." in found.steps
+    assert "1 row was dropped because of a missing target." in found.steps
+    assert "2 rows were dropped (of 90) because of a missing value in a feature." in found.steps
 
 
 def test_imputing_fills_with_what_it_says():
@@ -113,8 +113,8 @@ def test_imputing_fills_with_what_it_says():
     mostly = float(COLUMNS["smoker"][rest].mean() > 0.5)
     np.testing.assert_array_equal(found.X[[2, 29, 30], found.names.index("smoker")], mostly)
     said = " ".join(found.steps)
-    assert f"3 gaps in 'age' filled with its median, {median:g}." in said
-    assert f"3 gaps in 'town' filled with its most frequent value, '{usual}'." in said
+    assert f"In 'age', 3 gaps were filled with its median, {median:g}." in said
+    assert f"In 'town', 3 gaps were filled with its most frequent value, '{usual}'." in said
     assert "dropped because of a missing target" in said
 
 
@@ -194,7 +194,7 @@ def test_rounding_is_no_variation_and_huge_values_are_refused():
 
 def test_table_too_large_is_refused_before_it_is_made(monkeypatch):
     monkeypatch.setattr(intake, "MOST_BYTES", 8 * N * 5)
-    with pytest.raises(InputError, match=r"90 rows and 6 columns .* from 'town' \(2\)"):
+    with pytest.raises(InputError, match=r"90 rows and 6 columns .* \(2\) come from 'town'"):
         encoded(table())
 
 

@@ -132,15 +132,15 @@ ASKED = "Numbers were read with decimal commas, as requested."
 GROUPED = "{} were read as thousands separators: 'x'."
 TWO_WAYS = (
     "Column 'x' of {} can be read in two ways: every {} in it precedes exactly three digits, so "
-    "it may separate thousands or decimals; use --thousands '{}' or --decimal '{}'."
+    "it may separate thousands or decimals. Use --thousands '{}' or --decimal '{}'."
 )
 WINDOWS = (
     "The text is not UTF-8 and was read as Windows-1252 (cp1252), the usual encoding of such "
     "files; if letters look wrong, set another encoding with --encoding."
 )
 DOUBT = (
-    "A decimal point that always precedes three digits was read as the decimal mark, since {}; if "
-    "it separates thousands, use --thousands '.': 'x'."
+    "In 'x', a decimal point that always precedes three digits was read as the decimal mark, since "
+    "{}. If it separates thousands, use --thousands '.'."
 )
 
 CASES = [

@@ -91,7 +91,7 @@ def test_headerless_csv_with_padded_cells_and_question_marks(tmp_path):
 def test_names_replace_a_header_and_must_be_as_many(tmp_path):
     path = write(tmp_path / "t.csv", "a,b\n1,2\n")
     assert read_file(path, FileOptions(names="c,d")).to_pydict() == {"c": [1], "d": [2]}
-    assert "2 columns, but 3 names" in refusal(path, names="c,d,e")
+    assert "2 columns, but --names gives 3 names" in refusal(path, names="c,d,e")
 
 
 def test_a_record_taken_for_a_header_is_pointed_out(tmp_path):

@@ -116,7 +116,7 @@ def test_held_out_records_of_another_kind_are_named(folder, tmp_path):
     )
     held_out = ("--base", folder / "base", "--held-out", folder / "french.txt")
     result = run(folder, *held_out, "--out", tmp_path / "out")
-    assert "They differ in kind" in result.output
+    assert "The two sets differ in kind" in result.output
 
 
 def test_held_out_records_among_the_training_text_are_left_out(folder):

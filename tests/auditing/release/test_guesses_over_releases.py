@@ -97,7 +97,7 @@ def test_two_releases_within_a_limit_are_over_it_together(release):
     assert (gain["passed"], tpr["passed"]) == (False, True)
     assert not second["released"]
     for gate in (gain, tpr):
-        assert "Over all releases of the ledger, including this one, a" in gate["text"]
+        assert "Over all releases in the ledger, including this one, a" in gate["text"]
     # With more noise there is room for both.
     third = release("--sigma=2", "--l2=0.01", *limits)
     assert third["released"], third["gates"]

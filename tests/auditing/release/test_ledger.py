@@ -173,8 +173,8 @@ def test_a_table_in_which_nobody_is_recognised_is_warned_of_first(run, tmp_path)
     assert result.exit_code == 0, result.output
     assert result.stderr.startswith(
         "warning: None of these 100 records is recognised among the 100 records of earlier "
-        "releases in the ledger, although the columns are the same: their privacy budget counts as "
-        "unspent."
+        "releases in the ledger, although the columns are the same. Therefore their privacy "
+        "budget counts as unspent."
     )
     assert "--person" in result.stderr
     steps = json.loads((tmp_path / "report" / "summary.json").read_text())["steps"]
@@ -267,7 +267,7 @@ def test_a_ledger_of_an_earlier_version_is_read_and_its_doubts_are_told(run, tmp
     # It is carried on with: the old release stays in the file beside the new one.
     result = run(patients(), "--sigma", "20")
     assert result.exit_code == 1  # what it told about classes and categories, nobody knows
-    assert "OVER --max-guess-gain: Over all releases of the ledger" in result.stdout
+    assert "OVER --max-guess-gain: Over all releases in the ledger" in result.stdout
     result = run(patients(), "--sigma", "20", "--max-guess-gain", "1")
     assert result.exit_code == 0, result.output
     told = json.loads(path.read_text())

@@ -72,7 +72,7 @@ def test_every_epsilon_counts_and_the_promise_weakens_in_sight(here):
     # How often the best test of all is right, by integrating over the noisy numbers.
     (gate,) = (g for g in told[-1]["gates"] if g["name"] == "--max-membership")
     assert gate["measured"] == ledger[-1]["membership"] > 0.75
-    assert "Over all releases of the ledger, including this one, membership" in gate["text"]
+    assert "Over all releases in the ledger, including this one, membership" in gate["text"]
     worst = max(best_test(mu, 0.4 * len(codes)) for mu in largest_distances(entries))
     assert ledger[-1]["membership"] >= worst - 1e-9
     if len(codes) == 3:  # ε = 1.2 alone is over the limit
@@ -113,7 +113,7 @@ def test_membership_over_all_releases_has_a_noise_that_is_enough(here):
     last = outcomes[-1]
     assert last.exit_code == 1, last.output
     assert len(outcomes) > 1
-    assert "OVER --max-membership: Over all releases of the ledger" in last.stdout
+    assert "OVER --max-membership: Over all releases in the ledger" in last.stdout
     assert "would be enough" in last.stdout
     sigma = last.stdout.split("σ = ")[1].split(" would")[0]
     enough = next(releases(f"--sigma={sigma}", "--target-eta=1000", rows=60))

@@ -178,7 +178,7 @@ def test_the_command(tmp_path, monkeypatch):
     domains = ["--domain", DOMAIN[0], "--domain", DOMAIN[1]]
     told = CliRunner().invoke(app, ["attack-release", *options, *domains, "--row", "3"])
     assert told.exit_code == 0, told.output
-    assert "Row 3, 200 releases of each table; chance is 50 %." in told.stdout
+    assert "Row 3 was attacked with 200 releases of each table; chance is 50 %." in told.stdout
     assert "left out" in told.stdout
     assert [p.name for p in tmp_path.iterdir()] == ["p.parquet"]
     few = [*options[:-1], "10"]

@@ -182,7 +182,7 @@ def test_a_second_release_is_judged_with_the_first(run, tmp_path):
     # What is used up is used up.
     result = run("patients.parquet", "--target", "response", "--target-eta", "0.5")
     assert result.exit_code == 2
-    assert "is spent by earlier releases; leave those" in result.stderr
+    assert "has been spent by earlier releases; leave those" in result.stderr
 
 
 def test_a_file_of_another_format_is_no_ledger(tmp_path):
@@ -308,7 +308,7 @@ def test_how_often_a_large_release_is_wrong_is_told_with_noise(numeric, made, mo
     for one in (item, constant):
         assert "ε-differentially private with ε = 0.05" in one.how
         assert "scale 0.04" in one.how
-    said = f"{item.value:.0%}, that of the best constant prediction {constant.value:.0%}."
+    said = f"{item.value:.0%}, and that of the best constant prediction is {constant.value:.0%}."
     assert f"The model's {name} on its training records is {said}" in card
     worse = "the model is no better than a constant" in card
     assert worse == (item.value >= constant.value)

@@ -54,10 +54,10 @@ def test_nothing_is_known_where_nothing_was_measured():
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        (Limits(), "no limit on guesses of them was set"),
+        (Limits(), "no limit on guessing them was set"),
         (Limits(max_guess_gain=0.2), "the limits below cover these"),
         (Limits(max_guess_tpr=0.5), "the limits below cover these"),
-        (Limits(max_guess_gain=1.0, max_guess_tpr=1.0), "no limit on guesses of them was set"),
+        (Limits(max_guess_gain=1.0, max_guess_tpr=1.0), "no limit on guessing them was set"),
     ],
 )
 def test_the_card_promises_no_whole_level(limits, said):

@@ -163,7 +163,7 @@ def test_remedies_come_by_their_error_and_useless_ones_after_a_constant():
         "not measured",
         "not measured",
     ]
-    assert remedies.note == "1 more: no help, or not tried."
+    assert remedies.note == "1 more did not help or were not tried."
 
 
 def test_terminal_page_and_slider_say_the_same_of_more_noise(capsys):

@@ -68,7 +68,7 @@ def test_the_verdict_names_the_layers_and_the_round(report):
 def test_advice_fits_what_was_found(report):
     names = [each.name for each in advise(report.audit)]
     # Clipping and noise do not reach buffers, so they are no advice where only these tell.
-    assert names == ["Keep statistics at home", "Aggregate securely"]
+    assert names == ["Keep statistics on the clients", "Aggregate securely"]
     first, told = advise(report.audit)[0], dict(report.verdict.advice)
     assert (first.layers, first.remedy) == (("bn1.buffers",), "without bn1.buffers")
     tried = {remedy.name: remedy.value for remedy in report.audit.layers.remedies}
@@ -125,7 +125,7 @@ def test_metrics_that_tell_are_better_not_sent(report):
     assert loud.audit.telling() == ("client metrics",)
     first, text = loud.verdict.advice[0]
     assert first == "Send fewer metrics"
-    assert text.startswith("“num-examples” and “loss” reveal the property: round them, or do")
+    assert text.startswith("“num-examples” and “loss” reveal the property: send them rounded")
 
 
 @pytest.mark.slow
@@ -171,7 +171,7 @@ def test_a_client_who_stands_out_is_named():
     assert verdict.label == "Outlying clients"
     words = " ".join(verdict.sentences)
     assert f"client {NODES[3]} stand out: in “bn1.buffers”" in words
-    assert "Look at who stands out" in [each.name for each in advise(apart.audit)]
+    assert "Examine outlying clients" in [each.name for each in advise(apart.audit)]
 
 
 def test_one_client_alone_cannot_be_tested():
@@ -263,12 +263,13 @@ def test_a_large_estimate_that_is_not_significant_does_not_lead(report):
     page = replace(report, audit=audit)
     assert [layer["name"] for layer in page.about()["layers"]][:2] == [other, highest]
     words = " ".join(page.verdict.sentences)
-    assert f"“{other}” leaks most of the layers that reveal it: " in words
+    assert f"“{other}” leaks most of the layers that reveal the property: " in words
     assert f"“{highest}” leaks most" not in words
     none = replace(report.audit, over_rounds=replace(over, p_values=np.ones_like(over.p_values)))
     words = " ".join(replace(report, audit=none).verdict.sentences)
     assert (
-        f"The highest estimate is that of “{highest}”, not significant at the 5 % level: " in words
+        f"The highest estimate is that of “{highest}”, which is not significant at the 5 % level: "
+        in words
     )
     assert "leaks most" not in words
 

@@ -153,7 +153,7 @@ def test_column_constant_where_the_weights_are(estimator):
 
 @each
 def test_more_columns_than_rows(estimator):
-    with pytest.raises(InputError, match=r"more parameters \(12\) than data \(10 samples"):
+    with pytest.raises(InputError, match=r"more parameters \(12\) than records \(10 samples"):
         estimator(l2=0.0).fit(RNG.normal(size=(10, 12)), np.arange(10) % 2)
 
 

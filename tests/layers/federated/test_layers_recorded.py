@@ -251,7 +251,7 @@ def test_no_damaged_recording_is_read_in_silence(tmp_path):
     [
         ({"norms": np.ones((5, 1))}, "one row for each of the 5"),
         ({"norms": np.full((6, 1), np.nan)}, "norms"),
-        ({"variance 0": np.ones(4)}, "5 columns and 4 variances, but a stated width of 5"),
+        ({"variance 0": np.ones(4)}, "5 columns and 4 variances, but its stated width is 5"),
         ({"block 0": np.full((6, 5), np.inf, np.float32)}, "not finite"),
         ({"column client": np.arange(4)}, "column 'client'"),
     ],

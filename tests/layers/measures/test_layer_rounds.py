@@ -165,7 +165,9 @@ def test_a_property_by_client_by_update_and_in_order_is_the_same():
         assert found.telling() == ("fc1",)
         assert found.shares == {"0": 5, "1": 5}
         np.testing.assert_array_equal(found.over_rounds.p_values, answers[0].over_rounds.p_values)
-    shown = "The property shows in 'fc1' at the 5 % level in the test over rounds, the first after "
+    shown = (
+        "The property is revealed by 'fc1' at the 5 % level in the test over rounds, first after "
+    )
     assert f"{shown}round 1." in str(answers[0])
     assert "1 layers reveal the property>" in repr(answers[0])
 

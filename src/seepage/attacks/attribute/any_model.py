@@ -253,7 +253,7 @@ class ColumnGuesses(SummaryTable):
             "without the model": (self.baseline, *self.baseline_interval),
             "non-members": (found.outside, *found.interval("outside")),
             "members": (found.inside, *found.interval("inside")),
-            "members less non-members": (found.difference, *found.interval("difference")),
+            "members minus non-members": (found.difference, *found.interval("difference")),
         }
 
     @property

@@ -154,9 +154,9 @@ class CandidateModels:
     def _refuse(self, row: int, level: int) -> NoReturn:
         """Raise an error, because the changed table has no unique minimiser."""
         raise InputError(
-            f"With {self.attribute.levels[level]!r} for {self.attribute.name!r} in row {row} the "
-            "columns are linearly dependent, or the classes are separable, so the refit is not "
-            "unique; set l2 above 0, or leave the row out of the attack (rows=)."
+            f"With {self.attribute.levels[level]!r} for {self.attribute.name!r} in row {row}, the "
+            "refit is not unique, because the columns are linearly dependent or the classes are "
+            "separable. Set l2 above 0, or leave the row out of the attack (rows=)."
         )
 
     def _by_newton(self) -> np.ndarray:

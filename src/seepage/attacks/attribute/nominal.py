@@ -161,7 +161,7 @@ class NominalAttribute:
             row = int(np.argmax(positions < 0))
             raise InputError(
                 f"Row {row} has {shown[row].tolist()} in the columns of {self.name!r}, which is "
-                "not the code of any of its levels; correct the row, or redefine the attribute "
+                "not the code of any of its levels. Correct the row, or redefine the attribute "
                 "with a table that contains all levels."
             )
         return positions

@@ -47,7 +47,7 @@ class CanaryAudit(SummaryTable):
     --------
     >>> from seepage.attacks import CanaryAudit
     >>> print(CanaryAudit(correct=195, guesses=200, abstentions=800, delta=1e-5, promised=8.0))
-    promised: ε at most 8; a run with 1,000 canaries shows at least 2.9 (95 %, δ = 1e-05)
+    promised: ε at most 8; a run with 1,000 canaries shows ε ≥ 2.9 (95 % confidence, δ = 1e-05)
     """
 
     correct: int
@@ -98,8 +98,8 @@ class CanaryAudit(SummaryTable):
 
     def __str__(self) -> str:
         shows = (
-            f"a run with {self.canaries:,} canaries shows at least {self.epsilon:.3g} "
-            f"({100 * self.confidence:g} %, δ = {self.delta:.3g})"
+            f"a run with {self.canaries:,} canaries shows ε ≥ {self.epsilon:.3g} "
+            f"({100 * self.confidence:g} % confidence, δ = {self.delta:.3g})"
         )
         if self.promised is not None:
             shows = f"promised: ε at most {self.promised:.3g}; {shows}"
@@ -141,7 +141,7 @@ class Canaries:
     >>> canaries = Canaries(1000, seed=0)
     >>> sums = canaries.included + np.random.default_rng(1).normal(0, 0.3, 1000)
     >>> print(canaries.audit(sums, delta=1e-5))
-    a run with 1,000 canaries shows at least 4.17 (95 %, δ = 1e-05)
+    a run with 1,000 canaries shows ε ≥ 4.17 (95 % confidence, δ = 1e-05)
     """
 
     def __init__(self, count: int, *, guesses: int | None = None, seed: int | None = None) -> None:
@@ -150,8 +150,8 @@ class Canaries:
         check_count(self.guesses, "guesses")
         if self.guesses > count:
             raise InputError(
-                f"guesses={self.guesses} exceeds the number of canaries, {count}; choose a smaller "
-                "guesses=."
+                f"guesses={self.guesses} exceeds the number of canaries, {count}; choose at most "
+                f"guesses={count}."
             )
         stream = KeyedStream.fresh() if seed is None else KeyedStream.of_seed(seed)
         self.included = np.asarray(stream.child("canaries").words(count) >> np.uint64(63), bool)

@@ -61,7 +61,7 @@ def audit_training(
     ...         published, lambda model, k: model[k], range(1000), delta=0, promised=2.0, seed=0
     ...     )
     ... )
-    promised: ε at most 2; a run with 1,000 canaries shows at least 1.8 (95 %, δ = 0)
+    promised: ε at most 2; a run with 1,000 canaries shows ε ≥ 1.8 (95 % confidence, δ = 0)
     """
     coins = Canaries(len(canaries), guesses=guesses, seed=seed)
     model = train([*records, *coins.chosen(canaries)])

@@ -209,7 +209,7 @@ class ExtractionResult(ResultNumbers):
     def __repr__(self) -> str:
         return (
             f"<extraction by {self.sampler}, attack: {counted(len(self.secrets), 'secret')}, the "
-            f"most exposed {self.ranked[0].said}>"
+            f"most exposed: {self.ranked[0].said}>"
         )
 
     @cached_property
@@ -273,7 +273,7 @@ class ExtractionResult(ResultNumbers):
         """Return the data for :meth:`plot`: the probability that one try emits each secret."""
         values = np.array([each.probability for each in self.ranked])
         names = [f"{each.kind}, record {each.record}" for each in self.ranked]
-        return PlottedNumbers(values, names, "probability of one try", "secrets")
+        return PlottedNumbers(values, names, "probability that one try emits it", "secrets")
 
     def table(self, library: str | None = None, *, values: bool = True) -> Any:
         """Return a data frame with one row per secret, the most exposed first.

@@ -149,7 +149,7 @@ class GradientReconstruction(ResultNumbers):
         count = f"{len(self):,} release{'s' if len(self) != 1 else ''}"
         return (
             f"<gradient inversion of {count}: {int(self.solved.sum()):,} matched to the tolerance, "
-            f"mismatch, median {float(self.mismatch.median()):.3g}>"
+            f"median mismatch {float(self.mismatch.median()):.3g}>"
         )
 
 
@@ -258,8 +258,8 @@ class GradientInversion:
         self._prior = BatchNormPrior(self.net, self.statistics) if self.batch_norm else None
         if self.categories and len(self.shape) > 1:
             raise InputError(
-                f"categories are columns of a table, but records have the shape {self.shape}; "
-                "leave out categories=."
+                "categories= applies only to rows of a table, but the records have the shape "
+                f"{self.shape}; leave it out."
             )
         span = self.bounds[1] - self.bounds[0]
         self._hot = OneHotColumns(self.categories, self.shape[0], span) if self.categories else None

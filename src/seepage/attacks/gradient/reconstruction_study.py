@@ -165,5 +165,5 @@ def record_scores(
 def _numbers(values: Any, name: str, count: int) -> np.ndarray:
     numbers = as_numpy(values).astype(float)
     if numbers.shape != (count,) or not np.isfinite(numbers).all():
-        raise InputError(f"{name} must hold {count} finite numbers, one for each record.")
+        raise InputError(f"{name} must contain {count} finite numbers, one for each record.")
     return numbers

@@ -48,7 +48,9 @@ class RecoveredTokens:
 
     def __repr__(self) -> str:
         known = int((self.sequences >= 0).sum())
-        return f"<tokens of {len(self):,} releases: {known:,} of {self.sequences.numel():,} placed>"
+        return (
+            f"<tokens of {len(self):,} releases: {known:,} of {self.sequences.numel():,} located>"
+        )
 
 
 def recover_tokens(

@@ -308,7 +308,7 @@ class MembershipInference:
             check_count(self.shadows, "shadows", 2 if self.online else 1)
         if is_network(self.estimator):
             raise InputError(
-                "A trained network cannot be retrained without a training procedure; give a "
+                "A trained network cannot be retrained without a training procedure. Give a "
                 "training function, sp.attacks.MembershipInference(train).against(net, X, y, "
                 "members), or reference models, sp.attacks.MembershipInference().against(net, X, "
                 "y, members, references, had). sp.nn.leakage measures the leakage of one private "
@@ -416,9 +416,8 @@ class MembershipInference:
         sides = [~inside, inside] if self.online else [~inside]
         if not any(np.all([side.any(axis=0) for side in sides], axis=0)):
             raise InputError(
-                "No record has the reference models that this attack needs: models trained "
-                "without the record and, if online, with it; give other reference models, or pass "
-                "online=False."
+                "The attack needs reference models trained without a record and, if online, with "
+                "it, but no record has them. Give other reference models, or pass online=False."
             )
         return inside
 
@@ -428,9 +427,9 @@ class MembershipInference:
     def _trained(self, X: Any, y: Any, inside: np.ndarray) -> list[ModelAnswers]:
         if self.estimator is None:
             raise InputError(
-                "Reference models cannot be trained without a training procedure; give an "
-                "estimator or a training function, MembershipInference(train), or pass references "
-                "to against()."
+                "Reference models cannot be trained without a training procedure. Give an "
+                "estimator or a training function, as in MembershipInference(train), or pass "
+                "trained models as references to against()."
             )
         return trained_answers(
             self.estimator,

@@ -110,7 +110,7 @@ class LinearisedAdversary:
         theta = refits.parameters(position, features, np.asarray(target)[None, ...])[0]
         if not np.all(np.isfinite(theta)):
             raise InputError(
-                "The model has no minimiser with the prior mean in the record's place; set a "
+                "If the record is replaced by the prior mean, the model has no minimiser; set a "
                 "penalty (l2 above 0)."
             )
         jacobian = refits.jacobian(position, features, target, theta, noise)

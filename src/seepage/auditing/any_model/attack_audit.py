@@ -194,12 +194,16 @@ def _asked(model: Any, X: Any, y: np.ndarray, plan: GuessingPlan) -> _Asked:
 def _said_of(plan: GuessingPlan) -> str:
     """Return a sentence about the guessed columns."""
     said = (
-        f"{counted(len(plan.columns), 'column')} of {counted(len(plan.rows), 'record')} drawn at "
-        "random: the values were guessed from the model, the label and the other columns; guesses "
-        "without the model come from a random forest fitted on other records."
+        f"The values in {counted(len(plan.columns), 'column')} of "
+        f"{counted(len(plan.rows), 'record')}, drawn at random, were guessed from the model, the "
+        "label and the other columns. Guesses without the model come from a random forest fitted "
+        "on other records."
     )
     if plan.left_out:
-        said += f" Not guessed (one value, or too many columns): {listed(plan.left_out)}."
+        said += (
+            " Columns that were not guessed, because they are constant or too many: "
+            f"{listed(plan.left_out)}."
+        )
     return said
 
 

@@ -115,6 +115,6 @@ class AttackAudit(Reportable, ResultTable):
         verdict = "" if self.verdict is None else f" {self.verdict(self)}"
         return (
             f"<audit of {self.model} by attack:{verdict} {self.strongest!r};{column} "
-            f"{held.error_name} of new records {held.error:.3g}, {held.constant:.3g} of a "
-            f"constant; {found} of {looked} structural risks found>"
+            f"{held.error_name} on new records {held.error:.3g}, {held.constant:.3g} for a "
+            f"constant prediction; {found} of {looked} structural risks found>"
         )

@@ -156,7 +156,7 @@ def _encoded(estimator: Any, X: Any) -> tuple[Any, tuple[str, ...]]:
     said = (
         f"{type(estimator).__name__} cannot be fitted on the columns as they are. An encoding step "
         "was put before it and is part of the audited model: "
-        f"{'; '.join(done) or 'all became numbers'}."
+        f"{'; '.join(done) or 'all columns became numbers'}."
     )
     encoder = ColumnEncoder(tuple(values.dtype.kind != "f" for _, values in columns))
     return make_pipeline(encoder, clone(estimator)), (said,)

@@ -219,7 +219,7 @@ def as_estimator(
     if train is None:
         how = (
             "with Adam until their loss on their records is at most that of the given network, "
-            f"{estimator.loss:.3g}, or for {estimator.epochs} epochs: pass train= to train them "
+            f"{estimator.loss:.3g}, or for {estimator.epochs} epochs. Pass train= to train them "
             "like your network"
         )
         steps = (f"The attacked networks are copies with new weights, trained {how}.",)
@@ -236,7 +236,7 @@ def _with_new_weights(net: nn.Module) -> nn.Module:
         elif any(True for _ in module.parameters(recurse=False)):
             raise InputError(
                 f"The layer {name or type(module).__name__!r} of this network has no "
-                "reset_parameters(), so shadow models cannot start from new weights; pass train=, "
+                "reset_parameters(), so shadow models cannot start from new weights. Pass train=, "
                 "a function of X and y that returns a network trained like this one."
             )
     return net

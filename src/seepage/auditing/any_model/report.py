@@ -309,10 +309,10 @@ def _members(attack: MembershipInferenceResult) -> Histogram | None:
         "Members (outlined: non-members)",
         "evidence of membership (heights: logarithmic)",
         below,
-        "1 % of non-members beyond",
+        "exceeded by 1 % of non-members",
         ((0, number(edges[0])), (below + above, number(edges[-1]))),
-        f"Histogram of the evidence that {total:,} members of one attacked model were in the data: "
-        f"the number beyond the line that 1 % of non-members cross is {found:,}.",
+        f"Histogram of the evidence of membership for {total:,} members of one attacked model: "
+        f"{found:,} exceed the threshold that 1 % of non-members exceed.",
     )
 
 
@@ -344,11 +344,6 @@ def _counts(audit: AttackAudit) -> tuple[int, int]:
     """Return how many structural risks were found, and how many apply."""
     known = [risk.found for risk in audit.structure if risk.found is not None]
     return sum(known), len(known)
-
-
-def _counted_risks(audit: AttackAudit) -> str:
-    found, looked = _counts(audit)
-    return f"{found} of {counted(looked, 'structural risk')} found"
 
 
 def judge_attack(audit: AttackAudit) -> Verdict:
@@ -383,13 +378,15 @@ def judge_attack(audit: AttackAudit) -> Verdict:
     else:
         tone, label = "caution", "No attack succeeded" if found else "Nothing was found"
         headline = "No attack that was tried beats chance; another attack might."
-    names = ", ".join(risk.name for risk in found) or "none of those checked"
+    names = f" ({', '.join(risk.name for risk in found)})" if found else ""
+    risky, looked = _counts(audit)
     sentences = (
         tell("picks", best, of="attack.j2"),
         tell("members", [_found(best, fpr) for fpr in _RATES], of="attack.j2"),
         *(() if not audit.guesses else (_tell_guesses(audit, leaked),)),
         tell("useful", audit.held_out, of="attack.j2"),
-        f"Even without an attack: {_counted_risks(audit)} ({names}).",
+        f"Even without an attack, {risky or 'none'} of {counted(looked, 'structural risk')} "
+        f"{'was' if risky == 1 else 'were'} found{names}.",
         "This is the result of an attack, not a bound: a stronger attack may reveal more. For "
         "linear models released with noise, seepage computes an upper limit.",
     )

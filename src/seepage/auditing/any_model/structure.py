@@ -171,8 +171,8 @@ def _cells(
     # As smooth models and sums of many trees have: that few share an answer is then no finding
     own = len(counts) > records / 2 and answers.dtype.kind == "f"
     reason = (
-        f"{len(counts):,} different predictions for {records:,} records: with so many, few records "
-        "share one, whatever the model has learnt from them."
+        f"The model makes {len(counts):,} different predictions for {records:,} records. With so "
+        "many, few records share one, whatever the model has learnt from them."
         if own
         else ""
     )

@@ -135,7 +135,7 @@ class Explanation(ResultTable):
                 values = (getattr(one, name) for one in self.meanings)
                 yield (words, *(percent(value) for value in values), percent(alone))
         least = (f"±{percent(one.closest)}" for one in self.meanings)
-        yield ("least error, of a number's range", *least, "±50 %")
+        yield ("least error, share of the range", *least, "±50 %")
 
     def summary(self) -> dict[str, Any]:
         """Return the explanation as plain values, as printed by ``--json``.

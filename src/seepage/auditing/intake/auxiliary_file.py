@@ -66,8 +66,8 @@ def read_auxiliary(path: Path, name: str) -> AuxiliaryData:
     for each, what in ((y, "y"), (values, "the property")):
         if len(each) != len(x):
             raise InputError(
-                f"{path.name}: the length of x is {len(x):,}, but it is {len(each):,} for {what}; "
-                "give one value per record."
+                f"In {path.name}, x has the length {len(x):,}, but {what} has the length "
+                f"{len(each):,}; give one value per record."
             )
     if x.dtype.kind in "ui" and x.dtype.itemsize > 1:
         x = x.astype(np.float32)

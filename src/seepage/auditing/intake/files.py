@@ -239,7 +239,7 @@ class _TextFile:
         if names is not None and len(names) != len(first):
             raise InputError(
                 f"{path.name} has {counted(len(first), 'column')}, but "
-                f"{counted(len(names), 'name')} in --names; give one name per column."
+                f"--names gives {counted(len(names), 'name')}; give one name per column."
             )
         if header and all(len(n) > 2 and n[0] == n[-1] == "'" for n in first):
             first = [name[1:-1] for name in first]
@@ -517,7 +517,7 @@ class _TextFile:
         raise InputError(
             f"Column {first} of {self.path.name} can be read in two ways: every "
             f"{THOUSANDS[mark][:-1]} in it precedes exactly three digits, so it may separate "
-            f"thousands or decimals; use --thousands '{mark}' or --decimal '{mark}'."
+            f"thousands or decimals. Use --thousands '{mark}' or --decimal '{mark}'."
         )
 
     def _tell_numbers(
@@ -545,9 +545,9 @@ class _TextFile:
                 else "other columns use it as the decimal mark"
             )
             self.steps.append(
-                f"A {DECIMALS[decimal][:-1]} that always precedes three digits was read as the "
-                f"decimal mark, since {why}; if it separates thousands, use --thousands "
-                f"'{decimal}': {listed(doubt)}."
+                f"In {listed(doubt)}, a {DECIMALS[decimal][:-1]} that always precedes three digits "
+                f"was read as the decimal mark, since {why}. If it separates thousands, use "
+                f"--thousands '{decimal}'."
             )
 
 

@@ -191,7 +191,7 @@ def _build(file: str, content: dict[str, Any]) -> Any:
     for key in ("family", "coefficients", "l2"):
         if key not in content:
             raise InputError(
-                f"{file} does not state {key!r}; add it: a model needs family, coefficients, l2."
+                f"{file} does not state {key!r}; add it: a model needs family, coefficients and l2."
             )
     family = content["family"]
     if family not in tuple(MODELS):

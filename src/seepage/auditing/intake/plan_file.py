@@ -143,7 +143,9 @@ def _facts(table: TableToAudit, name: str, sums: ColumnSums) -> ColumnFacts:
         return ColumnFacts(name, "drop", "; ".join([why, *missing]))
     words = [_different(table, name, profile, sums), *missing]
     if is_named_like_identifier(name) and profile.whole and profile.distinct > 2:
-        asked = "identifier? set it as person above, or declare it categorical or numeric"
+        asked = (
+            "identifier? If so, set it as person above; if not, declare it categorical or numeric"
+        )
         return ColumnFacts(name, "drop", "; ".join([asked, *words]))
     if profile.kind == "categorical":
         sizes = list((sums.levels or {}).values())
@@ -152,7 +154,7 @@ def _facts(table: TableToAudit, name: str, sums: ColumnSums) -> ColumnFacts:
         if rare:
             words.insert(
                 1,
-                f"{rare:,} in fewer than {holders} records, {sizes.count(1):,} in one",
+                f"{rare:,} shared by fewer than {holders} records, {sizes.count(1):,} in only one",
             )
     elif profile.kind == "numeric":
         words.insert(1, f"{sums.least:g} to {sums.most:g}")
@@ -167,7 +169,7 @@ def _useless(profile: ColumnProfile) -> str:
     if profile.distinct == 1:
         return "one value only"
     if profile.almost_numbers:
-        return "numbers mixed with text: correct it, or declare it categorical"
+        return "numbers mixed with text: correct the values, or declare the column categorical"
     return f"identifier: its values {profile.identifier}" if profile.identifier else ""
 
 

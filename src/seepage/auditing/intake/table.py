@@ -225,9 +225,9 @@ class TableInMemory(TableToAudit):
             widest, at = max(places, key=lambda place: place[1].stop - place[1].start)
             raise InputError(
                 f"Encoded, the table would have {n:,} rows and {d:,} columns and need "
-                f"{8e-9 * n * d:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed. Most "
-                f"columns come from {shown(widest.name)} ({at.stop - at.start:,}); drop it, merge "
-                "its levels, or audit a sample of the rows."
+                f"{8e-9 * n * d:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed. Most of "
+                f"these columns ({at.stop - at.start:,}) come from {shown(widest.name)}; drop it, "
+                "merge its levels, or audit a sample of the rows."
             )
         place, target = self.names.index(coding.target), self.raw.column(coding.target)
         table = self.raw.set_column(place, coding.target, labels(target))
@@ -334,15 +334,21 @@ def plan_columns(
         codes = known.distinct if known.distinct <= FEW_CODES else 0
     if kind == "count" and not codes:
         steps.append(
-            f"The target {shown(target)} contains more than two integers, all at least 0, and was "
-            "read as counts; if they are classes, use --categorical."
+            f"The target {shown(target)} contains more than two different integers, none of them "
+            "negative, and was read as counts; if they are classes, use --categorical."
         )
     useless = _useless(profiles, wanted, sensitive, target, drop)
     for reason in dict.fromkeys(useless.values()):
         names = [n for n, why in useless.items() if why == reason]
-        steps.append(f"{counted(len(names), 'column')} dropped, {reason}: {listed(names)}.")
+        steps.append(
+            f"{counted(len(names), 'column was', 'columns were')} dropped, {reason}: "
+            f"{listed(names)}."
+        )
     if drop:
-        steps.append(f"{counted(len(set(drop)), 'column')} dropped as requested: {listed(drop)}.")
+        steps.append(
+            f"{counted(len(set(drop)), 'column was', 'columns were')} dropped as requested: "
+            f"{listed(drop)}."
+        )
     features = tuple(n for n in wanted if n not in useless)
     settled = (*categorical, *quantities)
     check_identifiers(features, profiles, settled)
@@ -352,8 +358,9 @@ def plan_columns(
     few = [n for n in numbers if profiles[n].distinct <= FEW]
     if few:
         steps.append(
-            f"{counted(len(few), 'column')} with few different integers read as numeric; if the "
-            f"integers are codes of categories, use --categorical: {listed(few)}."
+            f"{counted(len(few), 'column has', 'columns have')} few different integers and count "
+            f"as numeric: {listed(few)}. If the integers are codes of categories, use "
+            "--categorical."
         )
     if not features:
         raise InputError("No feature is left to predict the target from; drop fewer columns.")
@@ -362,8 +369,8 @@ def plan_columns(
         worst = max(gaps, key=lambda n: profiles[n].missing)
         raise InputError(
             f"{counted(len(gaps), 'column has', 'columns have')} missing values: {listed(gaps)} "
-            f"(most in {shown(worst)}: {profiles[worst].missing:,} of {profiles[worst].rows:,}); "
-            "use --missing drop to drop those rows or, for an audit, --missing impute to fill the "
+            f"(most in {shown(worst)}: {profiles[worst].missing:,} of {profiles[worst].rows:,}). "
+            "Use --missing drop to drop those rows or, for an audit, --missing impute to fill the "
             "gaps of features."
         )
     return ColumnPlan(
@@ -559,12 +566,11 @@ def encode(
     # A missing target is never filled: such a row trains nothing.
     unlabelled = plan.sums[plan.target].missing
     if unlabelled:
-        steps.append(f"{counted(unlabelled, 'row')} dropped because of a missing target.")
+        were = counted(unlabelled, "row was", "rows were")
+        steps.append(f"{were} dropped because of a missing target.")
     if table.rows - used.rows > unlabelled:
-        steps.append(
-            f"{counted(table.rows - used.rows - unlabelled, 'row')} (of {table.rows:,}) dropped "
-            "because of a missing value in a feature."
-        )
+        were = counted(table.rows - used.rows - unlabelled, "row was", "rows were")
+        steps.append(f"{were} dropped (of {table.rows:,}) because of a missing value in a feature.")
     sums = used.total([plan.target, *plan.features], scan) if needed else plan.sums
     parts = _varying_parts(used, plan, sums, steps)
     if public is not None:
@@ -716,8 +722,8 @@ def _varying_parts(
     for part in parts:
         if part.filled:
             steps.append(
-                f"{counted(part.filled, 'gap')} in {shown(part.name)} filled with its "
-                f"{part.fill_is}, {part.fill_text}."
+                f"In {shown(part.name)}, {counted(part.filled, 'gap was', 'gaps were')} filled "
+                f"with its {part.fill_is}, {part.fill_text}."
             )
     flat = [part.name for part in parts if part.constant]
     for name in plan.sensitive:
@@ -730,8 +736,8 @@ def _varying_parts(
         raise InputError("Every feature has only one value in the remaining rows; keep more rows.")
     if flat:
         steps.append(
-            f"{counted(len(flat), 'column')} dropped, with only one value in the remaining rows: "
-            f"{listed(flat)}."
+            f"{counted(len(flat), 'column was', 'columns were')} dropped, with only one value in "
+            f"the remaining rows: {listed(flat)}."
         )
     return [part for part in parts if not part.constant]
 
@@ -767,20 +773,22 @@ def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) ->
         done = "centred and divided by their standard deviations" if scale else "used as they are"
         if public and scale:
             done = "centred and scaled by numbers that are declared or on a coarse grid"
-        steps.append(f"{counted(len(numeric), 'numeric column')} {done}: {listed(numeric)}.")
+        were = counted(len(numeric), "numeric column was", "numeric columns were")
+        steps.append(f"{were} {done}: {listed(numeric)}.")
     boolean = [part.name for part in parts if part.kind == "boolean"]
     if boolean:
         steps.append(
-            f"{counted(len(boolean), 'column')} with two values measured in whole levels; if the "
-            f"values are quantities, use --quantity: {listed(boolean)}."
+            f"{counted(len(boolean), 'column has', 'columns have')} two values, whose leakage is "
+            f"measured in whole levels: {listed(boolean)}. If the values are quantities, use "
+            "--quantity."
         )
     levels = {part.name: part.width(drop_first) for part in parts if part.kind == "categorical"}
     if levels:
         first = ", all levels but the first in order" if drop_first else ""
         made = counted(sum(levels.values()), "column")
         steps.append(
-            f"{counted(len(levels), 'category', 'categories')} written as {made} of 0 and 1"
-            f"{first}: {listed(list(levels))}."
+            f"{counted(len(levels), 'category was', 'categories were')} encoded as {made} of 0 and "
+            f"1{first}: {listed(list(levels))}."
         )
     if scale and numeric and not public:
         steps.append("The means and standard deviations count as public.")

@@ -24,7 +24,7 @@ from seepage.tables.names import counted
 # Changes that are known to help; their price is measured on a model trained with the change
 REMEDIES = (
     "remove duplicates",
-    "drop or mask the exposed",
+    "drop or mask exposed secrets",
     "fewer epochs",
     "smaller LoRA rank",
     "private training",
@@ -157,7 +157,8 @@ def _histogram(result: ExtractionResult) -> Histogram:
         few,
         f"{TRIES:,} tries",
         ((0, "1"), (4, "10⁴"), (8, "10⁸"), (12, "more")),
-        f"Histogram of the tries of {len(result.secrets)} secrets; at most {TRIES:,} tries: "
-        f"{int(own[:few].sum())}, within reach: {int(reached.sum())}.",
+        f"Histogram of the tries needed to extract {len(result.secrets)} secrets: "
+        f"{int(own[:few].sum())} need at most {TRIES:,}, and {int(reached.sum())} are within "
+        "reach.",
         "secrets",
     )

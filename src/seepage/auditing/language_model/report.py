@@ -67,15 +67,16 @@ class ExtractionReport(Report):
         beside = f" (held-out: {outside:,} of {len(result.held_out):,})" * bool(result.held_out)
         tone, label = "caution", "No secret is within reach"
         headline = (
-            f"None of {counted(total, 'secret')} is within reach (10,000 tries, and ten times as "
-            "likely as a blind guess); another attack might find more."
+            f"None of {counted(total, 'secret')} is within reach (10,000 tries, each ten times as "
+            "likely to succeed as a blind guess); another attack might find more."
         )
         if few:
             tone, label = "bad", "Secrets can be extracted"
             headline = (
                 f"{few:,} of {counted(total, 'secret')} {'is' if few == 1 else 'are'} within "
-                f"reach{beside}: 10,000 tries suffice, ten times fewer than a blind guess needs. "
-                f"The most exposed is emitted {once_in(result.ranked[0].probability)}."
+                f"reach{beside}: 10,000 tries suffice, each ten times as likely to "
+                f"succeed as a blind guess. "
+                f"The most exposed secret is emitted {once_in(result.ranked[0].probability)}."
             )
         if few and leaked is not None and leaked.interval.low <= 0:
             tone, label = "caution", "No more than held-out records"
@@ -128,13 +129,13 @@ class ExtractionReport(Report):
             low, high = earlier.interval
             lines.append(
                 "Caution: the model before fine-tuning already separates training from held-out "
-                f"records (AUC {earlier.auc:.2f}, {low:.2f} to {high:.2f}). They differ in kind, "
-                "so part of the success is not memorisation."
+                f"records (AUC {earlier.auc:.2f}, {low:.2f} to {high:.2f}). The two sets differ "
+                "in kind, so part of the success is not memorisation."
             )
         if self.repeated:
             lines.append(
                 f"{counted(self.repeated, 'held-out record is', 'held-out records are')} also in "
-                "the training text, and left out."
+                f"the training text, and {'was' if self.repeated == 1 else 'were'} left out."
             )
         return lines
 
@@ -162,7 +163,11 @@ class ExtractionReport(Report):
                 f"{counted(sum(groups[c][0] for c in repeated), 'secret is', 'secrets are')} in "
                 f"several records. Those in {most} records need {number(groups[most][1])} tries "
                 "(median)"
-                + (f", those in one record {number(groups[1][1])}." if 1 in groups else ".")
+                + (
+                    f", and those in one record need {number(groups[1][1])}."
+                    if 1 in groups
+                    else "."
+                )
             )
         exposed = [each.exposure for each in result.secrets if each.exposure is not None]
         if exposed:
@@ -271,7 +276,7 @@ def _compared(leaked: Any) -> list[str]:
     sure = "more than" if leaked.interval.low > 0 else "not significantly more than"
     return [
         f"The mean {what} is {number(leaked.members)} bits for training secrets and "
-        f"{number(leaked.held_out)} for held-out secrets, {sure} generalisation explains: the "
+        f"{number(leaked.held_out)} for held-out secrets, {sure} generalisation explains. The "
         f"difference is {number(leaked.difference)} (95 % CI {number(leaked.interval.low)} to "
         f"{number(leaked.interval.high)}, rank test P {number(leaked.p_value)})."
     ]

@@ -329,7 +329,9 @@ def run_release_attack(
     level = 1 - 0.001 / len(found)  # 99.9 % over all changes together
     cells = [(attack.change, *_cells(attack)) for attack in found]
     heads = ("CHANGE", "ATTACK SUCCEEDS", "BOUND", "BOUND BY ε ALONE", "FIGURES THAT DIFFER")
-    typer.echo(f"Row {found[0].row}, {releases:,} releases of each table; chance is 50 %.")
+    typer.echo(
+        f"Row {found[0].row} was attacked with {releases:,} releases of each table; chance is 50 %."
+    )
     typer.echo(text_table(cells, heads))
     for attack in found:
         if attack.refutes_epsilon(level):

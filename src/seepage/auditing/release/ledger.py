@@ -526,7 +526,8 @@ def _settled(where: Mapping[str, Any]) -> dict[str, str]:
     if _digest(Path(where["written"])) == where["manifest"]:
         reason = "The process was killed before the folder was moved into place."
         return {"state": VOIDED, "reason": reason}
-    return {"state": COMMITTED, "reason": "The folder is gone, so it may have been copied."}
+    reason = "The folder was moved or deleted; the release may have been copied before."
+    return {"state": COMMITTED, "reason": reason}
 
 
 def _lies_in(folder: Path, where: Mapping[str, Any]) -> bool:

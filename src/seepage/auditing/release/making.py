@@ -318,7 +318,7 @@ def _items(
     if by_domain < len(scaled):
         how = (
             "Unit and centre are the standard deviation and mean of a normal distribution with the "
-            "same central 90 % interval; units are rounded up to 2 or 5 times 10ᵏ, centres to "
+            "same central 90 % interval. Units are rounded up to 2 or 5 times 10ᵏ, and centres to "
             "whole units."
         )
         yield Item("scaling", "coarse", how, 2 * (len(scaled) - by_domain))
@@ -347,8 +347,8 @@ def _items(
         yield Item(useful.name, "noised", how, 1, useful.share)
         yield Item(constant, "noised", how, 1, useful.constant)
     withheld = (
-        f"Leakage of {many(unit)}, columns and groups, errors without noise, quantiles and counts "
-        "of values are only in the private report."
+        f"Only the private report contains the leakage of {many(unit)}, columns and groups, the "
+        "errors without noise, and the quantiles and counts of values."
     )
     yield Item("all other figures", "withheld", withheld)
 

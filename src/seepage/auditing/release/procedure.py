@@ -234,9 +234,9 @@ class Procedure(ReleaseQuestion):
         if gone:
             who = many(ONE_ROW if self.person is None else ONE_PERSON)
             raise InputError(
-                f"The privacy budget (η = {self.target_eta:g}) of {gone:,} of these {who} is spent "
-                f"by earlier releases; leave those {who} out, or raise --target-eta. `seepage "
-                "ledger show` with the table shows the remaining budgets."
+                f"The privacy budget (η = {self.target_eta:g}) of {gone:,} of these {who} has been "
+                f"spent by earlier releases; leave those {who} out, or raise --target-eta. "
+                "`seepage ledger show` with the table shows the remaining budgets."
             )
         return np.sqrt(left)
 

@@ -78,8 +78,8 @@ def settle_rare_names(
     steps = []
     if drop:
         steps.append(
-            f"{counted(len(drop), 'column')} dropped because few {who} share some of their values: "
-            f"{listed(drop)}."
+            f"{counted(len(drop), 'column was', 'columns were')} dropped, because fewer than "
+            f"{holders} {who} share some of their values: {listed(drop)}."
         )
     if merged:
         steps.append(

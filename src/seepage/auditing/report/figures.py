@@ -264,15 +264,15 @@ def draw_attributes(audit: Audit) -> Drawing | None:
 
     most = ranked[0]
     caption = (
-        "Columns further left can be estimated more precisely from the release. At the dashed line "
-        "an attacker's error is as large as the column's own spread (for a category: a whole "
+        "Columns further left can be estimated more precisely from the release. At the dashed "
+        "line, an attacker's error is as large as the column's own spread (for a category: a whole "
         "level)." + (" * marks sensitive columns." if any(a.sensitive for a in ranked) else "")
     )
     alternative = (
         f"Least attack error of {counted(len(ranked), 'column')}, easiest first, divided by each "
         f"column's spread: from {number(float(least.min()))} for {short(most.name)} to "
-        f"{number(float(least.max()))} for {short(ranked[-1].name)}, each for its easiest "
-        f"{one(audit.unit)}."
+        f"{number(float(least.max()))} for {short(ranked[-1].name)}. Each error is for the "
+        f"{one(audit.unit)} that is easiest to attack."
     )
     height = 1.25 + 0.31 * len(ranked)
     return render("attributes", alternative, caption, draw, (height, height))
@@ -386,9 +386,9 @@ def draw_curve(audit: Audit) -> Drawing | None:
         caption += " Beyond the top of the figure, the model is worse than a constant prediction."
     alternative = (
         f"Two curves against the noise σ from {number(sigma.min())} to {number(sigma.max())}: the "
-        f"{error_name} changes from {number(error[0])} to {number(error[-1])}, the leakage of the "
-        f"most exposed {one(audit.unit)} from {number(worst[0])} to {number(worst[-1])}. This "
-        f"release has σ = {number(audit.sigma)}."
+        f"{error_name} changes from {number(error[0])} to {number(error[-1])}, and the leakage "
+        f"of the most exposed {one(audit.unit)} from {number(worst[0])} to {number(worst[-1])}. "
+        f"This release has σ = {number(audit.sigma)}."
     )
     return render("curve", alternative, caption, draw, (5.4, 6.2))
 

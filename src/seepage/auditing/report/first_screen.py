@@ -398,8 +398,9 @@ class _Edges:
             ),
             alternative=(
                 f"Histogram of {number_of(examined, audit.unit)}{whole} by how often membership "
-                f"inference succeeds: {over:,} above the limit of {percent(self.limit)}; half of "
-                f"them at most {percent(audit.risks.median if audit.risks else 0.5)}."
+                f"inference succeeds. {over:,} are above the limit of {percent(self.limit)}; half "
+                "of all are at most at "
+                f"{percent(audit.risks.median if audit.risks else 0.5)}."
             ),
         )
 
@@ -443,7 +444,7 @@ def _remedies(audit: Audit) -> Remedies:
     left = len(audit.remedies) - len(tried)
     note = ""
     if left:
-        note = f"{left} more: no help, or not tried."
+        note = f"{left} more did not help or were not tried."
     return Remedies(
         ("within limits", "recognised", "guess gains"),
         (

@@ -72,9 +72,9 @@ def draw_information(audit: RecordingAudit) -> Drawing:
         "lines are 95 % intervals. With few clients, the intervals are wide."
     )
     alternative = (
-        f"V-information of {counted(len(kept), 'layer')} about the property: most at "
-        f"{short(most)}, {number(max(by_layer[most], 0))} of {number(entropy)} {by_layer.unit}; "
-        f"significant at the 5 % level in {counted(len(telling), 'layer')}."
+        f"V-information of {counted(len(kept), 'layer')} about the property. It is largest "
+        f"at {short(most)}, {number(max(by_layer[most], 0))} of {number(entropy)} {by_layer.unit}, "
+        f"and significant at the 5 % level in {counted(len(telling), 'layer')}."
     )
     height = 1.25 + 0.33 * len(kept)
     return render("layers", alternative, caption, draw, (height, height))
@@ -116,14 +116,14 @@ def draw_since(audit: RecordingAudit) -> Drawing | None:
 
     first = over.first()
     caption = (
-        "A full square: an observer of the updates up to that round can infer the property from "
-        "that layer (P at most 0.05, adjusted for all rounds and layers)."
+        "A full square means that an observer of the updates up to that round can infer the "
+        "property from that layer (P at most 0.05, adjusted for all rounds and layers)."
     )
     alternative = (
-        f"For {counted(len(kept), 'layer')} and {counted(len(over.rounds), 'round')}, whether the "
-        "property is revealed: "
+        f"The first of {counted(len(over.rounds), 'round')} after which each of "
+        f"{counted(len(kept), 'layer')} reveals the property: "
         + (
-            "never at the 5 % level."
+            "none at the 5 % level."
             if first is None
             else "; ".join(
                 f"{short(name, 24)} since round {over.first(name)}"
@@ -174,8 +174,9 @@ def draw_clients(audit: RecordingAudit) -> Drawing:
         figure.legend(loc="outside upper left", ncols=2, handletextpad=0.2, columnspacing=1.2)
 
     caption = (
-        "Each client is shown at the layer in which it lies furthest from the others. One is "
-        "always the furthest: without simulated clients, that is no evidence that it differs."
+        "Each client is shown at the layer where it lies furthest from the others. One "
+        "client is always the furthest: without simulated clients, this is no evidence that it "
+        "differs."
         if not who.reference
         else f"Each client is compared with {who.reference:,} simulated clients, at the layer in "
         "which it lies furthest from the others."
@@ -183,7 +184,11 @@ def draw_clients(audit: RecordingAudit) -> Drawing:
     alternative = (
         f"Distance of {counted(len(kept), 'client')} from the middle, relative to the median "
         f"client: from {number(float(times.min()))} to {number(float(times.max()))}; "
-        + (f"{counted(len(named), 'client')} at the 5 % level." if who.reference else "not tested.")
+        + (
+            f"{counted(len(named), 'client stands', 'clients stand')} out at the 5 % level."
+            if who.reference
+            else "no client was tested."
+        )
     )
     height = 1.25 + 0.31 * len(kept)
     return render("clients", alternative, caption, draw, (height, height))

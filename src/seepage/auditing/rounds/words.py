@@ -137,7 +137,7 @@ def advise(audit: RecordingAudit) -> tuple[LayerAdvice, ...]:
     others = tuple(name for name in telling if name not in buffers and name != METRICS)
     advice = []
     if buffers:
-        advice.append(_without(audit, "Keep statistics at home", buffers))
+        advice.append(_without(audit, "Keep statistics on the clients", buffers))
     if METRICS in telling:
         advice.append(_without(audit, "Send fewer metrics", (METRICS,)))
     if others:
@@ -155,7 +155,7 @@ def advise(audit: RecordingAudit) -> tuple[LayerAdvice, ...]:
     if audit.reveals() or apart:
         advice.append(LayerAdvice("Aggregate securely", telling))
     if apart:
-        advice.append(LayerAdvice("Look at who stands out"))
+        advice.append(LayerAdvice("Examine outlying clients"))
     return tuple(advice)
 
 

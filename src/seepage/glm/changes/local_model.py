@@ -276,8 +276,8 @@ class Whitening:
         for one in noise:
             if not isinstance(one, Gaussian):
                 raise InputError(
-                    "Risks are supported only for Gaussian noise, whose trade-off curve depends "
-                    f"on one distance, not for {one!r}. Use sp.Gaussian."
+                    f"Risks are not supported for {one!r}, only for Gaussian noise, whose "
+                    "trade-off curve depends on a single distance. Use sp.Gaussian."
                 )
         if len(noise) == 1:
             self.root = noise[0].root(size)

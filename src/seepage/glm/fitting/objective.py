@@ -894,8 +894,8 @@ def check_columns(objective: Objective, H: Array, counted: int, names: tuple[str
     if counted < P:
         samples = "1 sample" if counted == 1 else f"{counted} samples"
         raise InputError(
-            f"There are more parameters ({P}) than data ({samples} with positive weight), so the "
-            "coefficients are not determined without L2; set l2 to a positive number or drop "
+            f"There are more parameters ({P}) than records ({samples} with positive weight), so "
+            "the coefficients are not determined without L2; set l2 to a positive number or drop "
             "columns."
         )
     dependent = _dependent_columns(objective.triangle(labels=False), counted)

@@ -67,7 +67,7 @@ class OutsiderLeakage:
         if isinstance(self._first.form, Predictions) and self._first.queries is None:
             raise InputError(
                 "If the release is each record's own prediction, every record has a different "
-                "release; to measure the leakage to an attacker who knows all other records, pass "
+                "release. To measure the leakage to an attacker who knows all other records, pass "
                 "queries to sp.Predictions."
             )
         return self._first.informed

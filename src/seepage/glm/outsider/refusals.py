@@ -80,7 +80,7 @@ def check_people(worlds: Worlds | StreamedWorlds, attacker: Attacker) -> None:
         raise InputError(
             f"{there}: too few unknown people remain to estimate the risk. Omit attacker= to "
             "measure the risk from an attacker who knows all other records; without noise, that "
-            "attacker is certain."
+            "attacker is certain of membership."
         )
 
 

@@ -152,8 +152,8 @@ class SeenRelease:
         if other.fits is not None or rounded or alone:
             raise InputError(
                 "For an attacker who does not know all other records, releases can be composed "
-                "only for tables in memory, and only if they are unrounded parameters or "
-                "noiseless answers to given queries; measure other releases separately."
+                "only for tables in memory, and only if they are unrounded parameters or noiseless "
+                "answers to given queries. Measure other releases separately."
             )
         mine, yours = self.informed, other.informed
         if len(mine.source) != len(yours.source):
@@ -219,9 +219,9 @@ class SeenRelease:
         named = self.attacker.names_records
         if together is not None or exact or self.form is not None or named:
             raise InputError(
-                "For data read in chunks, only single records and released parameters are "
-                "supported, for an attacker who knows a share of the other records. Load the rows "
-                "into memory to use groups, people, listed records, predictions or exact=."
+                "For data read in chunks, an attacker who knows a share of the other records is "
+                "supported only for single records and released parameters. Load the rows into "
+                "memory to use groups, people, listed records, predictions or exact=."
             )
         source = self.informed.source
         worlds = StreamedWorlds.of(source, fits, self.noise is not None, self.attacker)

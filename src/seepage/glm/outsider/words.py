@@ -21,16 +21,16 @@ def assumptions(parts: Sequence[SeenRelease], *found: str, guess: str = "") -> t
     if attacker.reference is not None:
         known = f"from {attacker.reference:,} records"
     noisy = any(part.noise is not None for part in parts)
-    noise = "with the stated noise on it" if noisy else "without noise"
+    noise = "with the stated noise" if noisy else "without noise"
     return (
-        f"This is {attacker}: the other records come from a population that the attacker knows "
-        f"{known}, and their number is known. "
+        f"The result is for {attacker}: the other records come from a population that the attacker "
+        f"knows {known}, and their number is known. "
         + (
             f"The attacker knows everything about the {guess} except the unknowns."
             if guess
             else "Absence means that another person replaces this one."
         ),
-        "A normal approximation from one fit: an estimate, not a guarantee.",
+        "The result is a normal approximation from one fit: an estimate, not a guarantee.",
         *held_sentences(held(parts)),
         f"Only the measured release is published, {noise}; inference about the population is not "
         "counted.",
@@ -52,8 +52,8 @@ def _rounded(digits: int | None) -> tuple[str, ...]:
         f"The numbers are rounded to {counted(digits, 'decimal')}. This adds a variance of r²/12 "
         "to numbers that vary by more than a step r, and nothing to other numbers. An attacker who "
         "knows all other records is certain about each record whose absence changes a digit of "
-        "this table, and at chance about all other records. The success rate of an attacker who "
-        "knows less is a mean over tables of other people.",
+        "this table, and no better than chance about all other records. The success rate of an "
+        "attacker who knows less is a mean over tables of other people.",
     )
 
 
@@ -76,7 +76,7 @@ def agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
             "approximation.",
         )
     return (
-        f"Refits on other people checked {checked.largest_difference()}; for records that cause "
+        f"Refits on other people checked {checked.largest_difference()}. For records that cause "
         "most of the variation, the refits are used.",
     )
 

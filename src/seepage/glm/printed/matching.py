@@ -95,7 +95,7 @@ def by_label(series: Any, index: np.ndarray, what: str, entry: str) -> np.ndarra
     if absent:
         raise InputError(
             f"{what} has no {entry} for {len(absent):,} of {len(index):,} records (the first is "
-            f"row {absent[0]!r}); pass a series with the labels of all rows, or {what}.to_numpy() "
+            f"row {absent[0]!r}). Pass a series with the labels of all rows, or {what}.to_numpy() "
             "if it has the same order."
         )
     values = np.empty(len(index), dtype=object)
@@ -142,8 +142,8 @@ def _check_same(
         if 2 * differs[k].sum() > len(common) and not _rescaled(first, second):
             raise InputError(
                 f"{where} have different values of {name} for {differs[k].sum():,} of "
-                f"{len(common):,} common row labels, so a label does not identify one record; "
-                f"{_REMEDY}, or rename the column if its meaning differs."
+                f"{len(common):,} common row labels, so a label does not identify one record. "
+                f"{_REMEDY[0].upper()}{_REMEDY[1:]}, or rename the column if its meaning differs."
             )
     moved = _elsewhere(columns, names, places, np.flatnonzero(differs.any(axis=0)))
     # A single record may have changed its group, and be like another by chance.

@@ -46,9 +46,10 @@ class BrokenRule:
         what = {
             "degrees of freedom": degrees,
             "column": f"only {people} {'carries' if self.count == 1 else 'carry'} this column",
-            "cell": f"the leverage of {people} is above 1/{self.threshold:,}, so fewer records "
-            "determine their fitted value",
-            "difference": f"the two differ by {people}, so their difference describes only them",
+            "cell": f"the leverage of {people} is above 1/{self.threshold:,}, so fewer than "
+            f"{self.threshold:,} records determine their fitted value",
+            "difference": f"the two differ by {people}, so the difference of their "
+            f"results describes only {'this person' if self.count == 1 else 'these people'}",
         }[self.rule]
         return f"{self.where}: {what} (rule: at least {self.threshold:,})."
 

@@ -131,7 +131,7 @@ class Specification:
         if self.errors in ("HC2", "HC3") and np.any(self.design_leverage > 1 - 1e-9):
             raise InputError(
                 f"A single record determines its own fitted value, so {self.errors} divides by "
-                "zero; drop that record, or the column that only this record determines (such as a "
+                "zero. Drop that record, or the column that only this record determines (such as a "
                 "category with one record), or use HC1."
             )
         if not self.logistic:

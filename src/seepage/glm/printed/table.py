@@ -456,10 +456,11 @@ class RegressionTable:
     ) -> tuple[str, ...]:
         coarse = int(np.sum((self.rounding(u) == 0) & self.rounded))
         said = [
-            f"This is {attacker}: the other records come from a population that the attacker "
-            "knows, and n is printed. Absence means that another person replaces this one.",
-            "A normal approximation from people's effects on the printed numbers: an estimate, "
-            "not a guarantee.",
+            f"The result is for {attacker}: the other records come from a population that the "
+            "attacker knows, and n is printed. Absence means that another person replaces this "
+            "one.",
+            "The result is a normal approximation from people's effects on the printed numbers: an "
+            "estimate, not a guarantee.",
             "Only this table is published, with no more digits than given.",
             *self._held_words,
         ]
@@ -482,8 +483,9 @@ class RegressionTable:
             )
         else:
             said.append(
-                f"Tables of resampled people checked {checked.largest_difference()}; they are "
-                "used if a person has high leverage or causes most of the variation."
+                f"Tables of resampled people checked {checked.largest_difference()}. Their "
+                "result replaces the approximation for a person with high leverage, or who causes "
+                "most of the variation."
             )
         return tuple(said)
 

@@ -14,7 +14,7 @@ from seepage.errors import InputError
 from seepage.layers.federated.gradients import LayerGradients
 from seepage.tables.source import as_numpy
 
-_HOW = "record a key that stays the same: recorder.add(…, client=…), or a metric 'partition-id'"
+_HOW = "record a permanent key for each client (recorder.add(…, client=…) or metric 'partition-id')"
 
 
 def same_client(gradients: LayerGradients) -> np.ndarray | None:
@@ -112,7 +112,7 @@ def anew_in_a_run(gradients: LayerGradients) -> str:
     for number in np.unique(rounds)[1:]:
         if not np.any((first < number) & (last >= number)):
             return (
-                f"No node of the rounds before {number} takes part in later ones: if clients "
+                f"No node of the rounds before {number} takes part in later ones. If clients "
                 f"registered anew, each counts twice and the P-values are too small; {_HOW}."
             )
     return ""

@@ -112,7 +112,7 @@ class UpdateRecorder:
         if self._parts and not resume:
             raise InputError(
                 f"{self.path} exists already. Flower draws new nodes in every run, so clients of "
-                "another run would be counted twice: name another folder, or give resume=True to "
+                "another run would be counted twice. Name another folder, or give resume=True to "
                 "add later rounds of the same nodes, or runs whose clients have keys."
             )
         self._before = {part.round for part in self._parts}
@@ -266,8 +266,8 @@ class UpdateRecorder:
     def _there_already(self, server_round: int) -> str:
         where = "this recorder" if self.path is None else str(self.path)
         return (
-            f"Round {server_round} is in {where} already, from another run with different nodes: "
-            "record every run in its own folder, give clients keys, or continue with the number of "
+            f"Round {server_round} is in {where} already, from another run with different nodes. "
+            "Record every run in its own folder, give clients keys, or continue with the number of "
             "the next round."
         )
 

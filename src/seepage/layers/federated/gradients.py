@@ -121,7 +121,7 @@ class LayerGradients:
             if wide or self.variances[layer].shape != block.shape[1:]:
                 raise InputError(
                     f"Layer {layer!r} has {block.shape[1]:,} columns and "
-                    f"{self.variances[layer].size:,} variances, but a stated width of "
+                    f"{self.variances[layer].size:,} variances, but its stated width is "
                     f"{self.sizes[layer]:,}; record it again."
                 )
             if not np.isfinite(block).all():

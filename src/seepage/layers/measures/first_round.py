@@ -156,7 +156,7 @@ def compare_attackers(
     if (own[who.client] != labels).any():
         raise InputError(
             "A client has several values of the property, but the first round that reveals it is "
-            "defined only if each client has a single value; give each client one value."
+            "defined only if each client has a single value. Give each client one value."
         )
     tried = labellings(own, permutations, seed)
     last = len(who.rounds) - 1

@@ -37,7 +37,7 @@ _ESTIMATED = (
 )
 _NO_RANGE = (
     "If a layer's gradient is constant for a record but its Jacobian is not, there is no range to "
-    "divide by; these records are left out of that layer's mean."
+    "divide by. These records are left out of that layer's mean."
 )
 
 

@@ -142,7 +142,7 @@ class UpdateJacobian(ReleaseJacobian):
         if self.size * self.rows * self.features > LARGEST:
             raise InputError(
                 f"The Jacobian of {self.size:,} parameters with respect to {self.rows:,} records "
-                f"of {self.features:,} unknowns is too large for memory; use method='finite', a "
+                f"of {self.features:,} unknowns is too large for memory. Use method='finite', a "
                 "smaller network, or a part of the input (view=sp.nn.Input(mask))."
             )
         z = self.run.batch.z.clone().requires_grad_()

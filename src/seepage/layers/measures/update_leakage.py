@@ -350,7 +350,7 @@ class UpdateLeakage(Leakage):
         """Return ``(Jv)²`` for random sign vectors ``v`` on the given records, ``(probes, P)``."""
         if measure != "dfil":
             raise InputError(
-                "Finite steps estimate only the average over directions, measure='dfil'; for the "
+                "Finite steps estimate only the average over directions (measure='dfil'); for the "
                 "largest value over directions, use method='exact'."
             )
         check_probes(probes)

@@ -204,7 +204,7 @@ class PropertyTask:
         if np.bincount(np.unique([labels, nodes], axis=1)[0]).min() < 2:
             words = (
                 "A class of the property comes from a single node, so the gradients were not "
-                "grouped by nodes: the results show how well that node can be distinguished from "
+                "grouped by nodes. The results show how well that node can be distinguished from "
                 "the others, by this property or any other difference."
             )
             return PropertyTask.read(property, None, len(seen), folds, seed), [words]
@@ -492,7 +492,7 @@ def _too_few(exchange: Exchange, ways: float) -> str:
     what = f"{len(exchange.label)} groups" if exchange.grouped else "gradients"
     return (
         f"The labels of the {what} can be exchanged in only {ways:.0f} ways, so no P-value can be "
-        f"below {1 / ways:.2g} and the test cannot detect any leakage; record more of them."
+        f"below {1 / ways:.2g} and the test cannot detect any leakage. Record more of them."
     )
 
 

@@ -58,13 +58,14 @@ _OWN_BATCHES = (
     "probes. To cover other batches, use survey_every=…; to cover other runs, use merge_runs."
 )
 _SHARE = (
-    "Each record was measured at one in {0} of the steps that it took part in, from a random "
-    "start; its interval covers the other steps. A record that took part but has not been "
-    "measured yet counts as a record in no batch. Norms and differential privacy use every step."
+    "Each record was measured at one in {0} of the steps that it took part in, starting with a "
+    "random one. Its interval also covers the other steps. A record that took part but has not "
+    "been measured yet counts as a record in no batch. Norms and differential privacy use every "
+    "step."
 )
 _SAMPLED = (
     "The effect of a record on its clipping factor was measured at one in {0} steps, drawn at "
-    "random, and predicted at the others; the interval covers the difference."
+    "random, and predicted at the others; the interval includes the prediction error."
 )
 _REDRAWN = (
     "The figure and its interval cover batches redrawn at the iterates of this run, but not other "
@@ -156,7 +157,7 @@ class RunReader(ABC):
         if broken.size:
             raise InputError(
                 f"The leakage is not finite for {counted(broken.size, 'record')} (the first is "
-                f"record {broken[0]}), because a loss or gradient overflowed during the run; clip "
+                f"record {broken[0]}), because a loss or gradient overflowed during the run. Clip "
                 "the gradients, or use a smaller learning rate."
             )
         size = self.unknowns if measure == "dfil" else 1
@@ -202,7 +203,7 @@ class RunReader(ABC):
         if not self.finite_from:
             return (condition,)
         before = (
-            f"Until a kink was found, {counted(self.finite_from, 'step was', 'steps were')} "
+            f"Before a kink was found, {counted(self.finite_from, 'step was', 'steps were')} "
             "measured by derivatives."
         )
         return condition, before
@@ -522,8 +523,8 @@ class MeasuredRun(RunReader):
         beside = int(self.sums.uses.sum())
         cost = (
             f"The figure is based on {counted(count, 'pass', 'passes')} over all {self.n:,} "
-            f"records, {count * self.n:,} measurements in addition to the {beside:,} in the "
-            "batches."
+            f"records. These are {count * self.n:,} measurements, in addition to the "
+            f"{beside:,} in the batches."
         )
         return _REDRAWN, cost
 
@@ -734,8 +735,8 @@ def read_facts(state: Mapping[str, Any]) -> dict[str, Any]:
         version = facts["version"]
     except (KeyError, TypeError, ValueError):
         raise InputError(
-            "This is not the state of an accountant; load the output of state_dict(), with its "
-            "text under 'facts'."
+            "This is not the state of an accountant; load the output of state_dict(), including "
+            "its text under 'facts'."
         ) from None
     if version != VERSION:
         raise InputError(

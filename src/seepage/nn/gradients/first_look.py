@@ -228,8 +228,8 @@ def _planned(problem: NetworkProblem, batch: Batch, repeat: bool) -> WatchedNetw
     if silent:
         raise InputError(
             f"The parameters {', '.join(sorted(silent)[:3])} are trainable but used under "
-            "torch.no_grad(), so they have no gradient, and the dependence on the record is lost; "
-            "freeze them (requires_grad_(False)), or measure with method='finite'."
+            "torch.no_grad(), so they have no gradient, and the dependence on the record is lost. "
+            "Freeze them (requires_grad_(False)), or measure with method='finite'."
         )
     if small[0].closes and small[0].reopens:  # the rest is run as derivatives will see it
         problem.reopened = True
@@ -408,9 +408,9 @@ def _owners(
         else:
             raise InputError(
                 f"The parameters {', '.join(use.names)} are used by {use.function}, which has no "
-                "rule, and the records' axis could not be identified in the tensors of any "
-                "enclosing module; write a module whose forward() accepts and returns tensors with "
-                "the records along one axis."
+                "rule for per-record gradients. The records' axis could not be identified in the "
+                "tensors of any enclosing module. Write a module whose forward() accepts and "
+                "returns tensors with the records along one axis."
             )
     grown = True
     while grown:  # a call that leaves one parameter to a module leaves its others there too

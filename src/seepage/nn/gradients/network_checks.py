@@ -121,7 +121,8 @@ class Validator:
             _refuse_untrainable(self.problem, self._checked(x, y)[1])
             self._unwatched.add(key)
             self._once(
-                f"Records are run one by one, which is slow: {_first_line(error)}",
+                "The network runs on the records one by one, which is slow "
+                f"({_first_line(error).rstrip('.')}).",
                 FallbackWarning,
             )
             return None
@@ -181,7 +182,9 @@ class Validator:
                 f"The network uses {' and '.join(kinks)}, whose second derivatives vanish or jump."
             )
         else:
-            text = "The slope of the loss jumps between or near records: the network has kinks."
+            text = (
+                "The slope of the loss jumps between records or near them: the network has kinks."
+            )
         self._once(f"{text} {_UNTOLD}", KinkWarning)
 
     def tell_of_finite_steps(self, reason: Exception) -> None:
@@ -223,7 +226,7 @@ class Validator:
             raise InputError(
                 "Per-record gradients computed by rules differ from those of single records (norm "
                 f"{float(by_rules[0]):.6g} against {float(alone[0]):.6g}): the network uses a "
-                "parameter, or overwrites a tensor, in a way that cannot be traced; rewrite "
+                "parameter, or overwrites a tensor, in a way that cannot be traced. Rewrite "
                 "in-place operations, or measure with method='finite'."
             )
 

@@ -447,7 +447,7 @@ class ModuleCall(Call):
         except RuntimeError as problem:
             raise InputError(
                 f"{type(module).__name__} has no rule for per-record gradients, and torch's vmap "
-                f"cannot run it ({str(problem).splitlines()[0]}); measure with method='finite', "
+                f"cannot run it ({str(problem).splitlines()[0]}). Measure with method='finite', "
                 "which can run records one by one, or freeze the module's parameters."
             ) from problem
         return [GradientTerm((full, 0), (values[name],)) for name, full in self.own.items()]

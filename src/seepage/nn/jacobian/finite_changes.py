@@ -72,12 +72,12 @@ from seepage.nn.problem.sharding import is_sharded
 
 _CONDITION = (
     "The squared derivative is replaced by the mean squared change of the clipped gradient, per "
-    "unit of the step, over steps of {0:g} along random signs of the unknowns; smaller or larger "
+    "unit of the step, over steps of {0:g} along random signs of the unknowns. Smaller or larger "
     "steps may leak differently."
 )
 _BALANCED = (
-    "The gradient's derivative is approximated by its change over a step of {0:g} in the unknowns "
-    "to either side, with the effects of curvature and rounding removed. For the few records "
+    "The gradient's derivative is approximated by its change over a step of {0:g} of the unknowns "
+    "in either direction, with the effects of curvature and rounding removed. For the few records "
     "tested, the squared change is uncertain by {1:.2g} %; other records may differ more."
 )
 _OF_PARAMETERS = (

@@ -159,7 +159,7 @@ def check_parameter_steps(network: WatchedNetwork, batch: Batch, scale: float) -
         wrong = bool(apart > 0.3 * size + 4 * errors)
     if wrong:
         raise InputError(
-            "Steps of the parameters and of the records disagree about the derivative of the "
+            "Steps of the parameters and steps of the records give different derivatives of the "
             f"gradients: the code hides a dependence on the record from torch. {REMEDY}"
         )
 

@@ -125,8 +125,8 @@ def exact_trace(
     most = 10
     if count > most:
         raise InputError(
-            f"Over finite steps an exact result is a mean over all 2^{count} sign vectors for the "
-            f"{count:,} unknowns, but at most 2^{most} are supported; estimate it by "
+            f"Over finite steps, an exact result is a mean over all 2^{count} sign vectors for the "
+            f"{count:,} unknowns, but at most 2^{most} are supported. Estimate it by "
             "records('dfil', probes=400), or give method='derivative' to sp.nn.leakage."
         )
     units = torch.stack([unit(k) for k in range(count)])

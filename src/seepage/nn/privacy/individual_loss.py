@@ -27,7 +27,7 @@ CONDITIONS = (
     "The figure is for adding or removing this record, with all other records unchanged.",
     "No amplification by subsampling is claimed: the attacker may know which steps a record was "
     "in.",
-    "The figure is measured for the run that took place; a guarantee in advance requires a filter "
+    "The figure is measured for the run that took place. A guarantee in advance requires a filter "
     "that stops a record when its budget is spent (Feldman and Zrnic 2021).",
 )
 

@@ -20,7 +20,7 @@ SEEDED_AND_FAST = "seed and fast"
 
 _SEEDED = (
     "Noise and batches came from a seed, so the result holds only against attackers who neither "
-    "know nor guess the seed; anyone who knows it can regenerate the batches and subtract the "
+    "know nor guess the seed. Anyone who knows it can regenerate the batches and subtract the "
     "noise."
 )
 _TRIED_OUT = (

@@ -59,7 +59,7 @@ class OwnLoss:
         if loss.shape != (len(target),):
             raise InputError(
                 f"The model's own loss has the shape {tuple(loss.shape)} and cannot be split into "
-                f"losses of {counted(len(target), 'record')}; give a function of output and target "
+                f"losses of {counted(len(target), 'record')}. Give a function of output and target "
                 "that returns one loss per record: sp.nn.leakage(model, loss, x, y, …)."
             )
         return loss
@@ -93,7 +93,7 @@ def _key_of(batch: Mapping[str, Any]) -> str:
             return name
     raise InputError(
         "The model cannot compute its loss, because the batch has no labels, only "
-        f"{', '.join(map(str, batch)) or 'nothing'}; add 'labels' as the model expects them (for a "
+        f"{', '.join(map(str, batch)) or 'nothing'}. Add 'labels' as the model expects them (for a "
         "language model: its input_ids, with -100 for tokens to ignore)."
     )
 
@@ -150,7 +150,7 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
         if logits.dim() != 2 or options["weight"] is not None or options.get("label_smoothing"):
             raise InputError(
                 "The label of this model cannot be the view, because its loss is not the plain "
-                "cross-entropy of one row of logits per label; use the input as the view."
+                "cross-entropy of one row of logits per label. Use the input as the view."
             )
         logs = torch.log_softmax(logits, -1) if function is functional.cross_entropy else logits
         ignored = options["ignore_index"]

@@ -483,8 +483,8 @@ def _root_mean_square(values: Tensor, view: View) -> float:
     if largest > 1e6 * typical > 0:
         raise InputError(
             f"The numbers of record {int(each.argmax())} have the size {largest:.0e}, more than a "
-            f"million times that of a typical record ({typical:.0e}), so no step size suits both; "
-            "leave the record out, or rescale the numbers."
+            f"million times that of a typical record ({typical:.0e}), so no step size suits both. "
+            "Leave the record out, or rescale the numbers."
         )
     return float(each.square().mean().sqrt()) or 1.0
 

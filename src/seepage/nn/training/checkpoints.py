@@ -97,7 +97,7 @@ def check_same_run(
     if "loss" not in stored:
         raise InputError(
             f"{path} was written by an earlier version of seepage, which did not store everything "
-            "that identifies a run; name another checkpoint, or delete this one to start a new run."
+            "that identifies a run. Name another checkpoint, or delete this one to start a new run."
         )
     for name, value in mine.items():
         if stored.get(name) != value:

@@ -122,7 +122,7 @@ class SumCheck:
         )
         if math.isfinite(ratio) and rest <= self._tolerance() * abs(ratio) * self._lengths:
             return (
-                f"and is {ratio:.4g} times the accountant's in every entry: the training loop uses "
+                f"and is {ratio:.4g} times the accountant's in every entry. The training loop uses "
                 "another loss or another reduction. Pass attach() the criterion used in training, "
                 "or a function of output and target that returns each record's loss as weighted in "
                 "the loop."
@@ -303,7 +303,7 @@ class OpacusAccountant(FisherAccountant):
                 raise InputError(
                     "Opacus's noise or clipping changed within a step, after its batch was "
                     "observed (as adaptive clipping does inside backward()), so the measurement "
-                    "does not describe the release; change them between optimizer.step() and the "
+                    "does not describe the release. Change them between optimizer.step() and the "
                     "next observe()."
                 )
             return
@@ -425,7 +425,7 @@ class _Source:
             raise InputError(
                 f"Opacus uses the noise multiplier {stated:.6g} and clips at {clipped_at:.6g}, "
                 f"with noise for the threshold {noise_for:.6g}, but the multiplier "
-                f"{self._named[0]:.6g} and the threshold {self._named[1]:.6g} were given; pass "
+                f"{self._named[0]:.6g} and the threshold {self._named[1]:.6g} were given. Pass "
                 "attach() the optimiser, so that its schedule is read."
             )
         return _OpacusSettings(clipped_at, stated, noise_for, added * noise_for)
@@ -551,8 +551,8 @@ def attach(
     if not secure:
         warnings.warn(
             "Opacus is not in secure mode: its noise comes from torch's generator, which uses only "
-            "32 bits of a seed on the CPU, so an attacker who sees the models of a run can find "
-            "the noise by brute force. For a release, use PrivacyEngine(secure_mode=True) or "
+            "32 bits of a seed on the CPU. An attacker who sees the models of a run can therefore "
+            "find the noise by brute force. For a release, use PrivacyEngine(secure_mode=True) or "
             "sp.nn.PrivateSGD.",
             ReleaseWarning,
             stacklevel=2,

@@ -463,7 +463,7 @@ def records_and_targets(batch: Any) -> tuple[Inputs, Tensor]:
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], batch[1]
     raise InputError(
-        "A batch must be a pair of inputs and targets, or a mapping with labels; set collate= to a "
+        "A batch must be a pair of inputs and targets, or a mapping with labels. Set collate= to a "
         "function that makes such a batch from a list of records."
     )
 

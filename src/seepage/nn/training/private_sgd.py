@@ -394,7 +394,7 @@ class PrivateSGD:
         if budget is not None and batch_size is not None:
             raise InputError(
                 "With batch_size, the sampling rate depends on the number of records, but budget= "
-                "requires a rate that does not change when a record is added or removed; declare "
+                "requires a rate that does not change when a record is added or removed. Declare "
                 "sample_rate and expected_batch instead."
             )
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
