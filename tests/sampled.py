@@ -19,8 +19,8 @@ def sampled(
 
     ``sample`` names the cases that every run tries, or says how many: from the first to the last
     at even distances. Of the others, those in ``slow`` are slow, by default every third, and the
-    rest is left to runs that may take minutes. Cases that are tuples have a value for every parameter,
-    unless they are taken as a ``whole``, as by a fixture.
+    rest is left to runs that may take minutes. Cases that are tuples have a value for every
+    parameter, unless they are taken as a ``whole``, as by a fixture.
     """
     first = _places(cases, sample)
     second = set(range(0, len(cases), 3)) if slow is None else _places(cases, slow)
