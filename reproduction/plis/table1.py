@@ -161,7 +161,7 @@ def _draw(study: Study, found: dict[str, Correlation], whole: WholeAttacks) -> F
             axes.set(xscale="log", ylim=(-0.15, 1.05))
             low, high = shown.min(), shown.max()
             axes.set_xlim(low / 2, high * 2)
-            axes.set_title(f"{kind}: rank correlation {rank}")
+            axes.set_title(f"{kind}: correlation {rank}")
             edge = f", at the left edge {number(least)} or less" if shown.min() == least else ""
             axes.set_xlabel(f"PLIS of the record{edge}")
             if high > 10 * low:
@@ -180,6 +180,8 @@ def _draw(study: Study, found: dict[str, Correlation], whole: WholeAttacks) -> F
 
 def _draw_costs(axes: Any, whole: WholeAttacks) -> None:
     """Draw the cost of the full attacks by step: that it settles is what makes them whole."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+
     labelled = set()
     for name, (steps, cost) in whole.curves().items():
         network = name.partition("-")[0]
@@ -194,7 +196,11 @@ def _draw_costs(axes: Any, whole: WholeAttacks) -> None:
             label="_nolegend_" if label in labelled else label,
         )
         labelled.add(label)
-    axes.set(yscale="log", xscale="log")
-    axes.set_title("full attack: median cost over its end")
-    axes.set_xlabel(f"steps, in {whole.steps():,}")
-    axes.legend(fontsize=9)
+    axes.set(yscale="log", xscale="log", ylim=(0.9, 40))  # room above for the legend
+    for axis, ticks in ((axes.xaxis, (0.02, 0.1, 0.5, 2)), (axes.yaxis, (1, 2, 5, 10))):
+        axis.set_major_locator(FixedLocator(ticks))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_locator(NullLocator())
+    axes.set_title("full attack: median cost, relative to the end")
+    axes.set_xlabel(f"steps, in units of {whole.steps():,}")
+    axes.legend(fontsize=9, loc="upper right")
