@@ -624,21 +624,20 @@ _SENTENCES = {
         "although changing or removing a record would change the weights of all others."
     ),
     COLUMNS: (
-        "The columns that the model keeps were selected by looking at the data. The selection "
-        "and the signs of an L1 penalty are held fixed, and the leakage of the selection is not "
-        "counted."
+        "The data determined which columns the model keeps. This selection and the signs of an L1 "
+        "penalty are held fixed, and the leakage of the selection is not counted."
     ),
     NOISE: (
-        "The noise was chosen by looking at the data; it is held fixed, although other noise "
-        "might have been chosen without a record."
+        "The data determined the noise. It is held fixed, although it might have been different "
+        "if a record had been left out."
     ),
     PENALTY: (
-        "The penalty nλ is held fixed, although changing or removing a record would change its "
-        "choice or its size. The leakage of that choice is not counted."
+        "The penalty nλ is held fixed, although it would change if a record were changed or "
+        "removed. The leakage of its choice is not counted."
     ),
     SETTINGS: (
-        "A search chose the settings by looking at the data; they are held fixed, and the "
-        "leakage of that choice is not counted."
+        "A search on the data chose the settings. They are held fixed, and the leakage of their "
+        "choice is not counted."
     ),
 }
 

@@ -379,10 +379,9 @@ class Way:
         if runs > max(affordable, exact):
             raise InputError(
                 f"This query needs {counted(runs, 'run')} of the whole procedure, which learns "
-                "more from the data than the released numbers "
-                f"({', '.join(procedure.learnt)}); by default at most {affordable:,} may be made. "
-                "Select records with rows=, request all runs with exact=True, or refit only the "
-                "model with refit='model'."
+                f"more from the data than the released numbers ({', '.join(procedure.learnt)}); "
+                f"by default, at most {affordable:,} are allowed. Select records with rows=, "
+                "request all runs with exact=True, or refit only the model with refit='model'."
             )
 
 

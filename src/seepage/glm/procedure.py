@@ -431,6 +431,6 @@ class UnknownJacobian(ReleaseJacobian):
     def refusal(self) -> InputError:
         """Return an error that explains why there is no derivative, and suggests an alternative."""
         return InputError(
-            f"{self.why} So η and everything derived from it are undefined; use "
+            f"{self.why} Therefore η, and everything derived from η, is undefined; use "
             "leak.membership() and leak.guess(column), which refit the whole procedure."
         )

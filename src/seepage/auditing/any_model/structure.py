@@ -172,7 +172,7 @@ def _cells(
     own = len(counts) > records / 2 and answers.dtype.kind == "f"
     reason = (
         f"The model makes {len(counts):,} different predictions for {records:,} records. With so "
-        "many, few records share one, whatever the model has learnt from them."
+        "many different predictions, few records share one, whatever the model has learnt."
         if own
         else ""
     )

@@ -14,8 +14,8 @@ from seepage.support.number_check import check_count
 from seepage.tables.names import counted
 
 ANSWERS = (
-    "The noise is on the margins of the model's answers to queries. Directions of the parameters "
-    "that affect no query have a tiny weight, so that leakage is never understated."
+    "Noise is added to the margins of the model's answers to queries. Parameter directions that "
+    "affect no query get a tiny weight, so that the leakage is never understated."
 )
 
 
