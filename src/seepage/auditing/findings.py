@@ -798,7 +798,7 @@ class Audit(Reportable, ResultNumbers):
         The preset of the limits, if one was named: see ``auditing.decision.presets``.
     codes
         The number of distinct whole numbers in a target that was read as a number or count but may
-        contain class codes. It is 0 for other targets, and if the model kind was given.
+        contain class codes. The number is 0 for other targets, and if the model kind was given.
     labels
         The index labels of a pandas table, if they differ from row numbers.
     people

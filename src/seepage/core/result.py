@@ -107,8 +107,8 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         number and the rounding; one number, or one per entry. For numbers below 10⁻⁸ times the
         largest, the error is relative to 10⁻⁸ times the largest.
     held
-        Values learnt from the data that are held fixed, as machine-readable terms such as
-        ``("class weights", "scaling")``: see :func:`held_sentences`. It is empty only if nothing is
+        Values learnt from the data that are held fixed, as machine-readable terms such as ``("class
+        weights", "scaling")``: see :func:`held_sentences`. The tuple is empty only if nothing is
         held fixed.
     rescaled
         For a bound that is not proportional to the noise's variance, a function that returns the
@@ -620,23 +620,24 @@ SETTINGS = "settings"
 # The preparation of columns is one sentence, which lists the words that have no sentence here.
 _SENTENCES = {
     CLASS_WEIGHTS: (
-        "class_weight='balanced' computed the class weights from all labels. They are held fixed, "
-        "although changing or removing a record would change the weights of all others."
+        "class_weight='balanced' computed the class weights from all labels. These weights are "
+        "held fixed, although changing or removing a record would change the weights of all "
+        "others."
     ),
     COLUMNS: (
         "The data determined which columns the model keeps. This selection and the signs of an L1 "
         "penalty are held fixed, and the leakage of the selection is not counted."
     ),
     NOISE: (
-        "The data determined the noise. It is held fixed, although it might have been different "
-        "if a record had been left out."
+        "The data determined the noise, which is held fixed, although it might have been "
+        "different if a record had been left out."
     ),
     PENALTY: (
         "The penalty nλ is held fixed, although it would change if a record were changed or "
         "removed. The leakage of its choice is not counted."
     ),
     SETTINGS: (
-        "A search on the data chose the settings. They are held fixed, and the leakage of their "
+        "A search on the data chose the settings, which are held fixed, and the leakage of their "
         "choice is not counted."
     ),
 }

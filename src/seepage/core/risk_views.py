@@ -111,8 +111,9 @@ class Membership(RankedResult):
     ----------
     mu
         The distance, in units of the noise, between the releases with and without the record: the μ
-        of Gaussian differential privacy. It is infinite if the other records alone have no unique
-        minimiser. If only an interval is known, ``mu`` is its upper end, and the kind is ``bound``.
+        of Gaussian differential privacy. The distance is infinite if the other records alone have
+        no unique minimiser. If only an interval is known, ``mu`` is its upper end, and the kind is
+        ``bound``.
     lower
         The lower ends of the intervals.
     """
@@ -225,8 +226,8 @@ class Guess(RankedResult):
     def tpr(self, fpr: float = 0.01) -> Result:
         """Return the largest true positive rate of a test between two levels.
 
-        It is ``Φ(Φ⁻¹(fpr) + μ)`` at this false positive rate. Unlike the gain, it does not depend
-        on the prior: a rare level has a small gain even if it can be recognised.
+        The rate is ``Φ(Φ⁻¹(fpr) + μ)`` at this false positive rate. Unlike the gain, it does not
+        depend on the prior: a rare level has a small gain even if it can be recognised.
         """
         if self.mu is None:
             raise InputError(

@@ -474,7 +474,7 @@ def reweight(
     Parameters
     ----------
     model
-        A model from :mod:`seepage.glm`. It does not have to be fitted, and is not changed.
+        A model from :mod:`seepage.glm`. The model need not be fitted, and is not changed.
     X, y
         The data, in any form that :func:`seepage.leakage` accepts.
     rounds
