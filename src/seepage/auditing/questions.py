@@ -123,7 +123,7 @@ class ColumnQuestion:
     ] = None
     person: Annotated[
         str | None,
-        "Column that identifies people. It is not a feature; all rows of a person count together.",
+        "Column that identifies people (not a feature); all rows of a person count together.",
     ] = None
     drop: Annotated[Sequence[str], "Column to leave out (repeatable)."] = ()
     categorical: Annotated[
@@ -234,7 +234,7 @@ class ReleaseQuestion(ColumnQuestion):
     target_eta: Annotated[float, "Largest η of a record over all releases in the ledger."] = 1.0
     missing: Annotated[str, "Missing values: refuse (raise an error) or drop."] = "refuse"
     rare: Annotated[
-        str, "Values that few records share: refuse (raise an error), drop or merge."
+        str, "Values that few records share: refuse, drop or merge."
     ] = "refuse"
     least_holders: Annotated[
         int, "Number of records that must share a value before its name is published."
@@ -243,7 +243,7 @@ class ReleaseQuestion(ColumnQuestion):
         str | None,
         "--person",
         "--identity",
-        "Column that identifies people. It is not a feature; all rows of a person count together.",
+        "Column that identifies people (not a feature); all rows of a person count together.",
     ] = None
     # The ends of columns scale them, and records are replaced within them
     domain: Annotated[
