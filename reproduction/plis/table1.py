@@ -131,14 +131,14 @@ def _seen(study: Study, found: dict[str, Correlation], whole: WholeAttacks) -> s
         f"The full attack of Geiping et al. 2020 ({whole.records()} records, two networks, two "
         f"seeds, {whole.steps():,} steps; over the last eighth the cost fell by at most "
         f"{100 * whole.fall():.1f} %) reconstructs the record of highest PLIS better than that of "
-        f"lowest in {whole.better()} of {len(ATTACKS)} cases, {order}. With a quarter or twice the "
-        f"steps the median SSIM changes by at most {change:.3f}, and the errors keep their ranks "
-        f"(correlation {alike:.2f}). Over all records the rank correlation with PLIS is {ranks} "
-        "(95 % intervals). That of loss and gradient norm with "
-        f"SSIM is as high ({others[0]:.2f}, {others[1]:.2f}). In {pairs[0]} to {pairs[1]} % of "
-        "pairs the record of higher PLIS has the higher SSIM. The figure's shorter attack "
-        f"({len(study.rows)} records; correlations: SSIM {short['SSIM']}, PSNR {short['PSNR']}) "
-        f"reaches an SSIM of {low:.2f} and {high:.2f} for these two records."
+        f"lowest in {whole.better()} of {len(ATTACKS)} cases, {order}. With a quarter or twice "
+        f"the steps the median SSIM changes by at most {change:.3f}, and the errors keep their "
+        f"ranks (correlation {alike:.2f}). Over all records the rank correlation with PLIS is "
+        f"{ranks} (95 % intervals). Loss and gradient norm correlate as highly with SSIM "
+        f"({others[0]:.2f}, {others[1]:.2f}). In {pairs[0]} to {pairs[1]} % of pairs the record "
+        f"of higher PLIS has the higher SSIM. The figure's shorter attack ({len(study.rows)} "
+        f"records; correlations: SSIM {short['SSIM']}, PSNR {short['PSNR']}) reaches an SSIM of "
+        f"{low:.2f} and {high:.2f} for these two records."
     )
 
 
