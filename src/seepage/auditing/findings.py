@@ -1,7 +1,7 @@
 """Findings of an audit, as typed numbers for gates, reports and figures.
 
 The module ``verdict`` of :mod:`seepage.auditing.report` selects sentences, and the templates fill
-in the numbers. Only ``steps`` and ``notices`` are already text.
+in the numbers. Only ``steps`` and ``notices`` contain text.
 """
 
 from __future__ import annotations
@@ -674,8 +674,8 @@ class RecordLeakage:
     def quantiles(self, name: str, shares: Sequence[float]) -> np.ndarray:
         """Return quantiles of one of the :data:`NUMBERS`.
 
-        Between two observations, the lower one is returned. Only the median is their mean, unless
-        the upper one is infinite.
+        If a quantile falls between two observations, the lower one is returned. Only the median is
+        their mean, unless the upper one is infinite.
         """
         ordered = self._in_order(name)
         lower = [ordered[math.floor((len(ordered) - 1) * share)] for share in shares]

@@ -233,9 +233,7 @@ class ReleaseQuestion(ColumnQuestion):
     ] = None
     target_eta: Annotated[float, "Largest η of a record over all releases in the ledger."] = 1.0
     missing: Annotated[str, "Missing values: refuse (raise an error) or drop."] = "refuse"
-    rare: Annotated[
-        str, "Values that few records share: refuse, drop or merge."
-    ] = "refuse"
+    rare: Annotated[str, "Values that few records share: refuse, drop or merge."] = "refuse"
     least_holders: Annotated[
         int, "Number of records that must share a value before its name is published."
     ] = 10

@@ -462,8 +462,8 @@ class RecordStream(RankedResult):
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write a Parquet file: a column ``row`` and the measure (for cells, one for each column).
 
-        The file is written completely or not at all. Only its owner can read it, since the numbers
-        are as sensitive as the data. Returns its path.
+        The file is written completely or not at all. Only the owner can read the file, since the
+        numbers are as sensitive as the data. Returns its path.
         """
         names = self.names if self.names is not None else (self.measure,)
         return write_records(self.source, path, {names: self.numbers})

@@ -354,7 +354,8 @@ def _guarantee(noise: float, updates: int) -> list[str]:
     return [
         f"With this clip and noise, the trained parameters in {counted(updates, 'update')} of a "
         f"client satisfy ({epsilon:.3g}, {delta:g})-differential privacy (client-level, add or "
-        "remove; by dp_accounting). This requires a clip that is chosen without the data."
+        "remove; by dp_accounting). This guarantee requires a clip that is chosen without the "
+        "data."
     ]
 
 

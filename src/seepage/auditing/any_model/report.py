@@ -387,8 +387,8 @@ def judge_attack(audit: AttackAudit) -> Verdict:
         tell("useful", audit.held_out, of="attack.j2"),
         f"Checks without an attack found {risky or 'none'} of "
         f"{counted(looked, 'structural risk')}{names}.",
-        "This is the result of an attack, not a bound: a stronger attack may reveal more. For "
-        "linear models released with noise, seepage computes an upper limit.",
+        "Results of attacks are not bounds: a stronger attack may reveal more. For linear models "
+        "released with noise, seepage computes an upper limit.",
     )
     gates = tuple((gate, tell("gate", gate, of="attack.j2")) for gate in audit.gates)
     return Verdict(tone, label, headline, sentences, gates=gates)

@@ -53,7 +53,7 @@ def save(model: Any, path: str | Path) -> Path:
     """Write a fitted linear model to a JSON file for the command line, and return the path.
 
     The file contains the coefficients, penalty, classes and names, and the scaling or levels of raw
-    columns. The file contains no records and no code. Only its owner can read it, since
+    columns. The file contains no records and no code. Only the owner can read the file, since
     coefficients without noise are private.
 
     Parameters

@@ -275,7 +275,10 @@ def _tell_fixes(audit: Audit) -> str:
     ending = "it brings" if len(changes) == 1 else "each of these brings"
     text = f"{capital(listed)}: {ending} {aim}."
     if useless:
-        text += f" So would {useless}, but with a model no better than a constant prediction."
+        text += (
+            f" {capital(useless)} would do the same, but the model would be no better than a "
+            "constant prediction."
+        )
     return text
 
 

@@ -89,8 +89,9 @@ class FisherAccountant(MeasuredRun):
         from the differences between a step's probes.
     clip_derivative
         How the clip factor's dependence on the record is computed: ``"exact"``, ``"conservative"``
-        (a cheaper upper bound) or ``"sampled"``. The last is measured at one in 32 steps and
-        predicted at the others (``radial_part.py``); it is exact on average over a run.
+        (a cheaper upper bound) or ``"sampled"``. ``"sampled"`` measures the dependence at one in 32
+        steps and predicts it at the others (``radial_part.py``); the result is exact on average
+        over a run.
     method, scale
         How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`: by
         derivatives or over finite steps of size ``scale``. By default, the first batch determines

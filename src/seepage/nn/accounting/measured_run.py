@@ -110,7 +110,8 @@ class RunReader(ABC):
         """The probability that the amplification factor κ fails over the steps taken so far.
 
         With ``amplification="theorem4"``, it is the part of ``delta`` spent so far. With
-        ``"algorithm1"``, which has no guarantee, it is one. Otherwise it is zero.
+        ``"algorithm1"``, which has no guarantee, it is one. In all other cases, the probability is
+        zero.
         """
 
     @property
@@ -533,7 +534,8 @@ class MeasuredRun(RunReader):
         """The probability that the amplification factor κ fails over the steps taken so far.
 
         With ``amplification="theorem4"``, it is the part of ``delta`` spent so far. With
-        ``"algorithm1"``, which has no guarantee, it is one. Otherwise it is zero.
+        ``"algorithm1"``, which has no guarantee, it is one. In all other cases, the probability is
+        zero.
         """
         facts = self.measurement or {}
         if facts.get("amplification") == "algorithm1":

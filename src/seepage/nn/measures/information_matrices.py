@@ -229,8 +229,8 @@ class LargestEigenvalues:
     steps
         The number of matrix–vector products.
     settled
-        Whether each residual fell below the tolerance, ``(B,)``. If not, the iteration was stopped
-        early, and the eigenvalue may be anywhere between ``lower`` and ``upper``.
+        Whether each residual fell below the tolerance, ``(B,)``. If it did not, the iteration was
+        stopped early, and the eigenvalue may be anywhere between ``lower`` and ``upper``.
     """
 
     lower: Tensor

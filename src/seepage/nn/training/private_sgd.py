@@ -252,9 +252,10 @@ class PrivateSGD:
         ``sample_rate``, clipping and a single process. For the resulting guarantee, see
         :meth:`promise`; the leakage η̄ is then not available.
     checkpoint
-        The file that stores the state of the run. If it exists, :meth:`fit` resumes from it, with
-        the same results as an uninterrupted run. With ``amplification="theorem4"``, the number of
-        steps must not change, because the theorem's failure probability is divided among the steps.
+        The file that stores the state of the run. If the file exists, :meth:`fit` resumes from it,
+        with the same results as an uninterrupted run. With ``amplification="theorem4"``, the number
+        of steps must not change, because the theorem's failure probability is divided among the
+        steps.
     checkpoint_every
         The number of steps between checkpoints.
     evaluate_every
