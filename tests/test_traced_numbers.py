@@ -707,7 +707,7 @@ def which_records_are_rebuilt():
     attacks = [found[f"{network}-{seed}"] for network in ("deep", "strided") for seed in (0, 1)]
     records, steps = ({each[what] for each in attacks} for what in ("records", "steps"))
     yield f"On {records.pop()} X-rays"
-    yield f"{steps.pop():,} steps, settled"
+    yield f"{steps.pop():,} steps, converged"
     assert all(each["share better than the mean image"] == 1 for each in attacks)
     middles = [each["least and quartiles"]["SSIM"][2] for each in attacks]
     yield f"(median SSIM {min(middles):.2f} to {max(middles):.2f})"
@@ -717,6 +717,12 @@ def which_records_are_rebuilt():
         spans = [found["mean over attacks"][name][what] for what in ("squared error", "SSIM")]
         cells = (f"{middle:.2f} ({low:.2f} to {high:.2f})" for middle, low, high in spans)
         yield row(shown, *cells).replace("-", "−")
+    error, similar = (
+        [found["mean over attacks"][f"plis, {label}"][what][0] for label in ("normal", "pneumonia")]
+        for what in ("squared error", "SSIM")
+    )
+    yield f"(−{-error[0]:.2f} among normal X-rays, −{-error[1]:.2f} with pneumonia)"
+    yield f"and SSIM only with pneumonia ({similar[0]:.2f}, {similar[1]:.2f})"
 
 
 @tied("docs/how-to/gradient-inversion.md")
