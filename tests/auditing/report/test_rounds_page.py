@@ -96,7 +96,7 @@ def test_bare_numbers_are_named_by_their_kind():
     assert "Layer 2 leaks most" in words
     assert f"The furthest of 10 clients is client {NODES[3]}: in layer 2, " in words
     assert "“2”" not in words
-    assert "shows in layer 2 at the 5 % level" in str(found.audit)
+    assert "revealed by layer 2 at the 5 % level" in str(found.audit)
     assert several(["fc", 7], kind="layer") == "“fc” and layer 7"
 
 
@@ -109,7 +109,7 @@ def test_what_shows_is_said_with_the_level_of_the_test(report, figures, page):
         assert "certain" not in words
     drawn = " ".join(figure.alternative for figure in figures)
     assert "significant at the 5 % level in 1 layer" in drawn
-    assert drawn.endswith("not tested.")
+    assert drawn.endswith("no client was tested.")
     assert ">stands out<" not in page  # no badge without a test
     assert '<span class="badge strong">' not in page  # no green for what was not shown
     for text in (page, drawn):
