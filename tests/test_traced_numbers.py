@@ -223,7 +223,7 @@ def clients_named_by_the_outlier_test():
     assert found["holds"]
     yield f"tests twelve clients, each against {found['simulated']} simulated ones"
     assert found["clients"] == 12
-    yield "in 200 runs of each kind. The table counts runs that name any client"
+    yield "in 200 runs of each kind. The table counts runs in which a client is named"
     yield f"At the 5 % level, {0.05 * 200:.0f} of 200 false positives are expected."
     names = {"unequal": "unequal sizes"}
     for kind in dict.fromkeys(one["clients"] for one in found["table"]):
@@ -893,7 +893,7 @@ def what_comes_out_of_a_language_model():
         f"{rates[f'{name}, sampling at temperature 1']['a second']:.0f}"
         for name in ("closed form", "generating")
     )
-    yield f"scoring processes {closed} records per second, and generating text makes {drawn} tries"
+    yield f"scoring processes {closed} records and sampling {drawn} tries per second"
     yield "7 billion parameters"
 
 
