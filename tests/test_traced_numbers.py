@@ -716,6 +716,12 @@ def which_records_are_rebuilt():
         spans = [found["mean over attacks"][name][what] for what in ("squared error", "SSIM")]
         cells = (f"{middle:.2f} ({low:.2f} to {high:.2f})" for middle, low, high in spans)
         yield row(shown, *cells).replace("-", "−")
+    error, similar = (
+        [found["mean over attacks"][f"plis, {label}"][what][0] for label in ("normal", "pneumonia")]
+        for what in ("squared error", "SSIM")
+    )
+    yield f"(−{-error[0]:.2f} among normal X-rays, −{-error[1]:.2f} with pneumonia)"
+    yield f"and SSIM only with pneumonia ({similar[0]:.2f}, {similar[1]:.2f})"
 
 
 @tied("docs/how-to/gradient-inversion.md")
