@@ -416,8 +416,9 @@ class MembershipInference:
         sides = [~inside, inside] if self.online else [~inside]
         if not any(np.all([side.any(axis=0) for side in sides], axis=0)):
             raise InputError(
-                "The attack needs reference models trained without a record and, if online, with "
-                "it, but no record has them. Give other reference models, or pass online=False."
+                "For every record, reference models that the attack needs are missing: models "
+                "trained without the record and, if online, models trained with it. Give other "
+                "reference models, or pass online=False."
             )
         return inside
 

@@ -28,7 +28,7 @@ def assumptions(parts: Sequence[SeenRelease], *found: str, guess: str = "") -> t
         + (
             f"The attacker knows everything about the {guess} except the unknowns."
             if guess
-            else "Absence means that another person replaces this one."
+            else "Absence means that another person replaces this person."
         ),
         "The result is a normal approximation from one fit: an estimate, not a guarantee.",
         *held_sentences(held(parts)),

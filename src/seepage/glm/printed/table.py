@@ -458,7 +458,7 @@ class RegressionTable:
         said = [
             f"The result is for {attacker}: the other records come from a population that the "
             "attacker knows, and n is printed. Absence means that another person replaces this "
-            "one.",
+            "person.",
             "The result is a normal approximation from people's effects on the printed numbers: an "
             "estimate, not a guarantee.",
             "Only this table is published, with no more digits than given.",

@@ -110,8 +110,8 @@ class RunReader(ABC):
         """The probability that the amplification factor κ fails over the steps taken so far.
 
         With ``amplification="theorem4"``, it is the part of ``delta`` spent so far. With
-        ``"algorithm1"``, which has no guarantee, it is one. In all other cases, the probability is
-        zero.
+        ``"algorithm1"``, which has no guarantee, the probability is one. In all other cases, the
+        probability is zero.
         """
 
     @property
@@ -534,8 +534,8 @@ class MeasuredRun(RunReader):
         """The probability that the amplification factor κ fails over the steps taken so far.
 
         With ``amplification="theorem4"``, it is the part of ``delta`` spent so far. With
-        ``"algorithm1"``, which has no guarantee, it is one. In all other cases, the probability is
-        zero.
+        ``"algorithm1"``, which has no guarantee, the probability is one. In all other cases, the
+        probability is zero.
         """
         facts = self.measurement or {}
         if facts.get("amplification") == "algorithm1":
@@ -573,8 +573,8 @@ class MeasuredRun(RunReader):
             )
         if self.ledger.filtered:
             raise InputError(
-                "With budget=, a stopped record has no further privacy loss, but averages over its "
-                "batches do not reflect that. Use trainer.budgets_.filter.spent for each record's "
+                "With budget=, a stopped record has no further privacy loss, but averages over "
+                "its batches ignore the stop. Use trainer.budgets_.filter.spent for each record's "
                 "spent budget, or trainer.promise() for the guarantee for all records."
             )
         if any(math.isinf(entry.sensitivity) for entry in self.ledger):
