@@ -188,8 +188,8 @@ class Question(CalibrationQuestion):
     ] = True
     refit: Annotated[
         str | None,
-        "With the value pipeline, membership inference also refits scaling and encoding without "
-        "each of the most exposed records.",
+        "Value pipeline: membership inference also refits scaling and encoding without each of "
+        "the most exposed records.",
     ] = None
     show_values: Annotated[bool, "Show values of the records in the report."] = False
     public: Annotated[Path | None, "Public records with the same columns, to shape the noise."] = (

@@ -646,8 +646,7 @@ class Engine:
         return self.scale
 
     def over_steps_of(self, scale: float | None) -> Engine:
-        """Return an engine for the same problem, with finite steps of the given or the default
-        size."""
+        """Return an engine for the same problem with finite steps of the given or default size."""
         if scale is not None:
             check_positive(scale, "scale")
         other = copy(self)
