@@ -96,7 +96,7 @@ def test_bare_numbers_are_named_by_their_kind():
     assert "Layer 2 leaks most" in words
     assert f"The furthest of 10 clients is client {NODES[3]}: in layer 2, " in words
     assert "“2”" not in words
-    assert "is revealed by layer 2 at the 5 % level" in str(found.audit)
+    assert "revealed by layer 2 at the 5 % level" in str(found.audit)
     assert several(["fc", 7], kind="layer") == "“fc” and layer 7"
 
 
