@@ -354,8 +354,10 @@ def attack_text(small: bool) -> Iterator[Row]:
             )
             truth = ids[:, :-1]  # the last token predicts nothing
             present.append(overlap(truth, found.present[0]))
-            places = zip(truth.T, found.candidates[0][:-1], strict=True)
-            placed += [overlap(wanted, said) for wanted, said in places]
+            # Of one text, the nearest token at each place; of several, the candidates.
+            nearest = found.sequences[0][:-1, None]
+            said = nearest if given.batch == 1 else found.candidates[0][:-1]
+            placed += [overlap(wanted, there) for wanted, there in zip(truth.T, said, strict=True)]
         took = time.process_time() - start
         more = {"set of tokens": float(np.mean(present))}
         value = float(np.mean(placed))
