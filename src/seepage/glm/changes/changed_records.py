@@ -47,7 +47,7 @@ from seepage.glm.changes.certificate import (
     slope_error,
 )
 from seepage.glm.changes.corrections import correct
-from seepage.glm.changes.expansion import Expansion
+from seepage.glm.changes.expansion import AT_ONCE, Expansion
 from seepage.glm.changes.local_model import LocalModel, callers_moves, in_numpy
 from seepage.glm.changes.outputs import JointOutputs
 from seepage.glm.jacobian.optimum import Optimum
@@ -57,7 +57,6 @@ from seepage.support.double_double import EPS
 
 PAIR_WORK = 1e12  # multiplications allowed to passes over pairs for many alternatives
 REFIT_WORK = 1e11  # and those up to which priors come from refits without each record
-AT_ONCE = 1 << 18  # numbers that a core works on at a time, in its cache
 
 
 @dataclass(frozen=True)
@@ -133,12 +132,15 @@ class ChangedRecords(FiniteChanges):
         model, K = self.model, 1 if others is None else len(others)
         moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
         if self.certifies:
-            every = np.arange(len(rows))
-            self._look(moves, every, rows, others, free_shifts)
+            every = wide = np.arange(len(rows))
             if rows.shape[1] == 1 and self.expansion.affords(len(rows) * K):
-                closer = self.expansion.moves(rows[:, 0], others)
-                better = closer.radius.max(axis=1) < moves.radius.max(axis=1)
-                moves.put(every[better], closer.of(better))
+                moves = self.expansion.moves(rows[:, 0], others)
+                wide = every[_is_wide(moves)]
+            if len(wide):
+                closer = moves.of(wide)
+                self._look(moves, wide, rows, others, free_shifts)
+                better = closer.radius.max(axis=1) < moves.radius[wide].max(axis=1)
+                moves.put(wide[better], closer.of(better))
             if model.constant:
                 wide = every[_is_wide(moves)]
                 self._look(moves, wide, rows, others, quadratic_shifts)

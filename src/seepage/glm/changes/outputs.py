@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.optimize.elementwise import find_root
 
 from seepage.core.jacobian import simplex_basis
 from seepage.glm.losses import Categorical, Family
@@ -181,27 +180,47 @@ class Outputs:
         return JointOutputs(self, 1).own_margin(given, weight, labels[:, :, None], np.ones(1))
 
     def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return one output's roots, each between ``given`` and ``given − weight·ℓ'(given)``."""
+        """Return one output's roots, each between ``given`` and ``given − weight·ℓ'(given)``.
+
+        They are computed by Newton's method; a step that leaves the bracket, or that hardly
+        shrinks it, is replaced by its middle.
+        """
+        shape = given.shape[:2]
         every = labels.reshape(given.shape[0] * given.shape[1], -1)
-        if self.basis is None:
-            every = every[:, 0]
+        every = every[:, 0] if self.basis is None else every
+        given, weight = (
+            np.broadcast_to(value[..., 0], shape).reshape(-1) for value in (given, weight)
+        )
 
-        def excess(m: np.ndarray, given: np.ndarray, weight: np.ndarray, at: np.ndarray) -> Any:
-            return m + weight * self.slope(m[..., None], every[at.astype(int)])[..., 0] - given
+        def excess(m: np.ndarray, at: Any = slice(None)) -> np.ndarray:
+            slope = self.slope(m[:, None], every[at])[:, 0]
+            return np.asarray(m + weight[at] * slope - given[at])
 
-        at = np.arange(len(every)).reshape(given.shape[:2])
-        args = tuple(np.broadcast_arrays(given[..., 0], weight[..., 0], at))
         with np.errstate(over="ignore", invalid="ignore"):
-            step, reach = -excess(args[0], *args), 1.0
+            step, reach = -excess(given), 1.0
             # A slope that overflows gives no step length: a step of one is doubled instead.
             step = np.where(np.isfinite(step), step, -1.0)
-            low, high = args[0] + np.minimum(step, 0.0), args[0] + np.maximum(step, 0.0)
-            while np.any(over := excess(low, *args) > 0):
+            low, high = given + np.minimum(step, 0.0), given + np.maximum(step, 0.0)
+            while np.any(over := excess(low) > 0):
                 reach *= 2
-                low = np.where(over, args[0] - reach, low)
-            root = find_root(excess, (low, high), args=args)
-        # Where rounding leaves no change of sign, either end is a root.
-        return np.asarray(np.where(root.success, root.x, low)[..., None])
+                low = np.where(over, given - reach, low)
+            root, active = np.clip(given, low, high), np.arange(len(given))
+            for _ in range(200):
+                m, lo, hi = root[active], low[active], high[active]
+                off = excess(m, active)
+                low[active] = lo = np.where(off < 0, m, lo)
+                high[active] = hi = np.where(off > 0, m, hi)
+                curved = self.curvature(m[:, None], every[active])[:, 0, 0]
+                new = m - off / (1 + weight[active] * curved)
+                inside = (new > lo) & (new < hi)
+                # Newton's steps halve the excess at least, or are no better than bisection.
+                new = np.where(inside, new, (lo + hi) / 2)
+                root[active] = new = np.where(off == 0, m, new)
+                going = np.abs(new - m) > 4 * EPS * np.maximum(np.abs(new), EPS)
+                active = active[going]
+                if not len(active):
+                    break
+        return root.reshape(*shape, 1)
 
 
 class JointOutputs:
