@@ -109,6 +109,28 @@ class Forms:
     quartic: np.ndarray  # B, (P, P)
     reach: float  # the largest ‖x̂‖
 
+    @cached_property
+    def norms(self) -> tuple[float, float]:
+        """Numbers τ and φ such that ``‖T[u, v]‖ ≤ τ‖u‖‖v‖`` and ``‖F[u, v, w]‖ ≤ φ‖u‖‖v‖‖w‖``.
+
+        They are the largest singular values of the forms written as matrices, of which each row
+        here stands for as many equal ones as products of its kind.
+        """
+        orders = self.monomials.orders
+        forms = (self.third, orders[0]), (self.fourth, orders[1])
+        third, fourth = (
+            0.0 if form is None else float(np.linalg.norm(form / np.sqrt(order)[:, None], 2))
+            for form, order in forms
+        )
+        return third, fourth
+
+    def change(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """Return upper bounds on how far the slopes at u and at v are apart, (N,)."""
+        third, fourth = self.norms
+        a, b = _size(u), _size(v)
+        rate = third * _size(u + v) / 2 + fourth * (a * a + a * b + b * b) / 6
+        return np.asarray(rate * _size(v - u))
+
     def slopes(self, u: np.ndarray) -> np.ndarray:
         """Return ``½ T[u, u] + ⅙ F[u, u, u]`` of changes (N, P), of the same shape."""
         out = np.empty_like(u)
@@ -256,30 +278,35 @@ class Expansion:
         self, equation: _Equation, start: np.ndarray, free: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the solutions u from starts (N, P), and their radii E, (N,)."""
-        u, radius = start.copy(), np.full(len(start), np.inf)
-        active = np.arange(len(u))
+        u, radius, active = start.copy(), np.full(len(start), np.inf), np.arange(len(start))
         with np.errstate(over="ignore", invalid="ignore"):
-            for last in range(7):
-                here = u[active]
-                left, curved = equation.residual(here)
-                residual = np.linalg.norm(left, axis=1)
-                radius[active], omitted = self._radius(here, residual, free[active])
-                # A residual that is far smaller than what the expansion omits adds nothing to E.
-                enough = np.maximum(1e-9 * np.linalg.norm(here, axis=1), 0.01 * omitted)
-                going = residual > enough
-                if last == 6 or not going.any():
+            here = self.forms.slopes(start)
+            for _ in range(7):
+                left, own, curved = equation.residual(u[active], here)
+                radius[active], going = self._radius(u[active], _size(left), free[active])
+                if not going.any():
                     break
                 active, equation = active[going], equation.part(going)
-                u[active] = here[going] - equation.solved(left[going], curved[going])
+                before, left, own = u[active], left[going], own[going]
+                u[active] = after = before - equation.solved(left, curved[going])
+                # The sum over the records need not be computed anew where its change is small.
+                left = left + (after - before) + (equation.own(after)[0] - own)
+                most = _size(left) + self.forms.change(before, after)
+                radius[active], going = self._radius(after, most, free[active])
+                active, equation = active[going], equation.part(going)
+                here = self.forms.slopes(u[active])
         return u, radius
 
     def _radius(
         self, u: np.ndarray, residual: np.ndarray, free: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the radius E, infinite where none exists, and the part that is omitted, (N,)."""
-        M, forms, size = self.model.constant, self.forms, np.linalg.norm(u, axis=1)
+        """Return the radius E, infinite where none exists, and where the residual adds to it, (N,).
+
+        A residual far smaller than what the expansion omits adds nothing worth a further step.
+        """
+        M, forms, size = self.model.constant, self.forms, _size(u)
         S, R = forms.reach * size, forms.reach / np.sqrt(free)
-        powers = size * np.sqrt(np.maximum(np.sum((u @ forms.quartic) * u, axis=1), 0.0))
+        powers = size * np.sqrt(np.maximum(_dot(u @ forms.quartic, u), 0.0))
         left_out = M**2 * S / 6 if forms.fourth is None else M**3 * S**2 / 24
         omitted = np.exp(M * S) * left_out * powers
         # Sums of as many terms as there are parameters, each off by its rounding.
@@ -287,7 +314,8 @@ class Expansion:
         least = omitted + (residual + rounding) / np.sqrt(free)
         E = least / np.maximum(1 - 2 * np.expm1(M * S), 0.1)
         held = least + np.expm1(M * (S + R * E)) * E <= E
-        return np.where(held, E, np.inf), omitted
+        going = residual > np.maximum(1e-9 * size, 0.05 * omitted)
+        return np.where(held, E, np.inf), going
 
 
 @dataclass(frozen=True)
@@ -336,20 +364,25 @@ class _Equation:
         expansion, weight = self.expansion, self.weight[some]
         return _Equation(expansion, self.x[some], self.pull[some], bends, weight, arrival)
 
-    def residual(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the equations' residuals, (N, P), and the added records' curvatures, (N,)."""
+    def residual(self, u: np.ndarray, forms: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return the equations' residuals given ``ε(u)``, and what :meth:`own` returns."""
+        own, curved = self.own(u)
+        return u + forms + own, own, curved
+
+    def own(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the changed records' part, (N, P), and the added records' curvatures, (N,)."""
         t = _dot(self.x, u)
         first, second, third = self.bends
-        own = self.pull + first * t + second * t**2 / 2
+        leaves = self.pull + first * t + second * t**2 / 2
         if self.expansion.forms.fourth is not None:
-            own = own + third * t**3 / 6
-        left = u + self.expansion.forms.slopes(u) - own[:, None] * self.x
+            leaves = leaves + third * t**3 / 6
+        own = -leaves[:, None] * self.x
         if self.arrival is None:
-            return left, np.zeros_like(t)
+            return own, np.zeros_like(t)
         z, margin, labels = self.arrival
         outputs, at = self.expansion.model.outputs, (margin + _dot(z, u))[:, None]
         curved = self.weight * outputs.curvature(at, labels)[:, 0, 0]
-        return left + (self.weight[:, None] * outputs.slope(at, labels)) * z, curved
+        return own + (self.weight[:, None] * outputs.slope(at, labels)) * z, curved
 
     def solved(self, v: np.ndarray, curved: np.ndarray) -> np.ndarray:
         """Return ``(I − a x̂x̂ᵀ + b ẑẑᵀ)⁻¹v``, (N, P), by Woodbury's formula."""
@@ -370,3 +403,8 @@ class _Equation:
 def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the product of every two rows, (N,)."""
     return np.asarray(np.einsum("np,np->n", a, b))
+
+
+def _size(vectors: np.ndarray) -> np.ndarray:
+    """Return the length of every row, (N,)."""
+    return np.asarray(np.sqrt(_dot(vectors, vectors)))
