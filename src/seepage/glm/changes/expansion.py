@@ -178,6 +178,11 @@ class Expansion:
         scaled = self.model.inverse / np.outer(sizes, sizes)
         return np.asarray(sizes[:, None] * np.linalg.cholesky(scaled))
 
+    @cached_property
+    def seen_root(self) -> np.ndarray:
+        """``Φ^½A`` transposed: u times it is the whitened change."""
+        return self.model.seen(self.root.T)
+
     def seen(self, x: np.ndarray) -> np.ndarray:
         """Return ``x̂`` of the given records, of shape (n, P)."""
         return np.asarray(self.model.solver.design(x) @ self.root)
@@ -243,7 +248,7 @@ class Expansion:
                 off = E + np.linalg.norm(found.beside, axis=2)
                 own = centres.own.per_error(model.constant, off)
             radius = (centres.per_error[:, None] + own) * E
-            seen = model.seen(found.moves @ self.root.T)
+            seen = found.moves @ self.seen_root
             gram = seen @ np.swapaxes(seen, 1, 2)
         # Moves beyond the range of floating point are unknown: any length is possible.
         lost = ~np.isfinite(gram).all(axis=(1, 2))
