@@ -281,14 +281,14 @@ def audit_model(
     settings, table, steps = trained.settings, trained.table, list(trained.table.steps)
     say("leakage of every record")
     found = measure(trained)
-    worst = found.records.largest("eta")
+    worst = found.records.quantile("eta", 1)
     target, calibrated, noise = _choose_noise(worst, sigma, target_eta)
     say("privacy and utility")
     groups = group_members(trained)
     trained = trained.taken()
     trial = try_out(trained, settings, seed)
-    curve = draw_curve(trial, noise, calibrated, found.records.median(), worst)
-    if np.isnan(found.records.largest("exact_error")):
+    curve = draw_curve(trial, noise, calibrated, found.records.quantile("eta", 0.5), worst)
+    if np.isnan(found.records.quantile("exact_error", 1)):
         steps.append(
             "The exact bound per record was left out because its computation would take too long."
         )
@@ -674,7 +674,7 @@ def find_risks(
     middle = _middle(mu)
     finding = RiskFinding(
         membership=float(accuracy(mu[worst])),
-        row=records.row_at(worst if examined is None else examined[worst]),
+        row=int(records.row[worst if examined is None else examined[worst]]),
         median=median_of(np.asarray(accuracy(middle))),
         mu=float(mu[worst]),
         looked_at=len(mu),
@@ -863,7 +863,7 @@ def _finding(
     """Return the reported numbers of a guess: for the record that it gains most on, and medians."""
     right, mu = np.asarray(guess), np.asarray(guess.mu)
     worst, easiest = _most_gained(guess), int(np.argmax(mu))
-    row, tpr_row = (records.row_at(k if asked is None else asked[k]) for k in (worst, easiest))
+    row, tpr_row = (int(records.row[k if asked is None else asked[k]]) for k in (worst, easiest))
     return GuessFinding(
         name=name,
         prior=prior,
