@@ -308,6 +308,16 @@ class Remedy:
         """Whether the remedy's model was tested and is no better than a constant prediction."""
         return self.usefulness is not None and self.usefulness.compared != "better"
 
+    @property
+    def rank(self) -> tuple[bool, bool, bool, float]:
+        """The remedy's sort key: remedies that reach the target come first, ordered by error.
+
+        Remedies that miss the target or were not measured follow, then remedies not tried or
+        without effect. Remedies whose model is no better than a constant prediction come last.
+        """
+        unknown = self.error is None or self.reason is not None
+        return self.no_better, unknown, not self.reaches_target, self.error or 0.0
+
 
 @dataclass(frozen=True)
 class GuessFinding:

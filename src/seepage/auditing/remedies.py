@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -154,10 +155,7 @@ def _ordered(
 ) -> tuple[Remedy, ...]:
     """Compare remedies with the target and a constant prediction; return them in order of rank.
 
-    Remedies that reach the target come first, ordered by error. Remedies that miss the target or
-    were not measured follow, then remedies not tried or without effect. Remedies whose model is no
-    better than a constant prediction come last. Of two remedies with the same noise and penalty,
-    the simpler one is kept.
+    Of two remedies with the same noise and penalty, the simpler one is kept.
     """
     distinct: dict[Any, Remedy] = {}
     for remedy in remedies:
@@ -168,11 +166,7 @@ def _ordered(
         constant = None if remedy.error is None else trial.trivial_error()
         return replace(remedy, constant=constant, reaches_target=asked.reached(remedy, risks))
 
-    def rank(remedy: Remedy) -> tuple[bool, bool, bool, float]:
-        unknown = remedy.error is None or remedy.reason is not None
-        return remedy.no_better, unknown, not remedy.reaches_target, remedy.error or 0.0
-
-    return tuple(sorted(map(beside, distinct.values()), key=rank))
+    return tuple(sorted(map(beside, distinct.values()), key=attrgetter("rank")))
 
 
 @dataclass(frozen=True, eq=False)

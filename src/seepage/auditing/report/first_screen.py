@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -424,7 +425,7 @@ def _remedies(audit: Audit) -> Remedies:
             remedy.no_better,
             _remedy_line(audit, remedy),
         )
-        for remedy in tried
+        for remedy in sorted(tried, key=attrgetter("rank"))
     ]
     baseline = RemedyLine("constant prediction", ("–",) * 3, say_error(audit, constant), "")
     left = len(audit.remedies) - len(tried)
