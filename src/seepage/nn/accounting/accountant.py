@@ -305,7 +305,7 @@ class FisherAccountant(MeasuredRun):
             self._get_to_know(*company)
         shared = self.measure_every > 1 and len(chosen) > 0
         due = self.sums.due(chosen, engine.seed) if shared else None
-        how = {"probes": self.probes, "key": self.steps, "index": chosen, "measured": due}
+        how = {"probes": self.probes, "key": self.ledger.steps, "index": chosen, "measured": due}
         sketched = self.sketch is not None and len(chosen) > 0
         # Sketches use derivatives even if the rest does not.
         apart = sketched and self.step_size > 0
@@ -468,7 +468,8 @@ class FisherAccountant(MeasuredRun):
         """Return each record's κ, and the norm of its clipped gradient."""
         lengths = step.norms * self.clip.factor(step.norms)
         noise, sensitivity = entry.noise, entry.sensitivity
-        return self.amplification.factors(lengths, noise, sensitivity, self.steps + 1), lengths
+        steps = self.ledger.steps + 1
+        return self.amplification.factors(lengths, noise, sensitivity, steps), lengths
 
     def _clipped_by_sample(
         self, chosen: Tensor, step: Step, entry: Entry, x: Any, y: Tensor
