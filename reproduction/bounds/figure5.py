@@ -293,10 +293,12 @@ def _spread(point: Point) -> str:
 def _with_error(point: Point) -> str:
     """State the mean accuracy of a point's runs with two standard errors, and its setting."""
     runs = 100 * np.array(point.row["accuracy"])
+    setting = f"{_hyper(point.row)}, T = {point.row['steps']:,}"
+    if len(runs) == 1:
+        return f"{point.accuracy:.2f} % ({setting}; one run)"
     error = 2 * float(np.std(runs, ddof=1)) / len(runs) ** 0.5
     return (
-        f"{point.accuracy:.2f} ± {error:.2f} % ({_hyper(point.row)}, T = {point.row['steps']:,}; "
-        f"{len(runs)} runs, ± two standard errors)"
+        f"{point.accuracy:.2f} ± {error:.2f} % ({setting}; {len(runs)} runs, ± two standard errors)"
     )
 
 
