@@ -28,9 +28,9 @@ _HEAD = """\
 # Reproductions of the papers
 
 These pages reproduce tables and figures of the [four papers](../papers.md) and compare printed
-with measured numbers. A number *agrees* if it rounds to the printed one. It *differs* only if data,
-split, training and units are the paper's; if they are not known, or errors are too large, it is
-*undecided*. The note in brackets states the reason and links the computation or the kept runs
+with measured numbers. A number *agrees* if it rounds to the printed one. A number *differs* only
+if data, split, training and units are the paper's; if they are not known, or errors are too large,
+it is *undecided*. The note in brackets states the reason and links the computation or the kept runs
 behind it. Numbers are results unless marked as a count or a setting (fixed by the set-up or an
 algorithm's goal).
 

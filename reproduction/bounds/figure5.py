@@ -268,8 +268,8 @@ def _by_one_coordinate(times: float) -> tuple[list[Quantity], str]:
     ]
     settings = len({_hyper(row) for row in results["rows"]})
     words = (
-        f". Their one-coordinate estimator has larger maxima: {settings} settings give, in one "
-        f"run, {per_pixel:.1f} % per pixel and {per_input:.1f} % in units of the input"
+        f". The authors' one-coordinate estimator has larger maxima: {settings} settings give, in "
+        f"one run, {per_pixel:.1f} % per pixel and {per_input:.1f} % in units of the input"
     )
     return quantities, words
 
@@ -375,9 +375,10 @@ def _setting(found: Found) -> str:
     words += _precision()
     words += (
         " As in the authors' code, RDP is that of the Poisson-sampled Gaussian mechanism at order "
-        "2. It is about adding or removing a record, although theorem 1 requires replacing one. "
-        "The factor κ is from the paper's formula, with failure probability 0.00001 per run; for "
-        "little noise the formula is not proved. The κ of a mixture needs no failure probability."
+        "2. This RDP is about adding or removing a record, although theorem 1 requires replacing "
+        "one. The factor κ is from the paper's formula, with failure probability 0.00001 per run; "
+        "for little noise the formula is not proved. The κ of a mixture needs no failure "
+        "probability."
     )
     return words
 

@@ -143,8 +143,8 @@ def _seen(study: Study, found: dict[str, Correlation], whole: WholeAttacks) -> s
         f"steps the median SSIM changes by at most {change:.3f}, that of these two records by at "
         f"most {whole.extremes_settled():.2f}, and the errors keep their ranks (correlation "
         f"{alike:.2f}). Over all records the rank correlation with PLIS is {ranks} (95 % "
-        f"intervals). For SSIM and PSNR it is {within}. That of loss and gradient norm with SSIM "
-        f"is as high ({others[0]:.2f}, {others[1]:.2f}). In {pairs[0]} to {pairs[1]} % of pairs "
+        f"intervals). For SSIM and PSNR it is {within}. Loss and gradient norm correlate as "
+        f"highly with SSIM ({others[0]:.2f}, {others[1]:.2f}). In {pairs[0]} to {pairs[1]} % of pairs "
         "the record of higher PLIS has the higher SSIM. The figure's shorter attack "
         f"({len(study.rows)} records) reaches an SSIM of {low:.1f} and {high:.1f} for its two."
     )

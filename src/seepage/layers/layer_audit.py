@@ -316,8 +316,8 @@ def _tried(
     beside = [*recorded.beside, *([METRICS] if recorded.metrics else [])]
     if beside:
         notes.append(
-            "Clipping and noise were tested only on the trained parameters; other values sent are "
-            f"unchanged: {listed(beside)}."
+            "Clipping and noise were tested only on the trained parameters; other values that "
+            f"were sent are unchanged: {listed(beside)}."
         )
     remedies = [
         whole("as it is", recorded),

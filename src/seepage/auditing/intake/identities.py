@@ -145,10 +145,10 @@ def panel_notices(
         flag = option(name)
         yield (
             f"Column {shown(name)} has {count:,} values, each in a few of the {rows:,} rows, like "
-            "an identifier of people with several rows. It counts as a feature, and all results "
-            f"count each row as a different person. If it identifies people, use --person {flag}; "
-            f"if not, drop it with --drop {flag}, or declare its kind with --categorical or "
-            "--quantity."
+            "an identifier of people with several rows. The column counts as a feature, and all "
+            "results count each row as a different person. If it identifies people, use --person "
+            f"{flag}; if not, drop it with --drop {flag}, or declare its kind with --categorical "
+            "or --quantity."
         )
     if raw is not None and not any(named.values()):
         size, alike = _block_of_rows(raw, features)

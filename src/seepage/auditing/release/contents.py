@@ -320,9 +320,15 @@ class ReleaseFolder:
             yield "The release is not signed, so a forger could have changed the manifest too."
         else:
             doubt = "" if trusted else " Compare this with the author's key, or pass it with --key."
-            yield f"It is signed with the Ed25519 key whose SHA-256 is {signature.signer}.{doubt}"
+            yield (
+                "The release is signed with the Ed25519 key whose SHA-256 is "
+                f"{signature.signer}.{doubt}"
+            )
         if self.replaces is not None:
-            yield f"It replaces the release whose manifest.json has the SHA-256 {self.replaces}."
+            yield (
+                "This release replaces the release whose manifest.json has the SHA-256 "
+                f"{self.replaces}."
+            )
 
 
 def read_release(folder: Path, key: str | Path | None = None) -> ReleaseFolder:

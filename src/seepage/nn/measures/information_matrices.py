@@ -244,8 +244,8 @@ class LargestEigenvalues:
         return (
             f"The iteration was stopped after {self.steps} matrix–vector products, when "
             f"{int((~self.settled).sum())} of {len(self.settled)} records had not converged. "
-            "Values that have not converged are lower bounds. Their errors extend to upper bounds, "
-            f"each of which fails with a probability of at most {self.failure:g}."
+            "Values that have not converged are lower bounds. The stated errors extend to upper "
+            f"bounds, each of which fails with a probability of at most {self.failure:g}."
         )
 
 
