@@ -82,9 +82,7 @@ class Outputs:
             matrices = self.basis.T @ matrices @ self.basis
         return matrices.reshape(*m.shape, self.count)
 
-    def third_parts(
-        self, m: np.ndarray, labels: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def third_parts(self, m: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the third derivatives as sums of cubes ``Σ_k w_k d_k⊗d_k⊗d_k``.
 
         The result contains the weights w, (…, q), and the directions d, (…, q, c). For softmax,
