@@ -87,7 +87,7 @@ def _read(data: str) -> tuple[dict[str, Any], list[Point]]:
 
 def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
     """Return the numbers of the authors' network, beside the printed ones."""
-    replaced = crossing(found, "replaced")
+    replaced = _last_above(found, "replaced", 1.0)
     single = [_of_single_runs(point) for point in found]
     out = [
         Quantity(
@@ -96,8 +96,8 @@ def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "95",
             "The bound depends only on σ and T. For removing a record, as in the paper's code, it "
             "is above 1 at σ = 2 even after 5,000 steps. For replacing one, as theorem 1 requires, "
-            f"it is above 1 up to {replaced:.2f} %, which rounds to the printed number although "
-            f"the paper's code does not compute it ({_SOURCE}, from "
+            f"it is above 1 up to {_with_error(replaced)}, which rounds to the printed number "
+            f"although the paper's code does not compute it ({_SOURCE}, from "
             "`reproduction/results/private_sgd_mnist_as_run.json`).",
         ),
         Quantity(
@@ -109,7 +109,7 @@ def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
         ),
         Quantity("MNIST: settings measured", len(found)),
         Quantity("MNIST: best accuracy in percent", max(p.accuracy for p in found)),
-        Quantity("MNIST: RDP for replacing a record, at least 1 up to", replaced),
+        Quantity("MNIST: RDP for replacing a record, at least 1 up to", replaced.accuracy),
         Quantity(
             "MNIST: dFIL with the κ of a mixture, at least 1 up to", crossing(found, "mixture")
         ),
@@ -288,6 +288,18 @@ def _spread(point: Point) -> str:
     """State the accuracy of each run of a point."""
     single = [f"{100 * accuracy:.2f}" for accuracy in point.row["accuracy"]]
     return f"runs: {', '.join(single)} %"
+
+
+def _with_error(point: Point) -> str:
+    """State the mean accuracy of a point's runs with two standard errors, and its setting."""
+    runs = 100 * np.array(point.row["accuracy"])
+    setting = f"{_hyper(point.row)}, T = {point.row['steps']:,}"
+    if len(runs) == 1:
+        return f"{point.accuracy:.2f} % ({setting}; one run)"
+    error = 2 * float(np.std(runs, ddof=1)) / len(runs) ** 0.5
+    return (
+        f"{point.accuracy:.2f} ± {error:.2f} % ({setting}; {len(runs)} runs, ± two standard errors)"
+    )
 
 
 def _by_step(found: list[Point], best: Point) -> str:

@@ -146,7 +146,7 @@ def _seen(study: Study, found: dict[str, Correlation], whole: WholeAttacks) -> s
         f"intervals). For SSIM and PSNR it is {within}. Loss and gradient norm correlate as "
         f"highly with SSIM ({others[0]:.2f}, {others[1]:.2f}). In {pairs[0]} to {pairs[1]} % of "
         "pairs the record of higher PLIS has the higher SSIM. The figure's shorter attack "
-        f"({len(study.rows)} records) reaches an SSIM of {low:.2f} and {high:.2f} for its two."
+        f"({len(study.rows)} records) reaches an SSIM of {low:.1f} and {high:.1f} for its two."
     )
 
 

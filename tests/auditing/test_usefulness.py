@@ -255,7 +255,12 @@ def test_the_card_puts_the_error_beside_a_constants_in_readable_numbers(diabetes
         AuditReport(found).summary()["release"]["test_error"],
         found.curve.trivial_error,
     )
-    said = AuditReport(found).card().partition("**Usefulness.** ")[2].partition("\n")[0]
+    said = (
+        AuditReport(found)
+        .texts()["model-card.md"]
+        .partition("**Usefulness.** ")[2]
+        .partition("\n")[0]
+    )
     rates = (
         f"{float(f'{100 * e:.2g}'):g}%" for e in (error, constant, found.curve.noiseless_error)
     )
@@ -264,7 +269,12 @@ def test_the_card_puts_the_error_beside_a_constants_in_readable_numbers(diabetes
         "{}; without noise, the model's would be {}. The model is worse than a constant "
         "prediction (95 % interval of the difference).".format(*rates)
     )
-    said = AuditReport(diabetes).card().partition("**Usefulness.** ")[2].partition("\n")[0]
+    said = (
+        AuditReport(diabetes)
+        .texts()["model-card.md"]
+        .partition("**Usefulness.** ")[2]
+        .partition("\n")[0]
+    )
     assert said == (
         "The model's root mean squared error on held-out records is 53, and that of a constant "
         "prediction is 77; without noise, the model's would be 53. The model is better than a "

@@ -34,6 +34,7 @@ from seepage.core.noise import Noise
 from seepage.core.result import CLASS_WEIGHTS, PENALTY, SETTINGS, joined
 from seepage.errors import InputError
 from seepage.glm.adapters.registry import best_of, kind_of, unwrap
+from seepage.glm.changes.changed_records import RefittedMoves
 from seepage.glm.changes.local_model import Whitening
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses import Categorical
@@ -237,13 +238,10 @@ class WholeProcedure(Reruns):
         """Whiten the parameter shifts, (m, K, P); a shift that contains NaN counts as infinite."""
         lost = ~np.isfinite(moves).all(axis=2)
         seen = self.whiten(np.where(lost[:, :, None], 0.0, moves))
-        gram = seen @ np.swapaxes(seen, 1, 2)
-        diagonal = np.arange(gram.shape[1])
-        gram[:, diagonal, diagonal] += np.where(lost, np.inf, 0.0)
         # Each end of a move is a minimiser up to rounding.
         size = np.linalg.norm(seen, axis=2)
         rounding = 1e-9 * size + 1e-14 * float(np.linalg.norm(self.whiten(self.here.parameters)))
-        return Moves(gram, np.where(size > 0, rounding, 0.0))
+        return RefittedMoves(seen, np.where(size > 0, rounding, 0.0), lost).moves()
 
     def _released(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
         here = self.here

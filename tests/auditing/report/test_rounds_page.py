@@ -73,7 +73,7 @@ def test_advice_fits_what_was_found(report):
     assert (first.layers, first.remedy) == (("bn1.buffers",), "without bn1.buffers")
     tried = {remedy.name: remedy.value for remedy in report.audit.layers.remedies}
     assert first.left == tried[first.remedy] < first.whole == report.audit.layers.remedies[0].value
-    assert "Without “bn1.buffers”, a whole update leaks" in told[first.name]
+    assert "Without “bn1.buffers”, an update leaks" in told[first.name]
     assert any("only on the trained parameters" in note for note in report.audit.layers.notes)
     over = report.audit.over_rounds
     both = replace(over, p_values=over.p_values[:, [1, 1, 2, 3]])
@@ -272,6 +272,14 @@ def test_a_large_estimate_that_is_not_significant_does_not_lead(report):
         in words
     )
     assert "leaks most" not in words
+
+
+def test_the_table_of_remedies_begins_with_the_number_of_the_card(report):
+    screen = show_recording(report.audit, "glasses", limited=False)
+    first = screen.remedies.lines[0].protection
+    assert first[0] == "yes"
+    assert f"{first[1].split()[0]} bits" == screen.cards[0].value
+    assert first[2] == "1.000"
 
 
 def test_a_remedy_whose_test_finds_nothing_is_not_called_safe(report):

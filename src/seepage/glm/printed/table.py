@@ -33,7 +33,7 @@ from seepage.core.result import Result
 from seepage.core.risk_views import Membership
 from seepage.errors import InputError
 from seepage.glm.outsider.membership import OutsiderMembership
-from seepage.glm.outsider.resampled import DRAWS, Resampled, cross_judged
+from seepage.glm.outsider.resampled import DRAWS, Resampled, judged
 from seepage.glm.outsider.worlds import distance_without_own, inverse_root
 from seepage.glm.printed.matching import by_label, matched, people_of
 from seepage.glm.printed.output_rules import BrokenRule, broken_rules
@@ -350,25 +350,23 @@ class RegressionTable:
 
         The weights are as in :mod:`seepage.glm.outsider.resampled`, and the numbers are rounded.
         """
-        right, error = np.full((2, len(people)), np.nan)
         N, rng = len(self.sets), np.random.default_rng(0)
         base = rng.gamma(1 / u, u, size=(DRAWS, N)) if len(people) else np.empty((0, N))
-        for k, person in enumerate(progress(people, "resampled tables")):
-            draws = []
+
+        def draws(person: int) -> list[np.ndarray]:
+            each = []
             for inside in (True, False):
                 weights = base.copy()
                 weights[:, person] = 0.0
                 weights *= (N - inside) / weights.sum(axis=1, keepdims=True)
                 weights[:, person] = float(inside)
-                draws.append(self._printed(self.numbers(weights)) * self.steps)
-            arrived = np.isfinite(np.hstack(draws)).all(axis=1)
-            if np.mean(arrived) < 0.99:
-                continue
-            seen = [(one[arrived] - self.here) @ root for one in draws]
-            hits = cross_judged(*_telling(*seen))
-            right[k] = (2 * hits.sum() + 0.5) / (2 * len(hits) + 1)
-            error[k] = max(np.std(hits), 0.5 / len(hits)) / np.sqrt(len(hits))
-        return Resampled(people, right, error, predicted)
+                each.append(self._printed(self.numbers(weights)) * self.steps)
+            return each
+
+        def seen(*both: np.ndarray) -> Iterator[np.ndarray]:
+            return _telling(*((one - self.here) @ root for one in both))
+
+        return judged(people, predicted, draws, seen)
 
     # To who knows the rest --------------------------------------------------------------------
 

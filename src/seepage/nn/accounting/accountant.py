@@ -35,7 +35,7 @@ from seepage.nn.problem.views import View, rows_of
 from seepage.nn.sampling.amplification import Amplification, FailureBudget
 from seepage.nn.sampling.batch_check import SamplerCheck, checked_index
 from seepage.nn.sampling.samplers import OTHER, POISSON, SAMPLERS, check_rate
-from seepage.support.number_check import check_choice, check_noise
+from seepage.support.number_check import check_choice, check_count, check_noise
 
 
 @accepts_other_names
@@ -171,20 +171,15 @@ class FisherAccountant(MeasuredRun):
         seed: int = 0,
         randomness: str = UNSTATED,
     ) -> None:
-        if n < 1:
-            raise InputError(f"n must be the number of training records, not {n}.")
-        if probes < 1:
-            raise InputError(f"probes must be at least one, not {probes}.")
+        check_count(n, "n, the number of training records,")
+        check_count(probes, "probes")
+        check_count(measure_every, "measure_every")
         if sketch and probes < 2:
             raise InputError(
                 f"A sketch requires at least two probes per step, not {probes}; give probes=2, or "
                 "leave out sketch."
             )
         check_choice(sampler, "sampler", SAMPLERS)
-        if not isinstance(measure_every, int) or measure_every < 1:
-            raise InputError(
-                f"measure_every must be a positive whole number, not {measure_every!r}."
-            )
         check_choice(clip_derivative, "clip_derivative", ("exact", "conservative", "sampled"))
         sampled = clip_derivative == "sampled"
         if sampled and (sketch or survey_every is not None or measure_every > 1):
@@ -310,7 +305,7 @@ class FisherAccountant(MeasuredRun):
             self._get_to_know(*company)
         shared = self.measure_every > 1 and len(chosen) > 0
         due = self.sums.due(chosen, engine.seed) if shared else None
-        how = {"probes": self.probes, "key": self.steps, "index": chosen, "measured": due}
+        how = {"probes": self.probes, "key": self.ledger.steps, "index": chosen, "measured": due}
         sketched = self.sketch is not None and len(chosen) > 0
         # Sketches use derivatives even if the rest does not.
         apart = sketched and self.step_size > 0
@@ -473,7 +468,8 @@ class FisherAccountant(MeasuredRun):
         """Return each record's κ, and the norm of its clipped gradient."""
         lengths = step.norms * self.clip.factor(step.norms)
         noise, sensitivity = entry.noise, entry.sensitivity
-        return self.amplification.factors(lengths, noise, sensitivity, self.steps + 1), lengths
+        steps = self.ledger.steps + 1
+        return self.amplification.factors(lengths, noise, sensitivity, steps), lengths
 
     def _clipped_by_sample(
         self, chosen: Tensor, step: Step, entry: Entry, x: Any, y: Tensor
