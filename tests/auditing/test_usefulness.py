@@ -86,8 +86,8 @@ def test_what_would_fix_it_names_the_useful_remedy_first(diabetes: Audit) -> Non
         "Regularisation and noise (λ = 0.3 instead of 0.001, with σ = 1.5), or more regularisation "
         "(λ = 0.5 instead of 0.001): each of these brings"
     )
-    assert fix.index("So would more noise") > fix.index("each of these brings")
-    assert fix.endswith("but with a model no better than a constant prediction.")
+    assert fix.index("More noise") > fix.index("each of these brings")
+    assert fix.endswith("but the model would be no better than a constant prediction.")
     assert "54.2 with regularisation and noise, 54.8 with more regularisation, 180 " in cost
     assert cost.endswith("180 with more noise (worse than a constant prediction).")
 

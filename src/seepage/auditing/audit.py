@@ -487,7 +487,7 @@ def _choose_noise(
     if not (np.isfinite(worst) and worst > 0):
         raise InputError(
             "The leakage is zero or not finite (as for a model that fits the data without error), "
-            "so it cannot be audited; check the target and the columns."
+            "so no audit is possible; check the target and the columns."
         )
     target = 1.0 if target_eta is None else target_eta
     calibrated = round_up(worst / target)

@@ -1,7 +1,7 @@
 """Findings of an audit, as typed numbers for gates, reports and figures.
 
 The module ``verdict`` of :mod:`seepage.auditing.report` selects sentences, and the templates fill
-in the numbers. Only ``steps`` and ``notices`` are already text.
+in the numbers. Only ``steps`` and ``notices`` contain text.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Disclosure:
 
 @dataclass(frozen=True)
 class DisclosureCheck:
-    """The published figures found to change if a single record is removed or replaced."""
+    """The published figures that would change if a single record were removed or replaced."""
 
     checked: int  # how many of the most exposed records were left out and replaced
     found: tuple[Disclosure, ...] = ()
@@ -262,7 +262,7 @@ REMEDY_NAMES = {
 class Remedy:
     """Stores a remedy for the most exposed record, with its settings, protection and cost.
 
-    Quantities that were not tried or measured are ``None``.
+    Quantities that were not measured are ``None``.
     """
 
     kind: RemedyKind
@@ -413,7 +413,7 @@ class RiskFinding:
 
     @property
     def worst_guess(self) -> GuessFinding | None:
-        """The guess whose success rate increases most by the release, if there is one."""
+        """The guess whose success rate the release increases most, if there is one."""
         return max(self.guesses, key=lambda guess: guess.gain, default=None)
 
     @property
@@ -659,8 +659,8 @@ class RecordLeakage:
     def quantile(self, name: str, share: float) -> float:
         """Return a quantile of one of the :data:`NUMBERS`: 1 stands for the largest.
 
-        A quantile between two observations is the lower one; only the median is their mean, unless
-        the upper one is infinite.
+        If a quantile falls between two observations, the lower one is returned. Only the median is
+        their mean, unless the upper one is infinite.
         """
         ordered = self._in_order(name)
         lower = ordered[math.floor((len(ordered) - 1) * share)]
@@ -743,8 +743,8 @@ class Audit(Reportable, ResultNumbers):
     steps, notices
         The processing of the data, and notices to read before the numbers, one sentence each.
     attributes, groupings, curve, remedies, gates, disclosures, ledger
-        See their classes. ``disclosures`` and ``ledger`` are ``None`` without a disclosure check or
-        a ledger.
+        Findings that their own classes describe. ``disclosures`` and ``ledger`` are ``None``
+        without a disclosure check or a ledger.
     dataset_eta
         The FIL of the whole table.
     records
@@ -767,7 +767,7 @@ class Audit(Reportable, ResultNumbers):
         The preset of the limits, if one was named: see ``auditing.decision.presets``.
     codes
         The number of distinct whole numbers in a target that was read as a number or count but may
-        contain class codes. It is 0 for other targets, and if the model kind was given.
+        contain class codes. The number is 0 for other targets, and if the model kind was given.
     labels
         The index labels of a pandas table, if they differ from row numbers.
     people

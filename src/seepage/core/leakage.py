@@ -391,9 +391,9 @@ class Leakage(Generic[PerRecord]):
     def information(self, row: int, columns: Columns = None, label: bool | None = None) -> Array:
         """Return the information matrix ``I`` about one record, in the table's library.
 
-        Its rows and columns are the unknowns: the table's columns (or the named ones), then the
-        label if it is unknown. :func:`seepage.bounds.biased` and :func:`seepage.bounds.van_trees`
-        take this matrix as input.
+        The rows and columns of ``I`` are the unknowns: the table's columns (or the named ones),
+        then the label if it is unknown. :func:`seepage.bounds.biased` and
+        :func:`seepage.bounds.van_trees` take this matrix as input.
         """
         unknowns, _ = self.unknowns(columns, label)
         position = int(row_positions([row], len(self.source))[0])

@@ -111,8 +111,9 @@ class Membership(RankedResult):
     ----------
     mu
         The distance, in units of the noise, between the releases with and without the record: the μ
-        of Gaussian differential privacy. It is infinite if the other records alone have no unique
-        minimiser. If only an interval is known, ``mu`` is its upper end, and the kind is ``bound``.
+        of Gaussian differential privacy. The distance is infinite if the other records alone have
+        no unique minimiser. If only an interval is known, ``mu`` is its upper end, and the kind is
+        ``bound``.
     lower
         The lower ends of the intervals.
     """
@@ -225,8 +226,8 @@ class Guess(RankedResult):
     def tpr(self, fpr: float = 0.01) -> Result:
         """Return the largest true positive rate of a test between two levels.
 
-        It is ``Φ(Φ⁻¹(fpr) + μ)`` at this false positive rate. Unlike the gain, it does not depend
-        on the prior: a rare level has a small gain even if it can be recognised.
+        The rate is ``Φ(Φ⁻¹(fpr) + μ)`` at this false positive rate. Unlike the gain, it does not
+        depend on the prior: a rare level has a small gain even if it can be recognised.
         """
         if self.mu is None:
             raise InputError(
@@ -410,10 +411,9 @@ class Way:
         if runs > max(affordable, exact):
             raise InputError(
                 f"This query needs {counted(runs, 'run')} of the whole procedure, which learns "
-                "more from the data than the released numbers "
-                f"({', '.join(procedure.learnt)}); by default at most {affordable:,} may be made. "
-                "Select records with rows=, request all runs with exact=True, or refit only the "
-                "model with refit='model'."
+                f"more from the data than the released numbers ({', '.join(procedure.learnt)}); "
+                f"by default, at most {affordable:,} are allowed. Select records with rows=, "
+                "request all runs with exact=True, or refit only the model with refit='model'."
             )
 
 

@@ -331,11 +331,11 @@ def _items(
         how = f"Each has at least {procedure.least_holders} {MANY[unit]}."
         yield Item("classes", "coarse", how, len(classes), classes)
     if "unit of the target" in figures:
-        how, protection = "It is a quarter of the width of its domain.", "declared"
+        how, protection = "The unit is a quarter of the width of the target's domain.", "declared"
         if procedure.target not in procedure.domains:
             how, protection = (
-                "It is the standard deviation of a normal distribution with the same central 90 % "
-                "interval, rounded up to 2 or 5 times 10ᵏ.",
+                "The unit is the standard deviation of a normal distribution with the same "
+                "central 90 % interval, rounded up to 2 or 5 times 10ᵏ.",
                 "coarse",
             )
         yield Item("unit of the target", protection, how, 1, figures["unit of the target"])

@@ -378,12 +378,15 @@ def draw_curve(audit: Audit) -> Drawing | None:
         figure.legend(loc="outside lower left", ncols=1 if narrow else 4, columnspacing=1.4)
 
     caption = (
-        "For a noise scale on the horizontal axis, the upper curve shows the error and the lower "
-        "curve the leakage. The error is that of a model fitted on some of the records and tested "
-        "on the others."
+        "At each noise scale on the horizontal axis, the upper curve shows the error and the "
+        "lower curve the leakage. The error is that of a model fitted on some of the records and "
+        "tested on the others."
     )
     if error.max() > highest:
-        caption += " Beyond the top of the figure, the model is worse than a constant prediction."
+        caption += (
+            " Where the error is beyond the top of the figure, the model is worse than a constant "
+            "prediction."
+        )
     alternative = (
         f"Two curves against the noise σ from {number(sigma.min())} to {number(sigma.max())}: the "
         f"{error_name} changes from {number(error[0])} to {number(error[-1])}, and the leakage "

@@ -250,7 +250,10 @@ def _tell_fixes(audit: Audit) -> str:
             )
         text = f"Nothing needs to be changed to stay within {find_limit(audit).words}"
         if changes:
-            text += f". {'Another way' if len(changes) == 1 else 'Other ways'} to do so: "
+            text += (
+                f". {'This change' if len(changes) == 1 else 'Each of these changes'} would also "
+                "stay within it: "
+            )
             text += ", or ".join(changes)
         return f"{text}."
     if not changes and not useless:
@@ -272,7 +275,10 @@ def _tell_fixes(audit: Audit) -> str:
     ending = "it brings" if len(changes) == 1 else "each of these brings"
     text = f"{capital(listed)}: {ending} {aim}."
     if useless:
-        text += f" So would {useless}, but with a model no better than a constant prediction."
+        text += (
+            f" {capital(useless)} would do the same, but the model would be no better than a "
+            "constant prediction."
+        )
     return text
 
 
