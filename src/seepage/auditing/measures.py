@@ -39,6 +39,7 @@ from seepage.core.questions import (
     Blocks,
     BlocksByName,
     ChunkQuestion,
+    ask,
     chosen,
     grouped,
     members,
@@ -117,14 +118,14 @@ class _EachError(EachRecord):
                 errors = (self.label_step / np.asarray(before["eta_label"].values))[:, None]
         else:
             errors = np.empty((len(self.attributes), jacobian.rows)).T
-            plain = [k for k, a in enumerate(self.attributes) if a.plain]
+            plain = [k for k, a in enumerate(self.attributes) if a.factor is not None]
             if plain:
                 columns = tuple(int(self.attributes[k].columns[0]) for k in plain)
                 cells = np.asarray(jacobian.cell_information(Unknowns(columns, False)))
-                factors = np.array([self.attributes[k].factor for k in plain])
+                factors = np.array([self.attributes[k].factor for k in plain], dtype=float)
                 errors[:, plain] = _errors(cells * factors**2)
             for k, attribute in enumerate(self.attributes):
-                if not attribute.plain:
+                if attribute.factor is None:
                     norms = np.asarray(jacobian.row_norms(attribute.unknowns()))
                     errors[:, k] = _errors(norms) * attribute.scale
         if self.owner is not None:
@@ -148,8 +149,9 @@ class _EachError(EachRecord):
             attribute = self.attributes[k] if self.attributes else None
             unknowns = _LABEL if attribute is None else attribute.unknowns()
             step = self.label_step if attribute is None else attribute.scale
-            if attribute is not None and attribute.plain:
-                step = 1 / attribute.factor if attribute.factor else np.inf
+            factor = None if attribute is None else attribute.factor
+            if factor is not None:
+                step = 1 / factor if factor else np.inf
             found[:, k] = _errors(_together(jacobian, unknowns, owner)) * step
         return found
 
@@ -317,8 +319,9 @@ def measure(trained: TrainedModel) -> Measures:
         for name, choose in groups.items()
     }
     extra = tuple(dict.fromkeys([*table.groups, ROW]))
-    answers = leak.ask({**questions, **errors, **means, **together}, "records", extra)
-    steps = [a.factor * a.scale if a.plain else 1.0 for a in table.attributes]
+    every_question = {**questions, **errors, **means, **together}
+    answers = ask(leak.source, leak.release, every_question, "records", extra)
+    steps = [1.0 if a.factor is None else a.factor * a.scale for a in table.attributes]
     etas = root(np.asarray(answers["columns"][0], dtype=float)) * steps
     # The leakage of all records as one
     dataset, labels = (
@@ -436,9 +439,9 @@ def record_leakage(trained: TrainedModel, noise: Gaussian | None = None) -> np.n
     whole = Unknowns(None, True, trained.basis())
     if owner is not None:
         people = Blocks(whole, "fil", partial(grouped, by=owner), rows, stated=False)
-        return _of_blocks(leak.ask({"eta": people}, "records")["eta"])
+        return _of_blocks(ask(leak.source, leak.release, {"eta": people}, "records")["eta"])
     question = EachRecord("fil", whole, rows, stated=False)
-    return np.asarray(leak.ask({"eta": question}, "records")["eta"].values)
+    return np.asarray(ask(leak.source, leak.release, {"eta": question}, "records")["eta"].values)
 
 
 def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> float:

@@ -153,18 +153,13 @@ class Attribute:
         return self.spread if self.kind == "numeric" and self.spread > 0 else 1.0
 
     @property
-    def plain(self) -> bool:
-        """Whether the column moves a single feature, in one direction."""
-        return self.directions.shape == (1, 1)
-
-    @property
-    def factor(self) -> float:
-        """The absolute change of the feature per unit of a plain attribute."""
-        return abs(float(self.directions[0, 0]))
+    def factor(self) -> float | None:
+        """How far one unit moves the only feature; ``None`` for several features or directions."""
+        return abs(float(self.directions[0, 0])) if self.directions.shape == (1, 1) else None
 
     def unknowns(self) -> Unknowns:
         """Return the column as unknowns: its feature, or several features in steps of its scale."""
-        if self.plain:
+        if self.factor is not None:
             return Unknowns(self.columns, False)
         return Unknowns(self.columns, False, self.directions * self.scale)
 
@@ -221,9 +216,6 @@ class RecordsInMemory(MemorySource):
     ) -> None:
         super().__init__(Table(X, tuple(names), None, "numpy"), y, weight)
         self.X, self.beside = X, beside
-
-    def _column(self, name: str) -> np.ndarray:
-        return self.beside[name]
 
     def train(self, model: Any) -> Any:
         """Fit a model on the records."""

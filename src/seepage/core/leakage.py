@@ -38,7 +38,6 @@ from seepage.core.questions import (
     AttributeBlocks,
     Blocks,
     BlocksByName,
-    ChunkQuestion,
     Information,
     ask,
     chosen,
@@ -276,7 +275,8 @@ class Leakage(Generic[PerRecord]):
         names, unknowns = self.attributes.each(simplex)
         held = self.held_about(label=False)
         question = AttributeBlocks(tuple(unknowns), measure, choose, len(self.source))
-        squared, accuracy = self.ask({"columns": question}, "columns")["columns"]
+        answers = ask(self.source, self.release, {"columns": question}, "columns")
+        squared, accuracy = answers["columns"]
         about = "one attribute of all records" if rows is None else "one attribute of some records"
         index = np.asarray(names, object)
         return self._result(squared, "columns", measure, about, accuracy, held, index)
@@ -397,8 +397,8 @@ class Leakage(Generic[PerRecord]):
         """
         unknowns, _ = self.unknowns(columns, label)
         position = int(row_positions([row], len(self.source))[0])
-        matrices = self.ask({"record": Information(unknowns, position)}, "one record")["record"]
-        return matrices[0]
+        question = {"record": Information(unknowns, position)}
+        return ask(self.source, self.release, question, "one record")["record"][0]
 
     # Risks --------------------------------------------------------------------------------------
 
@@ -648,15 +648,6 @@ class Leakage(Generic[PerRecord]):
         self.source.prepare(partial(asked.numbers, self.release.template))
         return cast(PerRecord, stream)
 
-    def ask(
-        self, questions: Mapping[str, ChunkQuestion], what: str, extra: Sequence[str] = ()
-    ) -> dict[str, Any]:
-        """Return the results of several queries, which share each pass over the records.
-
-        ``extra`` names further columns that the queries need.
-        """
-        return ask(self.source, self.release, questions, what, extra)
-
     def _one_block(
         self, unknowns: Unknowns, which: np.ndarray | None, measure: str, view: str, about: str
     ) -> Result:
@@ -676,7 +667,8 @@ class Leakage(Generic[PerRecord]):
         """Return the squared measure of each block of records that ``choose`` selects."""
         check_choice(measure, "measure", _MEASURES)
         question = Blocks(unknowns, measure, choose, len(self.source), only)
-        blocks: BlocksByName = self.ask({"blocks": question}, "groups", extra)["blocks"]
+        answers = ask(self.source, self.release, {"blocks": question}, "groups", extra)
+        blocks: BlocksByName = answers["blocks"]
         return blocks
 
     def _positions(self, rows: Any) -> np.ndarray | None:

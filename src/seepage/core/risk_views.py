@@ -443,11 +443,8 @@ def _without(
 ) -> np.ndarray:
     """Return bounds on how far leaving out each record moves the release, (m, 2)."""
     here = changes(chunk)
-    moves = _refined(
-        here.without(rows),
-        lambda some: here.without_exactly(rows[some]),
-        _budget(here, 1, exact),
-    )
+    budget = _budget(here, 1, exact)
+    moves = _refined(here.without(rows), rows, here.without_exactly, budget)
     return np.stack([ends[:, 0] for ends in moves.distances()], axis=1)
 
 
@@ -641,11 +638,8 @@ def _guess_each(
     answers = []
     for piece in pieces:
         some, places = rows[piece], asked[piece]
-        moves = _refined(
-            here.replaced(some, others),
-            lambda which, some=some: here.replaced_exactly(some[which], others),
-            budget,
-        )
+        exactly = partial(here.replaced_exactly, others=others)
+        moves = _refined(here.replaced(some, others), some, exactly, budget)
         numbers = [np.zeros(len(some))]
         if candidates.covered is None:
             numbers = [moves.between().max(axis=(1, 2))]
@@ -666,7 +660,9 @@ def _guess_each(
 # Refits and priors --------------------------------------------------------------------------------
 
 
-def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float) -> Moves:
+def _refined(
+    moves: Moves, rows: np.ndarray, exactly: Callable[[np.ndarray], Moves], budget: float
+) -> Moves:
     """Refit as many records as the budget allows, the most exposed and least certain first.
 
     If the budget does not cover all records, results known to three digits are not refitted. If the
@@ -685,7 +681,7 @@ def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float
         others = np.concatenate([wide, np.setdiff1d(rest, wide, assume_unique=True)])
         open_ = np.concatenate([first, others[: count - len(first)]])
     if len(open_):
-        refitted = exactly(open_)
+        refitted = exactly(rows[open_])
         # Where hardly anything determines a refit, what was certified may be known better.
         closer = ~(_widest(refitted) > width[open_])
         moves.put(open_[closer], refitted.of(closer))

@@ -317,6 +317,7 @@ class MemorySource(RowSource):
 
     def __init__(self, table: Table, y: Any = None, sample_weight: Any = None) -> None:
         self.table, self.y, self.sample_weight = table, y, sample_weight
+        self.beside: Mapping[str, np.ndarray] = {}  # further columns, which are no features
         self.names, self.attributes = table.names, {}
         self.index, self.library = table.index, table.library
         self.weighted, self.dtype = sample_weight is not None, table.values.dtype
@@ -344,12 +345,12 @@ class MemorySource(RowSource):
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
         """Yield the function's result for the only chunk."""
-        beside = {name: self._column(name) for name in extra}
-        yield function(Chunk(self.table.values, self.y, self.sample_weight, 0, beside))
-
-    def _column(self, name: str) -> np.ndarray:
-        check_column(name, self.names)
-        return as_numpy(self.table.values[:, self.names.index(name)])
+        others = {name: self.beside[name] for name in extra if name in self.beside}
+        for name in extra:
+            if name not in others:
+                check_column(name, self.names)
+                others[name] = as_numpy(self.table.values[:, self.names.index(name)])
+        yield function(Chunk(self.table.values, self.y, self.sample_weight, 0, others))
 
 
 def check_column(name: str, known: Sequence[str]) -> None:

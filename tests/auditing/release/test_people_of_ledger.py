@@ -84,7 +84,7 @@ def test_recognition_is_what_trying_all_pairs_gives(identity, of_people, person,
         if of_people:  # all rows of a person have one number
             eta = np.array([eta[earlier[identity].index(who)] for who in earlier[identity]])
         ledger = ReleaseLedger()
-        people = ledger.people(pa.table(earlier), identity)
+        people = ledger.digests.people(pa.table(earlier), identity)
         about = {"unit": "person" if of_people else "row"}
         past = PastRelease(about, PrivacyLoss.of(14, eta=eta), people)
         ledger = ReleaseLedger(ledger.key, (past,))
@@ -105,7 +105,7 @@ def test_two_equal_rows_that_may_be_one_persons_count_together():
     twice = pa.table({"name": ["Ada", "Ada", "Ben"], "age": [36, 36, 45]})
     ledger = ReleaseLedger()
     loss = PrivacyLoss.of(3, eta=[0.3, 0.4, 0.5], epsilon=0.2)
-    past = PastRelease({}, loss, ledger.people(twice))
+    past = PastRelease({}, loss, ledger.digests.people(twice))
     once = pa.table({"name": ["Ada", "Ben"], "age": [36, 45], "id": [1, 2]})
     found = ReleaseLedger(ledger.key, (past,)).recognise(once, "id").loss
     np.testing.assert_allclose(found.eta, [0.5, 0.5])
@@ -122,7 +122,9 @@ def test_all_but_one_column_is_enough_to_be_in_doubt():
     gaps = [None if k == 4 else v for k, v in enumerate(values["z"].tolist())]
     ledger = ReleaseLedger()
     first = pa.table({**values, "z": gaps, "name": names})
-    past = PastRelease({}, PrivacyLoss.of(30, eta=np.linspace(0.1, 0.9, 30)), ledger.people(first))
+    past = PastRelease(
+        {}, PrivacyLoss.of(30, eta=np.linspace(0.1, 0.9, 30)), ledger.digests.people(first)
+    )
     ledger = ReleaseLedger(ledger.key, (past,))
     corrected = {**values, "x": values["x"].copy()}
     corrected["x"][7] += 1  # a value was corrected, and the gap of another filled
@@ -135,7 +137,7 @@ def test_all_but_one_column_is_enough_to_be_in_doubt():
     assert doubt.startswith("2 of these 30 records agree with a record of an earlier release")
     # Where the rest tells nobody apart, that says nothing.
     few = pa.table({"sex": [0, 1] * 15, "ward": [0, 0, 1] * 10})
-    past = PastRelease({}, PrivacyLoss.of(30, eta=0.5), ledger.people(few))
+    past = PastRelease({}, PrivacyLoss.of(30, eta=0.5), ledger.digests.people(few))
     other = pa.table({"sex": [0, 1], "ward": [5, 6]})
     assert not ReleaseLedger(ledger.key, (past,)).recognise(other).known.any()
 
@@ -239,7 +241,7 @@ def test_everybody_is_recognised_over_ten_releases_of_one_growing_table(tmp_path
 def test_another_one_is_not_recognised_by_chance():
     clinic = Growing()
     ledger = ReleaseLedger()
-    past = PastRelease({}, PrivacyLoss.of(37, eta=0.5), ledger.people(clinic.table()))
+    past = PastRelease({}, PrivacyLoss.of(37, eta=0.5), ledger.digests.people(clinic.table()))
     clinic.who.clear()
     clinic.rng = np.random.default_rng(2)
     clinic.more(60)

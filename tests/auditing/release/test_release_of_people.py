@@ -163,7 +163,7 @@ def test_releases_of_single_rows_count_at_least_as_much_for_their_person():
     table = panel(people=60)
     trained = Procedure(target="y", drop=("pid",), sigma=50.0).prepare(table)
     ledger = ReleaseLedger()
-    people = ledger.people(table)
+    people = ledger.digests.people(table)
     past = PastRelease({}, PrivacyLoss.of(len(people), eta=trained.eta / 50), people)
     known = ReleaseLedger(ledger.key, (past,)).recognise(table, "pid")
     truth = prepared(table, sigma=50.0).eta / 50
@@ -172,7 +172,7 @@ def test_releases_of_single_rows_count_at_least_as_much_for_their_person():
         assert known.spent[rows[0]] == pytest.approx(np.sum((trained.eta[rows] / 50) ** 2))
         assert known.spent[rows[0]] >= eta**2 * (1 - 1e-9)
     # By identity, rows that are no longer in the table count too.
-    named = PastRelease({}, past.loss, ledger.people(table, "pid"))
+    named = PastRelease({}, past.loss, ledger.digests.people(table, "pid"))
     first = table.take(pa.array([rows[0] for rows in rows_of(table)]))
     known = ReleaseLedger(ledger.key, (named,)).recognise(first, "pid")
     sums = [np.sum((trained.eta[rows] / 50) ** 2) for rows in rows_of(table)]

@@ -40,6 +40,7 @@ class TableInChunks(TableToAudit):
         self._batches = batches
         self.names, self.rows = batches.names, batches.rows
         self.schema, self.steps = batches.schema, batches.steps
+        self.manner = (f"The data ({self.rows:,} records) were read in chunks.",)
 
     @classmethod
     def of(cls, batches: Batches) -> TableInChunks:
@@ -69,10 +70,6 @@ class TableInChunks(TableToAudit):
     def complete(self, needed: Sequence[str]) -> TableInChunks:
         """Return the rows without missing values in these columns."""
         return TableInChunks(self._batches.complete(needed))
-
-    def manner(self) -> tuple[str]:
-        """Return a note that the rows are read in chunks."""
-        return (f"The data ({self.rows:,} records) were read in chunks.",)
 
     def encoded(
         self, coding: TableEncoding, labels: LabelCoding, groups: Sequence[str]

@@ -136,6 +136,7 @@ class TableToAudit(ABC):
     schema: pa.Schema  # the types of the columns
     steps: Sequence[str]  # what had to be changed to read it, one sentence each
     raw: pa.Table | None = None  # the table itself, where it is in memory
+    manner: Sequence[str] = ()  # how the rows are read, one sentence each
 
     @abstractmethod
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
@@ -171,10 +172,6 @@ class TableToAudit(ABC):
                 f"Column {shown(name)} cannot define groups because its values are nested; choose "
                 "another column."
             ) from None
-
-    def manner(self) -> Sequence[str]:
-        """Return notes on how the rows are read."""
-        return ()
 
     def profile(self, name: str, sums: ColumnSums, as_codes: bool) -> ColumnProfile:
         """Return the column's profile; ``as_codes`` reads numbers as codes of categories."""
@@ -591,7 +588,7 @@ def encode(
             "not a feature."
         )
     steps.extend(_told_steps(coding, sums, public is not None, scaling is not None))
-    steps.extend(used.manner())
+    steps.extend(used.manner)
     return EncodedTable(
         source=source,
         attributes=_attributes(coding, own, given=scaling is not None),

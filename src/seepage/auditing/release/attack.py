@@ -120,7 +120,7 @@ class Statement:
         """Return the bound for the rows of one person, from a ledger with a single entry."""
         (entry,) = listed.entries
         used = prepared.trained.records.beside[ROW]
-        people = listed.people(raw.take(pa.array(used)))
+        people = listed.digests.people(raw.take(pa.array(used)))
         # By place, since equal rows are recognised together, and one of them was left out.
         if not isinstance(entry, PastRelease) or not entry.people.same_rows(people):
             raise InputError(

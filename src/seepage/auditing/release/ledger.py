@@ -220,12 +220,9 @@ class ReleaseLedger:
             ) from error
 
     @cached_property
-    def _digests(self) -> CellDigests:
+    def digests(self) -> CellDigests:
+        """Makes the digests of a table's values under this ledger's key."""
         return CellDigests(self.key)
-
-    def people(self, raw: pa.Table, identity: str | None = None) -> People:
-        """Return the digests of a table's values under this ledger's key."""
-        return self._digests.people(raw, identity)
 
     def recognise(self, raw: pa.Table, identity: str | None = None) -> Recognition:
         """Return which records of a table were in earlier releases, and their privacy loss.
@@ -233,7 +230,7 @@ class ReleaseLedger:
         If a column identifies people, the loss is that of all records of each person.
         """
         cased, written = None, None
-        own = self.people(raw, identity)
+        own = self.digests.people(raw, identity)
 
         def spelt(release: PastRelease) -> People:
             """Return the table's digests under the column names of an entry."""
@@ -241,7 +238,7 @@ class ReleaseLedger:
             if names == raw.column_names:
                 return own
             name = dict(zip(raw.column_names, names, strict=True))
-            return self.people(raw.rename_columns(names), identity and name[identity])
+            return self.digests.people(raw.rename_columns(names), identity and name[identity])
 
         if any(isinstance(release, PastReleaseAsWritten) for release in self.releases):
             written = _as_written(self.key, raw, identity)

@@ -300,7 +300,7 @@ class CellDigests:
     cased: bool = False  # as an earlier version made them
     _made: dict[Any, tuple[int, int]] = field(default_factory=dict, repr=False)
 
-    def people(self, raw: pa.Table, identity: str | None) -> People:
+    def people(self, raw: pa.Table, identity: str | None = None) -> People:
         """Return the digests of a table."""
         if identity is not None and identity not in raw.column_names:
             raise InputError(
