@@ -118,8 +118,8 @@ class WholeProcedure(Reruns):
         if not same or np.max(np.abs(run.coef - given), initial=0.0) > _SAME_FIT * size:
             raise InputError(
                 f"After a refit on the same records, this {type(self.estimator).__name__} has "
-                "different coefficients. Either it uses randomness (set random_state, or cv "
-                "without shuffle), or it was fitted with different data, weights or settings. "
+                "different coefficients. Either the fit uses randomness (set random_state, or cv "
+                "without shuffle), or the data, weights or settings of the fit were different. "
                 "Refits then do not show the effect of a record. Alternatively, refit='model' "
                 "refits only the coefficients, if the steps before the model allow it."
             )
@@ -429,6 +429,6 @@ class UnknownJacobian(ReleaseJacobian):
     def refusal(self) -> InputError:
         """Return an error that explains why there is no derivative, and suggests an alternative."""
         return InputError(
-            f"{self.why} So η and everything derived from it are undefined; use "
+            f"{self.why} Therefore η, and everything derived from η, is undefined; use "
             "leak.membership() and leak.guess(column), which refit the whole procedure."
         )

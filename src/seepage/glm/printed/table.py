@@ -224,8 +224,8 @@ class RegressionTable:
         """Return the output-checking rules that the table breaks.
 
         The default threshold is 10. The rules cover residual degrees of freedom, columns with
-        values from few people, and specifications that differ by few people (differencing). They
-        also cover cells of few records that the columns distinguish from all others.
+        values from few people, and specifications that differ by few people (differencing). The
+        rules also cover cells of few records that the columns distinguish from all others.
         """
         check_count(threshold, "threshold", 2)
         return broken_rules(self.specifications, self.rows, self.owner, self._names, threshold)
@@ -456,7 +456,7 @@ class RegressionTable:
         said = [
             f"The result is for {attacker}: the other records come from a population that the "
             "attacker knows, and n is printed. Absence means that another person replaces this "
-            "one.",
+            "person.",
             "The result is a normal approximation from people's effects on the printed numbers: an "
             "estimate, not a guarantee.",
             "Only this table is published, with no more digits than given.",
@@ -481,9 +481,9 @@ class RegressionTable:
             )
         else:
             said.append(
-                f"Tables of resampled people checked {checked.largest_difference()}. Their "
-                "result replaces the approximation for a person with high leverage, or who causes "
-                "most of the variation."
+                f"Tables of resampled people checked {checked.largest_difference()}. Their result "
+                "replaces the approximation for people who have high leverage or cause most of "
+                "the variation."
             )
         return tuple(said)
 

@@ -197,7 +197,8 @@ def jumps_somewhere(values: Values, lines: int, device: torch.device) -> bool:
     # over a step of a hundredth, as finite steps would see it.
     least = 1e-4 * span * torch.where(itself, 0.01, spacing)
     jumps = (difference > before * 2.0 ** (-1.5 * 6)) & (difference > least)
-    jumps &= difference > floor
+    # A loss near zero has the rounding of the larger numbers (logits) that it is computed from.
+    jumps &= difference > torch.where(itself, floor.clamp(min=1e-12), floor)
     if not bool(jumps.any()):
         return False
     # Rounding may be larger here than elsewhere: it is measured beside the jump.

@@ -216,8 +216,8 @@ class LargestEigenvalues:
     steps
         The number of matrix–vector products.
     settled
-        Whether each residual fell below the tolerance, ``(B,)``. If not, the iteration was stopped
-        early, and the eigenvalue may be anywhere between ``lower`` and ``upper``.
+        Whether each residual fell below the tolerance, ``(B,)``. If it did not, the iteration was
+        stopped early, and the eigenvalue may be anywhere between ``lower`` and ``upper``.
     """
 
     lower: Tensor
@@ -231,8 +231,8 @@ class LargestEigenvalues:
         return (
             f"The iteration was stopped after {self.steps} matrix–vector products, when "
             f"{int((~self.settled).sum())} of {len(self.settled)} records had not converged. "
-            "Values that have not converged are lower bounds. Their errors extend to upper bounds, "
-            f"each of which fails with a probability of at most {self.failure:g}."
+            "Values that have not converged are lower bounds. The stated errors extend to upper "
+            f"bounds, each of which fails with a probability of at most {self.failure:g}."
         )
 
 

@@ -46,9 +46,9 @@ class MixtureFactor:
 
     the information is exactly ``q I`` times ``E[w]`` in directions orthogonal to ``m₁ − m₀``, and
     ``q I`` times ``E[x² w]`` along ``m₁ − m₀``. κ is the larger of the two factors. Averaging over
-    the other records of the batch can only lower κ (the map ``(a, b) → a²/b`` is convex). κ
-    increases from ``q`` at ``μ = 0`` to one. κ is read from a table at the next larger point, so
-    the value is an upper bound.
+    the other records of the batch can only lower κ (the map ``(a, b) → a²/b`` is convex). As ``μ``
+    grows, κ increases from ``q`` to one. The value is read from a table at the next larger point,
+    so it is an upper bound.
 
     Examples
     --------
