@@ -15,6 +15,7 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -269,6 +270,24 @@ class RankedResult(ResultNumbers):
     def html_table(self) -> Any:
         """Return the ten worst rows, as a ``pyarrow`` table."""
         return self.top(10).table(library="pyarrow")
+
+
+class RecordNumbers(RankedResult):
+    """Numbers about records; every array among its fields has one entry for each record."""
+
+    rows: np.ndarray | None
+
+    def labels(self) -> np.ndarray:
+        """Return the records' positions, or their names."""
+        return np.arange(len(self.to_numpy())) if self.rows is None else self.rows
+
+    def select(self, positions: Any) -> Self:
+        """Return the records at the given positions, in that order."""
+        chosen, order = copy(self), np.asarray(positions)
+        for name, value in (vars(self) | {"rows": self.labels()}).items():
+            if isinstance(value, np.ndarray):
+                vars(chosen)[name] = value[order]
+        return chosen
 
 
 def _shown(value: Any) -> str:

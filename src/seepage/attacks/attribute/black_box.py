@@ -11,6 +11,7 @@ import numpy as np
 from seepage.attacks.attribute.adversary import AttributeInversion
 from seepage.attacks.noisy_releases import Releases
 from seepage.errors import InputError
+from seepage.glm.losses import class_positions
 from seepage.support.chunks import row_slices
 from seepage.tables.source import as_numpy
 
@@ -89,7 +90,7 @@ class BlackBox(AttributeInversion):
         """Return the logarithm of ``P(class | prediction)``, (T, classes, predictions)."""
         table = np.asarray(as_numpy(self._known.values), dtype=float)
         n, d = table.shape
-        truth = _class_positions(self._labels, classes)
+        truth = class_positions(self._labels, classes)
         shares = np.bincount(truth, minlength=len(classes)) / n
         counts: Any = 0.0
         for rows in row_slices(n, d + 3 * trials):
@@ -110,7 +111,7 @@ def _log_performance(
 ) -> np.ndarray:
     """Return ``log π(y, f(x))`` up to a constant, (T, b)."""
     if classes is not None:
-        truth, answers = _class_positions(y, classes), np.searchsorted(classes, said)
+        truth, answers = class_positions(y, classes), np.searchsorted(classes, said)
         return np.asarray(performance[np.arange(len(said))[:, None], truth, answers])
     with np.errstate(over="ignore", invalid="ignore"):
         gain = -0.5 * (said - _numbers(y)) ** 2 / performance[:, None]
@@ -147,15 +148,3 @@ def _numbers(y: np.ndarray) -> np.ndarray:
             "labels."
         )
     return y.astype(float)
-
-
-def _class_positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    positions = np.searchsorted(classes, y).clip(max=len(classes) - 1)
-    unknown = classes[positions] != y
-    if np.any(unknown):
-        label = y[np.argmax(unknown)].item()
-        raise InputError(
-            f"y contains the label {label!r}, which is not one of the model's classes; pass the "
-            "labels on which the model was trained."
-        )
-    return positions

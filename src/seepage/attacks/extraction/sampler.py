@@ -24,26 +24,16 @@ from seepage.errors import InputError
 from seepage.support.number_check import check_count, check_positive
 
 # What generate() also does to logits, with the value at which it does nothing
-_OTHERS = {
-    "num_beams": 1,
-    "repetition_penalty": 1.0,
-    "encoder_repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-    "encoder_no_repeat_ngram_size": 0,
-    "min_p": None,
-    "top_h": None,
-    "typical_p": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "guidance_scale": 1.0,
-    "penalty_alpha": None,
-    "bad_words_ids": None,
-    "sequence_bias": None,
-    "suppress_tokens": None,
-    "begin_suppress_tokens": None,
-    "forced_bos_token_id": None,
-    "exponential_decay_length_penalty": None,
-    "watermarking_config": None,
+_AT_ONE = "num_beams repetition_penalty encoder_repetition_penalty typical_p guidance_scale"
+_AT_ZERO = "no_repeat_ngram_size encoder_no_repeat_ngram_size epsilon_cutoff eta_cutoff"
+_ABSENT = (
+    "min_p top_h penalty_alpha bad_words_ids sequence_bias suppress_tokens begin_suppress_tokens "
+    "forced_bos_token_id exponential_decay_length_penalty watermarking_config"
+)
+_OTHERS: dict[str, int | None] = {
+    name: neutral
+    for names, neutral in ((_AT_ONE, 1), (_AT_ZERO, 0), (_ABSENT, None))
+    for name in names.split()
 }
 
 

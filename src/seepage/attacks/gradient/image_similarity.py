@@ -11,7 +11,7 @@ from scipy.special import expit, logit
 
 from seepage.errors import InputError
 from seepage.support.number_check import check_positive
-from seepage.tables.result_table import PlottedNumbers, RankedResult
+from seepage.tables.result_table import PlottedNumbers, RecordNumbers
 from seepage.tables.source import as_numpy, build_frame
 
 _SSIM_SMALLEST = 11  # least height and width, for one Gaussian window to fit
@@ -145,7 +145,7 @@ def haarpsi(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ImageQuality(RankedResult):
+class ImageQuality(RecordNumbers):
     """The similarity of images to their originals: one value per image and measure.
 
     Parameters
@@ -170,15 +170,9 @@ class ImageQuality(RankedResult):
 
     value_column = "psnr"
 
-    def labels(self) -> np.ndarray:
-        """Return the images' positions."""
-        return np.arange(len(self)) if self.rows is None else self.rows
-
-    def select(self, positions: Any) -> ImageQuality:
-        """Return the images at the given positions, in that order."""
-        order = np.asarray(positions)
-        each = (self.psnr[order], self.ssim[order], self.haarpsi[order])
-        return ImageQuality(*each, self.notes, self.labels()[order])
+    def to_numpy(self) -> np.ndarray:
+        """Return the peak signal-to-noise ratio of every image."""
+        return self.psnr
 
     def drawing(self) -> PlottedNumbers:
         """Return the data for :meth:`plot`: peak signal-to-noise ratios, in descending order."""

@@ -20,7 +20,15 @@ from torch import Tensor, nn
 from seepage.errors import InputError
 from seepage.nn.problem.own_loss import OwnLoss, labels_of
 from seepage.nn.problem.problem import cross_entropy, mse, per_record
-from seepage.nn.problem.views import batch_size, evaluating, numbers_of, plain_run, rows_of, run
+from seepage.nn.problem.views import (
+    batch_size,
+    evaluating,
+    numbers_of,
+    on_device,
+    plain_run,
+    rows_of,
+    run,
+)
 
 
 def as_inputs(X: Any) -> Any:
@@ -61,8 +69,7 @@ def network_log_odds(
     with torch.no_grad(), evaluating(model), plain_run(model):
         for start in range(0, batch_size(x), chunk):
             rows = slice(start, start + chunk)
-            some = _moved(rows_of(x, rows), device)
-            labels = target[rows].to(device)
+            some, labels = on_device((rows_of(x, rows), target[rows]), device)
             signals.append(_signal(model, some, labels, losses).double().cpu().numpy())
     return np.concatenate(signals), losses is mse
 
@@ -88,12 +95,6 @@ def _signal(model: nn.Module, x: Any, y: Tensor, losses: Any) -> Tensor:
 def _of_loss(loss: Tensor) -> Tensor:
     wide = loss.double().clamp(min=torch.finfo(torch.float32).tiny)
     return -(wide + torch.log(-torch.expm1(-wide)))  # −log(exp ℓ − 1), for a large ℓ too
-
-
-def _moved(x: Any, device: torch.device) -> Any:
-    if isinstance(x, Mapping):
-        return {name: value.to(device) for name, value in x.items()}
-    return tuple(v.to(device) for v in x) if isinstance(x, tuple | list) else x.to(device)
 
 
 def load_reference(path: Path, like: Any) -> Any:

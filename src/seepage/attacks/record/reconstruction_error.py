@@ -8,19 +8,19 @@ for a heavy-tailed mean (compare the median).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from seepage.errors import InputError
 from seepage.support.chunks import row_slices
-from seepage.tables.result_table import PlottedNumbers, RankedResult
+from seepage.tables.result_table import PlottedNumbers, RecordNumbers
 from seepage.tables.source import as_numpy, build_frame
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ReconstructionErrors(RankedResult):
+class ReconstructionErrors(RecordNumbers):
     """The errors of an attack on each attacked record, over many trials.
 
     Parameters
@@ -61,16 +61,6 @@ class ReconstructionErrors(RankedResult):
     def less_is_worse(self) -> bool:
         """Whether smaller values mean more leakage, which is true for errors."""
         return True
-
-    def labels(self) -> np.ndarray:
-        """Return the records' names or positions."""
-        return self.rows
-
-    def select(self, positions: Any) -> ReconstructionErrors:
-        """Return the records at the given positions, in that order."""
-        order = np.asarray(positions)
-        each = {name: one[order] for name, one in vars(self).items() if np.ndim(one)}
-        return replace(self, **each)
 
     def drawing(self) -> PlottedNumbers:
         """Return the data for :meth:`plot`: errors with 95 % intervals, in ascending order."""

@@ -61,11 +61,6 @@ def store_model(folder: Path, sent: Sent, state: Mapping[str, Tensor]) -> None:
         write_private(path, lambda file: file.write(content))
 
 
-def has_models(folder: Path) -> bool:
-    """Return whether a recorder's folder holds any sent model."""
-    return any(_FILE.fullmatch(path.name) for path in folder.iterdir())
-
-
 def model_arrays(models: Mapping[Any, Mapping[str, Any]]) -> dict[str, np.ndarray]:
     """Return models, by round or by round and run, as the arrays of a recording in one file."""
     arrays = {}

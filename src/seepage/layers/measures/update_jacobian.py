@@ -22,6 +22,7 @@ from seepage.errors import InputError
 from seepage.layers.federated.local_training import LocalTraining, Parameters
 from seepage.nn.gradients.watching import differentiable_backends
 from seepage.nn.jacobian.random_directions import key_of, signs
+from seepage.nn.measures.gradient_jacobian import refuse_labels
 from seepage.nn.problem.problem import Batch, NetworkProblem
 from seepage.support.chunks import row_slices
 from seepage.tables.source import Chunk, as_numpy
@@ -216,11 +217,7 @@ class UpdateMoves:
 
     def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
         """Return the updates for the given replacements of a row, ``(K, P)``."""
-        if labels is not None:
-            raise InputError(
-                "Labels cannot be passed here; to replace a record's label, use view=sp.nn.Label() "
-                "and pass the label as features."
-            )
+        refuse_labels(labels)
         return np.stack([self._sent(self._replaced(row, one)) for one in np.asarray(features)])
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:

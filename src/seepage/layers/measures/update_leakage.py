@@ -115,11 +115,7 @@ def update_leakage(
     x, y = read_pair((x, y), net, loss, "The client's table")
     mixed = _looked_over(net, loss, x, y)
     problem = NetworkProblem(net, per_record(loss), view or Input())
-    if not problem.released():
-        raise InputError(
-            "The network has no parameter with requires_grad, so nothing is sent; unfreeze some "
-            "parameters."
-        )
+    layer_parameters(net)  # refuses a network without trained parameters
     run = LocalRun(problem, problem.batch(x, y), training, share, max_norm)
     return UpdateLeakage(run, noise, attributes, mixed, seed)
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from seepage.errors import InputError
-from seepage.nn.accounting.measured_run import MeasuredRun, RunReader
+from seepage.nn.accounting.measured_run import LARGEST, MeasuredRun, RunReader
 from seepage.nn.accounting.processes import own_part, process_rank, reduced, world_size
 from seepage.nn.accounting.radial_part import RadialSample
 from seepage.nn.accounting.run_identity import first_difference, identity, ledger_difference
@@ -46,10 +46,7 @@ def join_shares(shares: Sequence[MeasuredRun]) -> MeasuredRun:
         measure_every=first.measure_every,
         radial=None if first.radial is None else RadialSample(first.n),
     )
-    whole.unknowns = max(share.unknowns for share in shares)  # zero if all batches were empty
-    whole.step_size = max(share.step_size for share in shares)
-    whole.doubt = max(share.doubt for share in shares)
-    whole.finite_from = max(share.finite_from for share in shares)
+    vars(whole).update(_largest(shares))
     whole.ledger = Ledger(tuple(first.ledger))
     whole.unobserved = max(share.unobserved for share in shares)
     for share in shares:
@@ -149,10 +146,7 @@ class MergedRuns(RunReader):
         self.runs = tuple(runs)
         first = next((run for run in runs if run.unknowns), runs[0])
         self.n, self.ledger, self.about = first.n, first.ledger, first.about
-        self.unknowns = max(run.unknowns for run in runs)  # zero if all batches were empty
-        self.step_size = max(run.step_size for run in runs)
-        self.doubt = max(run.doubt for run in runs)
-        self.finite_from = max(run.finite_from for run in runs)
+        vars(self).update(_largest(runs))
 
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
         """Return the mean of each record's trace over runs, and the variance of that mean."""
@@ -214,6 +208,11 @@ def merge_runs(runs: Sequence[MeasuredRun]) -> MergedRuns:
     (8,)
     """
     return MergedRuns(runs)
+
+
+def _largest(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
+    """Return the largest numbers of unknowns and steps; zero if all batches were empty."""
+    return {name: max(getattr(run, name) for run in runs) for name in LARGEST}
 
 
 def _check_alike(runs: Sequence[MeasuredRun]) -> None:

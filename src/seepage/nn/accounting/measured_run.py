@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from seepage.nn.measures.estimate import Estimate
 
 VERSION = 6  # of the format of a saved state
+# Plain attributes of a run in its state; the largest of the processes' steps and unknowns count
+_KEPT = ("about", "measurement", "unknowns", "step_size", "doubt", "finite_from", "unobserved")
+LARGEST = ("unknowns", "step_size", "doubt", "finite_from")
 
 _RELEASED = (
     "Only the noisy gradients of the steps, or results computed from them, are released.",
@@ -694,10 +697,8 @@ class MeasuredRun(RunReader):
         self.replace_sums(lambda name, tensor: state[name].to(tensor.device, copy=True))
         if self.passes is not None:
             self.passes.follow(facts["survey_plan"])
-        self.measurement, self.about = facts["measurement"], facts["about"]
-        self.unknowns, self.step_size = facts["unknowns"], facts["step_size"]
-        self.doubt, self.finite_from = facts["doubt"], facts.get("finite_from", 0)
-        self.unobserved = facts["unobserved"]
+        for name in _KEPT:
+            setattr(self, name, facts[name])
         self.ledger = Ledger.from_json(facts["ledger"])
 
     def absorb(self, share: MeasuredRun) -> None:
@@ -715,18 +716,12 @@ class MeasuredRun(RunReader):
             "version": VERSION,
             "records": self.n,
             "probes": self.probes,
-            "about": self.about,
-            "measurement": self.measurement,
             "sketched": None if self.sketch is None else self.sketch.chosen.tolist(),
             "survey_every": None if self.passes is None else self.passes.every,
             "measure_every": self.measure_every,
             "survey_plan": None if self.passes is None else self.passes.plan(),
-            "unknowns": self.unknowns,
-            "step_size": self.step_size,
-            "doubt": self.doubt,
-            "finite_from": self.finite_from,
-            "unobserved": self.unobserved,
             "ledger": self.ledger.to_json(),
+            **{name: getattr(self, name) for name in _KEPT},
         }
 
 
@@ -745,4 +740,5 @@ def read_facts(state: Mapping[str, Any]) -> dict[str, Any]:
             f"The state has the format {version!r}, not {VERSION}: a state from another version of "
             "seepage does not fully identify a run; start a new run."
         )
-    return {"measure_every": 1} | dict(facts)  # a share could not be measured at first
+    # A share could not be measured at first, nor could kinks be found later in a run.
+    return {"measure_every": 1, "finite_from": 0} | dict(facts)

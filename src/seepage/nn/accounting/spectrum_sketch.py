@@ -19,15 +19,16 @@ from torch import Tensor
 
 from seepage.errors import InputError
 from seepage.nn.privacy.randomness import marked
+from seepage.support.number_check import check_count
 from seepage.tables.names import counted
-from seepage.tables.result_table import PlottedNumbers, RankedResult
+from seepage.tables.result_table import PlottedNumbers, RecordNumbers
 from seepage.tables.source import build_frame
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SpectrumBracket(RankedResult):
+class SpectrumBracket(RecordNumbers):
     """Lower and upper bounds on the FIL of some records over a run.
 
     Both bounds are NaN for a record that was in no batch, because it was not measured.
@@ -61,12 +62,6 @@ class SpectrumBracket(RankedResult):
     def labels(self) -> NDArray[np.int64]:
         """Return the records' positions."""
         return self.index
-
-    def select(self, positions: Any) -> SpectrumBracket:
-        """Return the records at the given positions, in that order."""
-        order = np.asarray(positions)
-        ends = (self.lower[order], self.upper[order])
-        return SpectrumBracket(self.index[order], *ends, self.conditions)
 
     def drawing(self) -> PlottedNumbers:
         """Return the data for :meth:`plot`: upper bounds in descending order, and lower bounds."""
@@ -118,8 +113,7 @@ class SpectrumSketch:
         chosen = torch.unique(torch.as_tensor(index, dtype=torch.int64))
         if not len(chosen) or int(chosen[0]) < 0 or int(chosen[-1]) >= records:
             raise InputError(f"sketch_records must contain record numbers from 0 to {records - 1}.")
-        if rank < 1:
-            raise InputError(f"sketch, the number of directions, must be at least 1, not {rank}.")
+        check_count(rank, "sketch, the number of directions,")
         self.rank = rank
         self.chosen = chosen
         self._place = torch.full((records,), -1, dtype=torch.int64)

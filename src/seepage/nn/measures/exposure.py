@@ -38,7 +38,7 @@ from seepage.errors import InputError, accepts_other_names
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss, cross_entropy, per_record
-from seepage.nn.problem.views import batch_size, evaluating, numbers_of, rows_of, run
+from seepage.nn.problem.views import batch_size, evaluating, numbers_of, on_device, rows_of, run
 from seepage.support.number_check import check_choice, check_count, check_positive
 from seepage.tables.names import counted
 from seepage.tables.source import as_numpy, build_frame
@@ -252,7 +252,7 @@ class _Scoring:
         chunk = max(1, min(512, (1 << 25) // max(sizes)))
         engine = Engine(net, self.loss, chunk_size=chunk)
         with evaluating(net):
-            losses = engine.over_parameters(_on(x, device), y.to(device), take)
+            losses = engine.over_parameters(on_device(x, device), y.to(device), take)
             inside = torch.as_tensor(members.copy(), device=device)
             leverages = [_leverage(part, inside, self.damping) for part in (tail, whole)]
             shift = self._own_shift(net, layer, x, y, inside)
@@ -291,7 +291,7 @@ class _Scoring:
         try:
             with torch.no_grad():
                 for start in range(0, batch_size(x), 512):
-                    some = _on(rows_of(x, slice(start, start + 512)), inside.device)
+                    some = on_device(rows_of(x, slice(start, start + 512)), inside.device)
                     outputs.append(numbers_of(run(net, some)).double())
         finally:
             hook.remove()
@@ -308,12 +308,6 @@ def _folded(values: Tensor, start: int, width: int) -> Tensor:
     before = start % width
     padded = functional.pad(values, (before, -(before + values.shape[1]) % width))
     return padded.unflatten(1, (-1, width)).sum(1)
-
-
-def _on(x: Any, device: torch.device) -> Any:
-    if isinstance(x, Mapping):
-        return {name: value.to(device) for name, value in x.items()}
-    return tuple(part.to(device) for part in x) if isinstance(x, tuple) else x.to(device)
 
 
 def _leverage(gradients: Tensor, inside: Tensor, damping: float) -> Tensor:

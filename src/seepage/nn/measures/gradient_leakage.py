@@ -18,10 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seepage.core.jacobian import (
-    Attributes,
-    Unknowns,
-)
+from seepage.core.jacobian import Attributes, Unknowns
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.noise import Gaussian
 from seepage.core.result import Result

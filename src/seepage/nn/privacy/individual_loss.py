@@ -18,7 +18,7 @@ from seepage.errors import InputError
 from seepage.nn.privacy.randomness import mark_of, marked
 from seepage.support.number_check import check_share
 from seepage.tables.names import counted
-from seepage.tables.result_table import PlottedNumbers, RankedResult
+from seepage.tables.result_table import PlottedNumbers, RecordNumbers
 from seepage.tables.source import build_frame
 
 Numbers = NDArray[np.float64]
@@ -33,7 +33,7 @@ CONDITIONS = (
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class IndividualLoss(RankedResult):
+class IndividualLoss(RecordNumbers):
     """The privacy loss ``PL`` of each record, and the guarantees that follow from it.
 
     Parameters
@@ -67,15 +67,6 @@ class IndividualLoss(RankedResult):
     def to_numpy(self) -> Numbers:
         """Return the ``μ`` of every record."""
         return self.mu()
-
-    def labels(self) -> NDArray[np.int64]:
-        """Return the records' positions."""
-        return np.arange(len(self.privacy_loss)) if self.rows is None else self.rows
-
-    def select(self, positions: Any) -> IndividualLoss:
-        """Return the records at the given positions, in that order."""
-        order = np.asarray(positions)
-        return IndividualLoss(self.privacy_loss[order], self.conditions, self.labels()[order])
 
     def drawing(self) -> PlottedNumbers:
         """Return the data for :meth:`plot`: every record's ``μ``, in descending order."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +25,7 @@ from seepage.nn.privacy.run_membership import RunMembership, ShiftGroup, own_mem
 from seepage.nn.privacy.run_privacy import Ledger, conditions_of_relation
 from seepage.support.number_check import check_share
 from seepage.tables.names import counted
-from seepage.tables.result_table import PlottedNumbers, RankedResult
+from seepage.tables.result_table import PlottedNumbers, RecordNumbers
 from seepage.tables.source import build_frame
 
 Numbers = NDArray[np.float64]
@@ -154,7 +154,7 @@ class IndividualCosts:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class IndividualPrivacy(RankedResult):
+class IndividualPrivacy(RecordNumbers):
     """The Rényi differential privacy of each record, for adding or removing the record.
 
     If the number of records counts as public, the record is not removed but replaced by a record
@@ -205,21 +205,6 @@ class IndividualPrivacy(RankedResult):
     def to_numpy(self) -> Numbers:
         """Return the Rényi cost of every record at the first order."""
         return self.rdp(self.orders[0])
-
-    def labels(self) -> NDArray[np.int64]:
-        """Return the records' positions."""
-        return np.arange(len(self.costs)) if self.rows is None else self.rows
-
-    def select(self, positions: Any) -> IndividualPrivacy:
-        """Return the records at the given positions, in that order."""
-        order = np.asarray(positions)
-        return replace(
-            self,
-            costs=self.costs[order],
-            errors=self.errors[order],
-            norms=None if self.norms is None else self.norms[order],
-            rows=self.labels()[order],
-        )
 
     def drawing(self) -> PlottedNumbers:
         """Return the data for :meth:`plot`: every record's Rényi cost, in descending order."""

@@ -26,6 +26,7 @@ from torch.func import functional_call
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint as checkpointing
+from torch.utils._pytree import tree_map_only
 
 from seepage.errors import InputError, nearest
 from seepage.nn.problem.own_loss import IGNORED
@@ -567,6 +568,12 @@ def rows_of(x: Inputs, rows: Any) -> Inputs:
     if isinstance(x, tuple | list):
         return type(x)(value[rows] for value in x)
     return x[rows]
+
+
+def on_device(x: Any, device: torch.device) -> Any:
+    """Return inputs, or a batch of inputs and targets, on a device."""
+    plain = dict(x) if isinstance(x, Mapping) else x
+    return tree_map_only(Tensor, lambda value: value.to(device), plain)
 
 
 # Running a network --------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, default_collate
 
 from seepage.errors import InputError, accepts_other_names, check_options
@@ -40,7 +39,7 @@ from seepage.nn.problem.clipping import Clip, make_clip
 from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.sharding import spread_like
-from seepage.nn.problem.views import Inputs, evaluating
+from seepage.nn.problem.views import Inputs, evaluating, on_device
 from seepage.nn.sampling.samplers import check_rate, make_sampler
 from seepage.nn.training.checkpoints import read_key, write_key
 from seepage.nn.training.numbered_batches import Collate, StepBatches, numbered_loader
@@ -466,12 +465,6 @@ def records_and_targets(batch: Any) -> tuple[Inputs, Tensor]:
         "A batch must be a pair of inputs and targets, or a mapping with labels. Set collate= to a "
         "function that makes such a batch from a list of records."
     )
-
-
-def on_device(records: tuple[Inputs, Tensor], device: torch.device) -> tuple[Inputs, Tensor]:
-    """Return a batch on a device."""
-    x, y = tree_map_only(Tensor, lambda value: value.to(device), records)
-    return x, y
 
 
 def _checksum(total: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -23,7 +24,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 from tqdm import tqdm
 
 from seepage.errors import InputError, accepts_other_names, check_options
@@ -53,6 +53,7 @@ from seepage.nn.problem.views import (
     evaluating,
     leaves,
     numbers_of,
+    on_device,
     rows_of,
 )
 from seepage.nn.training.budgets import Budget, RecordBudgets, checked_budget
@@ -76,16 +77,15 @@ from seepage.nn.training.private_gradients import (
 from seepage.privacy.filters import CONDITIONS
 from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
-from seepage.support.number_check import (
-    check_choice,
-    check_noise,
-    check_number,
-    check_positive,
-)
+from seepage.support.number_check import check_choice, check_noise, check_number, check_positive
 from seepage.tables.names import counted
 
 Released = Mapping[str, nn.Parameter]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+_SETTINGS = (  # that identify a run
+    "batch_size sample_rate expected_batch lr momentum weight_decay noise_multiplier "
+    "max_grad_norm clip sampling randomness evaluate_every"
+)
 
 
 class PrivateUpdate:
@@ -528,8 +528,7 @@ class PrivateSGD:
         self.accountant_.check.trust()
         some = slice(math.ceil(self._sampler.batch_size))
         device = next(self.net.parameters()).device
-        first = _moved(X, some, device), y[some].to(device)
-        self._gradients.look_at(*first)
+        self._gradients.look_at(*_taken(X, y, some, device))
 
     def _budgets(self, records: int) -> RecordBudgets | None:
         """Return the records' budgets, or ``None`` if the run has no ``budget``."""
@@ -574,9 +573,9 @@ class PrivateSGD:
 
         def everyone() -> Iterator[tuple[Tensor, Inputs, Tensor]]:
             for rows in torch.arange(len(y)).split(AT_A_TIME):
-                yield rows, _moved(X, rows, device), y[rows].to(device)
+                yield rows, *_taken(X, y, rows, device)
 
-        batch = _moved(X, index, device), y[index].to(device)
+        batch = _taken(X, y, index, device)
         self._update.take(self._gradients.noisy_mean(index, *batch, everyone)[1])
         self._step += 1
 
@@ -584,9 +583,7 @@ class PrivateSGD:
         """Return the norms of the selected records' clipped gradients at the current parameters."""
         engine = self.accountant_.engine
         parts = [
-            engine.norms(_moved(X, part, device), y[part].to(device))
-            for part in rows.split(AT_A_TIME)
-            if len(part)
+            engine.norms(*_taken(X, y, part, device)) for part in rows.split(AT_A_TIME) if len(part)
         ]
         norms = torch.cat(parts) if parts else torch.zeros(0)
         return norms * engine.clip.factor(norms)
@@ -613,21 +610,7 @@ class PrivateSGD:
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings that must equal those in a checkpoint for a run to resume."""
-        names = (
-            "batch_size",
-            "sample_rate",
-            "expected_batch",
-            "lr",
-            "momentum",
-            "weight_decay",
-            "noise_multiplier",
-            "max_grad_norm",
-            "clip",
-            "sampling",
-            "randomness",
-            "evaluate_every",
-        )
-        own = {name: plain_setting(getattr(self, name)) for name in names}
+        own = {name: plain_setting(getattr(self, name)) for name in _SETTINGS.split()}
         own |= self._update.settings() | {"loss": loss_name(self.loss)}
         own["budget"] = None if self.budget is None else repr(self.budget)
         more = {name: plain_setting(value) for name, value in sorted(self.accounting.items())}
@@ -659,12 +642,7 @@ class PrivateSGD:
     def _resume(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         assert self.checkpoint is not None  # noqa: S101 - it was read
         check_same_run(self.checkpoint, facts, self._facts, self.steps)
-        parts: dict[str, dict[str, Tensor]] = {
-            "accountant": {},
-            "net": {},
-            "update": {},
-            "budgets": {},
-        }
+        parts: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
         for name, tensor in tensors.items():
             kind, _, rest = name.partition(".")
             parts[kind][rest] = tensor
@@ -725,9 +703,9 @@ def _test_data(X: Any, y: Any) -> tuple[Inputs, Tensor]:
     return X, y
 
 
-def _moved(X: Inputs, rows: Any, device: torch.device) -> Inputs:
+def _taken(X: Inputs, y: Tensor, rows: Any, device: torch.device) -> tuple[Inputs, Tensor]:
     """Return the selected records, moved to a device."""
-    return tree_map_only(Tensor, lambda value: value.to(device), rows_of(X, rows))
+    return on_device(rows_of(X, rows), device), y[rows].to(device)
 
 
 def measure_accuracy(net: nn.Module, X: Inputs, y: Tensor) -> float:
@@ -744,7 +722,7 @@ def measure_accuracy(net: nn.Module, X: Inputs, y: Tensor) -> float:
     right = 0
     with torch.no_grad(), evaluating(net):
         for rows in torch.arange(len(y)).split(AT_A_TIME):
-            records = _moved(X, rows, device)
+            records, labels = _taken(X, y, rows, device)
             output = net(**records) if isinstance(records, Mapping) else net(records)
-            right += int((numbers_of(output).argmax(-1) == y[rows].to(device)).sum())
+            right += int((numbers_of(output).argmax(-1) == labels).sum())
     return right / len(y)
