@@ -225,6 +225,9 @@ def clients_named_by_the_outlier_test():
     assert found["clients"] == 12
     yield "in 200 runs of each kind. The table counts runs in which a client is named"
     yield f"At the 5 % level, {0.05 * 200:.0f} of 200 false positives are expected."
+    more = found["more"]
+    further = f"In {more['runs']:,} further runs of {more['clients']} clients"
+    yield f"{further}, {more['anyone_named']} name one"
     names = {"unequal": "unequal sizes"}
     for kind in dict.fromkeys(one["clients"] for one in found["table"]):
         some = {one["shift"]: one for one in found["table"] if one["clients"] == kind}

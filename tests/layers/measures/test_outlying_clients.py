@@ -15,6 +15,7 @@ from scipy.special import expit
 
 from seepage.errors import InputError
 from seepage.layers import LayerGradients, audit_recording, standing_out
+from seepage.layers.measures.standing_out import _rank
 
 CLIENTS, SIMULATED, COLUMNS, RUNS = 6, 239, 5, 200
 MODELS = np.random.default_rng(9).standard_normal((3, COLUMNS))
@@ -50,6 +51,18 @@ def outlying(kind, draw, shifts=None):
     of_size = {n: recording(kind, (n,) * SIMULATED, draw) for n in set(sizes)}
     reference = {client: of_size[n] for client, n in enumerate(sizes)}
     return standing_out(recording(kind, sizes, draw, shifts), reference=reference)
+
+
+@pytest.mark.parametrize("kind", ["iid", "unequal", "heavy-tailed", "label-skewed"])
+def test_of_any_like_clients_each_rank_belongs_to_exactly_one(kind):
+    """So an ordinary client among 239 simulated ones has P = 1/240 with that probability."""
+    count = 60
+    seen = recording(kind, (20,) * count, np.random.default_rng(5))
+    each = [
+        _rank(seen.rows(seen.nodes == k), seen.rows(seen.nodes != k), str(k))[1]
+        for k in range(count)
+    ]
+    np.testing.assert_allclose(np.sort(each), np.arange(1, count + 1) / count)
 
 
 @pytest.mark.minutes
